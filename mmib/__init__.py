@@ -1,0 +1,27 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""InfoBatch, unbiased dynamic data pruning, for MMSegmentation.
+
+``import mmib`` registers every part, so that a config needs no more than
+``custom_imports = dict(imports=['mmib'])``.
+"""
+try:
+    import mmcv  # noqa: F401
+    import mmengine  # noqa: F401
+    import mmseg  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name not in ('mmcv', 'mmengine', 'mmseg'):
+        raise
+    raise ModuleNotFoundError(
+        f'mmib needs MMSegmentation, and `{error.name}` is missing: run '
+        '`pip install "mmib[onedl]"`, or see README.md for the stack of '
+        'OpenMMLab.',
+        name=error.name) from None
+
+from .hook import InfoBatchHook
+from .losses import InfoBatchLoss
+from .sampler import InfoBatchSampler
+from .version import __version__
+
+__all__ = [
+    'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler', '__version__'
+]

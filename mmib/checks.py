@@ -1,0 +1,77 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Configs with which pruning could not work stop before the first step."""
+from mmengine.runner import IterBasedTrainLoop, Runner
+from torch.utils.data import BatchSampler, DataLoader
+
+from .sampler import InfoBatchSampler
+
+
+def check_loop(runner: Runner) -> None:
+    """Check that the training counts iterations and begins at the first.
+
+    Args:
+        runner (Runner): The runner of the training process.
+
+    Raises:
+        ValueError: If the training loop isn't ``IterBasedTrainLoop``.
+        NotImplementedError: If the training was resumed.
+    """
+    if not isinstance(runner.train_loop, IterBasedTrainLoop):
+        raise ValueError(
+            'InfoBatchHook needs iteration-based training: set '
+            "`train_cfg = dict(type='IterBasedTrainLoop', max_iters=...)` "
+            f'instead of {type(runner.train_loop).__name__}.')
+    if runner.iter > 0:
+        raise NotImplementedError(
+            'InfoBatchHook cannot resume yet: its scores are not in the '
+            'checkpoint. Start again without `--resume`, or set `load_from` '
+            'to begin a new schedule from these weights.')
+
+
+def check_loader(loader: DataLoader) -> None:
+    """Check that the batches arrive as the sampler issues them.
+
+    Args:
+        loader (DataLoader): Data loader of the training.
+
+    Raises:
+        ValueError: If another sampler, a batch sampler or ``in_order=False``
+            breaks the order.
+    """
+    # A batch sampler takes the place of the sampler, so it is named first.
+    batch_sampler = type(loader.batch_sampler)
+    if batch_sampler is not BatchSampler:
+        raise ValueError(
+            'InfoBatchHook matches weights to images by the order of the '
+            f'indices, which {batch_sampler.__name__} may change: remove '
+            '`train_dataloader.batch_sampler`.')
+    if not isinstance(loader.sampler, InfoBatchSampler):
+        raise ValueError(
+            'InfoBatchHook needs InfoBatchSampler: set '
+            "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
+            f'{type(loader.sampler).__name__}.')
+    if not getattr(loader, 'in_order', True):
+        raise ValueError(
+            'InfoBatchHook matches weights to images by the order of the '
+            'batches: remove `in_order=False` from `train_dataloader`.')
+
+
+def check_length(max_iters: int, slots_per_iter: int,
+                 num_samples: int) -> None:
+    """Check that the training sees every image at least once.
+
+    Args:
+        max_iters (int): Iterations of the training.
+        slots_per_iter (int): Images in an iteration, of all ranks.
+        num_samples (int): Images in the data set.
+
+    Raises:
+        ValueError: If the first pass doesn't end.
+    """
+    if max_iters * slots_per_iter < num_samples:
+        raise ValueError(
+            f'`train_cfg.max_iters = {max_iters}` with {slots_per_iter} '
+            f'images in an iteration is less than one pass over {num_samples} '
+            'images, and nothing can be left out before it ends: train for '
+            f'at least {-(-num_samples // slots_per_iter)} iterations, or '
+            'remove InfoBatchHook and InfoBatchSampler.')

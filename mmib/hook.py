@@ -1,0 +1,278 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Connects sampler, losses, scores and logs to the Runner."""
+from typing import Callable, List, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from .checks import check_length, check_loader, check_loop
+from .losses import wrap_losses
+from .pruning import EpochPlan, ScoreTable, Tier, covered_epochs
+from .pruning.scores import to_device
+from .registry import build_policy
+
+
+class VirtualEpoch(NamedTuple):
+    """What is known of a plan after its slots are gone.
+
+    Args:
+        start (int): Number of its first slot in the stream of all ranks.
+        size (int): Its slots, before annealing cut it short.
+        threshold (float): Score from which on every image was kept.
+        tiers (Sequence[Tier]): Its tiers, by increasing score.
+        mean_score (float): Mean of all scores when it was drawn.
+        non_finite (int): Losses until then that weren't finite.
+    """
+
+    start: int
+    size: int
+    threshold: float
+    tiers: Sequence[Tier]
+    mean_score: float
+    non_finite: int
+
+
+@HOOKS.register_module()
+class InfoBatchHook(Hook):
+    """Train with InfoBatch, unbiased dynamic data pruning.
+
+    In each virtual epoch images with a low score are left out at random, and
+    the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
+    score of an image is its loss at its last visit. The last part of the
+    training sees everything, with weight 1.
+
+    It needs ``InfoBatchSampler`` in ``train_dataloader`` and a schedule that
+    is shorter by what pruning saves. Each virtual epoch it logs one line, and
+    the scalars ``infobatch/kept_share``, ``infobatch/threshold`` (0 where
+    nothing is left out), ``infobatch/mean_score`` and
+    ``infobatch/saved_iters``.
+
+    Args:
+        policy (dict or Callable): Config of the policy that draws the plans,
+            or the policy itself. Defaults to ``dict(type='MeanThreshold')``.
+        delta (float): Fraction of the iterations after which the data set is
+            full again (annealing), in [0, 1). The paper advises at most
+            0.875. Defaults to 0.85.
+
+    Raises:
+        ValueError: If ``delta`` is outside [0, 1).
+
+    Examples:
+        >>> custom_imports = dict(imports=['mmib'])
+        >>> train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
+        >>> custom_hooks = [
+        >>>     dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'))
+        >>> ]
+    """
+
+    def __init__(
+        self,
+        policy: Union[dict, Callable] = dict(type='MeanThreshold'),
+        delta: float = 0.85,
+    ) -> None:
+        if not 0 <= delta < 1:
+            raise ValueError(
+                '`delta` is the fraction of the iterations that prune and '
+                f'must be in [0, 1), but got {delta}: change it at '
+                'InfoBatchHook in `custom_hooks`.')
+        self.policy = build_policy(policy)
+        self.delta = delta
+
+    def before_train(self, runner: Runner) -> None:
+        """Check the config and connect the parts.
+
+        Args:
+            runner (Runner): The runner of the training process.
+        """
+        check_loop(runner)
+        check_loader(runner.train_dataloader)
+        self.sampler = runner.train_dataloader.sampler
+        self.batch_size = runner.train_dataloader.batch_size
+        self.slots_per_iter = self.batch_size * get_world_size()
+        self.num_samples = len(self.sampler)
+        check_length(runner.max_iters, self.slots_per_iter, self.num_samples)
+        self.annealing_iter = round(self.delta * runner.max_iters)
+        self.annealing_start = self.annealing_iter * self.slots_per_iter
+        if self.annealing_start <= self.num_samples:
+            runner.logger.warning(
+                'InfoBatch leaves nothing out: annealing begins at iteration '
+                f'{self.annealing_iter}, before the first pass over '
+                f'{self.num_samples} images ends. Train longer, or raise '
+                '`delta`.')
+
+        model = runner.model
+        if is_model_wrapper(model):
+            model = model.module
+        self.losses = wrap_losses(model)
+        self.device = next(model.parameters()).device
+        self.scores = ScoreTable(self.num_samples, self.device)
+
+        self.epochs: List[VirtualEpoch] = []
+        self._num_entered = 0
+        self._non_finite_logged = 0
+        self.sampler.connect(self.draw_plan)
+
+    def draw_plan(self, start: int,
+                  rng: np.random.Generator) -> Optional[EpochPlan]:
+        """Draw the plan of the next virtual epoch. The sampler calls it.
+
+        It waits for the scores of all ranks, in one collective. Those of the
+        batches in flight aren't there yet.
+
+        Args:
+            start (int): Number of the plan's first slot in the stream.
+            rng (np.random.Generator): Source of every random choice.
+
+        Returns:
+            EpochPlan, optional: The plan, or None for a full pass.
+        """
+        plan = None
+        mean_score, non_finite = 1., 0
+        if self.epochs:
+            mean_score, non_finite = self.epochs[-1][-2:]
+        if not self.scores.empty and start < self.annealing_start:
+            self.scores.merge()
+            scores = self.scores.numpy()
+            mean_score = float(scores.mean())
+            non_finite = self.scores.num_non_finite()
+            plan = self.policy(scores, rng)
+        if plan is None:
+            size, threshold = self.num_samples, 0.
+            tiers: Sequence[Tier] = (Tier(size, size), )
+        else:
+            size, threshold, tiers = len(plan), plan.threshold, plan.tiers
+        self.epochs.append(
+            VirtualEpoch(start, size, threshold, tiers, mean_score,
+                         non_finite))
+        if size == self.num_samples:
+            return None
+        return plan[:self.annealing_start - start]
+
+    def before_train_iter(self,
+                          runner: Runner,
+                          batch_idx: int,
+                          data_batch: Optional[dict] = None) -> None:
+        """Give the losses the weights of this batch.
+
+        Args:
+            runner (Runner): The runner of the training process.
+            batch_idx (int): The index of the current batch.
+            data_batch (dict): Data from the data loader.
+
+        Raises:
+            RuntimeError: If the batch isn't as long as it was asked for.
+        """
+        num_images = len(data_batch['inputs'])
+        if num_images != self.batch_size:
+            raise RuntimeError(
+                f'A batch has {num_images} images where {self.batch_size} '
+                'were asked for, so InfoBatch cannot tell which they are: '
+                'check `train_dataloader.collate_fn`.')
+        slots = self.sampler.take(self.batch_size)
+        while (self._num_entered < len(self.epochs) and
+               self.epochs[self._num_entered].start < self.sampler.position):
+            self._log_epoch(runner, self._num_entered)
+            self._num_entered += 1
+
+        self._indices = slots.indices
+        annealing = runner.iter >= self.annealing_iter
+        weights = None if annealing else to_device(slots.weights, self.device)
+        for loss in self.losses:
+            loss.weights = weights
+
+    def after_train_iter(self,
+                         runner: Runner,
+                         batch_idx: int,
+                         data_batch: Optional[dict] = None,
+                         outputs: Optional[dict] = None) -> None:
+        """Record the raw losses of this batch as scores.
+
+        Args:
+            runner (Runner): The runner of the training process.
+            batch_idx (int): The index of the current batch.
+            data_batch (dict): Data from the data loader.
+            outputs (dict): Losses of the iteration.
+
+        Raises:
+            RuntimeError: If no head called its losses.
+        """
+        if runner.iter >= self.annealing_iter:
+            return
+        scores = [loss.scores for loss in self.losses
+                  if loss.scores is not None]
+        if not scores:
+            raise RuntimeError(
+                'No head called its `loss_decode` in this iteration, so '
+                'InfoBatch has no scores: check the `loss` method of '
+                '`model`, or train without InfoBatchHook.')
+        self.scores.record(self._indices, sum(scores), runner.iter)
+        for loss in self.losses:
+            loss.weights = loss.scores = None
+
+    def after_train(self, runner: Runner) -> None:
+        """Log what the training saved.
+
+        Args:
+            runner (Runner): The runner of the training process.
+        """
+        self._log_non_finite(runner, self.scores.num_non_finite())
+        position = self.sampler.position
+        covered = self._covered_epochs(position)
+        saved = self._saved_iters(position)
+        self._add_scalars(runner, {'infobatch/saved_iters': saved})
+        runner.logger.info(
+            f'InfoBatch: {runner.iter} iterations ran {covered:.2f} virtual '
+            f'epochs, for which stock training needs {runner.iter + saved:.0f}'
+            f' iterations; {covered * self.num_samples - position:.0f} of '
+            f'{covered * self.num_samples:.0f} images were left out.')
+
+    def _log_epoch(self, runner: Runner, number: int) -> None:
+        """Log the virtual epoch that begins with this batch."""
+        epoch = self.epochs[number]
+        kept_share = epoch.size / self.num_samples
+        saved = self._saved_iters(epoch.start)
+        self._add_scalars(
+            runner, {
+                'infobatch/kept_share': kept_share,
+                'infobatch/threshold': epoch.threshold,
+                'infobatch/mean_score': epoch.mean_score,
+                'infobatch/saved_iters': saved
+            })
+        tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
+        to_annealing = self.annealing_iter - runner.iter
+        runner.logger.info(
+            f'InfoBatch: virtual epoch {number + 1}: '
+            f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
+            f'({epoch.size} of {self.num_samples} images; by tier {tiers}), '
+            f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
+            'saved so far, ' +
+            (f'{to_annealing} iterations until annealing'
+             if to_annealing > 0 else 'annealing'))
+        self._log_non_finite(runner, epoch.non_finite)
+
+    def _log_non_finite(self, runner: Runner, total: int) -> None:
+        if total > self._non_finite_logged:
+            runner.logger.warning(
+                f'InfoBatch: {total - self._non_finite_logged} losses of '
+                'images were NaN or infinite; these images keep the score '
+                'they had before.')
+        self._non_finite_logged = total
+
+    def _add_scalars(self, runner: Runner, scalars: dict) -> None:
+        for name, value in scalars.items():
+            runner.message_hub.update_scalar(name, value)
+        runner.visualizer.add_scalars(scalars, step=runner.iter)
+
+    def _covered_epochs(self, position: int) -> float:
+        return covered_epochs([epoch.start for epoch in self.epochs],
+                              [epoch.size for epoch in self.epochs], position)
+
+    def _saved_iters(self, position: int) -> float:
+        """Iterations that stock training needs more for the same virtual
+        epochs."""
+        full = self._covered_epochs(position) * self.num_samples
+        return (full - position) / self.slots_per_iter

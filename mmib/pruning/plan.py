@@ -1,0 +1,126 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What one virtual epoch trains on: pure functions of numpy arrays."""
+from dataclasses import dataclass
+from typing import NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+
+class Tier(NamedTuple):
+    """A band of scores with one pruning ratio.
+
+    Args:
+        size (int): Images whose score lies in the band.
+        kept (int): Those of them in the plan.
+    """
+
+    size: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The ordered slots of one virtual epoch.
+
+    Args:
+        indices (np.ndarray): Data set index of each slot, integer of shape
+            (K,).
+        weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
+        threshold (float): Score from which on every image is kept. Defaults
+            to 0, below which there is none.
+        tiers (tuple[Tier]): Tiers in increasing order of score; the last one
+            lies at or above the threshold. Defaults to ().
+    """
+
+    indices: np.ndarray
+    weights: np.ndarray
+    threshold: float = 0.
+    tiers: Tuple[Tier, ...] = ()
+
+    @classmethod
+    def full(cls, indices: np.ndarray) -> 'EpochPlan':
+        """A plan that leaves nothing out: every weight is 1."""
+        size = len(indices)
+        return cls(
+            indices, np.ones(size, np.float32), tiers=(Tier(size, size), ))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, slots: slice) -> 'EpochPlan':
+        """The plan of some of the slots, as views."""
+        return EpochPlan(self.indices[slots], self.weights[slots],
+                         self.threshold, self.tiers)
+
+
+def prune(scores: np.ndarray, thresholds: Sequence[float],
+          ratios: Sequence[float], rng: np.random.Generator) -> EpochPlan:
+    """Draw a plan that leaves out images with a low score.
+
+    Tier ``i`` holds the images with ``thresholds[i - 1] <= score <
+    thresholds[i]``. Of its ``n`` images ``floor(ratios[i] * n)`` are left out
+    at random. Those that stay get the weight ``n / kept``: with it
+    :math:`E[weight \\cdot kept] = 1` for each image, also where the count
+    rounds, and no weight exceeds :math:`1 / (1 - r)` of InfoBatch's Eq. 5
+    (Qin et al., ICLR 2024). Images at or above the last threshold all stay,
+    with weight 1.
+
+    Args:
+        scores (np.ndarray): Score of each image, float32 of shape (N,).
+        thresholds (Sequence[float]): Upper ends of the tiers, increasing.
+        ratios (Sequence[float]): Share to leave out of each tier, in [0, 1).
+        rng (np.random.Generator): Source of every random choice.
+
+    Returns:
+        EpochPlan: Slots in random order.
+
+    Raises:
+        ValueError: If a threshold isn't finite, as for scores with NaN.
+    """
+    if not np.isfinite(thresholds).all():
+        raise ValueError(
+            f'The scores give thresholds {list(thresholds)}: scores must be '
+            'finite, of shape (N,) and N > 0.')
+    # `not (score < threshold)` and not `score >= threshold`: what can't be
+    # compared is never pruned. Python floats keep the comparison in float32.
+    tier_of_image = np.zeros(len(scores), np.uint8)
+    for threshold in thresholds:
+        tier_of_image += ~(scores < float(threshold))
+
+    kept, tiers = [], []
+    for number, ratio in enumerate((*ratios, 0.)):
+        members = np.flatnonzero(tier_of_image == number)
+        size = len(members)
+        left_out = int(ratio * size)
+        if left_out:
+            members = rng.choice(
+                members, size - left_out, replace=False, shuffle=False)
+        kept.append(members)
+        tiers.append(Tier(size, len(members)))
+
+    indices = np.concatenate(kept)
+    rng.shuffle(indices)
+    tier_weights = np.array([t.size / max(t.kept, 1) for t in tiers],
+                            np.float32)
+    return EpochPlan(indices, tier_weights[tier_of_image[indices]],
+                     float(thresholds[-1]), tuple(tiers))
+
+
+def covered_epochs(starts: Sequence[int], sizes: Sequence[int],
+                   position: int) -> float:
+    """Virtual epochs that lie before a position in the stream of slots.
+
+    Args:
+        starts (Sequence[int]): Number of each plan's first slot in the
+            stream, increasing.
+        sizes (Sequence[int]): Slots of each plan. A plan that was cut short
+            counts with the part that was issued.
+        position (int): Slots trained on.
+
+    Returns:
+        float: Virtual epochs, with the fraction of the open one.
+    """
+    ends = (*starts[1:], position)
+    return sum((min(end, position) - start) / size
+               for start, end, size in zip(starts, ends, sizes)
+               if start < position)

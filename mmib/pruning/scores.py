@@ -1,0 +1,89 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The score of every image, kept where the training runs."""
+import numpy as np
+import torch
+from mmengine.dist import all_reduce, get_dist_info
+from torch import Tensor
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to the training device without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == 'cuda':
+        # Only copies from pinned memory leave the host free to go on.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+class ScoreTable:
+    """Raw loss of each image at its last visit, 1 before the first one.
+
+    Every rank records what it trains on; :meth:`merge` makes the tables of
+    all ranks equal. The table takes 8 bytes an image. Only :meth:`merge`,
+    :meth:`numpy` and :meth:`num_non_finite` wait for the device.
+
+    Args:
+        num_samples (int): Images in the data set.
+        device (torch.device): Device of the training.
+    """
+
+    def __init__(self, num_samples: int, device: torch.device) -> None:
+        self._scores = torch.ones(num_samples, device=device)
+        # Iteration of the last visit, counted from 1: when two ranks visited
+        # an image since the last merge, the later visit is the score.
+        self._visits = torch.zeros(
+            num_samples, dtype=torch.int32, device=device)
+        self.empty = True
+        """bool: Whether nothing was recorded yet."""
+        self._non_finite = torch.zeros(
+            get_dist_info()[1], dtype=torch.int64, device=device)
+
+    def record(self, indices: np.ndarray, scores: Tensor,
+               iteration: int) -> None:
+        """Write the scores of a batch. Those that aren't finite are counted,
+        and the image keeps the score it had.
+
+        Args:
+            indices (np.ndarray): Data set indices of the batch, shape (B,).
+            scores (Tensor): Raw loss of each image, float32 of shape (B,).
+            iteration (int): The current iteration, from 0.
+        """
+        if len(set(indices.tolist())) < len(indices):
+            # The batch crosses the edge of a virtual epoch and holds an image
+            # twice: its last slot counts. (Writing both is not deterministic
+            # on a GPU.)
+            _, first_of_reversed = np.unique(indices[::-1], return_index=True)
+            last = len(indices) - 1 - first_of_reversed
+            indices = indices[last]
+            scores = scores[to_device(last, scores.device)]
+        self.empty = False
+        where = to_device(indices, self._scores.device)
+        finite = torch.isfinite(scores)
+        self._scores[where] = torch.where(finite, scores, self._scores[where])
+        self._visits[where] = torch.where(finite, iteration + 1,
+                                          self._visits[where])
+        self._non_finite[get_dist_info()[0]] += (~finite).sum()
+
+    def merge(self) -> None:
+        """Make the tables of all ranks equal, in one collective."""
+        if get_dist_info()[1] == 1:
+            return
+        # The later visit wins, so the visit is the high half of a number of
+        # which the maximum is taken, and the bits of its score the low half.
+        bits = self._scores.view(torch.int32).long() & 0xffffffff
+        latest = torch.cat([(self._visits.long() << 32) | bits,
+                            self._non_finite])
+        all_reduce(latest, op='max')
+        latest, self._non_finite = latest.split(
+            [len(bits), len(self._non_finite)])
+        self._scores = latest.int().view(torch.float32)
+        self._visits = (latest >> 32).int()
+
+    def numpy(self) -> np.ndarray:
+        """The scores on the host, float32 of shape (N,)."""
+        return self._scores.cpu().numpy()
+
+    def num_non_finite(self) -> int:
+        """Losses so far that weren't finite, of all ranks as of the last
+        merge."""
+        return int(self._non_finite.sum())

@@ -1,0 +1,28 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Where mmib's parts are registered.
+
+Hook, sampler and loss go to the root registries of MMEngine, so that configs
+of any scope find them. Policies are a kind of their own.
+"""
+from typing import Callable, Union
+
+from mmengine.registry import Registry
+
+POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
+
+
+def build_policy(policy: Union[dict, Callable]) -> Callable:
+    """Build a pruning policy from its config.
+
+    Args:
+        policy (dict or Callable): Config with the ``type`` of a registered
+            policy and its arguments, or a policy, which is returned as it is.
+
+    Returns:
+        Callable: ``policy(scores, rng) -> EpochPlan``.
+    """
+    if not isinstance(policy, dict):
+        return policy
+    # Without a scope the registry would look for policies in the default
+    # scope of the config (mmseg) and warn that there are none.
+    return POLICIES.build({'_scope_': POLICIES.scope, **policy})

@@ -1,0 +1,237 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Plans become the infinite stream of indices that the data loader reads."""
+from typing import Callable, Iterator, Optional, Sized
+
+import numpy as np
+import torch
+from mmengine.dist import get_dist_info, sync_random_seed
+from mmengine.logging import MessageHub
+from mmengine.registry import DATA_SAMPLERS
+from torch.utils.data import Sampler
+
+from .pruning import EpochPlan
+
+Planner = Callable[[int, np.random.Generator], Optional[EpochPlan]]
+
+
+@DATA_SAMPLERS.register_module()
+class InfoBatchSampler(Sampler):
+    """``InfiniteSampler`` that skips what :class:`InfoBatchHook` leaves out.
+
+    It chains the plans of all virtual epochs to one infinite stream of slots.
+    Rank ``k`` of ``W`` reads the slots ``k, k + W, ...`` of it. Where nothing
+    is left out, the indices are those of ``InfiniteSampler`` with the same
+    seed, one by one.
+
+    The slots that were issued stay known until :meth:`take` hands them to the
+    hook together with the batch they became. This works because a data loader
+    returns batches in the order in which it asked for them, with any number
+    of workers.
+
+    Every rank asks for the next plan at the same local step: the up to
+    ``W - 1`` slots that don't fill a step are issued together with the first
+    slots of the next plan.
+
+    Args:
+        dataset (Sized): The data set.
+        shuffle (bool): Whether to shuffle the data set. If not, plans keep
+            its order. Defaults to True.
+        seed (int, optional): Random seed. If None, all ranks agree on a
+            random one. Defaults to None.
+
+    Raises:
+        ValueError: If the data set is empty.
+    """
+
+    def __init__(self,
+                 dataset: Sized,
+                 shuffle: bool = True,
+                 seed: Optional[int] = None) -> None:
+        if len(dataset) == 0:
+            raise ValueError(
+                'InfoBatchSampler got an empty data set: check `data_root` '
+                'and `data_prefix` in `train_dataloader.dataset`.')
+        self.rank, self.world_size = get_dist_info()
+        self.size = len(dataset)
+        self.shuffle = shuffle
+        self.seed = sync_random_seed() if seed is None else seed
+        self._planner: Optional[Planner] = None
+        # A training that begins while no hook is connected is a config error.
+        self._built_in_training = self._in_training()
+        self.skip(0)
+
+    def __iter__(self) -> Iterator[int]:
+        """Issue the slots of this rank. All iterators share one position."""
+        while True:
+            if self._planner is None and not self._built_in_training:
+                self._check_hook()
+            while self._issued + self.world_size > len(self._slots):
+                self._extend()
+            index = self._slots.indices[self._issued + self.rank]
+            self._issued += self.world_size
+            if self._planner is None:
+                self.take(1)
+            yield int(index)
+
+    def __len__(self) -> int:
+        """Images in the data set."""
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Not supported in iteration-based training, as in
+        ``InfiniteSampler``."""
+
+    @property
+    def position(self) -> int:
+        """int: Slots of all ranks before the oldest one in flight."""
+        return self._position
+
+    def connect(self, planner: Planner) -> None:
+        """Let a hook draw the plans from now on.
+
+        OpenMMLab's training loop starts its workers before any hook can act.
+        What they were given is in flight from here on. As nothing is scored
+        yet it comes from full passes, and drawing those again tells which
+        images it was.
+
+        Args:
+            planner (Callable): ``planner(start, rng) -> EpochPlan or None``
+                draws the plan whose first slot is number ``start`` of the
+                stream; None asks for a full pass.
+        """
+        in_flight = self._position - self._begin if not self._planner else 0
+        self._planner = planner
+        if in_flight:
+            self.skip(self._begin // self.world_size)
+            while len(self._slots) < in_flight:
+                self._extend()
+            self._issued = in_flight
+
+    def take(self, num_samples: int) -> EpochPlan:
+        """Take the oldest slots in flight on this rank.
+
+        Args:
+            num_samples (int): Images in the batch that has arrived.
+
+        Returns:
+            EpochPlan: Their indices and weights, of shape (num_samples,), in
+            the order of the batch.
+
+        Raises:
+            RuntimeError: If fewer slots are in flight.
+        """
+        end = num_samples * self.world_size
+        if end > self._issued:
+            raise RuntimeError(
+                f'A batch of {num_samples} images arrived, but only '
+                f'{self._issued // self.world_size} are in flight: the '
+                'indices of `train_dataloader` must come from its '
+                'InfoBatchSampler alone, in order.')
+        taken = self._slots[self.rank:end:self.world_size]
+        self._slots = self._slots[end:]
+        self._issued -= end
+        self._position += end
+        return taken
+
+    def skip(self, num_samples: int) -> None:
+        """Go to an absolute position of the stream of full passes.
+
+        Args:
+            num_samples (int): Indices of this rank before the position,
+                counted from the start of the stream.
+
+        Raises:
+            ValueError: If ``num_samples`` is negative.
+        """
+        if num_samples < 0:
+            raise ValueError(
+                f'`num_samples` should be non-negative, but got {num_samples}')
+        self._full_passes_rng = torch.Generator()
+        self._full_passes_rng.manual_seed(self.seed)
+        self._plans_rng = np.random.default_rng(self.seed)
+        self._begin = self._position = num_samples * self.world_size
+        self._issued = 0
+        passes, rest = divmod(self._position, self.size)
+        for _ in range(passes):
+            self._full_plan()
+        self._slots = self._full_plan()[rest:] if rest else self._no_slots()
+
+    def state_dict(self) -> dict:
+        """Everything that the rest of the stream follows from.
+
+        The slots in flight belong to it: they were not trained on.
+
+        Returns:
+            dict: Tensors and plain Python values.
+        """
+        return dict(
+            seed=self.seed,
+            size=self.size,
+            position=self._position,
+            indices=torch.from_numpy(self._slots.indices.copy()),
+            weights=torch.from_numpy(self._slots.weights.copy()),
+            full_passes_rng=self._full_passes_rng.get_state(),
+            plans_rng=self._plans_rng.bit_generator.state)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on where :meth:`state_dict` was called.
+
+        Args:
+            state_dict (dict): What it returned, on any number of ranks.
+
+        Raises:
+            ValueError: If it belongs to a data set of another length.
+        """
+        if state_dict['size'] != self.size:
+            raise ValueError(
+                f'The state belongs to a data set of {state_dict["size"]} '
+                f'images, but this one has {self.size}: check '
+                '`train_dataloader.dataset`.')
+        self.seed = state_dict['seed']
+        self._begin = self._position = state_dict['position']
+        self._issued = 0
+        self._slots = EpochPlan(state_dict['indices'].numpy(),
+                                state_dict['weights'].numpy())
+        self._full_passes_rng.set_state(state_dict['full_passes_rng'])
+        self._plans_rng.bit_generator.state = state_dict['plans_rng']
+
+    def _extend(self) -> None:
+        """Append the next plan to the slots."""
+        plan = None
+        if self._planner is not None:
+            start = self._position + len(self._slots)
+            plan = self._planner(start, self._plans_rng)
+        if plan is None:
+            plan = self._full_plan()
+        elif not self.shuffle:
+            plan = plan[np.argsort(plan.indices)]
+        self._slots = EpochPlan(
+            np.concatenate([self._slots.indices, plan.indices]),
+            np.concatenate([self._slots.weights, plan.weights]))
+
+    def _full_plan(self) -> EpochPlan:
+        """The next pass of ``InfiniteSampler``."""
+        if self.shuffle:
+            order = torch.randperm(
+                self.size, generator=self._full_passes_rng).numpy()
+        else:
+            order = np.arange(self.size)
+        return EpochPlan.full(order)
+
+    @staticmethod
+    def _no_slots() -> EpochPlan:
+        return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
+
+    @staticmethod
+    def _in_training() -> bool:
+        # RuntimeInfoHook, a default hook, keeps the stage up to date.
+        info = MessageHub.get_current_instance().runtime_info
+        return info.get('loop_stage') == 'train'
+
+    def _check_hook(self) -> None:
+        if self._in_training():
+            raise RuntimeError(
+                'InfoBatchSampler has no InfoBatchHook and would prune '
+                "nothing: add `custom_hooks = [dict(type='InfoBatchHook')]` "
+                'to the config, or set `train_dataloader.sampler.type` back '
+                "to 'InfiniteSampler'.")

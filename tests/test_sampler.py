@@ -1,0 +1,281 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.dataset import InfiniteSampler
+from mmengine.registry import DATA_SAMPLERS
+from torch.utils.data import DataLoader, Dataset
+
+from mmib import InfoBatchSampler
+from mmib.pruning import EpochPlan, MeanThreshold
+from tests.utils import run_ranks
+
+
+class Range(Dataset):
+    """Item i is i."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
+def on_rank(sampler, rank, world_size):
+    """The sampler as another rank has it."""
+    sampler.rank, sampler.world_size = rank, world_size
+    if isinstance(sampler, InfiniteSampler):
+        sampler.indices = sampler._indices_of_rank()
+    else:
+        sampler.skip(0)
+    return sampler
+
+
+def prune_by_index(start, rng):
+    """A planner: full, pruned, full, ... by the number of the plan."""
+    if start == 0:
+        return None
+    scores = np.random.default_rng(start).random(11).astype(np.float32)
+    return MeanThreshold()(scores, rng)
+
+
+def head(iterable, count):
+    return list(itertools.islice(iterable, count))
+
+
+@pytest.mark.parametrize('shuffle', [True, False])
+@pytest.mark.parametrize('world_size', [1, 2, 4])
+@pytest.mark.parametrize('connected', [True, False])
+@pytest.mark.parametrize('size', [1, 3, 7, 16, 101])
+def test_full_passes_are_those_of_infinite_sampler(size, connected, world_size,
+                                                   shuffle):
+    for rank in range(world_size):
+        stock, ours = (
+            on_rank(kind(Range(size), shuffle, seed=3), rank, world_size)
+            for kind in (InfiniteSampler, InfoBatchSampler))
+        if connected:
+            ours.connect(lambda start, rng: None)
+        count = 3 * size // world_size + 5
+        assert head(ours, count) == head(stock, count)
+
+
+def stock_and_ours(rank, results):
+    stock, ours = (
+        kind(Range(11), seed=None) for kind in (InfiniteSampler,
+                                                InfoBatchSampler))
+    ours.seed = stock.seed
+    ours.skip(0)
+    results[rank] = ours.seed, head(ours, 20), head(stock, 20)
+
+
+def test_real_ranks_agree_on_a_seed():
+    results = run_ranks(stock_and_ours, 2)
+    assert results[0][0] == results[1][0]
+    for _, ours, stock in results:
+        assert ours == stock
+    both = [i for pair in zip(results[0][1], results[1][1]) for i in pair]
+    assert sorted(both[:11]) == sorted(both[11:22]) == list(range(11))
+
+
+@given(
+    st.integers(1, 30), st.sampled_from([1, 2, 3, 4]), st.integers(1, 5),
+    st.lists(st.integers(1, 30), min_size=1, max_size=6))
+def test_all_ranks_share_the_plans_and_draw_them_together(
+        size, world_size, batch_size, plan_sizes):
+    """Invariant 6: rank k takes slots k, k + W, ... of one stream."""
+    plan_sizes = [min(k, size) for k in plan_sizes]
+    streams, steps_of_draws, drawn_plans = [], [], []
+    for rank in range(world_size):
+        sampler = on_rank(
+            InfoBatchSampler(Range(size), seed=0), rank, world_size)
+        plans, steps, issued = [], [], [0]
+
+        def planner(start, rng):
+            assert start == sum(len(plan) for plan in plans)
+            kept = plan_sizes[len(plans) % len(plan_sizes)]
+            weights = rng.random(kept).astype(np.float32)
+            plans.append(EpochPlan(rng.permutation(size)[:kept], weights))
+            steps.append(issued[0])
+            return plans[-1]
+
+        sampler.connect(planner)
+        iterator, slots = iter(sampler), []
+        for _ in range(4):
+            indices = []
+            for _ in range(batch_size):
+                indices.append(next(iterator))
+                issued[0] += 1
+            taken = sampler.take(batch_size)
+            assert taken.indices.tolist() == indices
+            slots += zip(taken.indices.tolist(), taken.weights.tolist())
+        streams.append(slots)
+        steps_of_draws.append(steps)
+        drawn_plans.append(plans)
+    assert all(steps == steps_of_draws[0] for steps in steps_of_draws)
+    together = [slot for step in zip(*streams) for slot in step]
+    whole = [
+        slot for plan in drawn_plans[0]
+        for slot in zip(plan.indices.tolist(), plan.weights.tolist())
+    ]
+    assert together == whole[:len(together)]
+
+
+@pytest.mark.parametrize('shuffle', [True, False])
+def test_plans_without_shuffle_keep_the_order(shuffle):
+    sampler = InfoBatchSampler(Range(11), shuffle=shuffle, seed=0)
+    sampler.connect(prune_by_index)
+    iterator = iter(sampler)
+    head(iterator, 11)
+    sampler.take(11)
+    next(iterator)
+    plan = sampler._slots
+    assert 0 < len(plan) < 11
+    assert (sorted(plan.indices) == plan.indices.tolist()) is not shuffle
+    for index, weight in zip(plan.indices, plan.weights):
+        scores = np.random.default_rng(11).random(11).astype(np.float32)
+        assert (weight > 1) == (scores[index] < scores.mean())
+
+
+@pytest.mark.parametrize('num_workers, persistent', [(0, False), (4, False),
+                                                     (4, True)])
+def test_slots_match_the_batches_of_a_loader(num_workers, persistent):
+    sampler = InfoBatchSampler(Range(11), seed=0)
+    sampler.connect(prune_by_index)
+    loader = DataLoader(
+        Range(11),
+        batch_size=3,
+        sampler=sampler,
+        num_workers=num_workers,
+        persistent_workers=persistent)
+    for batch in itertools.islice(loader, 30):
+        assert sampler.take(3).indices.tolist() == batch.tolist()
+
+
+@pytest.mark.parametrize('size', [3, 11, 1000])
+def test_a_loader_that_ran_ahead_of_the_hook(size):
+    """OpenMMLab's loop starts the workers when it is built."""
+    sampler = InfoBatchSampler(Range(size), seed=0)
+    loader = DataLoader(
+        Range(size), batch_size=3, sampler=sampler, num_workers=2)
+    iterator = iter(loader)
+    starts = []
+
+    def planner(start, rng):
+        starts.append(start)
+
+    sampler.connect(planner)
+    expected = head(InfiniteSampler(Range(size), seed=0), 30)
+    for step in range(10):
+        batch = next(iterator).tolist()
+        assert batch == expected[3 * step:3 * step + 3]
+        assert sampler.take(3).indices.tolist() == batch
+    assert starts == [size * i for i in range(len(starts))]
+
+
+def test_iterating_again_goes_on():
+    """Recent torch calls `iter` more than once."""
+    sampler, stock = InfoBatchSampler(
+        Range(7), seed=0), InfiniteSampler(
+            Range(7), seed=0)
+    expected = head(stock, 12)
+    iter(sampler)
+    assert head(sampler, 5) + head(sampler, 7) == expected
+
+
+@given(st.integers(1, 20), st.integers(0, 70), st.sampled_from([1, 2, 3]))
+def test_skip_is_absolute(size, num_samples, world_size):
+    for rank in range(world_size):
+        one, two = (
+            on_rank(InfoBatchSampler(Range(size), seed=5), rank, world_size)
+            for _ in range(2))
+        head(one, 4)
+        one.skip(num_samples)
+        assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
+    with pytest.raises(ValueError, match='non-negative'):
+        one.skip(-1)
+
+
+@given(st.integers(0, 40), st.integers(0, 9), st.booleans())
+@settings(max_examples=50)
+def test_state_goes_on_with_the_same_slots(taken, in_flight, connected):
+    """What is in flight was not trained on and is issued again."""
+    one = InfoBatchSampler(Range(11), seed=5)
+    planner = prune_by_index if connected else None
+    if connected:
+        one.connect(planner)
+    iterator = iter(one)
+    head(iterator, taken)
+    if connected:
+        one.take(taken)
+        head(iterator, in_flight)
+    state = one.state_dict()
+    two = InfoBatchSampler(Range(11), seed=99)
+    two.load_state_dict(state)
+    assert two.position == taken
+    if connected:
+        two.connect(planner)
+        one._issued = 0
+    slots = []
+    for sampler in (one, two):
+        indices = head(sampler, 40)
+        if connected:
+            plan = sampler.take(40)
+            assert plan.indices.tolist() == indices
+            indices = list(zip(indices, plan.weights.tolist()))
+        slots.append(indices)
+    assert slots[0] == slots[1]
+
+
+def test_state_survives_a_checkpoint_of_plain_values(tmp_path):
+    sampler = InfoBatchSampler(Range(11), seed=5)
+    head(sampler, 5)
+    torch.save(sampler.state_dict(), tmp_path / 'state.pth')
+    state = torch.load(tmp_path / 'state.pth', weights_only=True)
+    other = InfoBatchSampler(Range(11), seed=0)
+    other.load_state_dict(state)
+    assert head(other, 20) == head(sampler, 20)
+    with pytest.raises(ValueError, match='of 11 images, but this one has 12'):
+        InfoBatchSampler(Range(12), seed=0).load_state_dict(state)
+
+
+def test_more_is_taken_than_is_in_flight():
+    sampler = InfoBatchSampler(Range(11), seed=5)
+    sampler.connect(lambda start, rng: None)
+    head(sampler, 3)
+    with pytest.raises(RuntimeError, match='only 3 are in flight'):
+        sampler.take(4)
+
+
+def test_built_by_its_name():
+    sampler = DATA_SAMPLERS.build(
+        dict(type='InfoBatchSampler', dataset=Range(5), seed=1))
+    assert isinstance(sampler, InfoBatchSampler)
+    assert len(sampler) == 5
+    sampler.set_epoch(3)
+
+
+def test_empty_data_set():
+    with pytest.raises(ValueError, match='empty data set.*data_root'):
+        InfoBatchSampler(Range(0))
+
+
+@pytest.mark.parametrize('connected', [True, False])
+def test_memory_does_not_grow(connected):
+    """What was taken is forgotten; without a hook that is all issued."""
+    sampler = InfoBatchSampler(Range(100), seed=0)
+    if connected:
+        sampler.connect(lambda start, rng: None)
+    iterator = iter(sampler)
+    for _ in range(30):
+        head(iterator, 100)
+        if connected:
+            sampler.take(100)
+    assert len(sampler._slots) <= 100
+    assert sampler._slots.indices.base.nbytes <= 100 * 8
