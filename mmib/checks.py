@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning could not work stop before the first step."""
+from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
@@ -26,6 +27,22 @@ def check_loop(runner: Runner) -> None:
             'InfoBatchHook cannot resume yet: its scores are not in the '
             'checkpoint. Start again without `--resume`, or set `load_from` '
             'to begin a new schedule from these weights.')
+
+
+def check_hooks(runner: Runner, hook: Hook) -> None:
+    """Check that no second hook of the same kind takes part.
+
+    Args:
+        runner (Runner): The runner of the training process.
+        hook (Hook): The hook that asks.
+
+    Raises:
+        ValueError: If the runner has another one.
+    """
+    if sum(type(other) is type(hook) for other in runner.hooks) > 1:
+        raise ValueError(
+            'keep one InfoBatchHook in `custom_hooks`: two would draw '
+            'different plans for the same sampler.')
 
 
 def check_loader(loader: DataLoader) -> None:

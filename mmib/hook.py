@@ -9,7 +9,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from .checks import check_length, check_loader, check_loop
+from .checks import check_hooks, check_length, check_loader, check_loop
 from .losses import wrap_losses
 from .pruning import EpochPlan, ScoreTable, Tier, covered_epochs
 from .pruning.scores import to_device
@@ -89,6 +89,7 @@ class InfoBatchHook(Hook):
             runner (Runner): The runner of the training process.
         """
         check_loop(runner)
+        check_hooks(runner, self)
         check_loader(runner.train_dataloader)
         self.sampler = runner.train_dataloader.sampler
         self.batch_size = runner.train_dataloader.batch_size

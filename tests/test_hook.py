@@ -1,0 +1,461 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import json
+import logging
+import os.path as osp
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.hooks import Hook
+from mmseg.models import EncoderDecoder
+from mmseg.registry import MODELS
+from torch.utils.data import BatchSampler
+
+from mmib import InfoBatchHook
+from mmib.pruning import MeanThreshold, QuantileTiers
+from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
+from tests.utils import run_ranks, small_head, small_runner
+
+
+class Spy(Hook):
+    """Writes down what each training step really used."""
+
+    priority = 'LOW'
+
+    def __init__(self):
+        self.losses = []
+        self.tables = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        self.losses.append(float(outputs['loss']))
+        hook = infobatch_hook(runner)
+        if hook is not None:
+            self.tables.append(hook.scores.numpy().copy())
+
+
+@MODELS.register_module()
+class RecordingSegmentor(EncoderDecoder):
+    """Writes down which images a step has, with which weights, and the raw
+    loss of each, computed apart from mmib."""
+
+    def loss(self, inputs, data_samples):
+        label = torch.stack(
+            [sample.gt_sem_seg.data for sample in data_samples]).squeeze(1)
+        raw = 0
+        with torch.no_grad():
+            features = self.extract_feat(inputs)
+            for head, loss_weight in ((self.decode_head, 1),
+                                      (self.auxiliary_head, 0.4)):
+                pixels = F.cross_entropy(
+                    head(features), label, ignore_index=255, reduction='none')
+                raw = raw + loss_weight * pixels.mean((1, 2))
+        weights = getattr(self.decode_head.loss_decode, 'weights', None)
+        if not hasattr(self, 'steps'):
+            self.steps = []
+        self.steps.append(
+            (inputs[:, 0, 0, 0].int().tolist(), raw.numpy(),
+             np.ones(len(raw)) if weights is None else weights.numpy()))
+        return super().loss(inputs, data_samples)
+
+
+def infobatch_hook(runner):
+    hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
+    return hooks[0] if hooks else None
+
+
+def train(runner):
+    spy = Spy()
+    runner.register_hook(spy)
+    runner.train()
+    return spy
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """All plans that MeanThreshold draws, with the scores it saw."""
+    drawn = []
+    call = MeanThreshold.__call__
+
+    def spy(self, scores, rng):
+        plan = call(self, scores, rng)
+        drawn.append((scores.copy(), plan))
+        return plan
+
+    monkeypatch.setattr(MeanThreshold, '__call__', spy)
+    return drawn
+
+
+@pytest.mark.parametrize('loader', [
+    dict(num_workers=0),
+    dict(num_workers=4, persistent_workers=False),
+    dict(num_workers=4, persistent_workers=True),
+], ids=str)
+def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader):
+    runner = small_runner(
+        tmp_path, **{
+            'model.type': 'RecordingSegmentor',
+            'train_dataloader': loader,
+            'train_cfg.max_iters': 40
+        })
+    spy = train(runner)
+    steps = runner.model.steps
+    trained = [(i, float(w)) for indices, _, weights in steps
+               for i, w in zip(indices, weights)]
+    hook = infobatch_hook(runner)
+    assert hook.annealing_iter == 34
+
+    # Every slot of every plan, in order, across the edges.
+    starts = [epoch.start for epoch in hook.epochs]
+    pruned = [(scores, plan) for scores, plan in plans if len(plan) < 11]
+    assert len(pruned) >= 5
+    seen = 0
+    for start, end in zip(starts, starts[1:]):
+        slots = trained[start:end]
+        if not slots or start >= hook.annealing_start:
+            break
+        kept = hook.epochs[starts.index(start)].size
+        if kept == 11:
+            assert {w for _, w in slots} == {1}
+            assert len({i for i, _ in slots}) == len(slots)
+            continue
+        scores, plan = pruned[seen]
+        seen += 1
+        expected = list(zip(plan.indices.tolist(), plan.weights.tolist()))
+        assert slots == expected[:len(slots)]
+        assert len(slots) == min(len(plan), hook.annealing_start - start)
+        assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
+    assert seen >= 5
+    assert any(w > 1 for _, w in trained)
+    # Annealing: everything again, with weight 1.
+    rest = trained[hook.annealing_start:]
+    assert {w for _, w in rest} == {1}
+    assert {i for i, _ in rest[:11]} == set(range(11))
+
+    # The score of an image is its raw loss, of its last visit.
+    table = np.ones(11, np.float32)
+    for step, (indices, raw, _) in enumerate(steps):
+        if step < hook.annealing_iter:
+            for index, value in zip(indices, raw):
+                table[index] = value
+        np.testing.assert_allclose(spy.tables[step], table, rtol=1e-5)
+    # The sums of a virtual epoch's weights stand for the whole data set.
+    for _, plan in pruned:
+        assert plan.weights.sum() == pytest.approx(11)
+
+
+def test_trained_loss_is_the_weighted_mean_of_the_raw_losses(tmp_path):
+    runner = small_runner(tmp_path, **{'model.type': 'RecordingSegmentor'})
+    spy = train(runner)
+    losses = [(raw * weights).mean() for _, raw, weights in runner.model.steps]
+    np.testing.assert_allclose(spy.losses, losses, rtol=1e-5)
+
+
+STOCK = {
+    'train_dataloader.sampler.type': 'InfiniteSampler',
+    'custom_hooks': [],
+}
+
+
+@pytest.mark.parametrize('policy', [
+    dict(type='MeanThreshold', ratio=0),
+    dict(type='QuantileTiers', ratios=(0, 0))
+], ids=str)
+def test_ratio_0_is_stock_training(tmp_path, policy):
+    runs = []
+    for changes in (STOCK, {'custom_hooks': [
+            dict(type='InfoBatchHook', policy=policy)]}):
+        runner = small_runner(
+            tmp_path, **{
+                'model.type': 'RecordingSegmentor',
+                **changes
+            })
+        spy = train(runner)
+        runs.append(([step[0] for step in runner.model.steps], spy.losses,
+                     runner.model.state_dict()))
+    assert runs[0][0] == runs[1][0]
+    np.testing.assert_allclose(runs[1][1], runs[0][1], rtol=1e-6)
+    for name, value in runs[0][2].items():
+        torch.testing.assert_close(runs[1][2][name], value)
+
+
+def test_the_first_pass_is_stock_training(tmp_path):
+    runs = []
+    for changes in (STOCK, {}):
+        runner = small_runner(
+            tmp_path, **{
+                'model.type': 'RecordingSegmentor',
+                **changes
+            })
+        spy = train(runner)
+        runs.append(([step[0] for step in runner.model.steps], spy.losses))
+    assert runs[0][0][:3] == runs[1][0][:3]  # 9 of 11 images
+    np.testing.assert_allclose(runs[1][1][:3], runs[0][1][:3], rtol=1e-6)
+    assert runs[0][0] != runs[1][0]
+
+
+def test_annealing_calls_stock_and_records_nothing(tmp_path, monkeypatch):
+    runner = small_runner(tmp_path, **{'train_cfg.max_iters': 20})
+    calls = []
+    from mmib.pruning import ScoreTable
+    record = ScoreTable.record
+    monkeypatch.setattr(
+        ScoreTable, 'record', lambda self, indices, scores, iteration:
+        (calls.append(iteration), record(self, indices, scores, iteration)))
+    train(runner)
+    assert calls == list(range(17))
+    assert all(loss.weights is None and loss.scores is None
+               for loss in infobatch_hook(runner).losses)
+
+
+def read_scalars(runner):
+    path = osp.join(runner.visualizer.get_backend('LocalVisBackend')._save_dir,
+                    'scalars.json')
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def test_logs(tmp_path, caplog):
+    runner = small_runner(tmp_path, **{'train_cfg.max_iters': 40})
+    caplog.set_level(logging.INFO)
+    runner.logger.propagate = True
+    train(runner)
+    hook = infobatch_hook(runner)
+    entered = [e for e in hook.epochs if e.start < 40 * 3]
+    names = {
+        f'infobatch/{name}'
+        for name in ('kept_share', 'threshold', 'mean_score', 'saved_iters')
+    }
+    lines = [s for s in read_scalars(runner) if names <= s.keys()]
+    assert len(lines) == len(entered) > 8
+    assert [s['infobatch/kept_share'] for s in lines
+            ] == [epoch.size / 11 for epoch in entered]
+    steps = [s['step'] for s in lines]
+    assert steps == [epoch.start // 3 for epoch in entered]
+    assert lines[0]['infobatch/saved_iters'] == 0
+    history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
+    assert len(history) == len(entered)
+
+    # What is saved in the end: virtual epochs of 11 images in 40 iterations.
+    covered = 0
+    ends = [e.start for e in entered[1:]] + [120]
+    for epoch, end in zip(entered, ends):
+        covered += (end - epoch.start) / epoch.size
+    final = read_scalars(runner)[-1]
+    assert final == {
+        'infobatch/saved_iters': pytest.approx(covered * 11 / 3 - 40),
+        'step': 40
+    }
+    messages = [r.message for r in caplog.records if 'InfoBatch' in r.message]
+    infos = [m for m in messages if 'virtual epoch ' in m]
+    assert len(infos) == len(entered)
+    assert 'kept share 1.000 (11 of 11' in infos[0]
+    assert '34 iterations until annealing' in infos[0]
+    assert infos[-1].endswith(', annealing')
+    assert f'stock training needs {covered * 11 / 3:.0f} iterations' in (
+        messages[-1])
+
+
+def test_non_finite_losses(tmp_path, caplog):
+    """Counted, logged and never scored; the images stay in the plans."""
+    runner = small_runner(
+        tmp_path, **{
+            'train_dataloader.dataset.broken': (4, 7),
+            'optim_wrapper.optimizer.lr': 0.,
+            # The gradient of NaN would break the weights; lr 0 keeps 0 * NaN.
+            'optim_wrapper.clip_grad': None
+        })
+    for parameter in runner.model.parameters():
+        parameter.register_hook(torch.zeros_like)
+    caplog.set_level(logging.WARNING)
+    runner.logger.propagate = True
+    spy = train(runner)
+    hook = infobatch_hook(runner)
+    table = spy.tables[-1]
+    assert np.isfinite(table).all()
+    assert table[4] == table[7] == 1
+    assert (np.delete(table, [4, 7]) != 1).all()
+    assert hook.scores.num_non_finite() > 2
+    warned = [r.message for r in caplog.records if 'NaN or infinite' in
+              r.message]
+    total = sum(int(message.split()[1]) for message in warned)
+    assert total == hook.scores.num_non_finite()
+    assert any(epoch.size < 11 for epoch in hook.epochs)
+
+
+def train_on_ranks(rank, results):
+    import tempfile
+    calls = []
+    import torch.distributed as dist
+    from mmib.pruning import scores
+    reduce = scores.all_reduce
+
+    def counting(data, op):
+        calls.append(len(data))
+        return reduce(data, op)
+
+    scores.all_reduce = counting
+    with tempfile.TemporaryDirectory() as work_dir:
+        runner = small_runner(
+            work_dir, **{
+                'model.type': 'RecordingSegmentor',
+                'launcher': 'none',
+                'train_dataloader.dataset.size': 23,
+                'train_dataloader.num_workers': 2,
+            })
+        # `launcher` would start a group of its own: average by hand.
+        for parameter in runner.model.parameters():
+            parameter.register_hook(
+                lambda grad: (dist.all_reduce(grad), grad / 2)[1])
+        train(runner)
+    hook = infobatch_hook(runner)
+    results[rank] = dict(
+        steps=runner.model.steps,
+        epochs=hook.epochs,
+        table=hook.scores.numpy(),
+        merges=len(calls),
+        annealing_start=hook.annealing_start)
+
+
+def test_ranks_share_plans_and_scores():
+    """One collective a virtual epoch; together the ranks train on each slot
+    of the common plans once."""
+    one, two = run_ranks(train_on_ranks, 2)
+    assert one['epochs'] == two['epochs']
+    pruned = [e for e in one['epochs'] if e.size < 23]
+    assert len(pruned) > 3
+    drawn_in_training = [
+        e for e in one['epochs'][1:] if e.start < one['annealing_start']
+    ]
+    assert one['merges'] == two['merges'] == len(drawn_in_training)
+    together = [
+        slot for steps in zip(one['steps'], two['steps'])
+        for slot in zip(*(zip(s[0], s[2]) for s in steps)) for slot in slot
+    ]
+    starts = [e.start for e in one['epochs']]
+    for epoch, end in zip(one['epochs'], starts[1:]):
+        slots = together[epoch.start:end]
+        assert len({index for index, _ in slots}) == len(slots)
+        if len(slots) == epoch.size:
+            assert sum(w for _, w in slots) == pytest.approx(23, rel=1e-5)
+
+
+def with_hook(**kwargs):
+    return {'custom_hooks': [dict(type='InfoBatchHook', **kwargs)]}
+
+
+@DATA_SAMPLERS.register_module()
+class OtherBatchSampler(BatchSampler):
+
+    def __init__(self, sampler, batch_size):
+        super().__init__(sampler, batch_size, False)
+
+
+@FUNCTIONS.register_module()
+def collate_without_first(batch):
+    from mmengine.dataset import pseudo_collate
+    return pseudo_collate(batch[1:])
+
+
+def never_reached(*args, **kwargs):
+    raise AssertionError('a training step ran')
+
+
+BAD_CONFIGS = {
+    'no hook': ({
+        'custom_hooks': []
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, workers': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no sampler': ({
+        'train_dataloader.sampler.type': 'InfiniteSampler'
+    }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
+    'ratio': (with_hook(policy=dict(type='MeanThreshold', ratio=1)),
+              ValueError, r'`ratio`.* must be in \[0, 1\)'),
+    'delta': (with_hook(delta=1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'negative delta': (with_hook(delta=-0.1), ValueError,
+                       r'`delta`.* must be in \[0, 1'),
+    'quantiles': (with_hook(
+        policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))), ValueError,
+                  '`quantiles` must increase'),
+    'counts': (with_hook(policy=dict(type='QuantileTiers', ratios=(0.5, ))),
+               ValueError, 'one entry for each tier'),
+    'too short': ({
+        'train_cfg.max_iters': 3
+    }, ValueError, r'`train_cfg.max_iters = 3`.*at least 4 iterations'),
+    'head': ({
+        'model.decode_head': small_head(dict(type='DiceLoss'))
+    }, ValueError, 'a loss per image.* none for DiceLoss'),
+    'batch sampler': ({
+        'train_dataloader.batch_sampler': dict(type='OtherBatchSampler')
+    }, ValueError, 'remove `train_dataloader.batch_sampler`'),
+    'order': ({
+        'train_dataloader.in_order': False
+    }, ValueError, 'remove `in_order=False`'),
+    'collate': ({
+        'train_dataloader.collate_fn': dict(type='collate_without_first')
+    }, RuntimeError, 'check `train_dataloader.collate_fn`'),
+    'empty': ({
+        'train_dataloader.dataset.size': 0
+    }, ValueError, 'empty data set'),
+    'epochs': ({
+        'train_cfg': dict(
+            _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+    }, ValueError, "set `train_cfg = dict\\(type='IterBasedTrainLoop'"),
+    'two hooks': ({
+        'custom_hooks': [dict(type='InfoBatchHook')] * 2
+    }, ValueError, 'keep one InfoBatchHook'),
+}
+
+
+@pytest.mark.parametrize('case', BAD_CONFIGS)
+def test_bad_configs_stop_before_the_first_step(tmp_path, monkeypatch, case):
+    changes, error, message = BAD_CONFIGS[case]
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    with pytest.raises(error, match=message):
+        small_runner(tmp_path, **changes).train()
+
+
+def test_resume_is_refused(tmp_path):
+    path = tmp_path / 'iter_30.pth'
+    runner = small_runner(tmp_path)
+    runner.train()
+    assert path.exists()
+    # As the start of a new schedule the weights are fine.
+    small_runner(tmp_path / 'new', load_from=str(path)).train()
+    runner = small_runner(
+        tmp_path, **{
+            'load_from': str(path),
+            'resume': True,
+            'train_cfg.max_iters': 40
+        })
+    with pytest.raises(NotImplementedError, match='Start again without'):
+        runner.train()
+
+
+def test_a_warning_when_annealing_begins_too_early(tmp_path, caplog):
+    runner = small_runner(
+        tmp_path, **{
+            **with_hook(delta=0.3), 'train_cfg.max_iters': 12
+        })
+    runner.logger.propagate = True
+    train(runner)
+    assert any('leaves nothing out' in r.message for r in caplog.records)
+
+
+def test_a_sampler_alone_after_other_trainings(tmp_path):
+    """A training that stopped half-way leaves no trace."""
+    from mmib import InfoBatchSampler
+    runner = small_runner(tmp_path, custom_hooks=[])
+    with pytest.raises(RuntimeError):
+        runner.train()
+    assert len([i for i, _ in zip(InfoBatchSampler([0, 1]), range(5))]) == 5
+
+
+def test_policy_object_and_defaults():
+    hook = HOOKS.build(dict(type='InfoBatchHook'))
+    assert isinstance(hook.policy, MeanThreshold) and hook.delta == 0.85
+    policy = QuantileTiers()
+    assert InfoBatchHook(policy=policy).policy is policy
