@@ -32,8 +32,8 @@ setup(
             'onedl-mmsegmentation==1.4.2'
         ],
         'openmmlab': [
-            'mmengine==0.10.7', 'mmcv==2.1.0', 'mmsegmentation==1.2.2',
-            'ftfy', 'regex'
+            'mmengine==0.10.7', 'mmcv==2.1.0', 'mmsegmentation==1.2.2', 'ftfy',
+            'regex'
         ],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
