@@ -13,8 +13,7 @@ model = dict(
     auxiliary_head=dict(num_classes=5))
 train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
-    dict(
-        type='InfoBatchHook', policy=dict(type='QuantileTiers'), delta=0.85)
+    dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'), delta=0.85)
 ]
 optim_wrapper = dict(optimizer=dict(lr=0.02))
 param_scheduler = [
@@ -27,6 +26,5 @@ param_scheduler = [
         by_epoch=False)
 ]
 train_cfg = dict(max_iters=300, val_interval=100)
-default_hooks = dict(
-    logger=dict(interval=25), checkpoint=dict(interval=300))
+default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=300))
 randomness = dict(seed=0)

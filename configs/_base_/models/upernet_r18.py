@@ -1,6 +1,6 @@
 # A small UperNet that trains from scratch on one CPU or GPU.
-_base_ = __import__('mmseg').__path__[
-    0] + '/.mim/configs/_base_/models/upernet_r50.py'
+_base_ = __import__(
+    'mmseg').__path__[0] + '/.mim/configs/_base_/models/upernet_r50.py'
 norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(
     pretrained=None,

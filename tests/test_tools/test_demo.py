@@ -1,0 +1,79 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os
+import os.path as osp
+
+import cv2
+import numpy as np
+import pytest
+from demo import summarize
+from make_demo_data import TRIANGLE, make_demo_data
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp('demo')
+    make_demo_data(str(root), num_training=60, num_validation=20)
+    return root
+
+
+@pytest.mark.parametrize('split, size', [('training', 60), ('validation', 20)])
+def test_data_in_the_layout_of_ade20k(root, split, size):
+    images = sorted(os.listdir(root / 'images' / split))
+    masks = sorted(os.listdir(root / 'annotations' / split))
+    assert len(images) == size
+    assert [osp.splitext(name)[0]
+            for name in images] == [osp.splitext(name)[0] for name in masks]
+    labels = set()
+    for image, mask in zip(images, masks):
+        image = cv2.imread(str(root / 'images' / split / image))
+        mask = cv2.imread(
+            str(root / 'annotations' / split / mask), cv2.IMREAD_UNCHANGED)
+        assert image.shape == (96, 96, 3) and mask.shape == (96, 96)
+        labels |= set(np.unique(mask).tolist())
+    assert labels == set(range(TRIANGLE + 1))
+    kinds = {name.split('_')[0] for name in images}
+    assert kinds == {'easy', 'hard'
+                     } | ({'mislabelled'} if split == 'training' else set())
+
+
+def test_data_follow_from_the_seed(root, tmp_path):
+    make_demo_data(str(tmp_path), num_training=3, num_validation=1)
+    for part, suffix in (('images', 'jpg'), ('annotations', 'png')):
+        path = osp.join(part, 'training')
+        for name in os.listdir(tmp_path / path):
+            number = int(name.split('_')[1].split('.')[0])
+            assert name.endswith(suffix) and number < 3
+    make_demo_data(str(tmp_path / 'again'), 3, 1)
+    for folder, _, names in os.walk(tmp_path / 'again'):
+        for name in names:
+            path = osp.relpath(osp.join(folder, name), tmp_path / 'again')
+            assert (tmp_path / path).read_bytes() == (tmp_path / 'again' /
+                                                      path).read_bytes()
+
+
+def test_summary():
+    plan = {'infobatch/kept_share': 1., 'infobatch/saved_iters': 0., 'step': 0}
+    text = summarize([
+        plan, {
+            'iter': 25,
+            'loss': 1.
+        }, {
+            **plan, 'infobatch/kept_share': 0.525
+        }, {
+            'mIoU': 50.,
+            'step': 100
+        }, {
+            'iter': 300
+        }, {
+            'mIoU': 65.4321,
+            'step': 300
+        }, {
+            'infobatch/saved_iters': 200.,
+            'step': 300
+        }
+    ], 240, 8, 93.4)
+    assert '300, where stock training needs 500' in text
+    assert 'same 16.7 virtual epochs: 40% saved' in text
+    assert 'each virtual epoch: 0 114\n' in text
+    assert 'mIoU         65.43\n' in text
+    assert '1 min 33 s' in text
