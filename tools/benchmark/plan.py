@@ -1,0 +1,70 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Time how long the policies take to draw a plan, against plain numpy."""
+import argparse
+import time
+
+import numpy as np
+
+from mmib.pruning import MeanThreshold, QuantileTiers
+
+
+def plain_numpy(scores, rng, ratio=0.5):
+    """What MeanThreshold draws, in the most direct vectorised numpy."""
+    low = scores < scores.mean()
+    low_indices = np.flatnonzero(low)
+    num_kept = len(low_indices) - int(ratio * len(low_indices))
+    kept = rng.permutation(low_indices)[:num_kept]
+    indices = np.concatenate([np.flatnonzero(~low), kept])
+    rng.shuffle(indices)
+    weights = np.ones(len(indices), np.float32)
+    weights[low[indices]] = len(low_indices) / num_kept
+    return indices, weights
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        '--sizes',
+        type=int,
+        nargs='+',
+        default=[20_210, 1_280_000, 14_000_000])
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=20,
+        help='time for each size; at least five rounds are run')
+    args = parser.parse_args()
+
+    drawers = {
+        'plain numpy': plain_numpy,
+        'MeanThreshold': MeanThreshold(),
+        'QuantileTiers': QuantileTiers()
+    }
+    print('| images | drawer | median ms | ratio to plain numpy | rounds |\n'
+          '|---|---|---|---|---|')
+    for size in args.sizes:
+        scores = np.random.default_rng(0).lognormal(size=size)
+        scores = scores.astype(np.float32)
+        times = {name: [] for name in drawers}
+        end = time.perf_counter() + args.seconds
+        rounds = 0
+        while rounds < 6 or time.perf_counter() < end:
+            # Alternating, so that a slow moment of the machine hits all.
+            for name, draw in drawers.items():
+                rng = np.random.default_rng(rounds)
+                start = time.perf_counter()
+                draw(scores, rng)
+                times[name].append(time.perf_counter() - start)
+            rounds += 1
+        # The first round warms up.
+        seconds = {name: np.array(ts[1:]) for name, ts in times.items()}
+        for name, ts in seconds.items():
+            ratio = np.median(ts / seconds['plain numpy'])
+            print(
+                f'| {size} | {name} | {1e3 * np.median(ts):.2f} | '
+                f'{ratio:.2f} | {rounds - 1} |',
+                flush=True)
+
+
+if __name__ == '__main__':
+    main()
