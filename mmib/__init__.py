@@ -9,19 +9,18 @@ try:
     import mmengine  # noqa: F401
     import mmseg  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name not in ('mmcv', 'mmengine', 'mmseg'):
+    missing = error.name.partition('.')[0]
+    if missing not in ('mmcv', 'mmengine', 'mmseg'):
         raise
     raise ModuleNotFoundError(
-        f'mmib needs MMSegmentation, and `{error.name}` is missing: run '
+        f'mmib needs MMSegmentation, and `{missing}` is missing: run '
         '`pip install "mmib[onedl]"`, or see README.md for the stack of '
         'OpenMMLab.',
-        name=error.name) from None
+        name=missing) from None
 
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .sampler import InfoBatchSampler
 from .version import __version__
 
-__all__ = [
-    'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler', '__version__'
-]
+__all__ = ['InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler', '__version__']

@@ -203,8 +203,9 @@ class InfoBatchHook(Hook):
         """
         if runner.iter >= self.annealing_iter:
             return
-        scores = [loss.scores for loss in self.losses
-                  if loss.scores is not None]
+        scores = [
+            loss.scores for loss in self.losses if loss.scores is not None
+        ]
         if not scores:
             raise RuntimeError(
                 'No head called its `loss_decode` in this iteration, so '
@@ -251,8 +252,8 @@ class InfoBatchHook(Hook):
             f'({epoch.size} of {self.num_samples} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
             'saved so far, ' +
-            (f'{to_annealing} iterations until annealing'
-             if to_annealing > 0 else 'annealing'))
+            (f'{to_annealing} iterations until annealing' if to_annealing >
+             0 else 'annealing'))
         self._log_non_finite(runner, epoch.non_finite)
 
     def _log_non_finite(self, runner: Runner, total: int) -> None:

@@ -141,8 +141,8 @@ def check_loss(loss: nn.Module) -> None:
     """
     # A subclass may compute anything, so only the class itself is known.
     if type(loss) is not CrossEntropyLoss or loss.use_mask:
-        name = type(loss).__name__ + (
-            ' with `use_mask=True`' if getattr(loss, 'use_mask', 0) else '')
+        name = type(loss).__name__ + (' with `use_mask=True`' if getattr(
+            loss, 'use_mask', 0) else '')
         raise ValueError(
             f'InfoBatch needs a loss per image, and mmib knows none for '
             f'{name}: use CrossEntropyLoss (softmax or `use_sigmoid=True`) '

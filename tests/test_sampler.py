@@ -68,20 +68,24 @@ def test_full_passes_are_those_of_infinite_sampler(size, connected, world_size,
 
 def stock_and_ours(rank, results):
     stock, ours = (
-        kind(Range(11), seed=None) for kind in (InfiniteSampler,
-                                                InfoBatchSampler))
+        kind(Range(11), seed=None)
+        for kind in (InfiniteSampler, InfoBatchSampler))
     ours.seed = stock.seed
     ours.skip(0)
     results[rank] = ours.seed, head(ours, 20), head(stock, 20)
 
 
-def test_real_ranks_agree_on_a_seed():
-    results = run_ranks(stock_and_ours, 2)
-    assert results[0][0] == results[1][0]
+@pytest.mark.parametrize('world_size', [2, 4])
+def test_real_ranks_agree_on_a_seed(world_size):
+    results = run_ranks(stock_and_ours, world_size)
+    assert len({seed for seed, _, _ in results}) == 1
     for _, ours, stock in results:
         assert ours == stock
-    both = [i for pair in zip(results[0][1], results[1][1]) for i in pair]
-    assert sorted(both[:11]) == sorted(both[11:22]) == list(range(11))
+    stream = [
+        i for step in zip(*(ours for _, ours, _ in results)) for i in step
+    ]
+    for start in (0, 11, 22):
+        assert sorted(stream[start:start + 11]) == list(range(11))
 
 
 @given(

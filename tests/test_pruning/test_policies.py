@@ -9,8 +9,8 @@ from mmib.pruning import POLICIES, MeanThreshold, QuantileTiers, covered_epochs
 from mmib.registry import build_policy
 
 finite = st.floats(0, 1e6, width=32)
-scores_of_any_size = st_numpy.arrays(np.float32, st.integers(1, 60),
-                                     elements=finite)
+scores_of_any_size = st_numpy.arrays(
+    np.float32, st.integers(1, 60), elements=finite)
 ratios = st.floats(0, 0.99)
 policies = st.one_of(
     st.builds(MeanThreshold, ratios),
@@ -80,12 +80,14 @@ def test_ratio_0_keeps_everything(size, rng):
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 100])
-@pytest.mark.parametrize('policy', [
-    MeanThreshold(0.5),
-    MeanThreshold(0.37),
-    QuantileTiers(),
-    QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
-], ids=repr)
+@pytest.mark.parametrize(
+    'policy', [
+        MeanThreshold(0.5),
+        MeanThreshold(0.37),
+        QuantileTiers(),
+        QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
+    ],
+    ids=repr)
 def test_the_mean_weight_of_each_image_is_1(policy, size):
     """Invariant 2, within five standard errors of the sample."""
     rng = np.random.default_rng(size)
@@ -130,8 +132,8 @@ def test_plans_follow_from_the_generator_alone(policy, scores, seed):
     assert np.array_equal(before, np.random.get_state()[1])
 
 
-@pytest.mark.parametrize('policy', [MeanThreshold(), QuantileTiers()],
-                         ids=repr)
+@pytest.mark.parametrize(
+    'policy', [MeanThreshold(), QuantileTiers()], ids=repr)
 @pytest.mark.parametrize('scores', [[1, np.nan, 2], [np.nan] * 3])
 def test_scores_that_are_not_numbers_are_refused(policy, scores):
     with pytest.raises(ValueError, match='must be finite'):
@@ -165,8 +167,8 @@ def test_counts_that_differ(quantiles, ratios):
 def test_policies_are_built_from_configs():
     policy = build_policy(dict(type='MeanThreshold', ratio=0.25))
     assert isinstance(policy, MeanThreshold) and policy.ratio == 0.25
-    assert isinstance(POLICIES.build(dict(type='QuantileTiers')),
-                      QuantileTiers)
+    assert isinstance(
+        POLICIES.build(dict(type='QuantileTiers')), QuantileTiers)
     assert build_policy(policy) is policy
 
 

@@ -1,0 +1,109 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import glob
+import os.path as osp
+import subprocess
+import sys
+
+import mmseg
+import pytest
+from make_demo_data import make_demo_data
+from mmengine.config import Config
+
+ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', '[!_]*', '*.py')))
+FLAGSHIP = 'upernet_r50_4xb4-{}-infobatch_ade20k-512x512.py'
+MMSEG = osp.join(mmseg.__path__[0], '.mim')
+
+
+def load(name):
+    return Config.fromfile(osp.join(ROOT, 'configs', 'upernet', name))
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=osp.basename)
+def test_configs_load_from_any_folder(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = Config.fromfile(path)
+    iters = cfg.train_cfg.max_iters
+    assert cfg.train_cfg.type == 'IterBasedTrainLoop'
+    assert [s.end for s in cfg.param_scheduler] == [iters]
+    for interval in (cfg.train_cfg.val_interval,
+                     cfg.default_hooks.checkpoint.interval):
+        assert iters % interval == 0
+    pruned = 'infobatch' in osp.basename(path)
+    assert (cfg.train_dataloader.sampler.type == 'InfoBatchSampler') is pruned
+    assert ('custom_hooks' in cfg) is pruned
+    if pruned:
+        assert cfg.custom_imports.imports == ['mmib']
+
+
+@pytest.mark.parametrize('schedule, iters, policy', [
+    ('48k', 48000,
+     dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
+    ('64k', 64000, dict(type='MeanThreshold', ratio=0.5)),
+])
+def test_flagships_change_only_what_pruning_needs(schedule, iters, policy):
+    base = Config.fromfile(
+        osp.join(MMSEG, 'configs/upernet',
+                 'upernet_r50_4xb4-80k_ade20k-512x512.py'))
+    ours = load(FLAGSHIP.format(schedule))
+    base.merge_from_dict({
+        'custom_imports':
+        dict(imports=['mmib'], allow_failed_imports=False),
+        'custom_hooks':
+        [dict(type='InfoBatchHook', policy=policy, delta=0.85)],
+        'train_dataloader.sampler.type':
+        'InfoBatchSampler',
+        'train_cfg.max_iters':
+        iters,
+        'train_cfg.val_interval':
+        iters // 10,
+        'default_hooks.checkpoint.interval':
+        iters // 10,
+        'param_scheduler.0.end':
+        iters
+    })
+    assert ours.to_dict() == base.to_dict()
+
+
+def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
+    """As it is from another folder, but for size, device and downloads."""
+    data_root = tmp_path / 'ade'
+    make_demo_data(str(data_root), num_training=12, num_validation=2)
+    changes = dict.fromkeys([
+        f'{split}_dataloader.dataset.data_root'
+        for split in ('train', 'val', 'test')
+    ], data_root)
+    changes.update(
+        dict.fromkeys([
+            f'model.{part}.norm_cfg.type'
+            for part in ('backbone', 'decode_head', 'auxiliary_head')
+        ], 'BN'))
+    changes.update({
+        'model.pretrained': None,
+        'model.data_preprocessor.size': '(64,64)',
+        'model.decode_head.channels': 32,
+        'train_dataloader.dataset.pipeline.2.scale': '(96,96)',
+        'train_dataloader.dataset.pipeline.3.crop_size': '(64,64)',
+        'train_dataloader.num_workers': 2,
+        'train_cfg.max_iters': 8,
+        'train_cfg.val_interval': 100,
+        'default_hooks.logger.interval': 1,
+        'default_hooks.checkpoint.interval': 100,
+        'default_hooks.checkpoint.save_last': False,
+    })
+    run = subprocess.run([
+        sys.executable,
+        osp.join(MMSEG, 'tools', 'train.py'),
+        osp.join(ROOT, 'configs', 'upernet', FLAGSHIP.format('48k')),
+        '--cfg-options', *(f'{k}={v}' for k, v in changes.items())
+    ],
+                         cwd=tmp_path,
+                         capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    output = run.stdout + run.stderr
+    assert 'InfoBatch: virtual epoch 1: ' in output
+    assert 'iterations until annealing' in output
+    assert 'Iter(train) [8/8]' in output
+    assert 'InfoBatch: 8 iterations ran ' in output
+    assert (tmp_path / 'work_dirs').exists()
