@@ -18,6 +18,9 @@ class InfoBatchLoss(nn.Module):
     :class:`InfoBatchHook` wraps the losses of every head and sets
     :attr:`weights` before each iteration. While they are None, as outside of
     training and in annealing, the call goes straight to the wrapped loss.
+    (Not with class weights: there the divisor of stock fails at ignored
+    pixels in MMSegmentation 1.2.2, and with ``avg_non_ignore`` in OneDL's
+    1.4.2 too, so mmib always divides itself.)
 
     With weights the wrapped loss is called once, without reduction. What it
     returns is summed over each image's pixels, which gives the score, then
@@ -78,7 +81,9 @@ class InfoBatchLoss(nn.Module):
         """
         kwargs = dict(weight=weight, ignore_index=ignore_index)
         reduction = reduction_override or self.loss.reduction
-        if self.weights is None or reduction == 'none':
+        own_divisor = (
+            self.loss.class_weight is not None and not self.loss.use_sigmoid)
+        if reduction == 'none' or (self.weights is None and not own_divisor):
             return self.loss(
                 pred,
                 target,
@@ -89,10 +94,12 @@ class InfoBatchLoss(nn.Module):
         pixel_loss = self.loss(
             pred, target, reduction_override='none', **kwargs)
         image_loss = pixel_loss.flatten(1).sum(1, dtype=torch.float32)
-        raw = image_loss.detach() * (len(image_loss) / pixel_loss.numel())
-        self.scores = raw if self.scores is None else self.scores + raw
+        if self.weights is not None:
+            raw = image_loss.detach() * (len(image_loss) / pixel_loss.numel())
+            self.scores = raw if self.scores is None else self.scores + raw
+            image_loss = image_loss * self.weights
 
-        total = (image_loss * self.weights).sum()
+        total = image_loss.sum()
         if reduction == 'sum':
             return total
         if avg_factor is None:
@@ -151,12 +158,6 @@ def check_loss(loss: nn.Module) -> None:
         raise ValueError(
             "InfoBatch needs `reduction='mean'` or 'sum' in `loss_decode`, "
             f'but got {loss.reduction!r}.')
-    if (loss.class_weight is not None and loss.avg_non_ignore
-            and not loss.use_sigmoid):
-        raise ValueError(
-            "MMSegmentation's CrossEntropyLoss fails with both `class_weight` "
-            'and `avg_non_ignore=True`: remove one of them from '
-            '`loss_decode`.')
 
 
 def wrap_losses(model: nn.Module) -> List[InfoBatchLoss]:
