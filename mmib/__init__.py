@@ -14,8 +14,8 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         f'mmib needs MMSegmentation, and `{missing}` is missing: run '
-        '`pip install "mmib[onedl]"`, or see README.md for the stack of '
-        'OpenMMLab.',
+        "`pip install -e '.[onedl]'` in mmib's folder, or see README.md for "
+        'the stack of OpenMMLab.',
         name=missing) from None
 
 from .hook import InfoBatchHook

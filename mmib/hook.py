@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Connects sampler, losses, scores and logs to the Runner."""
-from typing import Callable, List, NamedTuple, Optional, Sequence, Union
+from collections import deque
+from typing import Callable, Deque, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 from mmengine.dist import get_world_size
@@ -11,7 +12,7 @@ from mmengine.runner import Runner
 
 from .checks import check_hooks, check_length, check_loader, check_loop
 from .losses import wrap_losses
-from .pruning import EpochPlan, ScoreTable, Tier, covered_epochs
+from .pruning import EpochPlan, ScoreTable, Tier
 from .pruning.scores import to_device
 from .registry import build_policy
 
@@ -49,7 +50,8 @@ class InfoBatchHook(Hook):
     is shorter by what pruning saves. Each virtual epoch it logs one line, and
     the scalars ``infobatch/kept_share``, ``infobatch/threshold`` (0 where
     nothing is left out), ``infobatch/mean_score`` and
-    ``infobatch/saved_iters``.
+    ``infobatch/saved_iters``. Losses that are NaN or infinite while it prunes
+    are counted in a warning and never become a score.
 
     Args:
         policy (dict or Callable): Config of the policy that draws the plans,
@@ -112,9 +114,13 @@ class InfoBatchHook(Hook):
         self.device = next(model.parameters()).device
         self.scores = ScoreTable(self.num_samples, self.device)
 
-        self.epochs: List[VirtualEpoch] = []
-        self._num_entered = 0
-        self._non_finite_logged = 0
+        # The virtual epoch in training, and those drawn ahead of it.
+        self.epoch: Optional[VirtualEpoch] = None
+        self._next_epochs: Deque[VirtualEpoch] = deque()
+        self._num_epochs = 0
+        self._covered_before = 0.
+        self._mean_score = 1.
+        self._non_finite = self._non_finite_logged = 0
         self.sampler.connect(self.draw_plan)
 
     def draw_plan(self, start: int,
@@ -132,26 +138,27 @@ class InfoBatchHook(Hook):
             EpochPlan, optional: The plan, or None for a full pass.
         """
         plan = None
-        mean_score, non_finite = 1., 0
-        if self.epochs:
-            mean_score, non_finite = self.epochs[-1][-2:]
         if not self.scores.empty and start < self.annealing_start:
             self.scores.merge()
             scores = self.scores.numpy()
-            mean_score = float(scores.mean())
-            non_finite = self.scores.num_non_finite()
+            self._mean_score = float(scores.mean())
+            self._non_finite = self.scores.num_non_finite()
             plan = self.policy(scores, rng)
-        if plan is None:
-            size, threshold = self.num_samples, 0.
-            tiers: Sequence[Tier] = (Tier(size, size), )
+            if len(plan) == 0:
+                raise ValueError(
+                    f'The policy {self.policy!r} left out every image: '
+                    'change it at InfoBatchHook in `custom_hooks`.')
+        if plan is None or plan.is_full:
+            tiers = (Tier(self.num_samples, self.num_samples), )
+            epoch = VirtualEpoch(start, self.num_samples, 0., tiers,
+                                 self._mean_score, self._non_finite)
+            plan = None
         else:
-            size, threshold, tiers = len(plan), plan.threshold, plan.tiers
-        self.epochs.append(
-            VirtualEpoch(start, size, threshold, tiers, mean_score,
-                         non_finite))
-        if size == self.num_samples:
-            return None
-        return plan[:self.annealing_start - start]
+            epoch = VirtualEpoch(start, len(plan), plan.threshold, plan.tiers,
+                                 self._mean_score, self._non_finite)
+            plan = plan[:self.annealing_start - start]
+        self._next_epochs.append(epoch)
+        return plan
 
     def before_train_iter(self,
                           runner: Runner,
@@ -174,10 +181,9 @@ class InfoBatchHook(Hook):
                 'were asked for, so InfoBatch cannot tell which they are: '
                 'check `train_dataloader.collate_fn`.')
         slots = self.sampler.take(self.batch_size)
-        while (self._num_entered < len(self.epochs) and
-               self.epochs[self._num_entered].start < self.sampler.position):
-            self._log_epoch(runner, self._num_entered)
-            self._num_entered += 1
+        while (self._next_epochs
+               and self._next_epochs[0].start < self.sampler.position):
+            self._enter(runner, self._next_epochs.popleft())
 
         self._indices = slots.indices
         annealing = runner.iter >= self.annealing_iter
@@ -232,9 +238,11 @@ class InfoBatchHook(Hook):
             f' iterations; {covered * self.num_samples - position:.0f} of '
             f'{covered * self.num_samples:.0f} images were left out.')
 
-    def _log_epoch(self, runner: Runner, number: int) -> None:
+    def _enter(self, runner: Runner, epoch: VirtualEpoch) -> None:
         """Log the virtual epoch that begins with this batch."""
-        epoch = self.epochs[number]
+        self._covered_before = self._covered_epochs(epoch.start)
+        self._num_epochs += 1
+        self.epoch = epoch
         kept_share = epoch.size / self.num_samples
         saved = self._saved_iters(epoch.start)
         self._add_scalars(
@@ -247,7 +255,7 @@ class InfoBatchHook(Hook):
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
         to_annealing = self.annealing_iter - runner.iter
         runner.logger.info(
-            f'InfoBatch: virtual epoch {number + 1}: '
+            f'InfoBatch: virtual epoch {self._num_epochs}: '
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
             f'({epoch.size} of {self.num_samples} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
@@ -270,8 +278,12 @@ class InfoBatchHook(Hook):
         runner.visualizer.add_scalars(scalars, step=runner.iter)
 
     def _covered_epochs(self, position: int) -> float:
-        return covered_epochs([epoch.start for epoch in self.epochs],
-                              [epoch.size for epoch in self.epochs], position)
+        """Virtual epochs before a slot of the open one or its end. A plan
+        that annealing cuts short counts with the part that was issued."""
+        if self.epoch is None:
+            return 0.
+        return (self._covered_before +
+                (position - self.epoch.start) / self.epoch.size)
 
     def _saved_iters(self, position: int) -> float:
         """Iterations that stock training needs more for the same virtual

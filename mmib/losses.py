@@ -5,6 +5,7 @@ from typing import List, Optional, Union
 import torch
 import torch.nn as nn
 from mmengine.registry import MODELS
+from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.losses import CrossEntropyLoss
 from mmseg.registry import MODELS as MMSEG_MODELS
@@ -54,45 +55,29 @@ class InfoBatchLoss(nn.Module):
         """str: Name of the wrapped loss. Log keys follow from it."""
         return self.loss.loss_name
 
-    def forward(self,
-                pred: Tensor,
-                target: Tensor,
-                weight: Optional[Tensor] = None,
-                avg_factor: Optional[float] = None,
-                reduction_override: Optional[str] = None,
-                ignore_index: int = -100) -> Tensor:
+    def forward(self, pred: Tensor, target: Tensor, **kwargs) -> Tensor:
         """Compute the loss.
 
         Args:
             pred (Tensor): Logits of shape (B, C, H, W).
             target (Tensor): Labels of shape (B, H, W).
-            weight (Tensor, optional): Weight of each pixel, of shape
-                (B, H, W), as pixel samplers give it. Defaults to None.
-            avg_factor (float, optional): Divisor instead of the loss's own.
-                Defaults to None.
-            reduction_override (str, optional): Reduction instead of the
-                loss's own. With 'none', as pixel samplers call it, nothing is
-                scored or weighted. Defaults to None.
-            ignore_index (int): Label of the pixels without a loss. Defaults
-                to -100.
+            **kwargs: What the wrapped loss takes besides. A ``weight`` of
+                each pixel, of shape (B, H, W), counts in score and loss. With
+                ``reduction_override='none'``, as pixel samplers call it,
+                nothing is scored or weighted.
 
         Returns:
             Tensor: The loss, scalar unless the reduction is 'none'.
         """
-        kwargs = dict(weight=weight, ignore_index=ignore_index)
-        reduction = reduction_override or self.loss.reduction
+        reduction = kwargs.get('reduction_override') or self.loss.reduction
         own_divisor = (
             self.loss.class_weight is not None and not self.loss.use_sigmoid)
         if reduction == 'none' or (self.weights is None and not own_divisor):
-            return self.loss(
-                pred,
-                target,
-                avg_factor=avg_factor,
-                reduction_override=reduction_override,
-                **kwargs)
+            return self.loss(pred, target, **kwargs)
 
-        pixel_loss = self.loss(
-            pred, target, reduction_override='none', **kwargs)
+        avg_factor = kwargs.pop('avg_factor', None)
+        kwargs['reduction_override'] = 'none'
+        pixel_loss = self.loss(pred, target, **kwargs)
         image_loss = pixel_loss.flatten(1).sum(1, dtype=torch.float32)
         if self.weights is not None:
             raw = image_loss.detach() * (len(image_loss) / pixel_loss.numel())
@@ -103,8 +88,9 @@ class InfoBatchLoss(nn.Module):
         if reduction == 'sum':
             return total
         if avg_factor is None:
+            # -100 is the default of CrossEntropyLoss.
             avg_factor = self._avg_factor(pred, target, pixel_loss,
-                                          ignore_index)
+                                          kwargs.get('ignore_index', -100))
         # Stock adds the same: a batch of ignored pixels gives 0, not NaN.
         return total / (avg_factor + torch.finfo(torch.float32).eps)
 
@@ -189,7 +175,9 @@ def wrap_losses(model: nn.Module) -> List[InfoBatchLoss]:
         # A head with a loss computation of its own may add terms that have
         # no weight, or no value, per image.
         if (not isinstance(head, BaseDecodeHead)
-                or type(head).loss_by_feat is not BaseDecodeHead.loss_by_feat):
+                or type(head).loss_by_feat is not BaseDecodeHead.loss_by_feat
+                or type(head).loss
+                not in (BaseDecodeHead.loss, BaseCascadeDecodeHead.loss)):
             raise ValueError(
                 f'InfoBatch needs a loss per image, and mmib knows none for '
                 f'{type(head).__name__}, which computes its losses in its '

@@ -20,9 +20,17 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
 
     Returns:
         Callable: ``policy(scores, rng) -> EpochPlan``.
+
+    Raises:
+        TypeError: If ``policy`` is neither.
     """
-    if not isinstance(policy, dict):
+    if callable(policy):
         return policy
+    if not isinstance(policy, dict):
+        raise TypeError(
+            "`policy` must be a config such as dict(type='MeanThreshold'), "
+            f'but got {policy!r}: change it at InfoBatchHook in '
+            '`custom_hooks`.')
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.
     return POLICIES.build({'_scope_': POLICIES.scope, **policy})

@@ -28,6 +28,9 @@ class InfoBatchSampler(Sampler):
     returns batches in the order in which it asked for them, with any number
     of workers.
 
+    Only one iterator may read it in a training: a second one would take slots
+    away from the training loop.
+
     Every rank asks for the next plan at the same local step: the up to
     ``W - 1`` slots that don't fill a step are issued together with the first
     slots of the next plan.
@@ -58,10 +61,19 @@ class InfoBatchSampler(Sampler):
         self._planner: Optional[Planner] = None
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = self._in_training()
-        self.skip(0)
+        self._num_readers = 0
+        self._restart(0)
 
     def __iter__(self) -> Iterator[int]:
-        """Issue the slots of this rank. All iterators share one position."""
+        """Issue the slots of this rank. All iterators share one position.
+
+        Raises:
+            RuntimeError: If the training has no hook, or if something else
+                than the training loop reads.
+        """
+        # This runs at the first `next`: torch may call `iter` without it.
+        self._num_readers += 1
+        self._check_reader(self._num_readers)
         while True:
             if self._planner is None and not self._built_in_training:
                 self._check_hook()
@@ -98,11 +110,15 @@ class InfoBatchSampler(Sampler):
             planner (Callable): ``planner(start, rng) -> EpochPlan or None``
                 draws the plan whose first slot is number ``start`` of the
                 stream; None asks for a full pass.
+
+        Raises:
+            RuntimeError: If several iterators have read from the stream.
         """
         in_flight = self._position - self._begin if not self._planner else 0
         self._planner = planner
+        self._check_reader(self._num_readers)
         if in_flight:
-            self.skip(self._begin // self.world_size)
+            self._restart(self._begin)
             while len(self._slots) < in_flight:
                 self._extend()
             self._issued = in_flight
@@ -136,6 +152,9 @@ class InfoBatchSampler(Sampler):
     def skip(self, num_samples: int) -> None:
         """Go to an absolute position of the stream of full passes.
 
+        Where :meth:`load_state_dict` has gone to that position, the plans of
+        its state stay.
+
         Args:
             num_samples (int): Indices of this rank before the position,
                 counted from the start of the stream.
@@ -146,15 +165,9 @@ class InfoBatchSampler(Sampler):
         if num_samples < 0:
             raise ValueError(
                 f'`num_samples` should be non-negative, but got {num_samples}')
-        self._full_passes_rng = torch.Generator()
-        self._full_passes_rng.manual_seed(self.seed)
-        self._plans_rng = np.random.default_rng(self.seed)
-        self._begin = self._position = num_samples * self.world_size
-        self._issued = 0
-        passes, rest = divmod(self._position, self.size)
-        for _ in range(passes):
-            self._full_plan()
-        self._slots = self._full_plan()[rest:] if rest else self._no_slots()
+        position = num_samples * self.world_size
+        if position != self._position:
+            self._restart(position)
 
     def state_dict(self) -> dict:
         """Everything that the rest of the stream follows from.
@@ -190,10 +203,23 @@ class InfoBatchSampler(Sampler):
         self.seed = state_dict['seed']
         self._begin = self._position = state_dict['position']
         self._issued = 0
-        self._slots = EpochPlan(state_dict['indices'].numpy(),
-                                state_dict['weights'].numpy())
-        self._full_passes_rng.set_state(state_dict['full_passes_rng'])
+        # A checkpoint may have been loaded to the training device.
+        self._slots = EpochPlan(state_dict['indices'].cpu().numpy(),
+                                state_dict['weights'].cpu().numpy())
+        self._full_passes_rng.set_state(state_dict['full_passes_rng'].cpu())
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
+
+    def _restart(self, position: int) -> None:
+        """Draw the full passes again from the seed, up to a position."""
+        self._full_passes_rng = torch.Generator()
+        self._full_passes_rng.manual_seed(self.seed)
+        self._plans_rng = np.random.default_rng(self.seed)
+        self._begin = self._position = position
+        self._issued = 0
+        passes, rest = divmod(position, self.size)
+        for _ in range(passes):
+            self._full_plan()
+        self._slots = self._full_plan()[rest:] if rest else self._no_slots()
 
     def _extend(self) -> None:
         """Append the next plan to the slots."""
@@ -235,3 +261,11 @@ class InfoBatchSampler(Sampler):
                 "nothing: add `custom_hooks = [dict(type='InfoBatchHook')]` "
                 'to the config, or set `train_dataloader.sampler.type` back '
                 "to 'InfiniteSampler'.")
+
+    def _check_reader(self, number: int) -> None:
+        if self._planner is not None and number > 1:
+            raise RuntimeError(
+                'Something else than the training loop reads from '
+                '`train_dataloader`, and InfoBatch could no longer tell which '
+                'images a batch has: let the hook that looks at the data '
+                'build a data loader of its own.')

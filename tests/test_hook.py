@@ -2,6 +2,7 @@
 import json
 import logging
 import os.path as osp
+import tempfile
 
 import numpy as np
 import pytest
@@ -10,19 +11,25 @@ import torch.nn.functional as F
 from make_demo_data import make_demo_data
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
-from mmengine.runner import Runner
+from mmengine.model import MMDistributedDataParallel
+from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS, LOOPS
+from mmengine.runner import IterBasedTrainLoop, Runner
 from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import BatchSampler
 
-from mmib import InfoBatchHook
-from mmib.pruning import MeanThreshold, QuantileTiers
+from mmib import InfoBatchHook, InfoBatchLoss
+from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers, scores
 from tests.utils import run_ranks, small_head, small_runner
 
 DEMO_CONFIG = osp.join(
     osp.dirname(__file__), '..', 'configs', 'upernet',
     'upernet_r18_1xb8-300-infobatch_demo-64x64.py')
+
+
+def never_reached(*args, **kwargs):
+    raise AssertionError('a training step ran')
 
 
 class Spy(Hook):
@@ -33,6 +40,7 @@ class Spy(Hook):
     def __init__(self):
         self.losses = []
         self.tables = []
+        self.epochs = []
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self.losses.append(float(outputs['loss']))
@@ -74,6 +82,11 @@ def infobatch_hook(runner):
 def train(runner):
     spy = Spy()
     runner.register_hook(spy)
+    hook = infobatch_hook(runner)
+    if hook is not None:
+        enter = hook._enter
+        hook._enter = lambda runner, epoch: (spy.epochs.append(epoch),
+                                             enter(runner, epoch))
     runner.train()
     # Workers that the garbage collector stops take five seconds each.
     runner.train_loop.dataloader_iterator = None
@@ -96,6 +109,16 @@ def plans(monkeypatch):
     return drawn
 
 
+@LOOPS.register_module()
+class EagerTrainLoop(IterBasedTrainLoop):
+    """Starts its workers when it is built, as OpenMMLab's loop does."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.dataloader_iterator._iterator = iter(self.dataloader)
+
+
+@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
 @pytest.mark.parametrize(
     'loader', [
         dict(num_workers=0),
@@ -103,11 +126,13 @@ def plans(monkeypatch):
         dict(num_workers=4, persistent_workers=True),
     ],
     ids=str)
-def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader):
+def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
+                                                   loop):
     runner = small_runner(
         tmp_path, **{
             'model.type': 'RecordingSegmentor',
             'train_dataloader': loader,
+            'train_cfg.type': loop,
             'train_cfg.max_iters': 40
         })
     spy = train(runner)
@@ -118,15 +143,15 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader):
     assert hook.annealing_iter == 34
 
     # Every slot of every plan, in order, across the edges.
-    starts = [epoch.start for epoch in hook.epochs]
+    starts = [epoch.start for epoch in spy.epochs]
     pruned = [(scores, plan) for scores, plan in plans if len(plan) < 11]
     assert len(pruned) >= 5
     seen = 0
     for start, end in zip(starts, starts[1:]):
         slots = trained[start:end]
-        if not slots or start >= hook.annealing_start:
+        if start >= hook.annealing_start:
             break
-        kept = hook.epochs[starts.index(start)].size
+        kept = spy.epochs[starts.index(start)].size
         if kept == 11:
             assert {w for _, w in slots} == {1}
             assert len({i for i, _ in slots}) == len(slots)
@@ -251,10 +276,9 @@ def test_the_first_pass_is_stock_training(tmp_path):
 def test_annealing_calls_stock_and_records_nothing(tmp_path, monkeypatch):
     runner = small_runner(tmp_path, **{'train_cfg.max_iters': 20})
     calls = []
-    from mmib.pruning import ScoreTable
-    record = ScoreTable.record
+    record = scores.ScoreTable.record
     monkeypatch.setattr(
-        ScoreTable, 'record', lambda self, indices, scores, iteration:
+        scores.ScoreTable, 'record', lambda self, indices, scores, iteration:
         (calls.append(iteration), record(self, indices, scores, iteration)))
     train(runner)
     assert calls == list(range(17))
@@ -280,9 +304,7 @@ def read_scalars(runner):
 def test_logs(tmp_path, caplog):
     runner = small_runner(tmp_path, **{'train_cfg.max_iters': 40})
     listen(runner, caplog)
-    train(runner)
-    hook = infobatch_hook(runner)
-    entered = [e for e in hook.epochs if e.start < 40 * 3]
+    entered = train(runner).epochs
     names = {
         f'infobatch/{name}'
         for name in ('kept_share', 'threshold', 'mean_score', 'saved_iters')
@@ -342,55 +364,45 @@ def test_non_finite_losses(tmp_path, caplog):
     ]
     total = sum(int(message.split()[1]) for message in warned)
     assert total == hook.scores.num_non_finite()
-    assert any(epoch.size < 11 for epoch in hook.epochs)
+    assert any(epoch.size < 11 for epoch in spy.epochs)
 
 
 def train_on_ranks(rank, results):
-    import tempfile
-    calls = []
-    import torch.distributed as dist
-
-    from mmib.pruning import scores
-    reduce = scores.all_reduce
-
-    def counting(data, op):
-        calls.append(len(data))
-        return reduce(data, op)
-
-    scores.all_reduce = counting
+    merges, plans = [], []
+    reduce, draw = scores.all_reduce, MeanThreshold.__call__
+    scores.all_reduce = lambda data, op: (merges.append(len(data)),
+                                          reduce(data, op))
+    MeanThreshold.__call__ = lambda self, table, rng: (plans.append(
+        1), draw(self, table, rng))[1]
     with tempfile.TemporaryDirectory() as work_dir:
         runner = small_runner(
             work_dir, **{
                 'model.type': 'RecordingSegmentor',
-                'launcher': 'none',
                 'train_dataloader.dataset.size': 23,
                 'train_dataloader.num_workers': 2,
             })
-        # `launcher` would start a group of its own: average by hand.
-        for parameter in runner.model.parameters():
-            parameter.register_hook(lambda grad:
-                                    (dist.all_reduce(grad), grad / 2)[1])
-        train(runner)
+        # MMEngine's launcher wraps models for GPUs alone.
+        runner.model = MMDistributedDataParallel(runner.model)
+        spy = train(runner)
     hook = infobatch_hook(runner)
     results[rank] = dict(
-        steps=runner.model.steps,
-        epochs=hook.epochs,
-        table=hook.scores.numpy(),
-        merges=len(calls),
+        steps=runner.model.module.steps,
+        epochs=spy.epochs,
+        state=runner.model.module.state_dict(),
+        merges=len(merges),
+        plans=len(plans),
         annealing_start=hook.annealing_start)
 
 
 def test_ranks_share_plans_and_scores():
-    """One collective a virtual epoch; together the ranks train on each slot
-    of the common plans once."""
+    """One collective a plan; together the ranks train on each slot of the
+    common plans once."""
     one, two = run_ranks(train_on_ranks, 2)
     assert one['epochs'] == two['epochs']
-    pruned = [e for e in one['epochs'] if e.size < 23]
-    assert len(pruned) > 3
-    # Plans that were drawn before any score, or in annealing, need none.
-    means = [1, *(e.mean_score for e in one['epochs'])]
-    assert one['merges'] == two['merges'] == sum(
-        before != mean for before, mean in zip(means, means[1:]))
+    for name, value in one['state'].items():
+        torch.testing.assert_close(two['state'][name], value)
+    assert sum(e.size < 23 for e in one['epochs']) > 3
+    assert one['merges'] == two['merges'] == one['plans'] == two['plans'] > 3
     together = [
         slot for steps in zip(one['steps'], two['steps'])
         for slot in zip(*(zip(s[0], s[2]) for s in steps)) for slot in slot
@@ -401,6 +413,129 @@ def test_ranks_share_plans_and_scores():
         assert len({index for index, _ in slots}) == len(slots)
         if len(slots) == epoch.size:
             assert sum(w for _, w in slots) == pytest.approx(23, rel=1e-5)
+    # The mean of all scores at the last plan of the pruned part is that of
+    # the last visits on both ranks, up to those in flight.
+    table = np.ones(23)
+    plan = [e for e in one['epochs'] if e.start < one['annealing_start']][-1]
+    means = []
+    for step in range(plan.start // 6):
+        for rank in (one, two):
+            indices, raw, _ = rank['steps'][step]
+            table[indices] = raw
+        means.append(table.mean())
+    assert min(abs(np.array(means[-7:]) / plan.mean_score - 1)) < 1e-5
+
+
+class NoReadBack(TorchDispatchMode):
+    """What would make the host wait for a GPU, seen on a CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in (torch.ops.aten._local_scalar_dense.default,
+                            torch.ops.aten.nonzero.default,
+                            torch.ops.aten.masked_select.default), func
+        if func is torch.ops.aten.index.Tensor:
+            assert all(i is None or i.dtype != torch.bool for i in args[1])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    'loss', [
+        dict(),
+        dict(avg_non_ignore=True),
+        dict(class_weight=[1., 2.]),
+        dict(loss_weight=0.5)
+    ],
+    ids=str)
+def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss):
+    calls = []
+
+    def guard(owner, name):
+        method = getattr(owner, name)
+
+        def guarded(self, *args, **kwargs):
+            if name == 'forward' and self.weights is None:
+                # Annealing: stock reads `avg_non_ignore` back.
+                return method(self, *args, **kwargs)
+            calls.append(name)
+            with NoReadBack():
+                return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    guard(InfoBatchHook, 'before_train_iter')
+    guard(InfoBatchHook, 'after_train_iter')
+    guard(InfoBatchLoss, 'forward')
+    runner = small_runner(
+        tmp_path, **{
+            'model.decode_head.loss_decode':
+            dict(type='CrossEntropyLoss', **loss)
+        })
+    train(runner)
+    assert calls.count('forward') == 2 * round(0.85 * 30)
+    # It does see what it is there for.
+    with pytest.raises(AssertionError), NoReadBack():
+        torch.ones(1).item()
+    with pytest.raises(AssertionError), NoReadBack():
+        torch.ones(2)[torch.tensor([True, False])]
+
+
+@HOOKS.register_module()
+class PeekHook(Hook):
+    """Looks at a batch, as hooks that plot or calibrate do."""
+
+    def __init__(self, when):
+        setattr(self, when, self.peek)
+
+    def peek(self, runner):
+        next(iter(runner.train_dataloader))
+
+
+@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
+@pytest.mark.parametrize('num_workers', [0, 2])
+@pytest.mark.parametrize('when', ['before_run', 'before_train'])
+@pytest.mark.parametrize('priority', ['VERY_HIGH', 'VERY_LOW'])
+def test_a_second_reader_of_the_loader(tmp_path, monkeypatch, loop, when,
+                                       num_workers, priority):
+    """It would shift the weights of all batches that follow."""
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    runner = small_runner(
+        tmp_path, **{
+            'train_cfg.type': loop,
+            'train_dataloader.num_workers': num_workers
+        })
+    runner.register_hook(PeekHook(when), priority)
+    # Before InfoBatchHook there is none yet, for the sampler.
+    message = 'a data loader of its own|has no InfoBatchHook'
+    with pytest.raises(RuntimeError, match=message):
+        runner.train()
+
+
+def empty_policy(scores, rng):
+    return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+def all_twice_as_heavy(scores, rng):
+    return EpochPlan(
+        rng.permutation(len(scores)), np.full(len(scores), 2, np.float32))
+
+
+def test_policies_of_users(tmp_path):
+    """A plan of all images, with weights, is not a full pass."""
+    runners = [
+        small_runner(
+            tmp_path, **{
+                'model.type': 'RecordingSegmentor',
+                'custom_hooks': []
+            }) for _ in range(2)
+    ]
+    hook = InfoBatchHook(policy=all_twice_as_heavy)
+    runners[0].register_hook(hook)
+    train(runners[0])
+    weights = [w for _, _, ws in runners[0].model.steps for w in ws]
+    assert set(weights[11:hook.annealing_start]) == {2}
+    runners[1].register_hook(InfoBatchHook(policy=empty_policy))
+    with pytest.raises(ValueError, match='left out every image'):
+        runners[1].train()
 
 
 def with_hook(**kwargs):
@@ -420,10 +555,6 @@ def collate_without_first(batch):
     return pseudo_collate(batch[1:])
 
 
-def never_reached(*args, **kwargs):
-    raise AssertionError('a training step ran')
-
-
 BAD_CONFIGS = {
     'no hook': ({
         'custom_hooks': []
@@ -432,6 +563,13 @@ BAD_CONFIGS = {
         'custom_hooks': [],
         'train_dataloader.num_workers': 2
     }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, eager': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2,
+        'train_cfg.type': 'EagerTrainLoop'
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'policy': (with_hook(policy='MeanThreshold'), TypeError,
+               '`policy` must be a config'),
     'no sampler': ({
         'train_dataloader.sampler.type': 'InfiniteSampler'
     }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),

@@ -25,4 +25,4 @@ def test_without_a_stack_the_import_says_what_to_install(missing):
     last = run.stderr.strip().splitlines()[-1]
     assert last.startswith('ModuleNotFoundError: mmib needs MMSegmentation')
     assert f'`{missing}` is missing' in last
-    assert 'pip install "mmib[onedl]"' in last
+    assert "pip install -e '.[onedl]'" in last

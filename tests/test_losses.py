@@ -3,6 +3,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from mmseg.models.decode_heads import FCNHead
 from mmseg.models.losses import CrossEntropyLoss
 from mmseg.registry import MODELS
 
@@ -355,6 +356,45 @@ def test_two_auxiliary_heads():
     torch.testing.assert_close(
         score,
         torch.stack([sum(one.values()) for one in stock]).detach())
+
+
+def test_cascade():
+    """Every stage is a head of its own."""
+    fcn = dict(
+        type='FCNHead',
+        in_channels=4,
+        in_index=0,
+        channels=4,
+        num_convs=1,
+        concat_input=False,
+        dropout_ratio=0,
+        num_classes=C,
+        norm_cfg=None,
+        loss_decode=ce(loss_weight=0.4))
+    ocr = dict(
+        fcn,
+        type='OCRHead',
+        ocr_channels=4,
+        norm_cfg=dict(type='BN'),
+        loss_decode=ce())
+    for key in ('num_convs', 'concat_input'):
+        ocr.pop(key)
+    model = make_model(decode=ce())
+    model.decode_head = nn.ModuleList([MODELS.build(fcn), MODELS.build(ocr)])
+    assert [type(loss) for loss in wrap_losses(model)] == [InfoBatchLoss] * 2
+
+
+class OwnHead(FCNHead):
+
+    def loss(self, *args, **kwargs):
+        return dict(super().loss(*args, **kwargs), loss_own=torch.zeros(()))
+
+
+def test_a_head_with_a_loss_of_its_own():
+    model = make_model(decode=ce())
+    model.decode_head.__class__ = OwnHead
+    with pytest.raises(ValueError, match='none for OwnHead'):
+        wrap_losses(model)
 
 
 def test_a_config_may_write_the_loss_out():

@@ -67,12 +67,10 @@ def test_full_passes_are_those_of_infinite_sampler(size, connected, world_size,
 
 
 def stock_and_ours(rank, results):
-    stock, ours = (
-        kind(Range(11), seed=None)
-        for kind in (InfiniteSampler, InfoBatchSampler))
-    ours.seed = stock.seed
-    ours.skip(0)
-    results[rank] = ours.seed, head(ours, 20), head(stock, 20)
+    ours = InfoBatchSampler(Range(11), seed=None)
+    own_seed = ours.seed
+    results[rank] = own_seed, head(ours, 20), head(
+        InfiniteSampler(Range(11), seed=own_seed), 20)
 
 
 @pytest.mark.parametrize('world_size', [2, 4])
@@ -225,7 +223,7 @@ def test_state_goes_on_with_the_same_slots(taken, in_flight, connected):
     assert two.position == taken
     if connected:
         two.connect(planner)
-        one._issued = 0
+        one._issued = one._num_readers = 0
     slots = []
     for sampler in (one, two):
         indices = head(sampler, 40)
@@ -235,6 +233,29 @@ def test_state_goes_on_with_the_same_slots(taken, in_flight, connected):
             indices = list(zip(indices, plan.weights.tolist()))
         slots.append(indices)
     assert slots[0] == slots[1]
+
+
+def test_skip_to_where_the_state_is_keeps_its_plans():
+    """As OneDL's training loop does when it resumes."""
+    one = InfoBatchSampler(Range(11), seed=5)
+    one.connect(prune_by_index)
+    iterator = iter(one)
+    head(iterator, 20)
+    one.take(15)
+    two = InfoBatchSampler(Range(11), seed=9)
+    two.load_state_dict(one.state_dict())
+    two.skip(15)
+    assert head(two, 5) == one._slots.indices[:5].tolist()
+
+
+def test_a_second_reader_in_training():
+    sampler = InfoBatchSampler(Range(11), seed=5)
+    sampler.connect(lambda start, rng: None)
+    iterator = iter(sampler)
+    iter(sampler)  # without `next` it takes nothing away
+    head(iterator, 3)
+    with pytest.raises(RuntimeError, match='a data loader of its own'):
+        next(iter(sampler))
 
 
 def test_state_survives_a_checkpoint_of_plain_values(tmp_path):

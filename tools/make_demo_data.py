@@ -42,14 +42,14 @@ def draw_shape(image: np.ndarray, mask: np.ndarray, kind: int, colour: tuple,
         SQUARE: [(-1, -1), (1, -1), (1, 1), (-1, 1)],
         TRIANGLE: [(0, -1), (1, 1), (-1, 1)]
     }
-    for canvas, value in ((image, colour), (mask, kind)):
-        if kind == DISC:
-            cv2.circle(canvas, centre.tolist(), radius, value, -1)
-        else:
-            points = (centre + radius * np.array(corners[kind])).astype(
-                np.int32)
-            cv2.fillPoly(canvas, [points], value)
-            cv2.polylines(mask, [points], True, 0)
+    if kind == DISC:
+        outline = cv2.ellipse2Poly(
+            centre.tolist(), (radius, radius), 0, 0, 360, delta=10)
+    else:
+        outline = (centre + radius * np.array(corners[kind])).astype(np.int32)
+    cv2.fillPoly(image, [outline], colour)
+    cv2.fillPoly(mask, [outline], kind)
+    cv2.polylines(mask, [outline], True, 0)
 
 
 def draw_scene(kind: str,

@@ -1,10 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 from ..registry import POLICIES
-from .plan import EpochPlan, Tier, covered_epochs, prune
+from .plan import EpochPlan, Tier, prune
 from .policies import MeanThreshold, QuantileTiers
 from .scores import ScoreTable
 
 __all__ = [
     'POLICIES', 'EpochPlan', 'MeanThreshold', 'QuantileTiers', 'ScoreTable',
-    'Tier', 'covered_epochs', 'prune'
+    'Tier', 'prune'
 ]

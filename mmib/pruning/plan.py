@@ -44,6 +44,13 @@ class EpochPlan:
         return cls(
             indices, np.ones(size, np.float32), tiers=(Tier(size, size), ))
 
+    @property
+    def is_full(self) -> bool:
+        """bool: Whether it is known to leave nothing out, with weight 1."""
+        return (len(self.tiers) > 0
+                and all(tier.kept == tier.size for tier in self.tiers)
+                and bool((self.weights == 1).all()))
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -104,23 +111,3 @@ def prune(scores: np.ndarray, thresholds: Sequence[float],
                             np.float32)
     return EpochPlan(indices, tier_weights[tier_of_image[indices]],
                      float(thresholds[-1]), tuple(tiers))
-
-
-def covered_epochs(starts: Sequence[int], sizes: Sequence[int],
-                   position: int) -> float:
-    """Virtual epochs that lie before a position in the stream of slots.
-
-    Args:
-        starts (Sequence[int]): Number of each plan's first slot in the
-            stream, increasing.
-        sizes (Sequence[int]): Slots of each plan. A plan that was cut short
-            counts with the part that was issued.
-        position (int): Slots trained on.
-
-    Returns:
-        float: Virtual epochs, with the fraction of the open one.
-    """
-    ends = (*starts[1:], position)
-    return sum((min(end, position) - start) / size
-               for start, end, size in zip(starts, ends, sizes)
-               if start < position)

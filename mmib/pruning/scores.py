@@ -74,8 +74,9 @@ class ScoreTable:
         latest = torch.cat([(self._visits.long() << 32) | bits,
                             self._non_finite])
         all_reduce(latest, op='max')
-        latest, self._non_finite = latest.split(
-            [len(bits), len(self._non_finite)])
+        latest, counts = latest.split([len(bits), len(self._non_finite)])
+        # A view would keep all of `latest` alive.
+        self._non_finite = counts.clone()
         self._scores = latest.int().view(torch.float32)
         self._visits = (latest >> 32).int()
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import POLICIES, MeanThreshold, QuantileTiers, covered_epochs
+from mmib.pruning import POLICIES, EpochPlan, MeanThreshold, QuantileTiers
 from mmib.registry import build_policy
 
 finite = st.floats(0, 1e6, width=32)
@@ -170,11 +170,18 @@ def test_policies_are_built_from_configs():
     assert isinstance(
         POLICIES.build(dict(type='QuantileTiers')), QuantileTiers)
     assert build_policy(policy) is policy
+    for wrong in ('MeanThreshold', None, 0.5):
+        with pytest.raises(TypeError, match='`policy` must be a config'):
+            build_policy(wrong)
 
 
-def test_covered_epochs():
-    # A pass of 10, a plan of 5, a plan of 5 cut after 2, and a full pass.
-    starts, sizes = (0, 10, 15, 17), (10, 5, 5, 10)
-    expected = {0: 0, 5: 0.5, 10: 1, 12: 1.4, 15: 2, 16: 2.2, 17: 2.4, 22: 2.9}
-    for position, epochs in expected.items():
-        assert covered_epochs(starts, sizes, position) == pytest.approx(epochs)
+def test_a_plan_is_full_when_nothing_is_left_out():
+    rng = np.random.default_rng(0)
+    scores = np.arange(8, dtype=np.float32)
+    assert EpochPlan.full(np.arange(8)).is_full
+    assert MeanThreshold(0)(scores, rng).is_full
+    assert not MeanThreshold(0.5)(scores, rng).is_full
+    # What doesn't say so, or has weights, is a plan of its own.
+    assert not EpochPlan(np.arange(8), np.ones(8, np.float32)).is_full
+    weights = np.linspace(0.5, 1.5, 8, dtype=np.float32)
+    assert not EpochPlan(np.arange(8), weights, tiers=((8, 8), )).is_full

@@ -75,6 +75,11 @@ def main():
     args = parser.parse_args()
     cfg = Config.fromfile(args.config)
     cfg.merge_from_dict(args.cfg_options or {})
+    hook = next(h for h in cfg.custom_hooks if h.type == 'InfoBatchHook')
+    pruned_iters = int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
+    if args.warmup + args.iters > pruned_iters:
+        parser.error(f'annealing, which has no cost, begins at {pruned_iters} '
+                     'iterations: take fewer --iters')
 
     with tempfile.TemporaryDirectory() as folder:
         loops = dict(
