@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import POLICIES, EpochPlan, MeanThreshold, QuantileTiers
+from mmib.pruning import (POLICIES, EpochPlan, MeanThreshold, QuantileTiers,
+                          Tier)
 from mmib.registry import build_policy
 
 finite = st.floats(0, 1e6, width=32)
@@ -184,4 +185,4 @@ def test_a_plan_is_full_when_nothing_is_left_out():
     # What doesn't say so, or has weights, is a plan of its own.
     assert not EpochPlan(np.arange(8), np.ones(8, np.float32)).is_full
     weights = np.linspace(0.5, 1.5, 8, dtype=np.float32)
-    assert not EpochPlan(np.arange(8), weights, tiers=((8, 8), )).is_full
+    assert not EpochPlan(np.arange(8), weights, tiers=(Tier(8, 8), )).is_full
