@@ -115,7 +115,8 @@ class EagerTrainLoop(IterBasedTrainLoop):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.dataloader_iterator._iterator = iter(self.dataloader)
+        if self.dataloader_iterator._iterator is None:
+            self.dataloader_iterator._iterator = iter(self.dataloader)
 
 
 @pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
