@@ -1,7 +1,7 @@
 # CamVid with 11 classes in the folder layout of ADE20K: images/ and
 # annotations/ with training/, validation/ and test/; mask 0 is ignored.
 # `validation` is one short clip, so the evaluation is on `test`.
-dataset_type = 'BaseSegDataset'
+_base_ = './ade20k_layout.py'
 data_root = 'data/camvid'
 crop_size = (144, 192)
 metainfo = dict(
@@ -30,36 +30,13 @@ test_pipeline = [
     dict(type='PackSegInputs')
 ]
 train_dataloader = dict(
-    batch_size=8,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        metainfo=metainfo,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        reduce_zero_label=True,
-        data_prefix=dict(
-            img_path='images/training', seg_map_path='annotations/training'),
-        pipeline=train_pipeline))
+        data_root=data_root, metainfo=metainfo, pipeline=train_pipeline))
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type=dataset_type,
         data_root=data_root,
         metainfo=metainfo,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        reduce_zero_label=True,
         data_prefix=dict(
             img_path='images/test', seg_map_path='annotations/test'),
         pipeline=test_pipeline))
 test_dataloader = val_dataloader
-
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator

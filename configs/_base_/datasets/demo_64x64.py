@@ -1,5 +1,5 @@
 # The scenes that tools/make_demo_data.py draws, in the layout of ADE20K.
-dataset_type = 'BaseSegDataset'
+_base_ = './ade20k_layout.py'
 data_root = 'data/demo'
 crop_size = (64, 64)
 metainfo = dict(
@@ -24,37 +24,9 @@ test_pipeline = [
     dict(type='PackSegInputs')
 ]
 train_dataloader = dict(
-    batch_size=8,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        metainfo=metainfo,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        reduce_zero_label=True,
-        data_prefix=dict(
-            img_path='images/training', seg_map_path='annotations/training'),
-        pipeline=train_pipeline))
+        data_root=data_root, metainfo=metainfo, pipeline=train_pipeline))
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        metainfo=metainfo,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        reduce_zero_label=True,
-        data_prefix=dict(
-            img_path='images/validation',
-            seg_map_path='annotations/validation'),
-        pipeline=test_pipeline))
+        data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
 test_dataloader = val_dataloader
-
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator
