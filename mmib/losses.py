@@ -183,12 +183,16 @@ def wrap_losses(model: nn.Module) -> List[InfoBatchLoss]:
                 f'{type(head).__name__}, which computes its losses in its '
                 f'own way: change `model.{part}`, or train without '
                 'InfoBatchHook.')
-        if isinstance(head.loss_decode, nn.ModuleList):
-            head.loss_decode = nn.ModuleList(map(_wrap, head.loss_decode))
-            wrapped += head.loss_decode
-        else:
-            head.loss_decode = _wrap(head.loss_decode)
-            wrapped.append(head.loss_decode)
+        try:
+            if isinstance(head.loss_decode, nn.ModuleList):
+                head.loss_decode = nn.ModuleList(map(_wrap, head.loss_decode))
+                wrapped += head.loss_decode
+            else:
+                head.loss_decode = _wrap(head.loss_decode)
+                wrapped.append(head.loss_decode)
+        except ValueError as error:
+            raise ValueError(f'`model.{part}.loss_decode` of '
+                             f'{type(head).__name__}: {error}') from None
     return wrapped
 
 

@@ -22,7 +22,7 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
         Callable: ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
-        TypeError: If ``policy`` is neither.
+        TypeError: If ``policy`` is neither, or its arguments are wrong.
     """
     if callable(policy):
         return policy
@@ -33,4 +33,8 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
             '`custom_hooks`.')
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.
-    return POLICIES.build({'_scope_': POLICIES.scope, **policy})
+    try:
+        return POLICIES.build({'_scope_': POLICIES.scope, **policy})
+    except TypeError as error:
+        raise TypeError(f'{error}: change the arguments of `policy` at '
+                        'InfoBatchHook in `custom_hooks`.') from error

@@ -414,10 +414,12 @@ def test_wrapping_keeps_the_names_of_parameters():
 
 
 @pytest.mark.parametrize('heads, message', [
-    (dict(decode=dict(type='DiceLoss')), 'none for DiceLoss'),
+    (dict(decode=dict(type='DiceLoss')),
+     'model.decode_head.loss_decode.*FCNHead.*none for DiceLoss'),
     (dict(decode=[ce(), dict(type='LovaszLoss', reduction='none')]),
      'none for LovaszLoss'),
-    (dict(decode=ce(), aux=[dict(type='FocalLoss')]), 'none for FocalLoss'),
+    (dict(decode=ce(), aux=[dict(type='FocalLoss')]),
+     'model.auxiliary_head.loss_decode.*none for FocalLoss'),
     (dict(decode=ce(reduction='none')), "reduction='mean'"),
     (dict(
         decode=ce(),

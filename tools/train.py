@@ -4,11 +4,11 @@ parts registered, so with the same arguments."""
 import os.path as osp
 import runpy
 
-import mmseg
-
 import mmib  # noqa: F401
 
 if __name__ == '__main__':
+    # After mmib, which says what to install where there is no stack.
+    import mmseg
     runpy.run_path(
         osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py'),
         run_name='__main__')

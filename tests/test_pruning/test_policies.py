@@ -171,6 +171,8 @@ def test_policies_are_built_from_configs():
     assert isinstance(
         POLICIES.build(dict(type='QuantileTiers')), QuantileTiers)
     assert build_policy(policy) is policy
+    with pytest.raises(TypeError, match='quantiles.*`custom_hooks`'):
+        build_policy(dict(type='MeanThreshold', quantiles=(0.2, 0.85)))
     for wrong in ('MeanThreshold', None, 0.5):
         with pytest.raises(TypeError, match='`policy` must be a config'):
             build_policy(wrong)
