@@ -11,7 +11,6 @@ import time
 from typing import List
 
 from make_demo_data import make_demo_data
-from mmengine.config import Config
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 CONFIG = 'configs/upernet/upernet_r18_1xb8-300-infobatch_demo-64x64.py'
@@ -40,6 +39,9 @@ def train(log_path: str) -> None:
         for split in ('train', 'val', 'test')
     ]
     print(' '.join(command), flush=True)
+    print(
+        f'The first lines come in about 10 s, the whole log is {log_path}',
+        flush=True)
     with open(log_path, 'w') as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True) as process:
@@ -51,14 +53,12 @@ def train(log_path: str) -> None:
         sys.exit(f'The training failed, see {osp.abspath(log_path)}')
 
 
-def summarize(scalars: List[dict], num_images: int, batch_size: int,
-              seconds: float) -> str:
+def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
     """Put in a few lines what a training saved.
 
     Args:
         scalars (list[dict]): What the visualizer wrote, in order.
         num_images (int): Images in the training set.
-        batch_size (int): Images in an iteration.
         seconds (float): Wall time of the training.
 
     Returns:
@@ -79,10 +79,9 @@ def summarize(scalars: List[dict], num_images: int, batch_size: int,
     return '\n'.join([
         'InfoBatch demo: UperNet R-18 on drawn scenes',
         f'  iterations   {iters}, where stock training needs {full:.0f} for '
-        f'the same {full * batch_size / num_images:.1f} virtual epochs: '
-        f'{saved / full:.0%} saved',
-        f'  left out     of {num_images} images in each virtual epoch: ' +
-        ' '.join(map(str, left_out)),
+        f'as many passes: {saved / full:.0%} saved',
+        f'  left out     of {num_images} images in each virtual epoch (pass): '
+        + ' '.join(map(str, left_out)),
         f'  mIoU         {miou:.2f}',
         f'  wall time    {minutes} min {seconds} s with validation',
     ])
@@ -91,8 +90,9 @@ def summarize(scalars: List[dict], num_images: int, batch_size: int,
 def main():
     os.chdir(ROOT)
     make_demo_data(DATA_ROOT)
+    output = osp.join(WORK_DIR, 'output.log')
     start = time.time()
-    train(osp.join(WORK_DIR, 'output.log'))
+    train(output)
     seconds = time.time() - start
     latest = max(
         glob.glob(osp.join(WORK_DIR, '*', 'vis_data', 'scalars.json')),
@@ -100,8 +100,8 @@ def main():
     with open(latest) as file:
         scalars = [json.loads(line) for line in file]
     num_images = len(os.listdir(osp.join(DATA_ROOT, 'images', 'training')))
-    batch_size = Config.fromfile(CONFIG).train_dataloader.batch_size
-    print('\n' + summarize(scalars, num_images, batch_size, seconds))
+    print('\n' + summarize(scalars, num_images, seconds))
+    print(f'  log          {output}')
 
 
 if __name__ == '__main__':

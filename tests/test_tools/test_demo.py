@@ -71,9 +71,9 @@ def test_summary():
             'infobatch/saved_iters': 200.,
             'step': 300
         }
-    ], 240, 8, 93.4)
+    ], 240, 93.4)
     assert '300, where stock training needs 500' in text
-    assert 'same 16.7 virtual epochs: 40% saved' in text
-    assert 'each virtual epoch: 0 114\n' in text
+    assert 'for as many passes: 40% saved' in text
+    assert 'each virtual epoch (pass): 0 114\n' in text
     assert 'mIoU         65.43\n' in text
     assert '1 min 33 s' in text
