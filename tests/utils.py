@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.registry import LOOPS
+from mmengine.runner import IterBasedTrainLoop, Runner
 from mmengine.structures import PixelData
 from mmseg.registry import DATASETS, MODELS
 from mmseg.structures import SegDataSample
@@ -154,3 +155,13 @@ def small_runner(work_dir, **changes):
                 vis_backends=[dict(type='LocalVisBackend')])))
     cfg.merge_from_dict(changes)
     return Runner.from_cfg(cfg)
+
+
+@LOOPS.register_module()
+class EagerTrainLoop(IterBasedTrainLoop):
+    """Starts its workers when it is built, as OpenMMLab's loop does."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.dataloader_iterator._iterator is None:
+            self.dataloader_iterator._iterator = iter(self.dataloader)

@@ -1,0 +1,155 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Configs with which pruning could not work stop before the first step."""
+import pytest
+from mmengine.dataset import pseudo_collate
+from mmengine.hooks import Hook
+from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
+from mmseg.models import EncoderDecoder
+from torch.utils.data import BatchSampler
+
+from mmib import InfoBatchSampler
+from tests.utils import small_head, small_runner
+
+
+def never_reached(*args, **kwargs):
+    raise AssertionError('a training step ran')
+
+
+def with_hook(**kwargs):
+    return {'custom_hooks': [dict(type='InfoBatchHook', **kwargs)]}
+
+
+@DATA_SAMPLERS.register_module()
+class OtherBatchSampler(BatchSampler):
+
+    def __init__(self, sampler, batch_size):
+        super().__init__(sampler, batch_size, False)
+
+
+@FUNCTIONS.register_module()
+def collate_without_first(batch):
+    return pseudo_collate(batch[1:])
+
+
+BAD_CONFIGS = {
+    'no hook': ({
+        'custom_hooks': []
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, workers': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, eager': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2,
+        'train_cfg.type': 'EagerTrainLoop'
+    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'policy': (with_hook(policy='MeanThreshold'), TypeError,
+               '`policy` must be a config'),
+    'no sampler': ({
+        'train_dataloader.sampler.type': 'InfiniteSampler'
+    }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
+    'ratio': (with_hook(policy=dict(type='MeanThreshold', ratio=1)),
+              ValueError, r'`ratio`.* must be in \[0, 1\)'),
+    'delta': (with_hook(delta=1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'negative delta':
+    (with_hook(delta=-0.1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'quantiles':
+    (with_hook(policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))),
+     ValueError, '`quantiles` must increase'),
+    'counts': (with_hook(policy=dict(type='QuantileTiers', ratios=(0.5, ))),
+               ValueError, 'one entry for each tier'),
+    'too short': ({
+        'train_cfg.max_iters': 3
+    }, ValueError, r'`train_cfg.max_iters = 3`.*at least 4 iterations'),
+    'head': ({
+        'model.decode_head': small_head(dict(type='DiceLoss'))
+    }, ValueError, 'a loss per image.* none for DiceLoss'),
+    'batch sampler': ({
+        'train_dataloader.batch_sampler':
+        dict(type='OtherBatchSampler')
+    }, ValueError, 'remove `train_dataloader.batch_sampler`'),
+    'order': ({
+        'train_dataloader.in_order': False
+    }, ValueError, 'remove `in_order=False`'),
+    'collate': ({
+        'train_dataloader.collate_fn':
+        dict(type='collate_without_first')
+    }, RuntimeError, 'check `train_dataloader.collate_fn`'),
+    'empty': ({
+        'train_dataloader.dataset.size': 0
+    }, ValueError, 'empty data set'),
+    'epochs': ({
+        'train_cfg':
+        dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+    }, ValueError, "set `train_cfg = dict\\(type='IterBasedTrainLoop'"),
+    'two hooks': ({
+        'custom_hooks': [dict(type='InfoBatchHook')] * 2
+    }, ValueError, 'keep one InfoBatchHook'),
+}
+
+
+@pytest.mark.parametrize('case', BAD_CONFIGS)
+def test_bad_configs_stop_before_the_first_step(tmp_path, monkeypatch, case):
+    changes, error, message = BAD_CONFIGS[case]
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    with pytest.raises(error, match=message):
+        small_runner(tmp_path, **changes).train()
+
+
+def test_resume_is_refused(tmp_path, monkeypatch):
+    # OpenMMLab's checkpoints don't load otherwise with torch >= 2.6.
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    path = tmp_path / 'iter_30.pth'
+    runner = small_runner(tmp_path)
+    runner.train()
+    assert path.exists()
+    # As the start of a new schedule the weights are fine.
+    small_runner(tmp_path / 'new', load_from=str(path)).train()
+    runner = small_runner(
+        tmp_path, **{
+            'load_from': str(path),
+            'resume': True,
+            'train_cfg.max_iters': 40
+        })
+    with pytest.raises(NotImplementedError, match='Start again without'):
+        runner.train()
+
+
+@HOOKS.register_module()
+class PeekHook(Hook):
+    """Looks at a batch, as hooks that plot or calibrate do."""
+
+    def __init__(self, when):
+        setattr(self, when, self.peek)
+
+    def peek(self, runner):
+        next(iter(runner.train_dataloader))
+
+
+@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
+@pytest.mark.parametrize('num_workers', [0, 2])
+@pytest.mark.parametrize('when', ['before_run', 'before_train'])
+@pytest.mark.parametrize('priority', ['VERY_HIGH', 'VERY_LOW'])
+def test_a_second_reader_of_the_loader(tmp_path, monkeypatch, loop, when,
+                                       num_workers, priority):
+    """It would shift the weights of all batches that follow."""
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    runner = small_runner(
+        tmp_path, **{
+            'train_cfg.type': loop,
+            'train_dataloader.num_workers': num_workers
+        })
+    runner.register_hook(PeekHook(when), priority)
+    # Before InfoBatchHook there is none yet, for the sampler.
+    message = 'a data loader of its own|has no InfoBatchHook'
+    with pytest.raises(RuntimeError, match=message):
+        runner.train()
+
+
+def test_a_sampler_alone_after_other_trainings(tmp_path):
+    """A training that stopped half-way leaves no trace."""
+    runner = small_runner(tmp_path, custom_hooks=[])
+    with pytest.raises(RuntimeError):
+        runner.train()
+    assert len([i for i, _ in zip(InfoBatchSampler([0, 1]), range(5))]) == 5
