@@ -3,12 +3,15 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from mmengine.structures import PixelData
 from mmseg.models.decode_heads import FCNHead
 from mmseg.models.losses import CrossEntropyLoss
 from mmseg.registry import MODELS
+from mmseg.structures import SegDataSample
 
 from mmib import InfoBatchLoss
 from mmib.losses import wrap_losses
+from tests.utils import small_head
 
 B, C, H, W = 3, 5, 6, 7
 IGNORE = 255
@@ -282,38 +285,15 @@ def test_scores_of_several_calls_add_up():
 
 def make_model(**heads):
     """A segmentor of convolutions with the given loss configs."""
-
-    def head(loss_decode, **kwargs):
-        cfg = dict(
-            type='FCNHead',
-            in_channels=4,
-            channels=4,
-            num_convs=1,
-            in_index=0,
-            concat_input=False,
-            dropout_ratio=0,
-            num_classes=C,
-            norm_cfg=None,
-            loss_decode=loss_decode)
-        cfg.update(kwargs)
-        return cfg
-
     cfg = dict(
         type='EncoderDecoder',
-        backbone=dict(
-            type='ResNet',
-            depth=18,
-            stem_channels=4,
-            base_channels=4,
-            num_stages=1,
-            strides=(1, ),
-            dilations=(1, ),
-            out_indices=(0, ),
-            norm_cfg=dict(type='BN')),
-        decode_head=head(heads['decode']))
+        backbone=dict(type='OneConv'),
+        decode_head=small_head(
+            heads['decode'], num_classes=C, **heads.get('decode_kwargs', {})))
     if 'aux' in heads:
-        cfg['auxiliary_head'] = [head(loss) for loss in heads['aux']]
-    cfg['decode_head'].update(heads.get('decode_kwargs', {}))
+        cfg['auxiliary_head'] = [
+            small_head(loss, num_classes=C) for loss in heads['aux']
+        ]
     return MODELS.build(cfg)
 
 
@@ -323,8 +303,6 @@ def ce(**kwargs):
 
 def test_two_auxiliary_heads():
     """The weight multiplies every head's loss; the score is their sum."""
-    from mmengine.structures import PixelData
-    from mmseg.structures import SegDataSample
     model = make_model(
         decode=[ce(), ce(loss_weight=0.5, loss_name='loss_extra')],
         aux=[ce(loss_weight=0.4), ce(loss_weight=0.2)])
@@ -360,23 +338,9 @@ def test_two_auxiliary_heads():
 
 def test_cascade():
     """Every stage is a head of its own."""
-    fcn = dict(
-        type='FCNHead',
-        in_channels=4,
-        in_index=0,
-        channels=4,
-        num_convs=1,
-        concat_input=False,
-        dropout_ratio=0,
-        num_classes=C,
-        norm_cfg=None,
-        loss_decode=ce(loss_weight=0.4))
-    ocr = dict(
-        fcn,
-        type='OCRHead',
-        ocr_channels=4,
-        norm_cfg=dict(type='BN'),
-        loss_decode=ce())
+    fcn = small_head(ce(loss_weight=0.4))
+    ocr = small_head(
+        ce(), type='OCRHead', ocr_channels=4, norm_cfg=dict(type='BN'))
     for key in ('num_convs', 'concat_input'):
         ocr.pop(key)
     model = make_model(decode=ce())
