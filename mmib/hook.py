@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from .checks import check_hooks, check_length, check_loader, check_loop
-from .losses import wrap_losses
+from .heads import wrap_losses
 from .pruning import EpochPlan, ScoreTable, Tier
 from .pruning.scores import to_device
 from .registry import build_policy

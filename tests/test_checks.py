@@ -63,8 +63,8 @@ BAD_CONFIGS = {
         'train_cfg.max_iters': 3
     }, ValueError, r'`train_cfg.max_iters = 3`.*at least 4 iterations'),
     'head': ({
-        'model.decode_head': small_head(dict(type='DiceLoss'))
-    }, ValueError, 'a loss per image.* none for DiceLoss'),
+        'model.decode_head': small_head(dict(type='KLDivLoss'))
+    }, ValueError, 'a loss per image.* none for KLDivLoss'),
     'batch sampler': ({
         'train_dataloader.batch_sampler':
         dict(type='OtherBatchSampler')

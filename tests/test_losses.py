@@ -3,15 +3,11 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from mmengine.structures import PixelData
-from mmseg.models.decode_heads import FCNHead
+from mmseg.models import losses as mmseg_losses
 from mmseg.models.losses import CrossEntropyLoss
-from mmseg.registry import MODELS
-from mmseg.structures import SegDataSample
 
 from mmib import InfoBatchLoss
-from mmib.losses import wrap_losses
-from tests.utils import small_head
+from mmib.losses import register_form
 
 B, C, H, W = 3, 5, 6, 7
 IGNORE = 255
@@ -283,120 +279,295 @@ def test_scores_of_several_calls_add_up():
     torch.testing.assert_close(loss.scores, 2 * once)
 
 
-def make_model(**heads):
-    """A segmentor of convolutions with the given loss configs."""
-    cfg = dict(
-        type='EncoderDecoder',
-        backbone=dict(type='OneConv'),
-        decode_head=small_head(
-            heads['decode'], num_classes=C, **heads.get('decode_kwargs', {})))
-    if 'aux' in heads:
-        cfg['auxiliary_head'] = [
-            small_head(loss, num_classes=C) for loss in heads['aux']
-        ]
-    return MODELS.build(cfg)
+def test_reduction_none():
+    """The segmentor takes the mean of a loss that isn't a scalar."""
+    logits, label = make_batch()
+    stock = CrossEntropyLoss(reduction='none', avg_non_ignore=True)
+    loss = InfoBatchLoss(stock)
+    weights = loss.weights = torch.tensor([1., 3., 0.5])
+    pixels = stock(logits, label, ignore_index=IGNORE)
+    assert pixels.shape == (B, H, W)
+    got = loss(logits, label, ignore_index=IGNORE)
+    torch.testing.assert_close(got, (pixels * weights[:, None, None]).mean())
+    torch.testing.assert_close(loss.scores, pixels.mean((1, 2)))
 
 
-def ce(**kwargs):
-    return dict(type='CrossEntropyLoss', **kwargs)
+def one_hot(label, num_classes=C):
+    return F.one_hot(label.clamp(max=num_classes - 1),
+                     num_classes).permute(0, 3, 1, 2).float()
 
 
-def test_two_auxiliary_heads():
-    """The weight multiplies every head's loss; the score is their sum."""
-    model = make_model(
-        decode=[ce(), ce(loss_weight=0.5, loss_name='loss_extra')],
-        aux=[ce(loss_weight=0.4), ce(loss_weight=0.2)])
-    torch.manual_seed(0)
-    inputs = torch.randn(B, 3, 16, 16)
-    label = torch.randint(0, C, (B, 1, 16, 16))
-    label[0, :, :5] = IGNORE
-    samples = [SegDataSample(gt_sem_seg=PixelData(data=one)) for one in label]
+# The loss of a batch is the mean of the losses of its images alone.
+MEAN_OF_IMAGES = [
+    ('DiceLoss', dict()),
+    ('DiceLoss', dict(use_sigmoid=False, loss_weight=3.)),
+    ('DiceLoss', dict(naive_dice=True, ignore_index=1)),
+    ('FocalLoss', dict(loss_weight=2., gamma=1.5)),
+    ('FocalLoss', dict(class_weight=CLASS_WEIGHT)),
+    ('TverskyLoss', dict(loss_weight=2.)),
+    ('TverskyLoss', dict(class_weight=CLASS_WEIGHT, ignore_index=2)),
+    ('HuasdorffDisstanceLoss', dict(loss_weight=0.5)),
+    ('LovaszLoss', dict(per_image=True)),
+    ('LovaszLoss', dict(per_image=True, reduction='none', loss_weight=2.)),
+    ('LovaszLoss', dict(per_image=True, class_weight=CLASS_WEIGHT)),
+    ('LovaszLoss', dict(per_image=True, loss_type='binary')),
+    ('SiLogLoss', dict(loss_weight=2.)),
+]
 
-    def losses_of(indices):
-        losses = model.loss(inputs[indices], [samples[i] for i in indices])
-        return {k: v for k, v in losses.items() if 'loss' in k}
 
-    model.eval()  # a batch of one image must not change the features
-    stock = [losses_of([i]) for i in range(B)]
-    wrapped = wrap_losses(model)
-    assert len(wrapped) == 4
-    weights = torch.tensor([1., 3., 0.5])
-    for loss in wrapped:
-        loss.weights = weights
-    got = losses_of(range(B))
-    assert got.keys() == stock[0].keys() == {
-        'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
-    }
-    for key, value in got.items():
-        by_hand = sum(w * one[key] for w, one in zip(weights, stock)) / B
-        torch.testing.assert_close(value, by_hand)
-    score = sum(loss.scores for loss in wrapped)
+def make_other_batch(loss_type, kwargs):
+    """Predictions and targets that the loss takes."""
+    if loss_type == 'SiLogLoss':
+        generator = torch.Generator().manual_seed(0)
+        depth = torch.rand(2, B, 1, H, W, generator=generator)
+        return depth[0] + 0.1, depth[1]
+    if loss_type == 'FocalLoss':
+        # Other targets fail on a CPU, in MMSegmentation.
+        logits, label = make_batch('none')
+        return logits, one_hot(label)
+    if kwargs.get('loss_type') == 'binary':
+        logits, label = make_batch(num_classes=1)
+        return logits.squeeze(1), label
+    return make_batch()
+
+
+def run_other(loss, logits, label, **kwargs):
+    logits = logits.clone().requires_grad_()
+    # A loss that isn't a scalar is averaged by the segmentor.
+    value = loss(logits, label, **kwargs).mean()
+    value.backward()
+    return value.detach(), logits.grad
+
+
+@pytest.mark.parametrize('loss_type, kwargs', MEAN_OF_IMAGES, ids=str)
+def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
+    logits, label = make_other_batch(loss_type, kwargs)
+    stock = getattr(mmseg_losses, loss_type)(**kwargs)
+    loss = InfoBatchLoss(stock)
+    expected = run_other(stock, logits, label)
+    for loss.weights in (None, torch.ones(B)):
+        torch.testing.assert_close(run_other(loss, logits, label), expected)
+
+    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    got, grad = run_other(loss, logits, label)
+    images = [
+        run_other(stock, logits[i:i + 1], label[i:i + 1]) for i in range(B)
+    ]
+    raw = torch.stack([value for value, _ in images])
+    torch.testing.assert_close(got, (raw * loss.weights).mean())
     torch.testing.assert_close(
-        score,
-        torch.stack([sum(one.values()) for one in stock]).detach())
+        grad,
+        torch.cat([w * g / B for w, (_, g) in zip(loss.weights, images)]))
+    torch.testing.assert_close(loss.scores, raw)
+    assert len(set(raw.tolist())) == B
 
 
-def test_cascade():
-    """Every stage is a head of its own."""
-    fcn = small_head(ce(loss_weight=0.4))
-    ocr = small_head(
-        ce(), type='OCRHead', ocr_channels=4, norm_cfg=dict(type='BN'))
-    for key in ('num_convs', 'concat_input'):
-        ocr.pop(key)
-    model = make_model(decode=ce())
-    model.decode_head = nn.ModuleList([MODELS.build(fcn), MODELS.build(ocr)])
-    assert [type(loss) for loss in wrap_losses(model)] == [InfoBatchLoss] * 2
+def test_reduction_sum():
+    logits, label = make_batch()
+    stock = mmseg_losses.DiceLoss(reduction='sum')
+    loss = InfoBatchLoss(stock)
+    loss.weights = torch.tensor([1., 3., 0.5])
+    images = stock(logits, label, reduction_override='none')
+    torch.testing.assert_close(
+        loss(logits, label), (images * loss.weights).sum())
 
 
-class OwnHead(FCNHead):
-
-    def loss(self, *args, **kwargs):
-        return dict(super().loss(*args, **kwargs), loss_own=torch.zeros(()))
-
-
-def test_a_head_with_a_loss_of_its_own():
-    model = make_model(decode=ce())
-    model.decode_head.__class__ = OwnHead
-    with pytest.raises(ValueError, match='none for OwnHead'):
-        wrap_losses(model)
-
-
-def test_a_config_may_write_the_loss_out():
-    model = make_model(
-        decode=dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
-    written = model.decode_head.loss_decode
-    assert isinstance(written, InfoBatchLoss)
-    assert written.loss_name == 'loss_x'
-    assert wrap_losses(model) == [written]
+def ohem_by_hand(logits, label, weights, thres, min_kept, class_weight=None):
+    """Pixel by pixel, in float64."""
+    prob = F.softmax(logits.double(), 1)
+    pixels = [(float(prob[b, label[b, y, x], y, x]), b, y, x) for b in range(B)
+              for y in range(H) for x in range(W) if label[b, y, x] != IGNORE]
+    pixels.sort()
+    threshold = max(pixels[min(min_kept, len(pixels) - 1)][0], thres)
+    hard = [pixel for pixel in pixels if pixel[0] < threshold]
+    total, raw = 0., torch.zeros(B, dtype=torch.float64)
+    for _, b, y, x in hard:
+        k = label[b, y, x]
+        loss = -prob[b, k, y, x].log() * (
+            class_weight[k] if class_weight else 1.)
+        total = total + float(weights[b]) * loss
+        raw[b] += float(loss.detach()) / (H * W)
+    return total / len(hard), raw
 
 
-def test_wrapping_keeps_the_names_of_parameters():
-    model = make_model(decode=ce(), aux=[ce()])
-    before = list(model.state_dict())
-    wrap_losses(model)
-    assert list(model.state_dict()) == before
+@pytest.mark.parametrize(
+    'kwargs', [
+        dict(thres=0.3, min_kept=1),
+        dict(thres=0.01, min_kept=20),
+        dict(thres=0.01, min_kept=1000),
+        dict(thres=0.3, min_kept=10, class_weight=CLASS_WEIGHT),
+    ],
+    ids=name)
+@pytest.mark.parametrize('ignored', ['none', 'some', 'an image'])
+def test_ohem_cross_entropy(kwargs, ignored):
+    logits, label = make_batch(ignored)
+    stock = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
+    loss = InfoBatchLoss(stock)
+    for loss.weights in (None, torch.ones(B)):
+        torch.testing.assert_close(
+            run_other(loss, logits, label), run_other(stock, logits, label))
+    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    value, grad = run_other(loss, logits, label)
+    logits.requires_grad_()
+    expected, raw = ohem_by_hand(logits, label, loss.weights, **kwargs)
+    (0.5 * expected).backward()
+    torch.testing.assert_close(value, 0.5 * expected.detach().float())
+    torch.testing.assert_close(grad, logits.grad)
+    torch.testing.assert_close(loss.scores, 0.5 * raw.float())
 
 
-@pytest.mark.parametrize('heads, message', [
-    (dict(decode=dict(type='DiceLoss')),
-     'model.decode_head.loss_decode.*FCNHead.*none for DiceLoss'),
-    (dict(decode=[ce(), dict(type='LovaszLoss', reduction='none')]),
-     'none for LovaszLoss'),
-    (dict(decode=ce(), aux=[dict(type='FocalLoss')]),
-     'model.auxiliary_head.loss_decode.*none for FocalLoss'),
-    (dict(decode=ce(reduction='none')), "reduction='mean'"),
-    (dict(
-        decode=ce(),
-        decode_kwargs=dict(type='STDCHead',
-                           boundary_threshold=0.1)), 'none for STDCHead'),
-])
-def test_losses_without_a_value_per_image(heads, message):
-    with pytest.raises(ValueError, match=message):
-        wrap_losses(make_model(**heads))
+def test_ohem_cross_entropy_of_ignored_pixels():
+    logits, label = make_batch('all')
+    stock = mmseg_losses.OhemCrossEntropy()
+    loss = InfoBatchLoss(stock)
+    loss.weights = torch.ones(B)
+    assert loss(logits, label) == stock(logits, label) == 0
+    assert torch.equal(loss.scores, torch.zeros(B))
 
 
-def test_mask_loss_and_missing_head():
+@pytest.mark.parametrize('edges', ['some', 'none', 'all ignored'])
+def test_boundary_loss(edges):
+    logits, _ = make_batch(num_classes=1)
+    generator = torch.Generator().manual_seed(1)
+    label = (torch.rand(B, H, W, generator=generator) < 0.2).long()
+    label[0, :2] = IGNORE
+    if edges == 'none':
+        label[label == 1] = 0
+    elif edges == 'all ignored':
+        label[:] = IGNORE
+    stock = mmseg_losses.BoundaryLoss(loss_weight=20.)
+    loss = InfoBatchLoss(stock)
+    for loss.weights in (None, torch.ones(B)):
+        torch.testing.assert_close(
+            run_other(loss, logits, label), run_other(stock, logits, label))
+    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    value, grad = run_other(loss, logits, label)
+
+    # By hand: the pixels of the other class, as a share of both, weigh.
+    logits.requires_grad_()
+    pixels = [(b, y, x) for b in range(B) for y in range(H) for x in range(W)]
+    counts = [int((label == k).sum()) for k in range(2)]
+    raw = [0.] * B
+    for b, y, x in pixels:
+        k = int(label[b, y, x])
+        if k == IGNORE:
+            continue
+        logit = logits[b, 0, y, x].double()
+        loss_of_pixel = F.softplus(-logit if k else logit)
+        share = counts[1 - k] / max(sum(counts), 1)
+        raw[b] = raw[b] + 20 * share * loss_of_pixel / (H * W)
+    expected = sum(w * one for w, one in zip(loss.weights.tolist(), raw)) / B
+    torch.testing.assert_close(float(value), float(expected))
+    torch.testing.assert_close(loss.scores,
+                               torch.tensor(list(map(float, raw))))
+    if edges == 'some':
+        expected.backward()
+        torch.testing.assert_close(grad, logits.grad)
+
+
+@pytest.mark.parametrize('ignored', ['some', 'an image'])
+@pytest.mark.parametrize(
+    'kwargs', [
+        dict(),
+        dict(loss_weight=2., class_weight=CLASS_WEIGHT),
+        dict(classes='all'),
+        dict(loss_type='binary')
+    ],
+    ids=name)
+def test_lovasz_loss_of_a_batch(kwargs, ignored):
+    """It is no sum over images: the weights act on shares of the gradient."""
+    logits, label = make_other_batch('LovaszLoss', kwargs)
+    if ignored == 'an image':
+        label[2] = IGNORE
+    stock = mmseg_losses.LovaszLoss(reduction='none', **kwargs)
+    loss = InfoBatchLoss(stock)
+    expected, stock_grad = run(stock, logits, label)
+    for loss.weights in (None, torch.ones(B)):
+        torch.testing.assert_close(
+            run(loss, logits, label), (expected, stock_grad))
+    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    value, grad = run(loss, logits, label)
+    assert value == expected
+    shape = [B] + [1] * (grad.dim() - 1)
+    torch.testing.assert_close(grad, stock_grad * loss.weights.view(shape))
+    alone = [
+        float(
+            stock(logits[i:i + 1], label[i:i + 1], ignore_index=IGNORE).sum())
+        for i in range(B)
+    ]
+    torch.testing.assert_close(loss.scores, torch.tensor(alone))
+    # Without a gradient to scale, as under `torch.no_grad`.
+    assert loss(logits, label, ignore_index=IGNORE) == expected
+
+
+@pytest.mark.parametrize('loss_type', ['CrossEntropyLoss', 'DiceLoss'])
+@pytest.mark.parametrize('masks', [[2, 1, 3], [4, 0, 2]])
+def test_masks_belong_to_images(loss_type, masks):
+    """Heads that classify masks put those of all images in one row."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 20, generator=generator)
+    target = torch.randint(0, 2, (6, 20), generator=generator).float()
+    kwargs = dict(use_sigmoid=True)
+    if loss_type == 'DiceLoss':
+        kwargs.update(ignore_index=None, naive_dice=True, eps=1.)
+    stock = getattr(mmseg_losses, loss_type)(**kwargs)
+    loss = InfoBatchLoss(stock)
+    loss.masks_per_image = masks
+    avg_factor = torch.tensor([6.])
+    if loss_type == 'CrossEntropyLoss':
+        avg_factor = avg_factor * 20
+
+    loss.weights = torch.ones(B)
+    torch.testing.assert_close(
+        run_other(loss, logits, target, avg_factor=avg_factor),
+        run_other(stock, logits, target, avg_factor=avg_factor))
+    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    value, grad = run_other(loss, logits, target, avg_factor=avg_factor)
+    weight_of_mask = loss.weights.repeat_interleave(torch.tensor(masks))
+    rows = stock(logits, target, reduction_override='none').view(6, -1)
+    torch.testing.assert_close(value,
+                               (rows.mean(1) * weight_of_mask).sum() / 6)
+    _, stock_grad = run_other(stock, logits, target, avg_factor=avg_factor)
+    torch.testing.assert_close(grad, stock_grad * weight_of_mask[:, None])
+    scores = [
+        float(part.mean()) if len(part) else 0. for part in rows.split(masks)
+    ]
+    torch.testing.assert_close(loss.scores, torch.tensor(scores))
+
+
+class SquaredLoss(nn.Module):
+    """A loss of a user."""
+    loss_name = 'loss_squared'
+
+    def forward(self, pred, target, ignore_index=None):
+        return (pred.softmax(1) - one_hot(target)).square().mean()
+
+
+def test_losses_of_users():
+    with pytest.raises(ValueError, match='none for SquaredLoss.*register_for'):
+        InfoBatchLoss(SquaredLoss())
+
+    class Registered(SquaredLoss):
+        pass
+
+    @register_form(Registered, reduces=False)
+    def elements(loss, pred, target, ignore_index):
+        squares = (pred.softmax(1) - one_hot(target)).square()
+        return squares, squares.numel()
+
+    logits, label = make_batch('none')
+    loss = InfoBatchLoss(Registered())
+    loss.weights = torch.tensor([1., 3., 0.5])
+    got, _ = run(loss, logits, label)
+    images = torch.stack(
+        [SquaredLoss()(logits[i:i + 1], label[i:i + 1]) for i in range(B)])
+    torch.testing.assert_close(got, (images * loss.weights).mean())
+    torch.testing.assert_close(loss.scores, images)
+    # What a subclass computes isn't known.
+    with pytest.raises(ValueError, match='none for Other'):
+        InfoBatchLoss(type('Other', (Registered, ), {})())
+
+
+def test_mask_loss_is_refused():
     with pytest.raises(ValueError, match='use_mask=True'):
         InfoBatchLoss(CrossEntropyLoss(use_mask=True))
-    with pytest.raises(ValueError, match='Sequential has none'):
-        wrap_losses(nn.Sequential())

@@ -1,0 +1,417 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+from mmengine.config import ConfigDict
+from mmengine.registry import DefaultScope
+from mmengine.structures import PixelData
+from mmseg.models.decode_heads import FCNHead
+from mmseg.models.decode_heads.point_head import point_sample
+from mmseg.registry import MODELS
+from mmseg.structures import SegDataSample
+
+from mmib import InfoBatchLoss
+from mmib.heads import register_head, wrap_losses
+from tests.utils import small_head
+
+B, C, SIZE = 3, 5, 16
+IGNORE = 255
+WEIGHTS = torch.tensor([1., 3., 0.5])
+# Normalised image by image: no image has a part in another one's features.
+GN = dict(type='GN', num_groups=1)
+
+
+def ce(**kwargs):
+    return dict(type='CrossEntropyLoss', **kwargs)
+
+
+def dice(**kwargs):
+    return dict(type='DiceLoss', **kwargs)
+
+
+def ohem(**kwargs):
+    return dict(type='OhemCrossEntropy', thres=0.3, min_kept=40, **kwargs)
+
+
+def head_cfg(type, loss_decode, **kwargs):
+    return dict(
+        dict(
+            type=type,
+            in_channels=8,
+            channels=8,
+            in_index=0,
+            dropout_ratio=0,
+            num_classes=C,
+            norm_cfg=GN,
+            loss_decode=loss_decode), **kwargs)
+
+
+def update_head_cfg():
+    """A stage of KNet."""
+    return dict(
+        type='KernelUpdateHead',
+        num_classes=C,
+        num_ffn_fcs=2,
+        num_heads=2,
+        num_mask_fcs=1,
+        feedforward_channels=8,
+        in_channels=8,
+        out_channels=8,
+        dropout=0.,
+        conv_kernel_size=1,
+        ffn_act_cfg=dict(type='ReLU', inplace=True),
+        with_ffn=True,
+        feat_transform_cfg=dict(conv_cfg=dict(type='Conv2d'), act_cfg=None),
+        kernel_updator_cfg=dict(
+            type='KernelUpdator',
+            in_channels=8,
+            feat_channels=8,
+            out_channels=8,
+            act_cfg=dict(type='ReLU', inplace=True),
+            norm_cfg=dict(type='LN')))
+
+
+# Name: config of the head, number of its feature maps, number of losses.
+HEADS = {
+    'OHEM sampler': (head_cfg(
+        'FCNHead',
+        ce(),
+        num_convs=1,
+        sampler=dict(type='OHEMPixelSampler', thresh=0.3, min_kept=40)), 1, 1),
+    'OHEM sampler of losses': (head_cfg(
+        'FCNHead', [ce(), ce(loss_weight=0.4, loss_name='loss_b')],
+        num_convs=1,
+        sampler=dict(type='OHEMPixelSampler', min_kept=40)), 1, 2),
+    'CE and Dice':
+    (head_cfg('FCNHead', [ce(), dice(loss_weight=3.)], num_convs=1), 1, 2),
+    'CE and Lovasz': (head_cfg(
+        'FCNHead', [ce(), dict(type='LovaszLoss', reduction='none')],
+        num_convs=1), 1, 2),
+    'CE and Tversky':
+    (head_cfg('FCNHead', [ce(), dict(type='TverskyLoss')], num_convs=1), 1, 2),
+    'DAHead': (head_cfg('DAHead', ce(), pam_channels=4), 1, 1),
+    'EncHead': (head_cfg(
+        'EncHead',
+        ce(),
+        in_channels=[8, 8],
+        in_index=(0, 1),
+        num_codes=4,
+        loss_se_decode=ce(use_sigmoid=True, loss_weight=0.2)), 2, 2),
+    'STDCHead': (head_cfg(
+        'STDCHead', [
+            ce(loss_name='loss_ce', use_sigmoid=True),
+            dice(loss_name='loss_dice')
+        ],
+        num_convs=1,
+        num_classes=2,
+        out_channels=1,
+        threshold=0.5,
+        boundary_threshold=0.1), 1, 2),
+    'DDRHead':
+    (head_cfg('DDRHead', [ohem(), ohem(loss_weight=0.4)], in_index=-1), 2, 2),
+    'PIDHead': (head_cfg('PIDHead', [
+        ce(loss_weight=0.4),
+        ohem(),
+        dict(type='BoundaryLoss', loss_weight=20.),
+        ohem()
+    ]), 3, 4),
+    'KNet': (dict(
+        type='IterativeDecodeHead',
+        num_stages=2,
+        kernel_update_head=[update_head_cfg() for _ in range(2)],
+        kernel_generate_head=head_cfg('FCNHead', ce(), num_convs=1)), 1, 1),
+    'VPDDepthHead': (dict(
+        type='VPDDepthHead',
+        in_channels=[16, 16, 8, 8],
+        embed_dim=16,
+        feature_dim=128,
+        num_deconv_filters=(16, 16, 16),
+        loss_decode=dict(type='SiLogLoss')), 4, 1),
+}
+
+
+def make_samples():
+    generator = torch.Generator().manual_seed(1)
+    samples = []
+    for i in range(B):
+        label = torch.randint(
+            0, C, (1, SIZE // 4, SIZE // 4), generator=generator)
+        label = label.repeat_interleave(4, 1).repeat_interleave(4, 2)
+        label[:, :i] = IGNORE
+        edge = torch.rand(1, SIZE, SIZE, generator=generator) < 0.3
+        depth = torch.rand(1, SIZE, SIZE, generator=generator) * 9 + 0.1
+        samples.append(
+            SegDataSample(
+                gt_sem_seg=PixelData(data=label),
+                gt_edge_map=PixelData(data=edge.long()),
+                gt_depth_map=PixelData(data=depth)))
+    return samples
+
+
+def make_features(name, num_maps):
+    generator = torch.Generator().manual_seed(0)
+    if name == 'STDCHead':
+        samples = [torch.randn(B, 8, SIZE, SIZE, generator=generator)]
+    elif name == 'VPDDepthHead':
+        # From the finest to the coarsest.
+        sizes = [(16, 8), (16, 4), (8, 2), (8, 1)]
+        samples = [
+            torch.randn(B, c, s, s, generator=generator) for c, s in sizes
+        ]
+    elif name == 'DDRHead':
+        samples = [
+            torch.randn(B, c, 8, 8, generator=generator) for c in (4, 8)
+        ]
+    elif name == 'PIDHead':
+        samples = [
+            torch.randn(B, c, 8, 8, generator=generator) for c in (4, 8, 4)
+        ]
+    else:
+        samples = [
+            torch.randn(B, 8, 8, 8, generator=generator)
+            for _ in range(num_maps)
+        ]
+    return [sample.requires_grad_() for sample in samples]
+
+
+def run_head(head, features):
+    """Loss of the head, and what flows back to each image's features."""
+    for one in features:
+        one.grad = None
+    if type(head).__name__ in ('DDRHead', ):
+        inputs = tuple(features)
+    else:
+        inputs = features
+    losses = head.loss(inputs, make_samples(), None)
+    total = sum(value.mean() for key, value in losses.items() if 'loss' in key)
+    total.backward()
+    grads = [
+        torch.zeros_like(one) if one.grad is None else one.grad
+        for one in features
+    ]
+    return total.detach(), grads
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_the_weight_of_an_image_multiplies_its_gradient(name):
+    """Whatever the head does with its losses, and stock at weight 1."""
+    cfg, num_maps, num_losses = HEADS[name]
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        head = MODELS.build(copy.deepcopy(cfg))
+    # Batch normalisation is written into one of them.
+    head.train(name != 'VPDDepthHead')
+    features = make_features(name, num_maps)
+    stock, stock_grads = run_head(head, features)
+
+    model = nn.Module()
+    model.decode_head = head
+    wrapped = wrap_losses(model)
+    assert len(wrapped) == num_losses
+    for weights in (None, torch.ones(B)):
+        for loss in wrapped:
+            loss.weights = weights
+        total, grads = run_head(head, features)
+        torch.testing.assert_close(total, stock)
+        torch.testing.assert_close(grads, stock_grads)
+
+    for loss in wrapped:
+        loss.weights, loss.scores = WEIGHTS, None
+    total, grads = run_head(head, features)
+    for grad, stock_grad in zip(grads, stock_grads):
+        torch.testing.assert_close(
+            grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1), rtol=1e-4, atol=1e-6)
+    assert sum(grad.abs().sum() for grad in grads) > 0
+    score = sum(loss.scores for loss in wrapped)
+    assert score.shape == (B, ) and score.isfinite().all()
+    assert len(set(score.tolist())) == B
+    if name == 'CE and Lovasz':
+        # What Lovasz adds has no weight.
+        lovasz = run_head_losses(head, features)['loss_lovasz']
+        total, stock = total - lovasz, stock - lovasz
+    # The loss is linear in the weights.
+    parts = []
+    for one in torch.eye(B):
+        for loss in wrapped:
+            loss.weights = one
+        part = run_head(head, features)[0]
+        parts.append(part - lovasz if name == 'CE and Lovasz' else part)
+    parts = torch.stack(parts)
+    torch.testing.assert_close(parts.sum(), stock, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        (parts * WEIGHTS).sum(), total, rtol=1e-4, atol=1e-6)
+
+
+def run_head_losses(head, features):
+    losses = head.loss(features, make_samples(), None)
+    return {key: value.detach() for key, value in losses.items()}
+
+
+@pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
+def test_point_head():
+    """A cascade whose second stage refines points."""
+    torch.manual_seed(0)
+    cfg = head_cfg('PointHead', ce(), in_channels=[8], in_index=[0])
+    cfg.update(norm_cfg=None, num_fcs=1, coarse_pred_each_layer=True)
+    head = MODELS.build(cfg)
+    features = torch.randn(B, 8, 8, 8, requires_grad=True)
+    coarse = torch.randn(B, C, 8, 8)
+    train_cfg = ConfigDict(
+        num_points=32, oversample_ratio=3, importance_sample_ratio=0.75)
+
+    def run():
+        torch.manual_seed(1)
+        features.grad = None
+        losses = head.loss([features], coarse, make_samples(), train_cfg)
+        losses['pointloss_ce'].backward()
+        return losses['pointloss_ce'].detach(), features.grad
+
+    stock, stock_grad = run()
+    model = nn.Module()
+    model.decode_head = nn.ModuleList([head])
+    loss, = wrap_losses(model)
+    loss.weights = torch.ones(B)
+    torch.testing.assert_close(run(), (stock, stock_grad))
+    raw = loss.scores
+    torch.testing.assert_close(raw.mean(), stock)
+    loss.weights = WEIGHTS
+    total, grad = run()
+    torch.testing.assert_close(total, (raw * WEIGHTS).mean())
+    torch.testing.assert_close(grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1))
+
+
+def make_model(**heads):
+    """A segmentor of convolutions with the given loss configs."""
+    cfg = dict(
+        type='EncoderDecoder',
+        backbone=dict(type='OneConv'),
+        decode_head=small_head(
+            heads['decode'], num_classes=C, **heads.get('decode_kwargs', {})))
+    if 'aux' in heads:
+        cfg['auxiliary_head'] = [
+            small_head(loss, num_classes=C) for loss in heads['aux']
+        ]
+    return MODELS.build(cfg)
+
+
+def test_two_auxiliary_heads():
+    """The weight multiplies every head's loss; the score is their sum."""
+    model = make_model(
+        decode=[ce(), ce(loss_weight=0.5, loss_name='loss_extra')],
+        aux=[ce(loss_weight=0.4), ce(loss_weight=0.2)])
+    torch.manual_seed(0)
+    inputs = torch.randn(B, 3, 16, 16)
+    label = torch.randint(0, C, (B, 1, 16, 16))
+    label[0, :, :5] = IGNORE
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=one)) for one in label]
+
+    def losses_of(indices):
+        losses = model.loss(inputs[indices], [samples[i] for i in indices])
+        return {k: v for k, v in losses.items() if 'loss' in k}
+
+    model.eval()  # a batch of one image must not change the features
+    stock = [losses_of([i]) for i in range(B)]
+    wrapped = wrap_losses(model)
+    assert len(wrapped) == 4
+    weights = torch.tensor([1., 3., 0.5])
+    for loss in wrapped:
+        loss.weights = weights
+    got = losses_of(range(B))
+    assert got.keys() == stock[0].keys() == {
+        'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
+    }
+    for key, value in got.items():
+        by_hand = sum(w * one[key] for w, one in zip(weights, stock)) / B
+        torch.testing.assert_close(value, by_hand)
+    score = sum(loss.scores for loss in wrapped)
+    torch.testing.assert_close(
+        score,
+        torch.stack([sum(one.values()) for one in stock]).detach())
+
+
+def test_cascade():
+    """Every stage is a head of its own."""
+    fcn = small_head(ce(loss_weight=0.4))
+    ocr = small_head(
+        ce(), type='OCRHead', ocr_channels=4, norm_cfg=dict(type='BN'))
+    for key in ('num_convs', 'concat_input'):
+        ocr.pop(key)
+    model = make_model(decode=ce())
+    model.decode_head = nn.ModuleList([MODELS.build(fcn), MODELS.build(ocr)])
+    assert [type(loss) for loss in wrap_losses(model)] == [InfoBatchLoss] * 2
+
+
+class OwnHead(FCNHead):
+
+    def loss(self, *args, **kwargs):
+        return dict(super().loss(*args, **kwargs), loss_own=torch.zeros(()))
+
+
+def test_a_head_with_a_loss_of_its_own():
+    model = make_model(decode=ce())
+    model.decode_head.__class__ = OwnHead
+    with pytest.raises(ValueError, match='none for OwnHead'):
+        wrap_losses(model)
+
+
+class EdgeHead(FCNHead):
+    """A head of a user, with a second loss."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.loss_edge = MODELS.build(ce(loss_weight=0.3))
+
+    def loss_by_feat(self, seg_logits, batch_data_samples):
+        losses = super().loss_by_feat(seg_logits, batch_data_samples)
+        label = self._stack_batch_gt(batch_data_samples).squeeze(1)
+        losses['loss_edge'] = self.loss_edge(seg_logits, label % 2)
+        return losses
+
+
+def test_heads_of_users():
+    model = make_model(decode=ce())
+    cfg = small_head(ce(), num_classes=C)
+    cfg.pop('type')
+    model.decode_head = EdgeHead(**cfg)
+    message = '`model.decode_head`.*register_head'
+    with pytest.raises(ValueError, match=message):
+        wrap_losses(model)
+    register_head(EdgeHead, 'loss_decode', 'loss_edge')
+    assert wrap_losses(model) == [
+        model.decode_head.loss_decode, model.decode_head.loss_edge
+    ]
+
+
+def test_a_config_may_write_the_loss_out():
+    model = make_model(
+        decode=dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
+    written = model.decode_head.loss_decode
+    assert isinstance(written, InfoBatchLoss)
+    assert written.loss_name == 'loss_x'
+    assert wrap_losses(model) == [written]
+
+
+def test_wrapping_keeps_the_names_of_parameters():
+    model = make_model(decode=ce(), aux=[ce()])
+    before = list(model.state_dict())
+    wrap_losses(model)
+    assert list(model.state_dict()) == before
+
+
+@pytest.mark.parametrize('heads, message', [
+    (dict(decode=[ce(), dict(type='KLDivLoss')]),
+     'model.decode_head.loss_decode.*FCNHead.*none for KLDivLoss'),
+    (dict(decode=ce(), aux=[dict(type='KLDivLoss')]),
+     'model.auxiliary_head.loss_decode.*none for KLDivLoss'),
+])
+def test_losses_without_a_value_per_image(heads, message):
+    from mmseg.models.losses.kldiv_loss import KLDivLoss  # noqa: F401
+    with pytest.raises(ValueError, match=message):
+        wrap_losses(make_model(**heads))
+
+
+def test_missing_head():
+    with pytest.raises(ValueError, match='Sequential has none'):
+        wrap_losses(nn.Sequential())
