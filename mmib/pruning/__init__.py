@@ -1,10 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 from ..registry import POLICIES
-from .plan import EpochPlan, Tier, prune
-from .policies import MeanThreshold, QuantileTiers
+from .plan import EpochPlan, Progress, Tier, prune
+from .policies import Budget, MeanThreshold, QuantileTiers
 from .scores import ScoreTable
 
 __all__ = [
-    'POLICIES', 'EpochPlan', 'MeanThreshold', 'QuantileTiers', 'ScoreTable',
-    'Tier', 'prune'
+    'POLICIES', 'Budget', 'EpochPlan', 'MeanThreshold', 'Progress',
+    'QuantileTiers', 'ScoreTable', 'Tier', 'prune'
 ]

@@ -18,6 +18,23 @@ class Tier(NamedTuple):
     kept: int
 
 
+class Progress(NamedTuple):
+    """Where in the training a plan is drawn, in slots of all ranks.
+
+    Args:
+        slots_per_iter (int): Slots of one iteration.
+        slots_left (int): Slots from the start of this plan until annealing
+            begins.
+        annealing_slots (int): Slots after that.
+        covered (float): Virtual epochs before this plan.
+    """
+
+    slots_per_iter: int
+    slots_left: int
+    annealing_slots: int
+    covered: float
+
+
 @dataclass(frozen=True)
 class EpochPlan:
     """The ordered slots of one virtual epoch.
@@ -30,12 +47,15 @@ class EpochPlan:
             to 0, below which there is none.
         tiers (tuple[Tier]): Tiers in increasing order of score; the last one
             lies at or above the threshold. Defaults to ().
+        note (str): What the user should know about this plan. Defaults to
+            '', nothing.
     """
 
     indices: np.ndarray
     weights: np.ndarray
     threshold: float = 0.
     tiers: Tuple[Tier, ...] = ()
+    note: str = ''
 
     @classmethod
     def full(cls, indices: np.ndarray) -> 'EpochPlan':
@@ -57,7 +77,7 @@ class EpochPlan:
     def __getitem__(self, slots: slice) -> 'EpochPlan':
         """The plan of some of the slots, as views."""
         return EpochPlan(self.indices[slots], self.weights[slots],
-                         self.threshold, self.tiers)
+                         self.threshold, self.tiers, self.note)
 
 
 def prune(scores: np.ndarray, thresholds: Sequence[float],

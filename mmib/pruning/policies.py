@@ -1,19 +1,31 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Policies: which images a virtual epoch leaves out, by their scores."""
-from typing import Sequence
+import math
+from dataclasses import replace
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..registry import POLICIES
-from .plan import EpochPlan, prune
+from .plan import EpochPlan, Progress, prune
+
+_WHERE = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
 
 
 def _check_ratio(ratio: float, name: str) -> None:
     if not 0 <= ratio < 1:
         raise ValueError(
             f'`{name}` is the share of images to leave out and must be in '
-            f'[0, 1), but got {ratio}: change it in the `policy` of '
-            'InfoBatchHook in `custom_hooks`.')
+            f'[0, 1), but got {ratio}: {_WHERE}')
+
+
+def _check_quantiles(quantiles: Sequence[float]) -> None:
+    edges = (0, *quantiles)
+    if (not all(low < high for low, high in zip(edges, quantiles))
+            or quantiles[-1] > 1):
+        raise ValueError(
+            '`quantiles` must increase and lie in (0, 1], but got '
+            f'{tuple(quantiles)}: {_WHERE}')
 
 
 @POLICIES.register_module()
@@ -78,17 +90,11 @@ class QuantileTiers:
         quantiles: Sequence[float] = (0.2, 0.85),
         ratios: Sequence[float] = (0.75, 0.5)
     ) -> None:
-        where = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
         if len(quantiles) == 0 or len(quantiles) != len(ratios):
             raise ValueError(
                 '`quantiles` and `ratios` need one entry for each tier, but '
-                f'got {len(quantiles)} and {len(ratios)}: {where}')
-        edges = (0, *quantiles)
-        if (not all(low < high for low, high in zip(edges, quantiles))
-                or quantiles[-1] > 1):
-            raise ValueError(
-                '`quantiles` must increase and lie in (0, 1], but got '
-                f'{tuple(quantiles)}: {where}')
+                f'got {len(quantiles)} and {len(ratios)}: {_WHERE}')
+        _check_quantiles(quantiles)
         for ratio in ratios:
             _check_ratio(ratio, 'ratios')
         self.quantiles = tuple(quantiles)
@@ -111,3 +117,159 @@ class QuantileTiers:
     def __repr__(self) -> str:
         return (f'QuantileTiers(quantiles={self.quantiles}, '
                 f'ratios={self.ratios})')
+
+
+@POLICIES.register_module()
+class Budget:
+    """Leave out as much as the schedule needs.
+
+    The training covers the virtual epochs of ``full_iters`` iterations of
+    stock training, whatever the losses look like. Each plan is drawn for what
+    is still to cover until annealing, so that it corrects those before it.
+
+    The tiers are those of :class:`QuantileTiers`, and so is the shape of the
+    ratios: the lower tier is pruned 1.5 times as hard as the upper one, as
+    0.75 to 0.5, until it reaches ``max_ratio``. Where tiers of these
+    quantiles don't suffice, as with many equal scores, the upper one is
+    extended.
+
+    Args:
+        full_iters (int): Iterations of stock training whose virtual epochs
+            are to be covered, so more than ``max_iters``.
+        quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
+            of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
+        max_ratio (float): Largest share that is left out of a tier, in
+            (0, 1). No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
+            0.75.
+
+    Raises:
+        ValueError: If ``full_iters`` isn't a positive integer, if there
+            aren't two quantiles that increase in (0, 1], or if ``max_ratio``
+            is outside (0, 1).
+    """
+
+    def __init__(self,
+                 full_iters: int,
+                 quantiles: Sequence[float] = (0.2, 0.85),
+                 max_ratio: float = 0.75) -> None:
+        if (not isinstance(full_iters, int) or isinstance(full_iters, bool)
+                or full_iters <= 0):
+            raise ValueError(
+                '`full_iters` is the number of iterations of stock training '
+                'whose virtual epochs are to be covered and must be a '
+                f'positive integer, but got {full_iters!r}: {_WHERE}')
+        if len(quantiles) != 2:
+            raise ValueError(
+                '`quantiles` needs one entry for each of two tiers, but got '
+                f'{len(quantiles)}: {_WHERE}')
+        _check_quantiles(quantiles)
+        if not 0 < max_ratio < 1:
+            raise ValueError(
+                '`max_ratio` is the largest share of images to leave out of '
+                f'a tier and must be in (0, 1), but got {max_ratio}: {_WHERE}')
+        self.full_iters = full_iters
+        self.quantiles = tuple(quantiles)
+        self.max_ratio = max_ratio
+        self.progress: Optional[Progress] = None
+        """Progress, optional: Where the next plan begins."""
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        """Draw the plan of a virtual epoch.
+
+        Args:
+            scores (np.ndarray): Score of each image, float32 of shape (N,).
+            rng (np.random.Generator): Source of every random choice.
+
+        Returns:
+            EpochPlan: The plan, in random order. Its ``note`` is set if the
+            budget can't be met with these scores; it then leaves out as much
+            as ``max_ratio`` allows.
+
+        Raises:
+            RuntimeError: If ``progress`` wasn't set.
+        """
+        share = self._kept_share(len(scores))
+        # Never more than the share is kept, or later plans had to prune harder
+        # than this one. The share of a whole number may be a little less.
+        num_left_out = len(scores) - math.floor(share * len(scores) + 1e-6)
+        thresholds = np.quantile(scores, self.quantiles)
+        sizes = self._sizes(scores, thresholds)
+        if sum(map(self._most, sizes)) < num_left_out:
+            thresholds[1] = self._raise_threshold(scores, sizes[0],
+                                                  num_left_out)
+            sizes = self._sizes(scores, thresholds)
+        counts = self._counts(sizes, num_left_out)
+        # Half an image more: `prune` rounds down, also the rounding of this.
+        ratios = [(n + 0.5) / max(size, 1) for n, size in zip(counts, sizes)]
+        plan = prune(scores, thresholds, ratios, rng)
+        if sum(counts) < num_left_out:
+            plan = replace(
+                plan,
+                note=f'the budget needs a kept share of {share:.3f}, but at '
+                f'most {100 * self.max_ratio:g} % of the images below the '
+                'highest score can be left out: kept share '
+                f'{len(plan) / len(scores):.3f}. Run more iterations or '
+                'lower `full_iters`.')
+        return plan
+
+    def _kept_share(self, num_images: int) -> float:
+        """The share that covers the rest of the budget until annealing."""
+        if self.progress is None:
+            raise RuntimeError(
+                'Budget must know how far the training is: set its '
+                '`progress` before each plan, as InfoBatchHook does.')
+        slots_per_iter, slots_left, annealing_slots, covered = self.progress
+        # In slots, as many as if nothing were left out.
+        to_cover = (
+            self.full_iters * slots_per_iter - annealing_slots -
+            covered * num_images)
+        # This is right for the last plan too, of which annealing leaves a
+        # part only: it is as large as if the rest of it still came.
+        return 1. if to_cover <= slots_left else slots_left / to_cover
+
+    @staticmethod
+    def _sizes(scores: np.ndarray,
+               thresholds: Sequence[float]) -> Tuple[int, int]:
+        # As `prune` compares.
+        below = [np.count_nonzero(scores < float(t)) for t in thresholds]
+        return below[0], below[1] - below[0]
+
+    def _most(self, size: int) -> int:
+        """The most images that can be left out of a tier."""
+        return int(self.max_ratio * size)
+
+    def _counts(self, sizes: Tuple[int, int],
+                num_left_out: int) -> Tuple[int, int]:
+        """How many images to leave out of each tier.
+
+        With the ratio ``t`` of the upper tier, ``low * min(max_ratio, 1.5 *
+        t) + high * t`` images are left out. This is solved for ``t``, first
+        as if the lower tier weren't at its maximum.
+        """
+        low, high = sizes
+        num_low = round(1.5 * low * num_left_out / max(1.5 * low + high, 1))
+        # The upper tier takes what the lower one can't, and then the other
+        # way round.
+        num_low = min(num_low, self._most(low))
+        num_high = min(num_left_out - num_low, self._most(high))
+        return min(num_left_out - num_high, self._most(low)), num_high
+
+    def _raise_threshold(self, scores: np.ndarray, low: int,
+                         num_left_out: int) -> float:
+        """The lowest upper threshold from which on the budget is met.
+
+        At most the highest score: images that share it all stay.
+        """
+        rest = num_left_out - self._most(low)
+        high = math.ceil(rest / self.max_ratio)
+        high += self._most(high) < rest  # By the rounding of the division.
+        # All images up to this rank must lie below the threshold.
+        rank = min(low + high, len(scores)) - 1
+        score = np.partition(scores, rank)[rank]
+        above = scores[scores > score]
+        return float(above.min() if len(above) else score)
+
+    def __repr__(self) -> str:
+        return (f'Budget(full_iters={self.full_iters}, '
+                f'quantiles={self.quantiles}, max_ratio={self.max_ratio})')

@@ -1,12 +1,16 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from benchmark.budget import around, make_losses, simulate, two_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import (POLICIES, EpochPlan, MeanThreshold, QuantileTiers,
-                          Tier)
+from mmib.pruning import (POLICIES, Budget, EpochPlan, MeanThreshold, Progress,
+                          QuantileTiers, Tier)
 from mmib.registry import build_policy
 
 finite = st.floats(0, 1e6, width=32)
@@ -20,6 +24,31 @@ policies = st.one_of(
     st.builds(QuantileTiers, st.just((0.1, 0.5, 1.)),
               st.tuples(ratios, ratios, ratios)))
 rngs = st.integers(0, 2**32).map(np.random.default_rng)
+kept_shares = st.floats(0.01, 1.2)
+max_ratios = st.floats(0.01, 0.99)
+# Many ties, few of them, and what tiers of quantiles can't split.
+tied_scores = st.one_of(
+    scores_of_any_size,
+    st_numpy.arrays(
+        np.float32, st.integers(1, 300), elements=st.sampled_from([0.5, 1,
+                                                                   3])),
+    st.builds(lambda size, rng: rng.random(size).astype(np.float32),
+              st.integers(1, 300), rngs))
+
+
+def budget(kept_share, **kwargs):
+    """A policy that needs this kept share, for any number of images."""
+    policy = Budget(10_000, **kwargs)
+    policy.progress = Progress(
+        slots_per_iter=100,
+        slots_left=kept_share * 900_000,
+        annealing_slots=100_000,
+        covered=0)
+    return policy
+
+
+budgets = st.builds(lambda share, ratio: budget(share, max_ratio=ratio),
+                    kept_shares, max_ratios)
 
 
 def tiers_by_hand(policy, scores):
@@ -57,7 +86,7 @@ def test_every_tier_keeps_its_share_and_its_weight(policy, scores, rng):
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
 
 
-@given(policies, finite, st.integers(1, 60), rngs)
+@given(st.one_of(policies, budgets), finite, st.integers(1, 60), rngs)
 def test_ties_are_never_pruned(policy, score, size, rng):
     plan = policy(np.full(size, score, np.float32), rng)
     assert sorted(plan.indices) == list(range(size))
@@ -87,6 +116,8 @@ def test_ratio_0_keeps_everything(size, rng):
         MeanThreshold(0.37),
         QuantileTiers(),
         QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
+        budget(0.55),
+        budget(0.2, quantiles=(0.3, 0.6), max_ratio=0.7),
     ],
     ids=repr)
 def test_the_mean_weight_of_each_image_is_1(policy, size):
@@ -123,7 +154,7 @@ def test_flagship_keeps_52_5_percent():
     assert abs(len(plan) / 20210 - 0.525) < 1e-4
 
 
-@given(policies, scores_of_any_size, st.integers(0, 99))
+@given(st.one_of(policies, budgets), scores_of_any_size, st.integers(0, 99))
 @settings(max_examples=30)
 def test_plans_follow_from_the_generator_alone(policy, scores, seed):
     before = np.random.get_state()[1].copy()
@@ -134,7 +165,13 @@ def test_plans_follow_from_the_generator_alone(policy, scores, seed):
 
 
 @pytest.mark.parametrize(
-    'policy', [MeanThreshold(), QuantileTiers()], ids=repr)
+    'policy',
+    [MeanThreshold(),
+     QuantileTiers(),
+     budget(0.5),
+     budget(1),
+     budget(0.01)],
+    ids=repr)
 @pytest.mark.parametrize('scores', [[1, np.nan, 2], [np.nan] * 3])
 def test_scores_that_are_not_numbers_are_refused(policy, scores):
     with pytest.raises(ValueError, match='must be finite'):
@@ -155,6 +192,8 @@ def test_ratio_outside_0_and_1(ratio):
 def test_quantiles_that_do_not_increase(quantiles):
     with pytest.raises(ValueError, match='must increase.*custom_hooks'):
         QuantileTiers(quantiles)
+    with pytest.raises(ValueError, match='must increase.*custom_hooks'):
+        Budget(100, quantiles)
 
 
 @pytest.mark.parametrize('quantiles, ratios', [((0.2, 0.85), (0.5, )),
@@ -188,3 +227,252 @@ def test_a_plan_is_full_when_nothing_is_left_out():
     assert not EpochPlan(np.arange(8), np.ones(8, np.float32)).is_full
     weights = np.linspace(0.5, 1.5, 8, dtype=np.float32)
     assert not EpochPlan(np.arange(8), weights, tiers=(Tier(8, 8), )).is_full
+
+
+def test_a_note_stays_with_the_plan():
+    plan = replace(EpochPlan.full(np.arange(8)), note='Look.')
+    assert plan.is_full and plan[2:].note == 'Look.'
+    assert EpochPlan.full(np.arange(8)).note == ''
+
+
+def most_left_out(scores, max_ratio):
+    """A bound from all images below the highest score, in one tier."""
+    return math.floor(max_ratio * (scores < scores.max()).sum() + 1e-9)
+
+
+@given(tied_scores, kept_shares, max_ratios, rngs)
+@settings(max_examples=300)
+def test_budget_leaves_out_what_it_needs(scores, kept_share, max_ratio, rng):
+    policy = budget(kept_share, max_ratio=max_ratio)
+    plan = policy(scores, rng)
+    left_out = len(scores) - len(plan)
+    needed = max(0, (1 - kept_share) * len(scores))
+    bound = most_left_out(scores, max_ratio)
+    # Two tiers round to whole images twice.
+    assert bound - 1 <= left_out <= bound or left_out - needed < 1
+    assert left_out <= bound and left_out < needed + 1
+    if not plan.note:
+        assert left_out > needed - 1e-6 * len(scores)
+    # It says so when, and only when, it leaves out too little.
+    assert bool(plan.note) == (left_out < needed - 1e-6)
+    np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
+    assert (plan.weights <= 1 / (1 - max_ratio) * (1 + 1e-6)).all()
+
+
+@given(tied_scores, kept_shares, max_ratios, rngs)
+@settings(max_examples=300)
+def test_budget_tiers(scores, kept_share, max_ratio, rng):
+    plan = budget(kept_share, max_ratio=max_ratio)(scores, rng)
+    edges = np.quantile(scores, (0.2, 0.85))
+    low, high, rest = plan.tiers
+    assert rest.kept == rest.size and rest.size
+    assert low.size == (scores < np.float32(edges[0])).sum()
+    assert low.size + high.size == (scores < np.float32(plan.threshold)).sum()
+    out = [tier.size - tier.kept for tier in (low, high)]
+    assert all(n <= max_ratio * tier.size + 1e-6
+               for n, tier in zip(out, (low, high)))
+    # The shape of the ratios, to one image.
+    if high.size and out[1] < high.size * max_ratio - 1:
+        expected = min(1.5 * out[1] / high.size, max_ratio) * low.size
+        assert abs(out[0] - expected) <= 1 + 1.5 * low.size / high.size
+
+    # The threshold is that of the quantile where this suffices, and
+    # otherwise the lowest score that does.
+    needed = math.ceil((1 - kept_share) * len(scores) - 1e-6)
+
+    def most(threshold):
+        num_high = (scores < threshold).sum() - low.size
+        return int(max_ratio * low.size) + int(max_ratio * num_high)
+
+    if most(np.float32(edges[1])) >= needed:
+        assert plan.threshold == pytest.approx(edges[1])
+    else:
+        lowest = min((s for s in scores if most(s) >= needed),
+                     default=scores.max())
+        assert plan.threshold == lowest
+
+
+def test_budget_of_the_paper():
+    """What keeps 52.5 % has the ratios of QuantileTiers' defaults."""
+    scores = np.random.default_rng(0).lognormal(size=20210).astype(np.float32)
+    plan = budget(0.525)(scores, np.random.default_rng(0))
+    assert plan.tiers == ((4042, 1011), (13136, 6567), (3032, 3032))
+    assert not plan.note
+
+
+def test_budget_does_not_stop_at_ties():
+    """Most scores are equal, so the quantiles are the lowest score."""
+    scores = np.where(np.arange(1000) < 900, 0.1, 2).astype(np.float32)
+    assert QuantileTiers()(scores, np.random.default_rng(0)).is_full
+    plan = budget(0.55)(scores, np.random.default_rng(0))
+    assert len(plan) == 550 and plan.threshold == 2 and not plan.note
+    np.testing.assert_allclose(plan.weights[scores[plan.indices] < 1], 2)
+
+
+def test_budget_where_counts_round():
+    scores = np.arange(20, dtype=np.float32)
+    policy = budget(0.55, quantiles=(0.5, 0.57), max_ratio=0.99)
+    # The one image of the upper tier can't be left out: the lower one must.
+    plan = policy(scores, np.random.default_rng(0))
+    assert plan.tiers == ((10, 1), (1, 1), (9, 9)) and not plan.note
+    # 0.58 * 50 is a little less than 29: one more image must lie below.
+    scores = np.arange(60, dtype=np.float32)
+    policy = budget(31 / 60, quantiles=(0.001, 0.1), max_ratio=0.58)
+    plan = policy(scores, np.random.default_rng(0))
+    assert plan.tiers == ((1, 1), (51, 22), (8, 8)) and not plan.note
+
+
+def test_budget_that_cannot_be_met():
+    scores = np.repeat(np.array([0.1, 2], np.float32), 500)
+    plan = budget(0.41)(scores, np.random.default_rng(0))
+    assert len(plan) == 625 and plan.weights.max() == 4
+    assert plan.note == (
+        'the budget needs a kept share of 0.410, but at most 75 % of the '
+        'images below the highest score can be left out: kept share 0.625. '
+        'Run more iterations or lower `full_iters`.')
+    plan = budget(0.41)(np.ones(1000, np.float32), np.random.default_rng(0))
+    assert plan.is_full and 'kept share 1.000.' in plan.note
+
+
+@pytest.mark.parametrize(
+    'slots_left, covered, kept',
+    [
+        # 900 slots as stock, of them 100 in annealing: 7 virtual epochs.
+        (350, 1, 50),
+        (700, 1, 100),
+        (701, 1, 100),
+        # Half a virtual epoch: the plan is cut in its middle.
+        (30, 7.5, 60),
+        (49, 7.5, 98),
+        (50, 7.5, 100),
+        # Nothing is left to cover, or less than nothing.
+        (10, 8, 100),
+        (10, 9.5, 100),
+    ])
+def test_budget_counts_what_was_covered(slots_left, covered, kept):
+    policy = Budget(100)
+    policy.progress = Progress(9, slots_left, 100, covered)
+    scores = np.random.default_rng(0).random(100).astype(np.float32)
+    plan = policy(scores, np.random.default_rng(0))
+    assert len(plan) == kept and not plan.note
+    assert plan.is_full == (kept == 100)
+
+
+def test_budget_without_progress():
+    policy = Budget(80_000)
+    assert policy.progress is None
+    with pytest.raises(RuntimeError, match='set its `progress`'):
+        policy(np.arange(8, dtype=np.float32), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize('full_iters', [0, -1, 1.5, '80000', None, True])
+def test_full_iters_that_are_no_count(full_iters):
+    with pytest.raises(ValueError, match='positive integer.*custom_hooks'):
+        Budget(full_iters)
+
+
+@pytest.mark.parametrize('max_ratio', [0, 1, -0.1, 1.5, float('nan')])
+def test_max_ratio_outside_0_and_1(max_ratio):
+    with pytest.raises(ValueError, match=r'\(0, 1\).*custom_hooks'):
+        Budget(100, max_ratio=max_ratio)
+
+
+@pytest.mark.parametrize('quantiles', [(), (0.5, ), (0.1, 0.2, 0.3)])
+def test_budget_has_two_tiers(quantiles):
+    with pytest.raises(ValueError, match='each of two tiers.*custom_hooks'):
+        Budget(100, quantiles)
+
+
+def test_budget_is_built_from_its_config():
+    policy = build_policy(
+        dict(type='Budget', full_iters=80_000, max_ratio=0.6))
+    assert repr(policy) == ('Budget(full_iters=80000, quantiles=(0.2, 0.85), '
+                            'max_ratio=0.6)')
+    assert eval(repr(policy)).max_ratio == 0.6
+    with pytest.raises(TypeError, match='full_iters.*`custom_hooks`'):
+        build_policy(dict(type='Budget'))
+
+
+FLAGSHIP = dict(
+    num_images=20210,
+    slots_per_iter=16,
+    max_iters=48_000,
+    full_iters=80_000,
+    delta=0.85)
+
+
+def most_covered(kept, num_images, slots_per_iter, max_iters, full_iters,
+                 delta):
+    """Virtual epochs if each plan but the first keeps so many images."""
+    annealing_start = round(delta * max_iters) * slots_per_iter
+    annealing_slots = max_iters * slots_per_iter - annealing_start
+    return (1 + (annealing_start - num_images) / kept +
+            annealing_slots / num_images)
+
+
+@pytest.mark.parametrize('name', [
+    'uniform', 'log-normal', 'bimodal', 'two values, 90 % low',
+    'two values, 50 % low'
+])
+def test_budget_is_met_at_the_end_of_the_training(name):
+    losses = make_losses(name, FLAGSHIP['num_images'],
+                         np.random.default_rng(0))
+    run = simulate(Budget(FLAGSHIP['full_iters']), losses, **FLAGSHIP)
+    assert run.target == pytest.approx(63.3, abs=0.05)
+    assert run.covered == pytest.approx(run.target, rel=0.001)
+    weights = [plan.weights.max() for plan in run.plans]
+    assert max(weights) <= 4 + 1e-6
+
+
+@pytest.mark.parametrize('low_share, covered', [(0.5, 56.8), (0.2, 43.5),
+                                                (1, 38.0)])
+def test_budget_that_cannot_be_met_is_met_in_part(low_share, covered):
+    """Losses of two values that never change, so the bound is known."""
+    num_images = FLAGSHIP['num_images']
+    losses = two_values(
+        low_share, num_images, np.random.default_rng(0), redrawn=0)
+    run = simulate(Budget(FLAGSHIP['full_iters']), losses, **FLAGSHIP)
+    num_low = round(low_share * num_images) if low_share < 1 else 0
+    bound = most_covered(num_images - int(0.75 * num_low), **FLAGSHIP)
+    assert bound == pytest.approx(covered, abs=0.1)
+    assert run.covered == pytest.approx(bound, rel=1e-6)
+    assert all(plan.note for plan in run.plans)
+
+
+@given(
+    num_images=st.integers(100, 400),
+    slots_per_iter=st.integers(1, 16),
+    passes=st.floats(6, 20),
+    ratio=st.floats(0.4, 0.9),
+    delta=st.floats(0.5, 0.875),
+    low_share=st.one_of(st.none(), st.floats(0.1, 0.95)),
+    seed=st.integers(0, 99))
+@settings(max_examples=150, deadline=None)
+def test_budget_of_any_training(num_images, slots_per_iter, passes, ratio,
+                                delta, low_share, seed):
+    max_iters = math.ceil(passes * num_images / slots_per_iter)
+    args = dict(
+        num_images=num_images,
+        slots_per_iter=slots_per_iter,
+        max_iters=max_iters,
+        full_iters=round(max_iters / ratio),
+        delta=delta)
+    rng = np.random.default_rng(seed)
+    if low_share is None:
+        losses = around(rng.lognormal(size=num_images))
+        num_low = num_images - 1
+    else:
+        losses = two_values(low_share, num_images, rng, redrawn=0)
+        num_low = round(low_share * num_images)
+    run = simulate(Budget(args['full_iters']), losses, **args, seed=seed)
+
+    # Two tiers round to whole images twice.
+    fewest = num_images - 0.75 * num_low
+    lowest, highest = (
+        most_covered(kept, **args) for kept in (fewest + 2, fewest))
+    assert run.covered >= 0.99 * min(lowest, run.target)
+    assert run.covered <= min(highest + 1e-6, 1.01 * run.target)
+    if lowest >= run.target:
+        assert not any(plan.note for plan in run.plans)
+    if highest < run.target:
+        assert all(plan.note for plan in run.plans)

@@ -19,11 +19,27 @@ def run(script, *args):
     return result.stdout
 
 
+def rows_of(output):
+    """The cells of a printed table, without its head. The stack may have
+    printed before it."""
+    lines = [line for line in output.splitlines() if line.startswith('|')]
+    return [line.split('|')[1:-1] for line in lines[2:]]
+
+
 def test_plan():
-    rows = run('plan.py', '--sizes', '1000', '2000', '--seconds', '0')
-    rows = [line.split('|')[1:-1] for line in rows.splitlines()[2:]]
+    rows = rows_of(run('plan.py', '--sizes', '1000', '2000', '--seconds', '0'))
     assert [row[0].strip() for row in rows] == ['1000'] * 3 + ['2000'] * 3
     assert all(float(cell) > 0 for row in rows for cell in row[2:])
+
+
+def test_budget():
+    rows = rows_of(
+        run('budget.py', '--images', '300', '--slots-per-iter', '4',
+            '--max-iters', '1200', '--full-iters', '2000'))
+    assert len(rows) == 21
+    assert [row[1].strip() for row in rows[:3]
+            ] == ['Budget', 'QuantileTiers', 'MeanThreshold']
+    assert {float(row[3]) for row in rows} == {26.67}
 
 
 def test_step(tmp_path):

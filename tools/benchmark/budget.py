@@ -1,0 +1,187 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Simulate which virtual epochs the policies cover, for losses of many shapes.
+
+The losses are made up, and no network is trained: only the plans are drawn,
+as in a training.
+"""
+import argparse
+from typing import Callable, List, NamedTuple
+
+import numpy as np
+
+from mmib.pruning import (Budget, EpochPlan, MeanThreshold, Progress,
+                          QuantileTiers)
+
+
+class Simulation(NamedTuple):
+    """What a simulated training did.
+
+    Args:
+        target (float): Virtual epochs of stock training to cover.
+        covered (float): Virtual epochs that it covered.
+        plans (list[EpochPlan]): Plans of the policy, before annealing cut
+            the last one.
+    """
+
+    target: float
+    covered: float
+    plans: List[EpochPlan]
+
+
+def around(values: np.ndarray, noise: float = 0.3) -> Callable:
+    """Losses that fall to a fifth, with noise anew at each visit.
+
+    Args:
+        values (np.ndarray): Loss of each image at the start.
+        noise (float): Standard deviation of the loss's logarithm.
+    """
+
+    def losses(indices, done, rng):
+        decay = 0.2**done
+        return values[indices] * decay * rng.lognormal(0, noise, len(indices))
+
+    return losses
+
+
+def two_values(low_share: float,
+               num_images: int,
+               rng: np.random.Generator,
+               redrawn: float = 0.1) -> Callable:
+    """Losses that are either low or high.
+
+    Args:
+        low_share (float): Share of the images with the low value.
+        num_images (int): Images in the data set.
+        rng (np.random.Generator): Source of the first values.
+        redrawn (float): Probability that a visit draws the value anew.
+    """
+    # An exact share at the start, so that bounds can be computed from it.
+    is_low = rng.permutation(num_images) < round(low_share * num_images)
+
+    def losses(indices, done, rng):
+        anew = indices[rng.random(len(indices)) < redrawn]
+        is_low[anew] = rng.random(len(anew)) < low_share
+        return np.where(is_low[indices], 0.1, 2.)
+
+    return losses
+
+
+def make_losses(name: str, num_images: int,
+                rng: np.random.Generator) -> Callable:
+    """Losses of one shape.
+
+    Args:
+        name (str): One of ``DISTRIBUTIONS``.
+        num_images (int): Images in the data set.
+        rng (np.random.Generator): Source of the loss of each image.
+
+    Returns:
+        Callable: ``losses(indices, done, rng)`` of images that are visited
+        when the fraction ``done`` of the training is over.
+    """
+    if name == 'uniform':
+        return around(rng.random(num_images))
+    if name == 'log-normal':
+        return around(rng.lognormal(size=num_images))
+    if name == 'bimodal':
+        hard = rng.random(num_images) < 0.3
+        return around(np.where(hard, 2., 0.1), noise=0.5)
+    if name == 'two values, 90 % low':
+        return two_values(0.9, num_images, rng)
+    if name == 'two values, 50 % low':
+        return two_values(0.5, num_images, rng)
+    if name == 'two values, 50 % low for good':
+        return two_values(0.5, num_images, rng, redrawn=0)
+    if name == 'all equal':
+        return two_values(1, num_images, rng)
+    raise ValueError(f'{name} is none of {DISTRIBUTIONS}')
+
+
+DISTRIBUTIONS = ('uniform', 'log-normal', 'bimodal', 'two values, 90 % low',
+                 'two values, 50 % low', 'two values, 50 % low for good',
+                 'all equal')
+
+
+def simulate(policy: Callable,
+             losses: Callable,
+             num_images: int,
+             slots_per_iter: int,
+             max_iters: int,
+             full_iters: int,
+             delta: float,
+             seed: int = 0) -> Simulation:
+    """Chain the plans of a training as sampler and hook do.
+
+    The first pass is full. Each plan begins at the slot where the one before
+    it ends, with the scores of all visits until then, and annealing cuts the
+    last one.
+
+    Args:
+        policy (Callable): The policy.
+        losses (Callable): ``losses(indices, done, rng)``, the losses of
+            visited images.
+        num_images (int): Images in the data set.
+        slots_per_iter (int): Batch size times ranks.
+        max_iters (int): Iterations of the training.
+        full_iters (int): Iterations of stock training it is to stand for.
+        delta (float): Fraction of the iterations before annealing.
+        seed (int): Seed of the plans and the visits. Defaults to 0.
+
+    Returns:
+        Simulation: What it covered.
+    """
+    rng = np.random.default_rng(seed)
+    annealing_start = round(delta * max_iters) * slots_per_iter
+    end = max_iters * slots_per_iter
+    scores = np.ones(num_images, np.float32)
+    plan = EpochPlan.full(rng.permutation(num_images))
+    plans, position, covered = [], 0, 0.
+    while True:
+        # Annealing cuts what was pruned; full passes go on in it.
+        plan_end = position + len(plan)
+        until = end if plan.is_full else annealing_start
+        issued = plan.indices[:until - position]
+        scores[issued] = losses(issued, position / end, rng)
+        covered += len(issued) / len(plan)
+        position += len(issued)
+        if plan_end >= annealing_start:
+            break
+        if isinstance(policy, Budget):
+            policy.progress = Progress(slots_per_iter,
+                                       annealing_start - position,
+                                       end - annealing_start, covered)
+        plan = policy(scores, rng)
+        plans.append(plan)
+    covered += (end - position) / num_images
+    return Simulation(full_iters * slots_per_iter / num_images, covered, plans)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    # The defaults are those of the flagship on ADE20K.
+    parser.add_argument('--images', type=int, default=20_210)
+    parser.add_argument('--slots-per-iter', type=int, default=16)
+    parser.add_argument('--max-iters', type=int, default=48_000)
+    parser.add_argument('--full-iters', type=int, default=80_000)
+    parser.add_argument('--delta', type=float, default=0.85)
+    args = parser.parse_args()
+
+    print('| losses | policy | virtual epochs | target | error | '
+          'mean kept share | largest weight |\n|---|---|---|---|---|---|---|')
+    for name in DISTRIBUTIONS:
+        for policy in (Budget(args.full_iters), QuantileTiers(),
+                       MeanThreshold()):
+            losses = make_losses(name, args.images, np.random.default_rng(0))
+            run = simulate(policy, losses, args.images, args.slots_per_iter,
+                           args.max_iters, args.full_iters, args.delta)
+            kept_share = np.mean([len(p) for p in run.plans]) / args.images
+            weight = max(p.weights.max() for p in run.plans)
+            print(
+                f'| {name} | {type(policy).__name__} | {run.covered:.2f} | '
+                f'{run.target:.2f} | {run.covered / run.target - 1:+.1%} | '
+                f'{kept_share:.3f} | {weight:.2f} |',
+                flush=True)
+
+
+if __name__ == '__main__':
+    main()
