@@ -75,20 +75,25 @@ def check_loader(loader: DataLoader) -> None:
 
 def check_length(max_iters: int, slots_per_iter: int,
                  num_samples: int) -> None:
-    """Check that the training sees every image at least once.
+    """Check that the training is two passes over the data or more.
+
+    Nothing can be left out in the first one, and those who leave out images
+    of the second one never see them again.
 
     Args:
         max_iters (int): Iterations of the training.
         slots_per_iter (int): Images in an iteration, of all ranks.
-        num_samples (int): Images in the data set.
+        num_samples (int): Images in a full pass.
 
     Raises:
-        ValueError: If the first pass doesn't end.
+        ValueError: If it is less.
     """
-    if max_iters * slots_per_iter < num_samples:
+    passes = max_iters * slots_per_iter / num_samples
+    if passes < 2:
         raise ValueError(
             f'`train_cfg.max_iters = {max_iters}` with {slots_per_iter} '
-            f'images in an iteration is less than one pass over {num_samples} '
-            'images, and nothing can be left out before it ends: train for '
-            f'at least {-(-num_samples // slots_per_iter)} iterations, or '
-            'remove InfoBatchHook and InfoBatchSampler.')
+            f'images in an iteration is {passes:.2f} passes over '
+            f'{num_samples} images. InfoBatch needs two, as nothing can be '
+            'left out of the first one: train for at least '
+            f'{-(-2 * num_samples // slots_per_iter)} iterations, or remove '
+            'InfoBatchHook and InfoBatchSampler.')

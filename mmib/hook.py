@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Connects sampler, losses, scores and logs to the Runner."""
 from collections import deque
-from typing import Callable, Deque, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Deque, NamedTuple, Optional, Sequence, Set, Union
 
 import numpy as np
 from mmengine.dist import get_world_size
@@ -9,10 +9,12 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import Tensor
 
 from .checks import check_hooks, check_length, check_loader, check_loop
+from .datasets import image_numbers, image_path, one_pass
 from .heads import wrap_losses
-from .pruning import EpochPlan, ScoreTable, Tier
+from .pruning import EpochPlan, Progress, ScoreTable, Tier
 from .pruning.scores import to_device
 from .registry import build_policy
 
@@ -22,19 +24,28 @@ class VirtualEpoch(NamedTuple):
 
     Args:
         start (int): Number of its first slot in the stream of all ranks.
+        covered (float): Virtual epochs before it.
         size (int): Its slots, before annealing cut it short.
         threshold (float): Score from which on every image was kept.
         tiers (Sequence[Tier]): Its tiers, by increasing score.
         mean_score (float): Mean of all scores when it was drawn.
         non_finite (int): Losses until then that weren't finite.
+        note (str): What the policy says of it.
     """
 
     start: int
+    covered: float
     size: int
     threshold: float
     tiers: Sequence[Tier]
     mean_score: float
     non_finite: int
+    note: str
+
+    def covered_until(self, position: int) -> float:
+        """Virtual epochs before a slot of it or its end. If annealing cuts
+        it short, it counts with the part that was issued."""
+        return self.covered + (position - self.start) / self.size
 
 
 @HOOKS.register_module()
@@ -94,12 +105,15 @@ class InfoBatchHook(Hook):
         check_hooks(runner, self)
         check_loader(runner.train_dataloader)
         self.sampler = runner.train_dataloader.sampler
+        self.dataset = runner.train_dataloader.dataset
         self.batch_size = runner.train_dataloader.batch_size
         self.slots_per_iter = self.batch_size * get_world_size()
         self.num_samples = len(self.sampler)
         check_length(runner.max_iters, self.slots_per_iter, self.num_samples)
         self.annealing_iter = round(self.delta * runner.max_iters)
         self.annealing_start = self.annealing_iter * self.slots_per_iter
+        self.annealing_slots = (
+            runner.max_iters * self.slots_per_iter - self.annealing_start)
         if self.annealing_start <= self.num_samples:
             runner.logger.warning(
                 'InfoBatch leaves nothing out: annealing begins at iteration '
@@ -112,13 +126,19 @@ class InfoBatchHook(Hook):
             model = model.module
         self.losses = wrap_losses(model)
         self.device = next(model.parameters()).device
-        self.scores = ScoreTable(self.num_samples, self.device)
+        # Number of the image of each index, where some repeat.
+        self.images: Optional[np.ndarray] = image_numbers(
+            one_pass(self.dataset))
+        num_images = int(self.images.max()) + 1
+        if num_images == self.num_samples:
+            self.images = None
+        self.scores = ScoreTable(num_images, self.device)
+        self._not_delivered: Set[int] = set()
 
         # The virtual epoch in training, and those drawn ahead of it.
         self.epoch: Optional[VirtualEpoch] = None
         self._next_epochs: Deque[VirtualEpoch] = deque()
         self._num_epochs = 0
-        self._covered_before = 0.
         self._mean_score = 1.
         self._non_finite = self._non_finite_logged = 0
         self.sampler.connect(self.draw_plan)
@@ -137,27 +157,37 @@ class InfoBatchHook(Hook):
         Returns:
             EpochPlan, optional: The plan, or None for a full pass.
         """
-        plan = None
+        last = self._next_epochs[-1] if self._next_epochs else self.epoch
+        covered = last.covered_until(start) if last else 0.
+        plan, note = None, ''
         if not self.scores.empty and start < self.annealing_start:
             self.scores.merge()
             scores = self.scores.numpy()
+            if self.images is not None:
+                scores = scores[self.images]
             self._mean_score = float(scores.mean())
             self._non_finite = self.scores.num_non_finite()
+            if hasattr(self.policy, 'progress'):
+                self.policy.progress = Progress(
+                    slots_per_iter=self.slots_per_iter,
+                    slots_left=self.annealing_start - start,
+                    annealing_slots=self.annealing_slots,
+                    covered=covered)
             plan = self.policy(scores, rng)
+            note = plan.note
             if len(plan) == 0:
                 raise ValueError(
                     f'The policy {self.policy!r} left out every image: '
                     'change it at InfoBatchHook in `custom_hooks`.')
         if plan is None or plan.is_full:
             tiers = (Tier(self.num_samples, self.num_samples), )
-            epoch = VirtualEpoch(start, self.num_samples, 0., tiers,
-                                 self._mean_score, self._non_finite)
-            plan = None
+            size, threshold, plan = self.num_samples, 0., None
         else:
-            epoch = VirtualEpoch(start, len(plan), plan.threshold, plan.tiers,
-                                 self._mean_score, self._non_finite)
+            size, threshold, tiers = len(plan), plan.threshold, plan.tiers
             plan = plan[:self.annealing_start - start]
-        self._next_epochs.append(epoch)
+        self._next_epochs.append(
+            VirtualEpoch(start, covered, size, threshold, tiers,
+                         self._mean_score, self._non_finite, note))
         return plan
 
     def before_train_iter(self,
@@ -217,7 +247,7 @@ class InfoBatchHook(Hook):
                 'No head called its `loss_decode` in this iteration, so '
                 'InfoBatch has no scores: check the `loss` method of '
                 '`model`, or train without InfoBatchHook.')
-        self.scores.record(self._indices, sum(scores), runner.iter)
+        self._record(runner, data_batch, sum(scores))
         for loss in self.losses:
             loss.weights = loss.scores = None
 
@@ -229,8 +259,8 @@ class InfoBatchHook(Hook):
         """
         self._log_non_finite(runner, self.scores.num_non_finite())
         position = self.sampler.position
-        covered = self._covered_epochs(position)
-        saved = self._saved_iters(position)
+        covered = self.epoch.covered_until(position)
+        saved = self._saved_iters(self.epoch, position)
         self._add_scalars(runner, {'infobatch/saved_iters': saved})
         runner.logger.info(
             f'InfoBatch: {runner.iter} iterations ran {covered:.2f} virtual '
@@ -238,13 +268,43 @@ class InfoBatchHook(Hook):
             f' iterations; {covered * self.num_samples - position:.0f} of '
             f'{covered * self.num_samples:.0f} images were left out.')
 
+    def _record(self, runner: Runner, data_batch: dict,
+                scores: Tensor) -> None:
+        """Write the scores of the images that were asked for.
+
+        Where an image can't be loaded the data set delivers another one.
+        The image that was asked for then keeps the score it had.
+        """
+        delivered = np.ones(len(self._indices), bool)
+        for slot, sample in enumerate(data_batch.get('data_samples', ())):
+            path = getattr(sample, 'img_path', None)
+            index = int(self._indices[slot])
+            if path is None or path == image_path(self.dataset, index):
+                continue
+            delivered[slot] = False
+            if index not in self._not_delivered:
+                self._not_delivered.add(index)
+                runner.logger.warning(
+                    'InfoBatch: the data set delivered another image than '
+                    f'{image_path(self.dataset, index)}, which keeps its '
+                    'score. Check whether this file can be read.')
+        indices = self._indices
+        if not delivered.all():
+            indices = indices[delivered]
+            scores = scores[to_device(np.flatnonzero(delivered), self.device)]
+        if self.images is not None:
+            indices = self.images[indices]
+        self.scores.record(indices, scores, runner.iter)
+
     def _enter(self, runner: Runner, epoch: VirtualEpoch) -> None:
         """Log the virtual epoch that begins with this batch."""
-        self._covered_before = self._covered_epochs(epoch.start)
+        noted = self.epoch is not None and self.epoch.note
+        if epoch.note and not noted:
+            runner.logger.warning(f'InfoBatch: {epoch.note}')
         self._num_epochs += 1
         self.epoch = epoch
         kept_share = epoch.size / self.num_samples
-        saved = self._saved_iters(epoch.start)
+        saved = self._saved_iters(epoch, epoch.start)
         self._add_scalars(
             runner, {
                 'infobatch/kept_share': kept_share,
@@ -277,16 +337,8 @@ class InfoBatchHook(Hook):
             runner.message_hub.update_scalar(name, value)
         runner.visualizer.add_scalars(scalars, step=runner.iter)
 
-    def _covered_epochs(self, position: int) -> float:
-        """Virtual epochs before a slot of the open one or its end. A plan
-        that annealing cuts short counts with the part that was issued."""
-        if self.epoch is None:
-            return 0.
-        return (self._covered_before +
-                (position - self.epoch.start) / self.epoch.size)
-
-    def _saved_iters(self, position: int) -> float:
+    def _saved_iters(self, epoch: VirtualEpoch, position: int) -> float:
         """Iterations that stock training needs more for the same virtual
         epochs."""
-        full = self._covered_epochs(position) * self.num_samples
+        full = epoch.covered_until(position) * self.num_samples
         return (full - position) / self.slots_per_iter

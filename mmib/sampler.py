@@ -9,6 +9,7 @@ from mmengine.logging import MessageHub
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
+from .datasets import one_pass
 from .pruning import EpochPlan
 
 Planner = Callable[[int, np.random.Generator], Optional[EpochPlan]]
@@ -27,6 +28,8 @@ class InfoBatchSampler(Sampler):
     hook together with the batch they became. This works because a data loader
     returns batches in the order in which it asked for them, with any number
     of workers.
+
+    A ``RepeatDataset`` is one pass over the data set that it repeats.
 
     Only one iterator may read it in a training: a second one would take slots
     away from the training loop.
@@ -55,7 +58,7 @@ class InfoBatchSampler(Sampler):
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
-        self.size = len(dataset)
+        self.size = len(one_pass(dataset))
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self._planner: Optional[Planner] = None
@@ -86,7 +89,7 @@ class InfoBatchSampler(Sampler):
             yield int(index)
 
     def __len__(self) -> int:
-        """Images in the data set."""
+        """Slots of a full pass."""
         return self.size
 
     def set_epoch(self, epoch: int) -> None:

@@ -60,8 +60,9 @@ BAD_CONFIGS = {
     'counts': (with_hook(policy=dict(type='QuantileTiers', ratios=(0.5, ))),
                ValueError, 'one entry for each tier'),
     'too short': ({
-        'train_cfg.max_iters': 3
-    }, ValueError, r'`train_cfg.max_iters = 3`.*at least 4 iterations'),
+        'train_cfg.max_iters': 7
+    }, ValueError, r'`train_cfg.max_iters = 7`.*1.91 passes over 11 .*'
+                  'at least 8 iterations'),
     'head': ({
         'model.decode_head': small_head(dict(type='KLDivLoss'))
     }, ValueError, 'a loss per image.* none for KLDivLoss'),

@@ -504,6 +504,50 @@ def test_a_warning_when_annealing_begins_too_early(tmp_path, caplog):
     assert any('leaves nothing out' in r.message for r in caplog.records)
 
 
+def test_budget_is_met(tmp_path, caplog):
+    """120 iterations cover the virtual epochs of 200, with real losses."""
+    runner = small_runner(
+        tmp_path, **{
+            'train_dataloader.dataset.size':
+            40,
+            'train_dataloader.num_workers':
+            2,
+            'train_cfg.max_iters':
+            120,
+            'custom_hooks': [
+                dict(
+                    type='InfoBatchHook',
+                    policy=dict(type='Budget', full_iters=200))
+            ]
+        })
+    listen(runner, caplog)
+    last = train(runner).epochs[-1]
+    assert last.covered_until(120 * 3) == pytest.approx(200 * 3 / 40, rel=0.01)
+    assert not any('the budget' in r.message for r in caplog.records)
+    assert 'training needs 200 iterations' in caplog.records[-1].message
+
+
+def test_budget_that_cannot_be_met(tmp_path, caplog):
+    runner = small_runner(
+        tmp_path, **{
+            'train_cfg.max_iters':
+            40,
+            'custom_hooks': [
+                dict(
+                    type='InfoBatchHook',
+                    policy=dict(type='Budget', full_iters=4000))
+            ]
+        })
+    listen(runner, caplog)
+    epochs = train(runner).epochs
+    noted = [epoch for epoch in epochs if epoch.note]
+    assert len(noted) == sum(epoch.size < 11 for epoch in epochs) > 2
+    # As much as may be left out: 75 % of two tiers of ten, rounded down.
+    assert {epoch.size for epoch in noted} <= {4, 5}
+    warnings = [r for r in caplog.records if 'the budget' in r.message]
+    assert len(warnings) == 1 and warnings[0].levelname == 'WARNING'
+
+
 def test_policy_object_and_defaults():
     hook = HOOKS.build(dict(type='InfoBatchHook'))
     assert isinstance(hook.policy, MeanThreshold) and hook.delta == 0.85

@@ -1,0 +1,231 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import numpy as np
+import pytest
+from mmcv.transforms import BaseTransform
+from mmengine.dataset import BaseDataset, InfiniteSampler
+from mmengine.hooks import Hook
+from mmengine.registry import DefaultScope
+from mmseg.registry import DATASETS, TRANSFORMS
+
+from mmib import InfoBatchHook, InfoBatchSampler
+from mmib.datasets import image_numbers, image_path, one_pass
+from mmib.pruning import ScoreTable
+from tests.utils import small_runner
+
+
+@TRANSFORMS.register_module()
+class DrawImage(BaseTransform):
+    """Every pixel has the number in the path. Some paths can't be read."""
+
+    def transform(self, results):
+        if 'broken' in results['img_path']:
+            return None
+        value = float(results['img_path'].split('/')[1])
+        size = (8, 8)
+        return dict(
+            results,
+            img=np.full((*size, 3), value, np.float32),
+            gt_seg_map=np.full(size,
+                               int(value) % 2, np.uint8),
+            seg_fields=['gt_seg_map'],
+            img_shape=size,
+            ori_shape=size)
+
+
+@DATASETS.register_module()
+class PathDataset(BaseDataset):
+    """Images that have a path and a category.
+
+    Args:
+        name (str): Folder of the images.
+        size (int): Number of images.
+        broken (Sequence[int]): Images that can't be read.
+    """
+
+    METAINFO = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
+
+    def __init__(self, name, size, broken=(), **kwargs):
+        self.paths = [
+            f'{name}{"broken" if i in broken else ""}/{i}' for i in range(size)
+        ]
+        super().__init__(**kwargs)
+
+    def load_data_list(self):
+        return [dict(img_path=path) for path in self.paths]
+
+    def get_cat_ids(self, idx):
+        # One image in five has the rare category.
+        return [int(idx % 5 == 0)]
+
+
+PACK = [dict(type='PackSegInputs')]
+DRAW = [dict(type='DrawImage')]
+
+
+def path_dataset(name='a', size=7, pipeline=DRAW + PACK, **kwargs):
+    return dict(
+        type='PathDataset', name=name, size=size, pipeline=pipeline, **kwargs)
+
+
+def wrapper(type, dataset, **kwargs):
+    return dict(type=type, dataset=dataset, **kwargs)
+
+
+def concat(*datasets, pipeline=DRAW + PACK):
+    return dict(
+        type='ConcatDataset',
+        datasets=list(datasets or [path_dataset('a', 7),
+                                   path_dataset('b', 4)]))
+
+
+RARE = wrapper('ClassBalancedDataset', path_dataset(), oversample_thr=0.5)
+MOSAIC = wrapper(
+    'MultiImageMixDataset',
+    concat(
+        path_dataset('a', 7, pipeline=DRAW),
+        path_dataset('b', 4, pipeline=DRAW)),
+    pipeline=[dict(type='RandomMosaic', prob=1., img_scale=(8, 8)), *PACK])
+# Name: config, distinct images, slots of a full pass.
+DATASETS_TO_WRAP = {
+    'plain': (path_dataset(), 7, 7),
+    'concat': (concat(), 11, 11),
+    'repeat': (wrapper('RepeatDataset', path_dataset(), times=5), 7, 7),
+    'repeat of concat': (wrapper('RepeatDataset', concat(), times=3), 11, 11),
+    'concat of repeat': (concat(
+        wrapper('RepeatDataset', path_dataset('a', 7), times=2),
+        path_dataset('b', 4)), 11, 18),
+    'class balanced': (RARE, 7, 9),
+    'repeat of class balanced': (wrapper('RepeatDataset', RARE,
+                                         times=2), 7, 9),
+    'mosaic': (MOSAIC, 11, 11),
+    'mosaic of repeat': (dict(
+        MOSAIC, dataset=wrapper('RepeatDataset', MOSAIC['dataset'],
+                                times=2)), 11, 11),
+}
+
+
+def build(cfg):
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        return DATASETS.build(cfg)
+
+
+@pytest.mark.parametrize('name', DATASETS_TO_WRAP)
+def test_image_numbers(name):
+    """Two indices have one number when, and only when, they have one path."""
+    cfg, num_images, num_slots = DATASETS_TO_WRAP[name]
+    dataset = build(cfg)
+    distinct = one_pass(dataset)
+    numbers = image_numbers(distinct)
+    assert len(distinct) == len(numbers) == num_slots
+    assert sorted(set(numbers)) == list(range(num_images))
+    # The indices of one pass are valid for the data set of the loader.
+    paths = [image_path(dataset, i) for i in range(num_slots)]
+    assert len(set(paths)) == num_images
+    assert len(set(zip(paths, numbers))) == num_images
+
+
+@pytest.mark.parametrize('name', DATASETS_TO_WRAP)
+def test_full_passes_are_those_of_stock_on_one_pass(name):
+    dataset = build(DATASETS_TO_WRAP[name][0])
+    ours = iter(InfoBatchSampler(dataset, seed=3))
+    stock = iter(InfiniteSampler(one_pass(dataset), seed=3))
+    for _ in range(50):
+        assert next(ours) == next(stock)
+
+
+class PathSpy(Hook):
+    """Keeps the paths of each batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.batches.append([s.img_path for s in data_batch['data_samples']])
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train on a data set. Returns the hook, the paths of each batch, and the
+    images and scores that were recorded in each iteration."""
+    records = {}
+
+    def spy(table, numbers, scores, iteration):
+        records[iteration] = (numbers.tolist(), scores.tolist())
+        record(table, numbers, scores, iteration)
+
+    record = ScoreTable.record
+    monkeypatch.setattr(ScoreTable, 'record', spy)
+
+    def train(dataset, **changes):
+        runner = small_runner(
+            tmp_path, **{
+                'train_dataloader.dataset': dict(dataset, _delete_=True),
+                'train_cfg.max_iters': 40,
+                **changes
+            })
+        paths = PathSpy()
+        runner.register_hook(paths, priority='VERY_HIGH')
+        runner.train()
+        hook = next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+        runner.train_loop.dataloader_iterator = None
+        return hook, paths.batches, records
+
+    return train
+
+
+@pytest.mark.parametrize('name, num_workers',
+                         [(name, 0) for name in DATASETS_TO_WRAP] +
+                         [('concat of repeat', 2)])
+def test_scores_belong_to_images(train, name, num_workers):
+    cfg, num_images, num_slots = DATASETS_TO_WRAP[name]
+    hook, batches, records = train(
+        cfg, **{'train_dataloader.num_workers': num_workers})
+    dataset = hook.dataset
+    number_of_path = {
+        image_path(dataset, i): number
+        for i, number in enumerate(image_numbers(one_pass(dataset)))
+    }
+    last_score = {}
+    for iteration, (numbers, scores) in records.items():
+        paths = batches[iteration]
+        assert numbers == [number_of_path[path] for path in paths]
+        last_score.update(zip(numbers, scores))
+    assert len(records) == hook.annealing_iter < len(batches)
+    # One score for each image, whatever repeats it.
+    table = hook.scores.numpy()
+    assert len(table) == num_images == len(last_score)
+    assert {i: table[i] for i in last_score} == pytest.approx(last_score)
+    assert hook.num_samples == num_slots
+
+
+def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):
+    """It is trained as the data set that is repeated."""
+    name = 'repeat of concat'
+    _, repeated, _ = train(DATASETS_TO_WRAP[name][0])
+    _, plain, _ = train(concat())
+    assert repeated == plain
+    assert len(set(sum(repeated, [])[:11])) == 11
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_an_image_that_cannot_be_read(train, tmp_path, num_workers):
+    """Another one is delivered, and its loss isn't the score of the first."""
+    hook, batches, records = train(
+        path_dataset(size=7, broken=(2, 5)), **{
+            'train_dataloader.num_workers': num_workers,
+            'train_cfg.max_iters': 40
+        })
+    assert not any('broken' in path for path in sum(batches, []))
+    for iteration, (numbers, scores) in records.items():
+        assert not {2, 5} & set(numbers)
+        assert len(numbers) == len(scores)
+        for number in numbers:
+            assert f'a/{number}' in batches[iteration]
+    table = hook.scores.numpy()
+    assert table[2] == table[5] == 1
+    assert (table[[0, 1, 3, 4, 6]] != 1).all()
+    # Some batches had a substitute, and others none.
+    assert {len(numbers) for numbers, _ in records.values()} >= {2, 3}
+    log = next(tmp_path.glob('*/*.log')).read_text()
+    for i in (2, 5):
+        assert log.count(f'another image than abroken/{i},') == 1
