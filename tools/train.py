@@ -1,14 +1,103 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Train a segmentor: MMSegmentation's own ``tools/train.py`` with mmib's
-parts registered, so with the same arguments."""
+"""Train a segmentor: MMSegmentation's own tools/train.py with mmib's parts
+registered, so with the same arguments and one more. CONFIG may also be a name
+such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
+
+  --infobatch    Convert CONFIG, of stock training, to InfoBatch first, with
+                 the defaults of `mmib.convert`: 60 % of the iterations.
+                 --cfg-options change the converted config, as if it were a
+                 file: train_cfg.max_iters=48000 is final, and where CONFIG
+                 has no custom_hooks, InfoBatchHook is custom_hooks.0. Without
+                 --work-dir the folder has the name of the converted config.
+"""
+import argparse
 import os.path as osp
 import runpy
+import sys
+from typing import Optional
 
-import mmib  # noqa: F401
+# First, as it says what to install where there is no stack.
+import mmib
+
+# isort: split
+import mmseg
+import torch.distributed as dist
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.runner import Runner
+from torch import nn
+
+from mmib.schedule import converted_name
+from mmib.zoo import allow_scoped_bases, resolve_config
+
+TRAIN = osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py')
+
+
+def read_config_with_mmib(infobatch: bool) -> None:
+    """Let the next config that is read be one of MMSegmentation's by name,
+    and converted.
+
+    Args:
+        infobatch (bool): Whether to convert it.
+    """
+    stock = Config.fromfile
+
+    def fromfile(path: str, *args, **kwargs) -> Config:
+        # What is read after the config of the training is as it was.
+        Config.fromfile = staticmethod(stock)
+        path = resolve_config(path)
+        cfg = stock(path, *args, **kwargs)
+        if not infobatch:
+            return cfg
+        converted = mmib.convert(cfg)
+        if converted.get('work_dir') is None:
+            # The folder of CONFIG's name is that of the stock training.
+            converted.work_dir = osp.join('./work_dirs',
+                                          converted_name(path, cfg, converted))
+        return converted
+
+    Config.fromfile = staticmethod(fromfile)
+
+
+def distribute_on_cpu() -> None:
+    """Let processes without a GPU train together.
+
+    MMEngine's launcher gives each a CUDA device, which builds of torch for
+    CPU can't, and its wrapper names a device, which
+    ``DistributedDataParallel`` refuses for models on the CPU. So the process
+    group is there before the Runner, which then makes none, and the wrapper
+    has no device. Its other arguments are those of the Runner.
+    """
+    dist.init_process_group('gloo')
+    stock = Runner.wrap_model
+
+    def wrap_model(self, model_wrapper_cfg: Optional[dict],
+                   model: nn.Module) -> nn.Module:
+        if model_wrapper_cfg is None:
+            model_wrapper_cfg = dict(
+                broadcast_buffers=False,
+                find_unused_parameters=self.cfg.get('find_unused_parameters',
+                                                    False))
+        return stock(self, {'device_ids': None, **model_wrapper_cfg}, model)
+
+    Runner.wrap_model = wrap_model
+
+
+def main():
+    if {'-h', '--help'} & set(sys.argv):
+        print(__doc__)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--infobatch', action='store_true')
+    parser.add_argument('--launcher')
+    args, _ = parser.parse_known_args()
+    sys.argv = [arg for arg in sys.argv if arg != '--infobatch']
+
+    allow_scoped_bases()
+    read_config_with_mmib(args.infobatch)
+    if args.launcher == 'pytorch' and get_device() == 'cpu':
+        distribute_on_cpu()
+    runpy.run_path(TRAIN, run_name='__main__')
+
 
 if __name__ == '__main__':
-    # After mmib, which says what to install where there is no stack.
-    import mmseg
-    runpy.run_path(
-        osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py'),
-        run_name='__main__')
+    main()

@@ -1,0 +1,579 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+import math
+import os.path as osp
+
+import mmengine.optim.scheduler as schedulers
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
+from mmengine.optim import PolyLR
+from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.runner import IterBasedTrainLoop
+from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
+
+import mmib
+from mmib.schedule import (ABSENT, IterMap, changes, child, convert,
+                           converted_name)
+from mmib.zoo import resolve_config
+
+from .utils import EagerTrainLoop
+
+ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+
+
+def stock(max_iters=1000, **changes):
+    """A config of stock training, with entries replaced."""
+    return Config(
+        dict(
+            dict(
+                train_cfg=dict(
+                    type='IterBasedTrainLoop',
+                    max_iters=max_iters,
+                    val_interval=100),
+                param_scheduler=[dict(type='PolyLR', by_epoch=False)],
+                train_dataloader=dict(
+                    batch_size=2,
+                    sampler=dict(type='InfiniteSampler', shuffle=True)),
+                default_hooks=dict(
+                    logger=dict(type='LoggerHook', interval=50),
+                    checkpoint=dict(
+                        type='CheckpointHook', by_epoch=False, interval=100))),
+            **changes))
+
+
+def convert_scheduler(scheduler, ratio=0.6, max_iters=1000):
+    cfg = stock(
+        max_iters, param_scheduler=[dict(dict(by_epoch=False), **scheduler)])
+    return convert(cfg, ratio).param_scheduler[0]
+
+
+def convert_hook(hook, ratio=0.6, **kwargs):
+    return convert(stock(custom_hooks=[hook], **kwargs), ratio).custom_hooks[0]
+
+
+# The whole
+
+
+@pytest.mark.parametrize('schedule, ratio, policy', [
+    ('48k', 0.6,
+     dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
+    ('64k', 0.8, dict(type='MeanThreshold', ratio=0.5)),
+])
+def test_equals_the_flagships_written_by_hand(schedule, ratio, policy):
+    path = resolve_config('mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512')
+    before = Config.fromfile(path)
+    after = mmib.convert(before, ratio, policy=policy)
+    name = converted_name(path, before, after)
+    by_hand = osp.join(ROOT, 'configs', 'upernet', f'{name}.py')
+    assert schedule in name
+    assert after.to_dict() == Config.fromfile(by_hand).to_dict()
+
+
+def test_defaults_cover_the_original_schedule_with_the_budget_policy():
+    assert convert(stock()).custom_hooks == [
+        dict(
+            type='InfoBatchHook',
+            policy=dict(type='Budget', full_iters=1000),
+            delta=0.85)
+    ]
+
+
+def test_the_original_stays_as_it_is():
+    cfg = stock(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
+    before = copy.deepcopy(cfg.to_dict())
+    convert(cfg)
+    assert cfg.to_dict() == before
+
+
+def test_class_types_as_in_lazy_configs():
+    cfg = stock(
+        train_cfg=dict(type=IterBasedTrainLoop, max_iters=100),
+        param_scheduler=dict(type=PolyLR, by_epoch=False, end=100),
+        default_hooks=dict(
+            timer=None,
+            checkpoint=dict(type=CheckpointHook, by_epoch=False, interval=10)))
+    after = convert(cfg)
+    assert after.train_cfg.type is IterBasedTrainLoop
+    assert after.param_scheduler == dict(type=PolyLR, by_epoch=False, end=60)
+    assert after.default_hooks.checkpoint.interval == 6
+
+
+# Time
+
+
+@st.composite
+def iter_maps(draw):
+    old = draw(st.integers(1, 400_000))
+    new = draw(st.integers(1, old))
+    return IterMap(old, new, draw(st.integers(0, min(old // 4, new // 2))))
+
+
+@given(iter_maps(), st.data())
+def test_points_keep_their_order_and_stay_inside(iter_map, data):
+    points = sorted(
+        data.draw(st.lists(st.integers(0, iter_map.old), min_size=1)))
+    mapped = [iter_map.point(point) for point in points]
+    assert mapped == sorted(mapped)
+    for point, target in zip(points, mapped):
+        assert 0 <= target <= iter_map.new
+        assert (target == iter_map.new) == (point == iter_map.old)
+        if point <= iter_map.warmup:
+            assert target == point
+        else:
+            share = (point - iter_map.warmup) / (
+                iter_map.old - iter_map.warmup)
+            exact = iter_map.warmup + share * (iter_map.new - iter_map.warmup)
+            assert abs(target - exact) <= 1
+
+
+@given(iter_maps(), st.integers(1, 50))
+def test_an_interval_runs_as_often_as_before(iter_map, rounds):
+    old, new, _ = iter_map
+    interval = iter_map.interval(max(1, old // rounds))
+    assert 1 <= interval <= new
+    if old % rounds == 0 and new % rounds == 0:
+        assert interval * rounds == new
+
+
+def test_intervals_that_never_run_stay():
+    iter_map = IterMap(1000, 600)
+    assert [iter_map.interval(n) for n in (-1, 0, 2000)] == [-1, 0, 2000]
+    assert iter_map.interval(300) == 180
+    assert iter_map.interval(1) == 1
+
+
+@pytest.mark.parametrize('entry, warmup', [
+    (dict(type='LinearLR', start_factor=0.1, end=100), True),
+    (dict(type='LinearLR', end=250), True),
+    (dict(type='mmengine.LinearMomentum', begin=0, end=100), True),
+    (dict(type='ConstantLR', end=100), True),
+    (dict(type='LinearLR', end=251), False),
+    (dict(type='LinearLR', begin=1, end=100), False),
+    (dict(type='LinearLR', start_factor=1, end_factor=0.1, end=100), False),
+    (dict(type='ConstantLR', factor=1, end=100), False),
+    (dict(type='PolyLR', end=100), False),
+    (dict(type='LinearLR'), False),
+])
+def test_what_a_warmup_is(entry, warmup):
+    after = convert_scheduler(entry)
+    assert after.get('end') == (
+        entry.get('end')
+        if warmup else entry.get('end') and round(entry['end'] * .6))
+
+
+def test_a_warmup_longer_than_half_of_the_training_is_shortened():
+    entry = dict(type='LinearLR', end=200)
+    assert convert_scheduler(entry, 0.4).end == 200
+    assert convert_scheduler(entry, 0.399).end == 80
+
+
+def test_everything_after_a_warmup_moves_behind_it():
+    cfg = convert(
+        stock(param_scheduler=[
+            dict(type='LinearLR', end=100, by_epoch=False),
+            dict(type='ConstantLR', end=200, by_epoch=False),
+            dict(
+                type='MultiStepLR',
+                begin=200,
+                milestones=[400, 600],
+                by_epoch=False)
+        ]))
+    assert [s.get('end') for s in cfg.param_scheduler] == [100, 200, None]
+    assert cfg.param_scheduler[2].begin == 200
+    assert cfg.param_scheduler[2].milestones == [200, 300]
+
+
+# Schedulers
+
+
+@pytest.mark.parametrize('type_name',
+                         sorted(schedulers.__all__) + ['PolyLRRatio'])
+def test_every_scheduler_of_the_stack_is_known(type_name):
+    if type_name == '_ParamScheduler':
+        return
+    after = convert_scheduler(
+        dict(
+            type=f'mmengine.{type_name}',
+            begin=100,
+            end=1000,
+            gamma=0.9,
+            periods=[100, 800],
+            milestones=[500],
+            step_size=100,
+            T_max=900,
+            total_steps=None))
+    if 'Plateau' in type_name:
+        assert after.end == 1000
+        return
+    expected = dict(
+        begin=60,
+        end=600,
+        gamma=0.9,
+        periods=[60, 480],
+        milestones=[300],
+        step_size=60,
+        T_max=540,
+        total_steps=None)
+    if type_name.startswith('Exponential'):
+        expected['gamma'] = pytest.approx(0.9**(899 / 539))
+    assert {key: after[key] for key in expected} == expected
+
+
+@st.composite
+def schedules(draw):
+    """A schedule of each kind, with or without a warm-up."""
+    old = draw(st.integers(200, 500))
+    warmup = draw(st.sampled_from([0, 10, old // 8]))
+    kind = draw(
+        st.sampled_from([
+            dict(type='PolyLR', power=0.9, eta_min=1e-3),
+            dict(type='PolyLRRatio', power=0.9, eta_min_ratio=0.03),
+            dict(type='CosineAnnealingLR', eta_min=1e-3),
+            dict(type='CosineAnnealingLR', T_max=old - warmup, eta_min=1e-3),
+            dict(type='ExponentialLR', gamma=0.99),
+            dict(type='LinearLR', start_factor=1, end_factor=0.01),
+            dict(type='OneCycleLR', eta_max=1.),
+            dict(type='OneCycleLR', eta_max=1., total_steps=old - warmup),
+            dict(type='StepLR', step_size=(old - warmup) // 3 + 9),
+            dict(
+                type='MultiStepLR',
+                milestones=[(old - warmup) // 2, (old - warmup) // 4 * 3]),
+            dict(
+                type='CosineRestartLR',
+                periods=[old // 3, old - warmup - old // 3],
+                restart_weights=[1, 0.5],
+                eta_min=1e-3),
+        ]))
+    # Some have no end of their own.
+    end = draw(st.sampled_from([{}, dict(end=old)]))
+    entries = [dict(kind, begin=warmup, by_epoch=False, **end)]
+    if warmup:
+        entries.insert(
+            0,
+            dict(
+                type='LinearLR', start_factor=0.1, end=warmup, by_epoch=False))
+    return stock(old, param_scheduler=entries)
+
+
+def learning_rates(cfg):
+    """What MMEngine's schedulers make of a config, iteration by
+    iteration."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.)
+    entries = [
+        MMSEG_SCHEDULERS.build(
+            dict(dict(end=cfg.train_cfg.max_iters), **entry),
+            default_args=dict(optimizer=optimizer))
+        for entry in cfg.param_scheduler.copy()
+    ]
+    rates = []
+    for _ in range(cfg.train_cfg.max_iters):
+        rates.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for entry in entries:
+            entry.step()
+    return rates
+
+
+@settings(max_examples=60)
+@given(schedules(), st.floats(0.4, 1))
+def test_learning_rates_of_real_schedulers(cfg, ratio):
+    """At each iteration, the learning rate of the short schedule is that of
+    the long one nearby."""
+    after = convert(cfg, ratio)
+    long, short = learning_rates(cfg), learning_rates(after)
+    warmup = cfg.param_scheduler[-1].begin
+    assert short[:warmup] == pytest.approx(long[:warmup])
+    iter_map = IterMap(len(long), len(short), warmup)
+    # Two iterations of the short schedule. The peak of a cycle may lie
+    # between two iterations.
+    reach = math.ceil(2 / iter_map.scale)
+    for t in range(len(long)):
+        near = long[max(0, t - reach):t + reach + 1]
+        rate = short[iter_map.point(t)]
+        assert min(near) - 1e-3 <= rate <= max(near) + 1e-3, t
+    name = cfg.param_scheduler[-1].type
+    if name not in ('CosineAnnealingLR', 'CosineRestartLR'):
+        assert short[-1] == pytest.approx(long[-1], abs=1e-9)
+
+
+def test_periods_fill_the_training():
+    after = convert_scheduler(
+        dict(type='CosineRestartLR', periods=[333, 333, 334]), 0.5)
+    assert after.periods == [166, 167, 167]
+
+
+def test_the_last_milestone_is_never_lost():
+    after = convert_scheduler(dict(type='MultiStepLR', milestones=[999]), 0.05)
+    assert after.milestones == [49]
+
+
+@pytest.mark.parametrize('node', [
+    dict(type='PolyLR', by_epoch=False, end=1000),
+    [dict(type='PolyLR', by_epoch=False, end=1000)],
+    dict(
+        backbone=[dict(type='PolyLR', by_epoch=False, end=1000)],
+        head=dict(type='PolyLR', by_epoch=False, end=500)),
+])
+def test_param_scheduler_in_each_form(node):
+    after = convert(stock(param_scheduler=node)).param_scheduler
+    text = str(Config(dict(node=after)).to_dict())
+    assert text == str(dict(node=node)).replace('1000',
+                                                '600').replace('500', '300')
+
+
+@pytest.mark.parametrize('node', [None, []])
+def test_no_param_scheduler(node):
+    assert convert(stock(param_scheduler=node)).param_scheduler == node
+
+
+def test_plateaus_are_counted_in_validations():
+    entry = dict(type='ReduceOnPlateauLR', monitor='mIoU', patience=3)
+    assert convert(stock(param_scheduler=[entry])).param_scheduler == [entry]
+
+
+@pytest.mark.parametrize('entry', [
+    dict(type='PolyLR', end=1000),
+    dict(type='PolyLR', end=10, by_epoch=True),
+])
+def test_epochs_in_a_scheduler_are_refused(entry):
+    good = dict(type='PolyLR', by_epoch=False)
+    with pytest.raises(
+            ValueError, match=r'`param_scheduler\[1\]\.by_epoch` is True'):
+        convert(stock(param_scheduler=[good, entry]))
+
+
+def test_unknown_schedulers_are_refused():
+    entry = dict(
+        type='QuadraticWarmupLR',
+        by_epoch=False,
+        end=500,
+        hold_iters=20,
+        power=2)
+    with pytest.raises(ValueError) as error:
+        convert(stock(param_scheduler=dict(head=[entry])))
+    message = str(error.value)
+    assert '`param_scheduler.head[0]`' in message
+    assert 'QuadraticWarmupLR' in message and 'by hand' in message
+    assert 'end=500, hold_iters=20.' in message
+
+
+def test_a_scheduler_that_would_vanish_is_refused():
+    with pytest.raises(ValueError, match=r'`param_scheduler\[0\]` has 3 iter'):
+        convert_scheduler(dict(type='PolyLR', begin=500, end=503), 0.1)
+
+
+def test_built_schedulers_are_refused():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.)
+    built = PARAM_SCHEDULERS.build(
+        dict(type='PolyLR', optimizer=optimizer, end=10))
+    with pytest.raises(ValueError, match=r'`param_scheduler\[0\]` must be a'):
+        convert(stock(param_scheduler=[built]))
+
+
+# Loop and hooks
+
+
+@pytest.mark.parametrize('train_cfg, expected', [
+    (dict(val_interval=100), dict(val_interval=60)),
+    (dict(val_interval=300), dict(val_interval=180)),
+    (dict(), dict(val_interval=600)),
+    (dict(val_interval=100, val_begin=500), dict(
+        val_interval=60, val_begin=300)),
+    (dict(val_interval=500, dynamic_intervals=[
+        (800, 100), (950, 10)
+    ]), dict(val_interval=300, dynamic_intervals=[(480, 60), (570, 6)])),
+])
+def test_validation(train_cfg, expected):
+    loop = dict(type='IterBasedTrainLoop', max_iters=1000)
+    after = convert(stock(train_cfg=dict(loop, **train_cfg))).train_cfg
+    assert after == dict(loop, **dict(expected, max_iters=600))
+    # MMEngine insists on tuples.
+    for pair in after.get('dynamic_intervals', []):
+        assert isinstance(pair, tuple)
+
+
+@pytest.mark.parametrize('hook, expected', [
+    (dict(type='EMAHook', begin_iter=500,
+          interval=10), dict(begin_iter=300, interval=10)),
+    (dict(type='CheckpointHook', by_epoch=False, interval=250,
+          save_begin=500), dict(interval=150, save_begin=300)),
+    (dict(type='mmengine.CheckpointHook', by_epoch=False,
+          interval=-1), dict(interval=-1)),
+    (dict(type='CheckpointHook', interval=100), dict(interval=100)),
+    (dict(type='CheckpointHook', by_epoch=False, save_best='mIoU'), dict()),
+    (dict(type='SwitchHook', schedule=[dict(action_iter=500, at=500)]),
+     dict(schedule=[dict(action_iter=300, at=500)])),
+    (dict(type='SwitchHook',
+          switch_iters=(100, 1000)), dict(switch_iters=(60, 600))),
+    (dict(
+        type='SwitchHook',
+        schedule=dict(
+            iter=500, pipeline=[dict(type='CachedMixUp', max_iters=15)])),
+     dict(
+         schedule=dict(
+             iter=300, pipeline=[dict(type='CachedMixUp', max_iters=15)]))),
+    (dict(type='SomeHook', warmup_iters=500), dict(warmup_iters=500)),
+    (dict(type='EarlyStoppingHook', patience=5), dict(patience=5)),
+    (dict(type='SegVisualizationHook', interval=50), dict(interval=50)),
+])
+def test_hooks(hook, expected):
+    assert convert_hook(hook) == dict(hook, **expected)
+
+
+def test_flags_are_no_iterations():
+    hook = dict(type='EmptyCacheHook', after_iter=True)
+    assert convert_hook(hook, 0.4).after_iter is True
+
+
+def test_default_hooks():
+    after = convert(stock(ema=None)).default_hooks
+    assert after.logger.interval == 50
+    assert after.checkpoint.interval == 60
+
+
+def test_hooks_that_are_no_configs_stay():
+    hook = CheckpointHook(interval=100, by_epoch=False)
+    assert convert_hook(hook).interval == 100
+
+
+def test_existing_hooks_stay_before_the_hook():
+    after = convert(stock(custom_hooks=[dict(type='EMAHook')]))
+    assert [hook.type
+            for hook in after.custom_hooks] == ['EMAHook', 'InfoBatchHook']
+
+
+# Data and imports
+
+
+@pytest.mark.parametrize('sampler, expected', [
+    (dict(type='InfiniteSampler', shuffle=False), dict(shuffle=False)),
+    (dict(type='mmengine.InfiniteSampler', seed=3), dict(seed=3)),
+    (dict(type='DefaultSampler', shuffle=True,
+          round_up=True), dict(shuffle=True)),
+])
+def test_samplers(sampler, expected):
+    after = convert(stock(train_dataloader=dict(sampler=sampler)))
+    assert after.train_dataloader == dict(
+        sampler=dict(type='InfoBatchSampler', **expected))
+
+
+@pytest.mark.parametrize('imports, expected', [
+    (None, dict(imports=['mmib'], allow_failed_imports=False)),
+    (dict(imports='a.b'), dict(imports=['a.b', 'mmib'])),
+    (dict(imports=['a', 'mmib'], allow_failed_imports=True),
+     dict(imports=['a', 'mmib'], allow_failed_imports=True)),
+])
+def test_custom_imports(imports, expected):
+    assert convert(stock(custom_imports=imports)).custom_imports == expected
+
+
+# What is refused
+
+
+@pytest.mark.parametrize('changes, match', [
+    (dict(train_cfg=None), 'add `train_cfg = '),
+    (dict(train_cfg=dict(type='EpochBasedTrainLoop', max_epochs=3)),
+     r'IterBasedTrainLoop.*instead of `train_cfg = .*EpochBased'),
+    (dict(train_cfg=dict(by_epoch=True, max_epochs=3)), 'max_epochs'),
+    (dict(train_cfg=dict(type='IterBasedTrainLoop')), 'max_iters=...'),
+    (dict(train_cfg=dict(type='NoLoop', max_iters=3)), 'NoLoop'),
+    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
+     'already'),
+    (dict(custom_hooks=[dict(type='InfoBatchHook')]), 'already'),
+    (dict(train_dataloader=dict(sampler=dict(type='WeirdSampler'))),
+     'not of WeirdSampler: set `train_dataloader.sampler = '),
+    (dict(train_dataloader=dict()), '`train_dataloader.sampler = '),
+    (dict(
+        train_dataloader=dict(
+            sampler=dict(type='InfiniteSampler'),
+            batch_sampler=dict(type='AspectRatioBatchSampler'))),
+     'remove `train_dataloader.batch_sampler`'),
+])
+def test_configs_that_cannot_be_converted(changes, match):
+    with pytest.raises(ValueError, match=match):
+        convert(stock(**changes))
+
+
+@pytest.mark.parametrize('train_cfg', [
+    dict(by_epoch=False, max_iters=1000),
+    dict(type=EagerTrainLoop, max_iters=1000),
+    dict(type='EagerTrainLoop', max_iters=1000),
+])
+def test_other_names_of_iteration_based_training(train_cfg):
+    after = convert(stock(train_cfg=train_cfg)).train_cfg
+    assert after == dict(train_cfg, max_iters=600, val_interval=600)
+
+
+@pytest.mark.parametrize('arguments, match', [
+    (dict(ratio=0), '`ratio`'),
+    (dict(ratio=1.01), '`ratio`'),
+    (dict(ratio=float('nan')), '`ratio`'),
+    (dict(delta=1), '`delta`'),
+    (dict(delta=-0.1), '`delta`'),
+])
+def test_arguments_out_of_range(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        convert(stock(), **arguments)
+
+
+# Helpers
+
+
+def test_changes():
+    before = Config(dict(a=dict(b=1, c=2), d=[dict(e=1), dict(e=2)], f=(1, 2)))
+    after = Config(dict(a=dict(b=1), d=[dict(e=1), dict(e=3)], f=(1, 3), g=[]))
+    assert changes(before, after) == [('a.c', 2, ABSENT), ('d.1.e', 2, 3),
+                                      ('f', (1, 2), (1, 3)), ('g', ABSENT, [])]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2)
+    | st.lists(st.integers(0, 2), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from('abc'), inner)
+    | st.lists(inner, max_size=2))
+dicts = st.dictionaries(st.sampled_from('abc'), values)
+
+
+@given(dicts, dicts)
+def test_child_turns_one_config_into_another(before, after):
+    after = {**before, **after}
+    difference = child(Config(before), Config(after))
+    merged = Config._merge_a_into_b(copy.deepcopy(difference), before)
+    assert Config(merged).to_dict() == after
+    assert not [
+        key for key in difference if before.get(key, ()) == after[key]
+        and type(before[key]) is type(after[key])
+    ]
+
+
+def test_child_is_small():
+    before = Config(dict(a=dict(b=1, c=2), d=dict(e=1, f=2)))
+    after = Config(dict(a=dict(b=1, c=3), d=dict(e=1)))
+    assert child(before, after) == dict(
+        a=dict(c=3), d=dict(e=1, _delete_=True))
+
+
+@pytest.mark.parametrize('name, old, new, expected', [
+    ('upernet_r50_4xb4-80k_ade20k-512x512', 80000, 48000,
+     'upernet_r50_4xb4-48k-infobatch_ade20k-512x512'),
+    ('upernet_r18_1xb8-1k_camvid-144x192', 1000, 600,
+     'upernet_r18_1xb8-600-infobatch_camvid-144x192'),
+    ('vpd_sd_4xb8-25k_nyu-512x512', 25000, 15000,
+     'vpd_sd_4xb8-15k-infobatch_nyu-512x512'),
+    ('psp_4xb4-40k_coco-stuff10k-512x512', 40000, 26667,
+     'psp_4xb4-26667-infobatch_coco-stuff10k-512x512'),
+    ('beit_8xb1-amp-160k_ade20k_ms', 320000, 192000,
+     'beit_8xb1-amp-96k-infobatch_ade20k_ms'),
+    ('poolformer_8x4_512x512_40k_ade20k', 40000, 24000,
+     'poolformer_8x4_512x512_24k-infobatch_ade20k'),
+    ('san_coco-stuff164k-640x640', 60000, 36000,
+     'san_coco-stuff164k-640x640-36k-infobatch'),
+    ('my_config', 100, 60, 'my_config-60-infobatch'),
+])
+def test_names(name, old, new, expected):
+    path = osp.join('some', 'folder', f'{name}.py')
+    assert converted_name(path, stock(old), stock(new)) == expected

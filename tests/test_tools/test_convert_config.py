@@ -1,0 +1,110 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os
+import os.path as osp
+import sys
+
+import pytest
+from convert_config import main
+from mmengine.config import Config
+from mmengine.config.utils import MODULE2PACKAGE
+
+import mmib
+from mmib.zoo import resolve_config
+
+NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
+OWN = """
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=1000, val_interval=100)
+param_scheduler = dict(type='PolyLR', by_epoch=False)
+custom_imports = None
+train_dataloader = dict(
+    sampler=dict(type='DefaultSampler', shuffle=True, round_up=True))
+"""
+
+
+@pytest.fixture
+def convert_config(monkeypatch, tmp_path):
+    """Call the tool in another folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(MODULE2PACKAGE, 'mmseg', MODULE2PACKAGE['mmseg'])
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, 'argv',
+                            ['convert_config.py', *map(str, arguments)])
+        main()
+
+    return call
+
+
+def test_a_config_of_mmseg_to_a_folder(convert_config, tmp_path, capsys,
+                                       monkeypatch):
+    convert_config(NAME, 'out')
+    out = tmp_path / 'out' / (
+        'upernet_r50_4xb4-48k-infobatch_ade20k-512x512.py')
+    text = out.read_text()
+    assert "'/.mim/configs/upernet/upernet_r50_4xb4-80k_ade20k" in text
+    # Nothing of this machine, and only what differs.
+    assert sys.prefix not in text and str(tmp_path) not in text
+    assert len(text.splitlines()) < 35 and 'model' not in text
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ['train_cfg.max_iters', '80000', '48000'] in rows
+    assert ['param_scheduler.0.end', '80000', '48000'] in rows
+    # From any folder.
+    monkeypatch.chdir(osp.sep)
+    stock = Config.fromfile(resolve_config(NAME))
+    assert Config.fromfile(str(out)).to_dict() == mmib.convert(stock).to_dict()
+
+
+def test_a_config_of_ones_own_to_a_file(convert_config, tmp_path, monkeypatch):
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'own.py').write_text(OWN)
+    convert_config('mine/own.py', 'out/short.py', '--ratio', 0.5, '--delta',
+                   0.7, '--policy', 'MeanThreshold')
+    out = tmp_path / 'out' / 'short.py'
+    assert "_base_ = '../mine/own.py'" in out.read_text()
+    # Both may move together.
+    moved = tmp_path / 'moved'
+    moved.mkdir()
+    for folder in ('mine', 'out'):
+        os.rename(tmp_path / folder, moved / folder)
+    cfg = Config.fromfile(str(moved / 'out' / 'short.py'))
+    assert cfg.train_cfg.max_iters == 500
+    assert cfg.custom_imports.imports == ['mmib']
+    # DefaultSampler's `round_up` is gone.
+    assert cfg.train_dataloader.sampler == dict(
+        type='InfoBatchSampler', shuffle=True)
+    assert cfg.custom_hooks == [
+        dict(
+            type='InfoBatchHook', policy=dict(type='MeanThreshold'), delta=0.7)
+    ]
+
+
+def test_a_base_of_mmseg_by_its_name(convert_config, tmp_path):
+    (tmp_path / 'own.py').write_text(f"_base_ = '{NAME}.py'\n")
+    convert_config('own.py', 'short.py')
+    cfg = Config.fromfile(str(tmp_path / 'short.py'))
+    assert cfg.train_cfg.max_iters == 48000
+
+
+@pytest.mark.parametrize('text, arguments, match', [
+    (OWN, ['own.py'], 'own.py is the config to convert: give another OUT'),
+    (OWN, ['link.py'], 'link.py is the config to convert'),
+    (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
+    ('from mmengine.optim import SGD\n', ['out.py'],
+     r'lazy config.*tools/train.py own.py --infobatch'),
+    ('', ['out.py'], 'add `train_cfg'),
+    (OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n", ['out.py'],
+     'cannot be converted to a file.*NameError'),
+])
+def test_errors(convert_config, tmp_path, text, arguments, match):
+    own = tmp_path / 'own.py'
+    own.write_text(text)
+    (tmp_path / 'link.py').symlink_to(own)
+    with pytest.raises(SystemExit, match=f'(?s)^Error: .*{match}'):
+        convert_config('own.py', *arguments)
+    assert own.read_text() == text
+    assert not (tmp_path / 'out.py').exists()
+
+
+def test_unknown_configs(convert_config):
+    with pytest.raises(SystemExit, match='Error: .*upernet_r50.*Close'):
+        convert_config(NAME + 'x', 'out.py')

@@ -1,0 +1,151 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os.path as osp
+import runpy
+import sys
+from types import SimpleNamespace
+
+import mmseg
+import pytest
+import train as tool
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from .. import utils  # noqa: F401
+
+# Stock training on 6 images.
+CONFIG = """
+default_scope = 'mmseg'
+log_level = 'INFO'
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=20, val_interval=100)
+param_scheduler = [dict(type='PolyLR', begin=0, end=20, by_epoch=False)]
+train_dataloader = dict(
+    batch_size=2,
+    num_workers=0,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(type='IndexDataset', size=6))
+head = dict(
+    type='FCNHead', in_channels=4, channels=4, num_convs=1, in_index=0,
+    num_classes=2, norm_cfg=None,
+    loss_decode=dict(type='CrossEntropyLoss'))
+model = dict(
+    type='EncoderDecoder',
+    data_preprocessor=dict(type='SegDataPreProcessor', size=(8, 8)),
+    backbone=dict(type='OneConv'),
+    decode_head=head)
+optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01))
+default_hooks = dict(
+    logger=dict(type='LoggerHook', interval=1),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=20))
+log_processor = dict(by_epoch=False)
+vis_backends = [dict(type='LocalVisBackend')]
+visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends)
+"""
+LAZY = """
+from mmengine.optim import PolyLR
+from mmengine.runner import IterBasedTrainLoop
+""" + CONFIG.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop').replace(
+    "'PolyLR'", 'PolyLR')
+
+
+def train(monkeypatch, folder, *arguments):
+    """Run tools/train.py, in this process and another folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    monkeypatch.setattr(sys, 'argv', ['train.py', *map(str, arguments)])
+    # What the script replaces, it may leave replaced.
+    monkeypatch.setattr(Config, 'fromfile', Config.fromfile)
+    runpy.run_path(tool.__file__, run_name='__main__')
+
+
+def dumped(folder):
+    """The config that the training wrote to its folder."""
+    found, = folder.glob('*.py')
+    return Config.fromfile(str(found))
+
+
+def read_log(folder):
+    log, = folder.glob('*/*.log')
+    return log.read_text()
+
+
+# MMEngine's loggers need names of their own, also within a second.
+@pytest.mark.parametrize('name, text', [('text', CONFIG), ('lazy', LAZY)])
+def test_infobatch_converts_and_trains(name, text, tmp_path, monkeypatch):
+    path = tmp_path / f'{name}-20k_six.py'
+    path.write_text(text)
+    train(monkeypatch, tmp_path, path, '--infobatch')
+    folder = tmp_path / 'work_dirs' / f'{name}-12k-infobatch_six'
+    log = read_log(folder)
+    assert 'Iter(train) [12/12]' in log
+    assert 'InfoBatch: 12 iterations ran ' in log
+    cfg = dumped(folder)
+    assert cfg.param_scheduler[0].end == 12
+    assert cfg.custom_hooks[0].policy == dict(type='Budget', full_iters=20)
+
+
+def test_cfg_options_change_the_converted_config(tmp_path, monkeypatch):
+    path = tmp_path / 'options.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--infobatch',
+          '--cfg-options', 'train_cfg.max_iters=10',
+          'custom_hooks.0.delta=0.7')
+    assert 'Iter(train) [10/10]' in read_log(tmp_path / 'here')
+    cfg = dumped(tmp_path / 'here')
+    assert cfg.custom_hooks[0].delta == 0.7
+    assert cfg.param_scheduler[0].end == 12
+
+
+def test_without_infobatch_it_is_stock_training(tmp_path, monkeypatch):
+    path = tmp_path / 'stock.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path)
+    log = read_log(tmp_path / 'work_dirs' / 'stock')
+    assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
+
+
+def test_names_of_mmseg(tmp_path, monkeypatch):
+    """Up to the data, which isn't there."""
+    name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
+    with pytest.raises(FileNotFoundError, match='data/ade'):
+        train(monkeypatch, tmp_path, f'mmseg::{name}', '--infobatch',
+              '--cfg-options', 'model.pretrained=None')
+    cfg = dumped(tmp_path / 'work_dirs' /
+                 'upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
+    stock = osp.join(mmseg.__path__[0], '.mim', 'configs', f'{name}.py')
+    assert cfg.train_cfg.max_iters == 48000
+    assert cfg.train_dataloader.dataset == Config.fromfile(
+        stock).train_dataloader.dataset
+
+
+def test_unknown_names_of_mmseg(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match='has no config `mmseg::a/b`'):
+        train(monkeypatch, tmp_path, 'mmseg::a/b')
+
+
+def test_help_has_both(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        train(monkeypatch, tmp_path, '--help')
+    assert stop.value.code == 0
+    output = capsys.readouterr().out
+    assert '--infobatch    Convert CONFIG' in output
+    assert '--resume' in output and '--cfg-options' in output
+
+
+def test_wrapper_of_models_on_the_cpu(monkeypatch):
+    """What the Runner would pass, but for the device."""
+    calls = []
+    monkeypatch.setattr(tool.dist, 'init_process_group', calls.append)
+    monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
+    tool.distribute_on_cpu()
+    runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
+    Runner.wrap_model(runner, None, 'model')
+    Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
+    assert calls == [
+        'gloo',
+        (runner,
+         dict(
+             device_ids=None,
+             broadcast_buffers=False,
+             find_unused_parameters=True), 'model'),
+        (runner, dict(device_ids=None, type='Own', static_graph=True), 'model')
+    ]
