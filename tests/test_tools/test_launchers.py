@@ -1,0 +1,121 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os
+import os.path as osp
+import subprocess
+import sys
+
+import pytest
+import torch
+from make_demo_data import make_demo_data
+
+from ..utils import _free_port
+
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+TOOLS = osp.join(ROOT, 'tools')
+CONFIG = 'upernet_r18_1xb8-300-infobatch_demo-64x64.py'
+
+
+def run(script, *arguments, cwd, programs, **environment):
+    """Run a launcher that finds programs in a folder first."""
+    path = os.pathsep.join([str(programs), os.environ.get('PATH', '')])
+    return subprocess.run(['bash', script, *map(str, arguments)],
+                          cwd=cwd,
+                          env={
+                              **os.environ, 'PATH': path,
+                              **environment
+                          },
+                          capture_output=True,
+                          text=True)
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.device_count() < 2,
+    reason='needs two GPUs, or none')
+def test_dist_train_trains_with_two_processes(tmp_path):
+    data_root = tmp_path / 'data'
+    make_demo_data(str(data_root), num_training=8, num_validation=2)
+    options = [
+        f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
+        for option in (f'dataset.data_root={data_root}', 'num_workers=0',
+                       'persistent_workers=False')
+    ]
+    # A folder with a space: arguments must stay in one piece.
+    work_dir = tmp_path / 'work dir'
+    result = run(
+        osp.join(TOOLS, 'dist_train.sh'),
+        osp.join(ROOT, 'configs', 'upernet', CONFIG),
+        2,
+        '--work-dir',
+        work_dir,
+        '--cfg-options',
+        *options,
+        'train_dataloader.batch_size=2',
+        'train_cfg.max_iters=8',
+        'train_cfg.val_interval=8',
+        'default_hooks.logger.interval=1',
+        'find_unused_parameters=True',
+        cwd=tmp_path,
+        # `python` is the one that runs the tests.
+        programs=osp.dirname(sys.executable),
+        PORT=str(_free_port()))
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    # Once, though two processes run: MMEngine logs on the first.
+    assert output.count('Iter(train) [8/8]') == 1, output
+    assert 'Distributed launcher: pytorch' in output
+    assert 'GPU number: 2' in output
+    assert 'mIoU' in output
+    assert (work_dir / 'iter_8.pth').exists()
+    # 8 images in 2 batches of 2 on 2 ranks: a full pass is 2 iterations.
+    assert 'virtual epoch 2: ' in output
+
+
+@pytest.fixture
+def srun(tmp_path):
+    """Stands in for Slurm: writes its arguments down, line by line."""
+    folder = tmp_path / 'bin'
+    folder.mkdir()
+    script = folder / 'srun'
+    script.write_text('#!/usr/bin/env bash\n'
+                      'printf "%s\\n" "$@" > "$RECORD"\n'
+                      'printf "%s" "$PYTHONPATH" > "$RECORD.path"\n'
+                      'exit 3\n')
+    script.chmod(0o755)
+    return folder
+
+
+def test_slurm_train_calls_srun(tmp_path, srun):
+    record = tmp_path / 'record'
+    folder = tmp_path / 'elsewhere'
+    folder.mkdir()
+    script = osp.relpath(osp.join(TOOLS, 'slurm_train.sh'), folder)
+    result = run(
+        script,
+        'gpu',
+        'a name',
+        'my config.py',
+        '--infobatch',
+        '--cfg-options',
+        'a.b=x y',
+        cwd=folder,
+        programs=srun,
+        RECORD=str(record),
+        GPUS='8',
+        SRUN_ARGS='--mem=4G --time=1',
+        PYTHONPATH='/other')
+    assert result.returncode == 3, result.stderr
+    arguments = record.read_text().splitlines()
+    train = arguments.index('-u') + 1
+    assert arguments[:train + 1] == [
+        '-p', 'gpu', '--job-name=a name', '--gres=gpu:4', '--ntasks=8',
+        '--ntasks-per-node=4', '--cpus-per-task=5', '--kill-on-bad-exit=1',
+        '--mem=4G', '--time=1', 'python', '-u', arguments[train]
+    ]
+    assert arguments[train + 1:] == [
+        'my config.py', '--launcher=slurm', '--infobatch', '--cfg-options',
+        'a.b=x y'
+    ]
+    assert osp.samefile(
+        osp.join(folder, arguments[train]), osp.join(TOOLS, 'train.py'))
+    ours, other = (tmp_path / 'record.path').read_text().split(':')
+    assert osp.samefile(osp.join(folder, ours), ROOT) and other == '/other'
