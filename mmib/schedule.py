@@ -132,8 +132,9 @@ def convert(cfg: Config,
         Config: The converted copy.
 
     Raises:
-        ValueError: If an argument is out of range, or if something in the
-            config can't be converted. It names the line to change.
+        ValueError: If an argument is out of range, if ``Budget`` would have
+            nothing to save, or if something in the config can't be
+            converted. It names the line to change.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
@@ -150,6 +151,11 @@ def convert(cfg: Config,
     old = _max_iters(cfg)
     new = max(1, round(old * ratio))
     if policy is None:
+        if new == old:
+            raise ValueError(
+                f'With `ratio={ratio}` the training has as many iterations '
+                'as before, and Budget leaves nothing out: lower `ratio`, or '
+                'give a `policy`.')
         policy = dict(type='Budget', full_iters=old)
 
     # Changed in place, entry by entry, so that what a lazy config imported

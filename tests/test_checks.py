@@ -64,8 +64,8 @@ BAD_CONFIGS = {
     }, ValueError, r'`train_cfg.max_iters = 7`.*1.91 passes over 11 .*'
                   'at least 8 iterations'),
     'head': ({
-        'model.decode_head': small_head(dict(type='KLDivLoss'))
-    }, ValueError, 'a loss per image.* none for KLDivLoss'),
+        'model.decode_head': small_head(dict(type='UnknownLoss'))
+    }, ValueError, 'a loss per image.* none for UnknownLoss'),
     'batch sampler': ({
         'train_dataloader.batch_sampler':
         dict(type='OtherBatchSampler')

@@ -157,6 +157,16 @@ def small_runner(work_dir, **changes):
     return Runner.from_cfg(cfg)
 
 
+@MODELS.register_module()
+class UnknownLoss(torch.nn.Module):
+    """A loss of which mmib doesn't know how it falls into images."""
+
+    loss_name = 'loss_unknown'
+
+    def forward(self, pred, target, **kwargs):
+        return pred.sum()
+
+
 @LOOPS.register_module()
 class EagerTrainLoop(IterBasedTrainLoop):
     """Starts its workers when it is built, as OpenMMLab's loop does."""
