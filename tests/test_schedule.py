@@ -283,7 +283,7 @@ def learning_rates(cfg):
 def test_learning_rates_of_real_schedulers(cfg, ratio):
     """At each iteration, the learning rate of the short schedule is that of
     the long one nearby."""
-    after = convert(cfg, ratio)
+    after = convert(cfg, ratio, policy=dict(type='MeanThreshold'))
     long, short = learning_rates(cfg), learning_rates(after)
     warmup = cfg.param_scheduler[-1].begin
     assert short[:warmup] == pytest.approx(long[:warmup])
@@ -512,6 +512,7 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ratio=0), '`ratio`'),
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
+    (dict(ratio=1), 'Budget leaves nothing out'),
     (dict(delta=1), '`delta`'),
     (dict(delta=-0.1), '`delta`'),
 ])
