@@ -127,20 +127,28 @@ class InfoBatchLoss(nn.Module):
             weight (Tensor, optional): Weight of each pixel, of shape
                 (B, H, W). It counts in score and loss. Defaults to None.
             **kwargs: What the wrapped loss takes besides. With
-                ``reduction_override='none'``, as pixel samplers call it,
-                nothing is scored or weighted.
+                ``reduction_override='none'``, as pixel samplers call it, or
+                without gradients nothing is scored or weighted.
 
         Returns:
             Tensor: The loss, scalar unless it goes straight to a loss that
             isn't.
+
+        Raises:
+            RuntimeError: If predictions or elements can't be told apart by
+                images.
         """
         # Some losses don't know the argument.
         if weight is not None:
             kwargs['weight'] = weight
         straight = self.weights is None and not _divides_wrong(self.loss)
-        if straight or kwargs.get('reduction_override') == 'none':
+        # What isn't differentiated isn't trained: a pixel sampler asks for
+        # losses, or a hook.
+        if (straight or not torch.is_grad_enabled()
+                or kwargs.get('reduction_override') == 'none'):
             return self.loss(pred, target, **kwargs)
         if _is_batch_lovasz(self.loss):
+            self._check_rows(len(pred), len(self.weights))
             self._add_scores(_lovasz_alone(self.loss, pred, target, **kwargs))
             return self.loss(
                 _scale_gradient(pred, self.weights), target, **kwargs)
@@ -156,6 +164,14 @@ class InfoBatchLoss(nn.Module):
         if self.weights is None:
             total = elements.sum(dtype=torch.float32)
         else:
+            num_images = len(self.weights)
+            if self.masks_per_image is not None:
+                self._check_rows(
+                    len(elements), max(sum(self.masks_per_image), 1), True)
+            else:
+                # Queries are rows of logits, and pixels a batch of images.
+                self._check_rows(
+                    len(elements), num_images, several=pred.dim() < 3)
             total = (self._image_sums(elements) * self.weights).sum()
         if reduction == 'sum':
             return total
@@ -166,6 +182,20 @@ class InfoBatchLoss(nn.Module):
             divisor = avg_factor
         # Stock adds the same: a batch of ignored pixels gives 0, not NaN.
         return total / (divisor + torch.finfo(torch.float32).eps)
+
+    def _check_rows(self,
+                    num_rows: int,
+                    expected: int,
+                    several: bool = False) -> None:
+        """Check that the rows of a call can be given to the images."""
+        if num_rows % expected or num_rows < expected or not (
+                several or num_rows == expected):
+            raise RuntimeError(
+                f'{type(self.loss).__name__} was called on {num_rows} rows '
+                f'for a batch of {len(self.weights)} images, so InfoBatch '
+                'cannot tell which row is which image: check the `loss` '
+                'method of `model` and its heads, or train without '
+                'InfoBatchHook.')
 
     def _image_sums(self, elements: Tensor) -> Tensor:
         """Sum over the elements of each image, of shape (B,). Their means
@@ -209,6 +239,13 @@ def check_loss(loss: nn.Module) -> None:
             f'{name}: use CrossEntropyLoss or another loss of '
             'MMSegmentation, tell mmib how it falls into images with '
             '`mmib.losses.register_form`, or train without InfoBatchHook.')
+    if loss.state_dict():
+        # Its names would change when it is wrapped.
+        raise ValueError(
+            f'InfoBatch cannot wrap {type(loss).__name__}, which has '
+            f'parameters or buffers of its own ({", ".join(loss.state_dict())}'
+            '): keep them in the head, register buffers with '
+            '`persistent=False`, or train without InfoBatchHook.')
 
 
 def _divides_wrong(loss: nn.Module) -> bool:

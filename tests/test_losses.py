@@ -543,6 +543,58 @@ class SquaredLoss(nn.Module):
         return (pred.softmax(1) - one_hot(target)).square().mean()
 
 
+@pytest.mark.parametrize('rows', [2, 4, 6])
+@pytest.mark.parametrize('loss_type', ['CrossEntropyLoss', 'DiceLoss'])
+def test_rows_that_are_not_the_images(loss_type, rows):
+    """As of a segmentor that trains on a part of a batch, or on two views."""
+    logits, label = make_batch('none')
+    loss = InfoBatchLoss(getattr(mmseg_losses, loss_type)())
+    loss.weights = torch.ones(B)
+    with pytest.raises(RuntimeError, match=f'{rows} rows for a batch of 3 im'):
+        loss(
+            logits.repeat(2, 1, 1, 1)[:rows].requires_grad_(),
+            label.repeat(2, 1, 1)[:rows])
+    assert loss.scores is None
+
+
+def test_rows_of_lovasz_and_of_masks():
+    logits, label = make_batch('none')
+    loss = InfoBatchLoss(mmseg_losses.LovaszLoss(reduction='none'))
+    loss.weights = torch.ones(2)
+    with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
+        loss(logits, label)
+    loss = InfoBatchLoss(mmseg_losses.DiceLoss(ignore_index=None))
+    loss.weights, loss.masks_per_image = torch.ones(2), [1, 1]
+    with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
+        loss(torch.randn(3, 5), torch.ones(3, 5))
+
+
+def test_what_is_not_differentiated_is_stock():
+    """A hook that looks at losses changes neither weights nor scores."""
+    logits, label = make_batch()
+    stock = CrossEntropyLoss()
+    loss = InfoBatchLoss(stock)
+    loss.weights = torch.tensor([1., 3., 0.5])
+    with torch.no_grad():
+        got = loss(logits[:2], label[:2], ignore_index=IGNORE)
+    assert torch.equal(got, stock(logits[:2], label[:2], ignore_index=IGNORE))
+    assert loss.scores is None
+
+
+class StatefulLoss(nn.Module):
+    """A loss that learns its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_var = nn.Parameter(torch.zeros(()))
+
+
+def test_losses_with_parameters():
+    register_form(StatefulLoss)(lambda *args, **kwargs: None)
+    with pytest.raises(ValueError, match=r'StatefulLoss.*\(log_var\).*head'):
+        InfoBatchLoss(StatefulLoss())
+
+
 def test_losses_of_users():
     with pytest.raises(ValueError, match='none for SquaredLoss.*register_for'):
         InfoBatchLoss(SquaredLoss())
