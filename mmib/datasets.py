@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which image an index of the data set is, through its wrappers."""
-from typing import Optional, Sized
+from typing import Optional, Sequence, Sized
 
 import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
@@ -65,3 +65,48 @@ def image_path(dataset: Sized, index: int) -> Optional[str]:
     if not hasattr(dataset, 'get_data_info'):
         return None
     return dataset.get_data_info(index).get('img_path')
+
+
+class DeliveryCheck:
+    """Tells which images of a batch are those that were asked for.
+
+    Where an image can't be read, MMEngine's data sets deliver another one.
+    This is seen by ``img_path``, which samples carry by default.
+
+    Args:
+        dataset (Sized): The data set of the data loader.
+    """
+
+    def __init__(self, dataset: Sized) -> None:
+        self.dataset = dataset
+        self.comparable: Optional[bool] = None
+        """Whether the paths of samples are those of the data set, known from
+        the first batch on: a transform may change all of them."""
+
+    def __call__(self, indices: np.ndarray,
+                 samples: Optional[Sequence]) -> np.ndarray:
+        """Compare a batch with what was asked for.
+
+        Args:
+            indices (np.ndarray): Indices of the batch, shape (B,).
+            samples (Sequence, optional): Its data samples.
+
+        Returns:
+            np.ndarray: Whether each is the image of its index, bool of shape
+            (B,). True where nothing tells.
+        """
+        everything = np.ones(len(indices), bool)
+        if samples is None or self.comparable is False:
+            return everything
+        delivered = np.array([
+            self._is_delivered(int(index), sample)
+            for index, sample in zip(indices, samples)
+        ])
+        if self.comparable is None:
+            self.comparable = bool(delivered.any())
+        return delivered if self.comparable else everything
+
+    def _is_delivered(self, index: int, sample: object) -> bool:
+        path = getattr(sample, 'img_path', None)
+        asked = None if path is None else image_path(self.dataset, index)
+        return asked is None or path == asked

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from .checks import check_hooks, check_length, check_loader, check_loop
-from .datasets import image_numbers, image_path, one_pass
+from .datasets import DeliveryCheck, image_numbers, image_path, one_pass
 from .heads import wrap_losses
 from .pruning import EpochPlan, Progress, ScoreTable, Tier
 from .pruning.scores import to_device
@@ -31,6 +31,8 @@ class VirtualEpoch(NamedTuple):
         mean_score (float): Mean of all scores when it was drawn.
         non_finite (int): Losses until then that weren't finite.
         note (str): What the policy says of it.
+        logged (bool): Whether it begins long enough after the last one that
+            was logged.
     """
 
     start: int
@@ -41,6 +43,7 @@ class VirtualEpoch(NamedTuple):
     mean_score: float
     non_finite: int
     note: str
+    logged: bool
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts
@@ -108,6 +111,13 @@ class InfoBatchHook(Hook):
         self.dataset = runner.train_dataloader.dataset
         self.batch_size = runner.train_dataloader.batch_size
         self.slots_per_iter = self.batch_size * get_world_size()
+        loader = runner.train_dataloader
+        # Slots that may be in flight. A plan that begins fewer slots after
+        # another one can't know any score of it, so it isn't worth waiting
+        # for the device again, nor a line of log.
+        self.lookahead = (
+            loader.num_workers * (loader.prefetch_factor or 0) *
+            self.slots_per_iter)
         self.num_samples = len(self.sampler)
         check_length(runner.max_iters, self.slots_per_iter, self.num_samples)
         self.annealing_iter = round(self.delta * runner.max_iters)
@@ -133,6 +143,9 @@ class InfoBatchHook(Hook):
         if num_images == self.num_samples:
             self.images = None
         self.scores = ScoreTable(num_images, self.device)
+        self._scores: Optional[np.ndarray] = None
+        self._logged_start = -self.lookahead
+        self._is_delivered = DeliveryCheck(self.dataset)
         self._not_delivered: Set[int] = set()
 
         # The virtual epoch in training, and those drawn ahead of it.
@@ -141,6 +154,7 @@ class InfoBatchHook(Hook):
         self._num_epochs = 0
         self._mean_score = 1.
         self._non_finite = self._non_finite_logged = 0
+        self._noted = False
         self.sampler.connect(self.draw_plan)
 
     def draw_plan(self, start: int,
@@ -148,7 +162,9 @@ class InfoBatchHook(Hook):
         """Draw the plan of the next virtual epoch. The sampler calls it.
 
         It waits for the scores of all ranks, in one collective. Those of the
-        batches in flight aren't there yet.
+        batches in flight aren't there yet. Plans of few images, that follow
+        each other within the lookahead of the data loader, are drawn from
+        the same scores.
 
         Args:
             start (int): Number of the plan's first slot in the stream.
@@ -159,21 +175,20 @@ class InfoBatchHook(Hook):
         """
         last = self._next_epochs[-1] if self._next_epochs else self.epoch
         covered = last.covered_until(start) if last else 0.
+        logged = start - self._logged_start >= self.lookahead
+        if logged:
+            self._logged_start = start
         plan, note = None, ''
         if not self.scores.empty and start < self.annealing_start:
-            self.scores.merge()
-            scores = self.scores.numpy()
-            if self.images is not None:
-                scores = scores[self.images]
-            self._mean_score = float(scores.mean())
-            self._non_finite = self.scores.num_non_finite()
+            if logged or self._scores is None:
+                self._read_scores()
             if hasattr(self.policy, 'progress'):
                 self.policy.progress = Progress(
                     slots_per_iter=self.slots_per_iter,
                     slots_left=self.annealing_start - start,
                     annealing_slots=self.annealing_slots,
                     covered=covered)
-            plan = self.policy(scores, rng)
+            plan = self.policy(self._scores, rng)
             note = plan.note
             if len(plan) == 0:
                 raise ValueError(
@@ -187,8 +202,16 @@ class InfoBatchHook(Hook):
             plan = plan[:self.annealing_start - start]
         self._next_epochs.append(
             VirtualEpoch(start, covered, size, threshold, tiers,
-                         self._mean_score, self._non_finite, note))
+                         self._mean_score, self._non_finite, note, logged))
         return plan
+
+    def _read_scores(self) -> None:
+        """Wait for the scores of all ranks."""
+        self.scores.merge()
+        scores = self.scores.numpy()
+        self._scores = scores if self.images is None else scores[self.images]
+        self._mean_score = float(self._scores.mean())
+        self._non_finite = self.scores.num_non_finite()
 
     def before_train_iter(self,
                           runner: Runner,
@@ -275,20 +298,20 @@ class InfoBatchHook(Hook):
         Where an image can't be loaded the data set delivers another one.
         The image that was asked for then keeps the score it had.
         """
-        delivered = np.ones(len(self._indices), bool)
-        for slot, sample in enumerate(data_batch.get('data_samples', ())):
-            path = getattr(sample, 'img_path', None)
-            index = int(self._indices[slot])
-            if path is None or path == image_path(self.dataset, index):
-                continue
-            delivered[slot] = False
-            if index not in self._not_delivered:
-                self._not_delivered.add(index)
-                runner.logger.warning(
-                    'InfoBatch: the data set delivered another image than '
-                    f'{image_path(self.dataset, index)}, which keeps its '
-                    'score. Check whether this file can be read.')
         indices = self._indices
+        undecided = self._is_delivered.comparable is None
+        delivered = self._is_delivered(indices, data_batch.get('data_samples'))
+        if undecided and self._is_delivered.comparable is False:
+            runner.logger.warning(
+                'InfoBatch: the pipeline changes `img_path`, so images that '
+                'cannot be read, for which the data set delivers others, are '
+                'not noticed.')
+        for index in set(indices[~delivered].tolist()) - self._not_delivered:
+            self._not_delivered.add(index)
+            runner.logger.warning(
+                'InfoBatch: the data set delivered another image than '
+                f'{image_path(self.dataset, index)}, which keeps its score. '
+                'Check whether this file can be read.')
         if not delivered.all():
             indices = indices[delivered]
             scores = scores[to_device(np.flatnonzero(delivered), self.device)]
@@ -298,11 +321,15 @@ class InfoBatchHook(Hook):
 
     def _enter(self, runner: Runner, epoch: VirtualEpoch) -> None:
         """Log the virtual epoch that begins with this batch."""
-        noted = self.epoch is not None and self.epoch.note
-        if epoch.note and not noted:
+        # The first plan knows too few scores, which the next ones make up.
+        again = self.epoch is not None and self.epoch.note
+        if epoch.note and again and not self._noted:
             runner.logger.warning(f'InfoBatch: {epoch.note}')
+            self._noted = True
         self._num_epochs += 1
         self.epoch = epoch
+        if not epoch.logged:
+            return
         kept_share = epoch.size / self.num_samples
         saved = self._saved_iters(epoch, epoch.start)
         self._add_scalars(

@@ -207,6 +207,43 @@ def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):
     assert len(set(sum(repeated, [])[:11])) == 11
 
 
+@TRANSFORMS.register_module()
+class RenameImage(BaseTransform):
+    """Changes all paths, as one that makes them absolute does."""
+
+    def transform(self, results):
+        return dict(results, img_path=f'/data/{results["img_path"]}')
+
+
+@DATASETS.register_module()
+class NamelessDataset(PathDataset):
+    """Samples have paths of which the data set doesn't know."""
+
+    def load_data_list(self):
+        return [dict(number=i) for i in range(len(self.paths))]
+
+    def __getitem__(self, index):
+        info = dict(img_path=self.paths[index], sample_idx=index)
+        return self.pipeline(info)
+
+
+@pytest.mark.parametrize(
+    'cfg, warns', [
+        (path_dataset(pipeline=DRAW + [dict(type='RenameImage')] + PACK),
+         True),
+        (dict(path_dataset(), type='NamelessDataset'), False),
+    ],
+    ids=['renamed', 'nameless'])
+def test_paths_that_tell_nothing(train, tmp_path, cfg, warns):
+    """Every image is scored, and one line at most says so."""
+    hook, _, records = train(cfg)
+    assert (hook.scores.numpy() != 1).all()
+    assert all(len(numbers) == 3 for numbers, _ in records.values())
+    log = next(tmp_path.glob('*/*.log')).read_text()
+    assert log.count('the pipeline changes `img_path`') == warns
+    assert 'another image than' not in log
+
+
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_an_image_that_cannot_be_read(train, tmp_path, num_workers):
     """Another one is delivered, and its loss isn't the score of the first."""

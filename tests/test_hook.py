@@ -19,7 +19,8 @@ from mmseg.registry import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers, scores
+from mmib.pruning import (EpochPlan, MeanThreshold, QuantileTiers, ScoreTable,
+                          scores)
 from tests.utils import run_ranks, small_runner
 
 DEMO_CONFIG = osp.join(
@@ -362,10 +363,13 @@ def train_on_ranks(rank, results):
         1), draw(self, table, rng))[1]
     with tempfile.TemporaryDirectory() as work_dir:
         runner = small_runner(
-            work_dir, **{
+            work_dir,
+            **{
                 'model.type': 'RecordingSegmentor',
-                'train_dataloader.dataset.size': 23,
+                # Plans that are longer than the lookahead of 24 slots.
+                'train_dataloader.dataset.size': 53,
                 'train_dataloader.num_workers': 2,
+                'train_cfg.max_iters': 60,
             })
         # MMEngine's launcher wraps models for GPUs alone.
         runner.model = MMDistributedDataParallel(runner.model)
@@ -387,7 +391,7 @@ def test_ranks_share_plans_and_scores():
     assert one['epochs'] == two['epochs']
     for name, value in one['state'].items():
         torch.testing.assert_close(two['state'][name], value)
-    assert sum(e.size < 23 for e in one['epochs']) > 3
+    assert sum(e.size < 53 for e in one['epochs']) > 3
     assert one['merges'] == two['merges'] == one['plans'] == two['plans'] > 3
     together = [
         slot for steps in zip(one['steps'], two['steps'])
@@ -398,10 +402,10 @@ def test_ranks_share_plans_and_scores():
         slots = together[epoch.start:end]
         assert len({index for index, _ in slots}) == len(slots)
         if len(slots) == epoch.size:
-            assert sum(w for _, w in slots) == pytest.approx(23, rel=1e-5)
+            assert sum(w for _, w in slots) == pytest.approx(53, rel=1e-5)
     # The mean of all scores at the last plan of the pruned part is that of
     # the last visits on both ranks, up to those in flight.
-    table = np.ones(23)
+    table = np.ones(53)
     plan = [e for e in one['epochs'] if e.start < one['annealing_start']][-1]
     means = []
     for step in range(plan.start // 6):
@@ -546,6 +550,32 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
     assert {epoch.size for epoch in noted} <= {4, 5}
     warnings = [r for r in caplog.records if 'the budget' in r.message]
     assert len(warnings) == 1 and warnings[0].levelname == 'WARNING'
+
+
+def test_plans_within_the_lookahead_share_scores(tmp_path, monkeypatch):
+    """A data set of a few batches isn't read, merged and logged all the
+    time."""
+    reads = []
+    read = ScoreTable.merge
+    monkeypatch.setattr(ScoreTable, 'merge', lambda table:
+                        (reads.append(1), read(table)))
+    runner = small_runner(
+        tmp_path, **{
+            'train_dataloader.num_workers': 2,
+            'train_cfg.max_iters': 100,
+        })
+    epochs = train(runner).epochs
+    # 2 workers with 2 batches of 3 each are 12 slots, a little more than one
+    # pass over 11 images.
+    logged = [epoch for epoch in epochs if epoch.logged]
+    starts = [epoch.start for epoch in logged]
+    assert all(b - a >= 12 for a, b in zip(starts, starts[1:]))
+    assert all(b - a < 12 + 11 for a, b in zip(starts, starts[1:]))
+    assert len(epochs) > 1.5 * len(logged)
+    pruned = sum(epoch.start < 85 * 3 for epoch in logged)
+    assert pruned - 3 <= len(reads) <= pruned
+    lines = [s for s in read_scalars(runner) if 'infobatch/kept_share' in s]
+    assert len(lines) == len(logged)
 
 
 def test_policy_object_and_defaults():

@@ -81,8 +81,8 @@ class ScoreTable:
         self._visits = (latest >> 32).int()
 
     def numpy(self) -> np.ndarray:
-        """The scores on the host, float32 of shape (N,)."""
-        return self._scores.cpu().numpy()
+        """A copy of the scores on the host, float32 of shape (N,)."""
+        return self._scores.to('cpu', copy=True).numpy()
 
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last

@@ -25,6 +25,13 @@ def test_scores_start_at_1_and_are_those_of_the_last_visit():
     assert table.numpy().tolist() == [0.25, 1, 1, 0.5, 3]
 
 
+def test_what_was_read_stays():
+    table = ScoreTable(2, CPU)
+    before = table.numpy()
+    record(table, [0, 1], [2., 3.], 0)
+    assert before.tolist() == [1, 1]
+
+
 def test_an_image_twice_in_a_batch_keeps_its_last_score():
     table = ScoreTable(3, CPU)
     record(table, [1, 2, 1, 0], [5., 6., 7., 8.], 0)
