@@ -28,7 +28,9 @@ _SCHEDULERS = {
 }
 _SCHEDULERS['PolyLRRatio'] = 'Poly'
 
-_ITERATION_FIELD = re.compile(r'(.*_)?iters?')
+# `start_iters` is a point in time; `num_iters` and `interval_iters` are not.
+_ITERATION_FIELD = re.compile(
+    r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?iters?')
 _DURATION_FIELD = re.compile(
     'begin|end|step|period|milestone|iter|T_max|total')
 _SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
@@ -151,11 +153,11 @@ def convert(cfg: Config,
     old = _max_iters(cfg)
     new = max(1, round(old * ratio))
     if policy is None:
-        if new == old:
+        if new == old or delta == 0:
             raise ValueError(
-                f'With `ratio={ratio}` the training has as many iterations '
-                'as before, and Budget leaves nothing out: lower `ratio`, or '
-                'give a `policy`.')
+                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
+                'nothing out: lower `ratio`, raise `delta`, or give a '
+                '`policy`.')
         policy = dict(type='Budget', full_iters=old)
 
     # Changed in place, entry by entry, so that what a lazy config imported
@@ -420,8 +422,7 @@ def _convert_value(value: Any, is_iteration: bool, iter_map: IterMap) -> Any:
 
 
 def _names_iteration(field: str) -> bool:
-    return (_ITERATION_FIELD.fullmatch(str(field)) is not None
-            and 'warmup' not in str(field))
+    return _ITERATION_FIELD.fullmatch(str(field)) is not None
 
 
 def _sampler(train_dataloader: dict) -> dict:

@@ -396,30 +396,42 @@ def test_validation(train_cfg, expected):
         assert isinstance(pair, tuple)
 
 
-@pytest.mark.parametrize('hook, expected', [
-    (dict(type='EMAHook', begin_iter=500,
-          interval=10), dict(begin_iter=300, interval=10)),
-    (dict(type='CheckpointHook', by_epoch=False, interval=250,
-          save_begin=500), dict(interval=150, save_begin=300)),
-    (dict(type='mmengine.CheckpointHook', by_epoch=False,
-          interval=-1), dict(interval=-1)),
-    (dict(type='CheckpointHook', interval=100), dict(interval=100)),
-    (dict(type='CheckpointHook', by_epoch=False, save_best='mIoU'), dict()),
-    (dict(type='SwitchHook', schedule=[dict(action_iter=500, at=500)]),
-     dict(schedule=[dict(action_iter=300, at=500)])),
-    (dict(type='SwitchHook',
-          switch_iters=(100, 1000)), dict(switch_iters=(60, 600))),
-    (dict(
-        type='SwitchHook',
-        schedule=dict(
-            iter=500, pipeline=[dict(type='CachedMixUp', max_iters=15)])),
-     dict(
-         schedule=dict(
-             iter=300, pipeline=[dict(type='CachedMixUp', max_iters=15)]))),
-    (dict(type='SomeHook', warmup_iters=500), dict(warmup_iters=500)),
-    (dict(type='EarlyStoppingHook', patience=5), dict(patience=5)),
-    (dict(type='SegVisualizationHook', interval=50), dict(interval=50)),
-])
+@pytest.mark.parametrize(
+    'hook, expected',
+    [
+        (dict(type='EMAHook', begin_iter=500,
+              interval=10), dict(begin_iter=300, interval=10)),
+        (dict(
+            type='CheckpointHook',
+            by_epoch=False,
+            interval=250,
+            save_begin=500), dict(interval=150, save_begin=300)),
+        (dict(type='mmengine.CheckpointHook', by_epoch=False,
+              interval=-1), dict(interval=-1)),
+        (dict(type='CheckpointHook', interval=100), dict(interval=100)),
+        (dict(type='CheckpointHook', by_epoch=False,
+              save_best='mIoU'), dict()),
+        (dict(type='SwitchHook', schedule=[dict(action_iter=500, at=500)]),
+         dict(schedule=[dict(action_iter=300, at=500)])),
+        (dict(type='SwitchHook',
+              switch_iters=(100, 1000)), dict(switch_iters=(60, 600))),
+        (dict(
+            type='SwitchHook',
+            schedule=dict(
+                iter=500, pipeline=[dict(type='CachedMixUp', max_iters=15)])),
+         dict(
+             schedule=dict(
+                 iter=300, pipeline=[dict(type='CachedMixUp', max_iters=15)]))
+         ),
+        (dict(type='SomeHook', warmup_iters=500), dict(warmup_iters=500)),
+        # A number of iterations isn't one of them.
+        (dict(
+            type='SomeHook', num_iters=500, interval_iters=500,
+            stop_iters=500),
+         dict(num_iters=500, interval_iters=500, stop_iters=300)),
+        (dict(type='EarlyStoppingHook', patience=5), dict(patience=5)),
+        (dict(type='SegVisualizationHook', interval=50), dict(interval=50)),
+    ])
 def test_hooks(hook, expected):
     assert convert_hook(hook) == dict(hook, **expected)
 
@@ -512,7 +524,8 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ratio=0), '`ratio`'),
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
-    (dict(ratio=1), 'Budget leaves nothing out'),
+    (dict(ratio=1), 'Budget would leave nothing out'),
+    (dict(delta=0), 'Budget would leave nothing out'),
     (dict(delta=1), '`delta`'),
     (dict(delta=-0.1), '`delta`'),
 ])

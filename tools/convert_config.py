@@ -5,9 +5,9 @@ It writes a short config that inherits CONFIG, and prints what changes. The
 file trains with MMSegmentation's own tools/train.py, from any folder.
 """
 import argparse
-import os
 import os.path as osp
 import sys
+import tempfile
 from typing import List, Tuple
 
 from mmengine.config import Config
@@ -73,29 +73,31 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
         out (str): Path of the file to write.
 
     Raises:
-        ValueError: If ``out`` is the original config.
-        RuntimeError: If what was written doesn't load as ``after``. The file
-            is removed.
+        RuntimeError: If it wouldn't load as ``after``. Nothing is written.
     """
-    if osp.realpath(out) == osp.realpath(path):
-        raise ValueError(f'{out} is the config to convert: give another OUT.')
     share = 100 * after.train_cfg.max_iters / before.train_cfg.max_iters
+    folder = osp.dirname(osp.abspath(out))
     text = (f'# InfoBatch: {share:.3g} % of the iterations of '
             f'{osp.basename(path)}.\n'
-            f'_base_ = {base_expression(path, osp.dirname(out))}\n'
+            f'_base_ = {base_expression(path, folder)}\n'
             f'{Config(child(before, after)).pretty_text}')
-    with open(out, 'w', encoding='utf-8') as file:
-        file.write(FormatCode(text, style_config=STYLE)[0])
-    try:
-        differences = changes(after, Config.fromfile(out))
-    except Exception as error:
-        differences = [(type(error).__name__, error)]
+    text = FormatCode(text, style_config=STYLE)[0]
+    # Tried beside OUT, from where the path of its base is the same.
+    with tempfile.NamedTemporaryFile(
+            'w', suffix='.py', dir=folder, encoding='utf-8') as file:
+        file.write(text)
+        file.flush()
+        try:
+            differences = changes(after, Config.fromfile(file.name))
+        except Exception as error:
+            differences = [(type(error).__name__, error)]
     if differences:
-        os.remove(out)
         raise RuntimeError(
             f'{path} cannot be converted to a file, because this does not '
             f'load as it was written:\n{table(differences)}\nConvert it when '
             f'it is trained, with `python tools/train.py {path} --infobatch`.')
+    with open(out, 'w', encoding='utf-8') as file:
+        file.write(text)
 
 
 def table(rows: List[Tuple]) -> str:
@@ -152,6 +154,8 @@ def main():
         out = args.out
         if not out.endswith('.py'):
             out = osp.join(out, converted_name(path, before, after) + '.py')
+        if osp.exists(out):
+            raise ValueError(f'{out} exists: remove it, or give another OUT.')
         mkdir_or_exist(osp.dirname(osp.abspath(out)))
         write_child(path, before, after, out)
     except (FileNotFoundError, RuntimeError, SyntaxError, ValueError) as error:

@@ -11,6 +11,7 @@ such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
                  --work-dir the folder has the name of the converted config.
 """
 import argparse
+import os
 import os.path as osp
 import runpy
 import sys
@@ -22,12 +23,13 @@ import mmib
 # isort: split
 import mmseg
 import torch.distributed as dist
+from convert_config import table
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.runner import Runner
 from torch import nn
 
-from mmib.schedule import converted_name
+from mmib.schedule import changes, converted_name
 from mmib.zoo import allow_scoped_bases, resolve_config
 
 TRAIN = osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py')
@@ -50,6 +52,8 @@ def read_config_with_mmib(infobatch: bool) -> None:
         if not infobatch:
             return cfg
         converted = mmib.convert(cfg)
+        if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+            print(table(changes(cfg, converted)), flush=True)
         if converted.get('work_dir') is None:
             # The folder of CONFIG's name is that of the stock training.
             converted.work_dir = osp.join('./work_dirs',

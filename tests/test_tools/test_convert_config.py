@@ -86,8 +86,8 @@ def test_a_base_of_mmseg_by_its_name(convert_config, tmp_path):
 
 
 @pytest.mark.parametrize('text, arguments, match', [
-    (OWN, ['own.py'], 'own.py is the config to convert: give another OUT'),
-    (OWN, ['link.py'], 'link.py is the config to convert'),
+    (OWN, ['own.py'], 'own.py exists: remove it, or give another OUT'),
+    (OWN, ['link.py'], 'link.py exists'),
     (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
     ('from mmengine.optim import SGD\n', ['out.py'],
      r'lazy config.*tools/train.py own.py --infobatch'),
@@ -103,6 +103,17 @@ def test_errors(convert_config, tmp_path, text, arguments, match):
         convert_config('own.py', *arguments)
     assert own.read_text() == text
     assert not (tmp_path / 'out.py').exists()
+
+
+@pytest.mark.parametrize('text', [OWN, OWN + "x = dict(b=float('inf'))\n"])
+def test_what_exists_is_never_touched(convert_config, tmp_path, text):
+    """Not even if OUT is a base of the config, or the conversion fails."""
+    (tmp_path / 'base.py').write_text(text)
+    (tmp_path / 'own.py').write_text("_base_ = 'base.py'\n")
+    with pytest.raises(SystemExit, match='base.py exists'):
+        convert_config('own.py', 'base.py')
+    assert (tmp_path / 'base.py').read_text() == text
+    assert sorted(os.listdir(tmp_path)) == ['base.py', 'own.py']
 
 
 def test_unknown_configs(convert_config):
