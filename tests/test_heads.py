@@ -6,14 +6,15 @@ import torch
 import torch.nn as nn
 from mmengine.config import ConfigDict
 from mmengine.registry import DefaultScope
-from mmengine.structures import PixelData
+from mmengine.structures import InstanceData, PixelData
 from mmseg.models.decode_heads import FCNHead
 from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
+from mmseg.utils import MatchMasks
 
 from mmib import InfoBatchLoss
-from mmib.heads import register_head, wrap_losses
+from mmib.heads import _count_masks, register_head, wrap_losses
 from tests.utils import small_head
 
 B, C, SIZE = 3, 5, 16
@@ -354,6 +355,37 @@ def test_a_head_with_a_loss_of_its_own():
     model.decode_head.__class__ = OwnHead
     with pytest.raises(ValueError, match='none for OwnHead'):
         wrap_losses(model)
+
+
+@pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
+@pytest.mark.parametrize('num_masks', [(2, 5, 0), (9, 1, 3)])
+def test_masks_of_each_image(num_masks):
+    """Counted as they are matched, with more masks than queries too."""
+    num_queries = 6
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        matcher = MatchMasks(
+            num_points=16,
+            num_queries=num_queries,
+            num_classes=C,
+            assigner=dict(
+                type='HungarianAssigner',
+                match_costs=[
+                    dict(type='ClassificationCost', weight=2.),
+                    dict(type='DiceCost', weight=5., pred_act=True, eps=1.)
+                ]))
+    loss = InfoBatchLoss(
+        MODELS.build(dice(use_sigmoid=True, ignore_index=None)))
+    _count_masks(matcher, [loss])
+    instances = [
+        InstanceData(
+            labels=torch.arange(n) % C,
+            masks=torch.randint(0, 2, (n, SIZE, SIZE))) for n in num_masks
+    ]
+    _, targets, mask_weights, _ = matcher.get_targets(
+        torch.randn(B, num_queries, C + 1),
+        torch.randn(B, num_queries, SIZE, SIZE), instances)
+    assert loss.masks_per_image == (mask_weights > 0).sum(1).tolist()
+    assert sum(loss.masks_per_image) == len(targets)
 
 
 class EdgeHead(FCNHead):
