@@ -167,7 +167,6 @@ def train(tmp_path, monkeypatch):
         runner.register_hook(paths, priority='VERY_HIGH')
         runner.train()
         hook = next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
-        runner.train_loop.dataloader_iterator = None
         return hook, paths.batches, records
 
     return train

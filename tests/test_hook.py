@@ -84,9 +84,6 @@ def train(runner):
         hook._enter = lambda runner, epoch: (spy.epochs.append(epoch),
                                              enter(runner, epoch))
     runner.train()
-    # Workers that the garbage collector stops take five seconds each.
-    runner.train_loop.dataloader_iterator = None
-    runner.train_dataloader._iterator = None
     return spy
 
 
