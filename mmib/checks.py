@@ -20,7 +20,8 @@ def check_loop(runner: Runner) -> None:
     if not isinstance(runner.train_loop, IterBasedTrainLoop):
         raise ValueError(
             'InfoBatchHook needs iteration-based training: set '
-            "`train_cfg = dict(type='IterBasedTrainLoop', max_iters=...)` "
+            "`train_cfg = dict(type='IterBasedTrainLoop', max_iters=...)`, in "
+            'a config that inherits another one with `_delete_=True`, '
             f'instead of {type(runner.train_loop).__name__}.')
     if runner.iter > 0:
         raise NotImplementedError(

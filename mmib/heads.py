@@ -83,13 +83,12 @@ def _wrap_head(head: nn.Module, where: str) -> List[InfoBatchLoss]:
                           f'{where}.kernel_generate_head')
     wrapped = []
     for name in _check_head(head, where):
-        # EncHead has no second loss without `use_se_loss`.
-        loss = getattr(head, name, None)
+        loss = getattr(head, name)
         try:
             if isinstance(loss, nn.ModuleList):
                 setattr(head, name, nn.ModuleList(map(_wrap, loss)))
                 wrapped += getattr(head, name)
-            elif loss is not None:
+            else:
                 setattr(head, name, _wrap(loss))
                 wrapped.append(getattr(head, name))
         except ValueError as error:
@@ -115,13 +114,34 @@ def _check_head(head: nn.Module, where: str) -> Tuple[str, ...]:
             if all(
                     getattr(type(head), method, None) is getattr(
                         known, method, None) for method in _LOSS_METHODS):
-                return _LOSSES_OF_HEAD[known]
+                names = _LOSSES_OF_HEAD[known]
+                if (known is decode_heads.EncHead and not head.use_se_loss):
+                    names = ('loss_decode', )
+                _check_names(head, names)
+                return names
             break
     raise ValueError(
         'InfoBatch needs a loss per image, and mmib knows none for '
         f'{type(head).__name__}, which computes its losses in its own way: '
         f'change `{where}`, tell mmib which losses it calls with '
         '`mmib.heads.register_head`, or train without InfoBatchHook.')
+
+
+def _check_names(head: nn.Module, names: Tuple[str, ...]) -> None:
+    """Check that these are the losses of the head: others would train with
+    weight 1."""
+    for name in names:
+        if not hasattr(head, name):
+            raise ValueError(f'{type(head).__name__} has no loss `{name}`: '
+                             'correct its `mmib.heads.register_head`.')
+    for name, child in head.named_children():
+        losses = child if isinstance(child, nn.ModuleList) else [child]
+        if name not in names and any(hasattr(x, 'loss_name') for x in losses):
+            raise ValueError(
+                f'{type(head).__name__} has the loss `{name}`, of which mmib '
+                'was not told: give it all losses of the head with '
+                f'`mmib.heads.register_head({type(head).__name__}, '
+                f'{", ".join(map(repr, (*names, name)))})`.')
 
 
 def _count_masks(matcher: object, losses: List[InfoBatchLoss]) -> None:

@@ -185,6 +185,7 @@ class InfoBatchHook(Hook):
             if hasattr(self.policy, 'progress'):
                 self.policy.progress = Progress(
                     slots_per_iter=self.slots_per_iter,
+                    position=start,
                     slots_left=self.annealing_start - start,
                     annealing_slots=self.annealing_slots,
                     covered=covered)

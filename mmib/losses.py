@@ -161,6 +161,12 @@ class InfoBatchLoss(nn.Module):
             reduction = self.loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
         elements, divisor = form.elements(self.loss, pred, target, **kwargs)
+        if elements.dim() == 0:
+            raise RuntimeError(
+                f'`{form.elements.__name__}`, which was registered for '
+                f'{type(self.loss).__name__}, gives a scalar: it must return '
+                'the loss without reduction, as '
+                '`mmib.losses.register_form` says.')
         if self.weights is None:
             total = elements.sum(dtype=torch.float32)
         else:
@@ -239,6 +245,10 @@ def check_loss(loss: nn.Module) -> None:
             f'{name}: use CrossEntropyLoss or another loss of '
             'MMSegmentation, tell mmib how it falls into images with '
             '`mmib.losses.register_form`, or train without InfoBatchHook.')
+    if _FORMS[type(loss)].reduces and not hasattr(loss, 'reduction'):
+        raise ValueError(
+            f'{type(loss).__name__} has no `reduction`: register it with '
+            '`mmib.losses.register_form(..., reduces=False)`.')
     if loss.state_dict():
         # Its names would change when it is wrapped.
         raise ValueError(

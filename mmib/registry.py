@@ -22,6 +22,7 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
         Callable: ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
+        KeyError: If no policy has this ``type``.
         TypeError: If ``policy`` is neither, or its arguments are wrong.
     """
     if callable(policy):
@@ -33,8 +34,17 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
             '`custom_hooks`.')
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.
+    cfg = {'_scope_': POLICIES.scope, **policy}
+    kind = cfg.get('type')
+    if isinstance(kind, str) and POLICIES.get(kind) is None:
+        raise KeyError(
+            f'{kind} is none of the policies {sorted(POLICIES.module_dict)}: '
+            'correct the `policy` of InfoBatchHook in `custom_hooks`, or name '
+            'the module that registers it in `custom_imports`.')
     try:
-        return POLICIES.build({'_scope_': POLICIES.scope, **policy})
+        return POLICIES.build(cfg)
     except TypeError as error:
-        raise TypeError(f'{error}: change the arguments of `policy` at '
-                        'InfoBatchHook in `custom_hooks`.') from error
+        raise TypeError(
+            f'{error}: change the arguments of `policy` at InfoBatchHook in '
+            '`custom_hooks`. (`_delete_=True` in it drops those of the policy '
+            'that it inherits.)') from error

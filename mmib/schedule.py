@@ -14,6 +14,8 @@ from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop
 
+from .registry import build_policy
+
 ABSENT = '-'
 """str: What :func:`changes` says of a field that a config doesn't have."""
 
@@ -137,6 +139,7 @@ def convert(cfg: Config,
         ValueError: If an argument is out of range, if ``Budget`` would have
             nothing to save, or if something in the config can't be
             converted. It names the line to change.
+        KeyError: If no policy has the ``type`` of ``policy``.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
@@ -159,6 +162,7 @@ def convert(cfg: Config,
                 'nothing out: lower `ratio`, raise `delta`, or give a '
                 '`policy`.')
         policy = dict(type='Budget', full_iters=old)
+    build_policy(policy)
 
     # Changed in place, entry by entry, so that what a lazy config imported
     # stays lazy in it.
@@ -279,10 +283,12 @@ def _max_iters(cfg: Config) -> int:
     by_iter = (
         issubclass(loop, IterBasedTrainLoop)
         if isclass(loop) else train_cfg.get('by_epoch') is False)
-    if not by_iter or train_cfg.get('max_iters') is None:
+    if (not by_iter or train_cfg.get('max_iters') is None
+            or 'max_epochs' in train_cfg):
         raise ValueError(
             'InfoBatch needs iteration-based training: set `train_cfg = '
-            "dict(type='IterBasedTrainLoop', max_iters=...)` instead of "
+            "dict(type='IterBasedTrainLoop', max_iters=...)`, in a config "
+            'that inherits another one with `_delete_=True`, instead of '
             f'`train_cfg = {dict(train_cfg)}`.')
     return int(train_cfg.max_iters)
 
@@ -331,7 +337,8 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
                            if _DURATION_FIELD.search(key))
         raise ValueError(
             f'`{where}` has the type {name}, which is none of MMEngine or '
-            'MMSegmentation: convert it by hand in a config of your own. '
+            'MMSegmentation: shorten it by hand and add InfoBatch to the '
+            'config as README says under "By hand". '
             f'Its fields that look like iterations: {fields or "none"}.')
     # It counts validations, which stay as many. MMEngine takes it with
     # `by_epoch=True` alone, and iteration-based training is one epoch.

@@ -410,6 +410,13 @@ def test_heads_of_users():
     message = '`model.decode_head`.*register_head'
     with pytest.raises(ValueError, match=message):
         wrap_losses(model)
+    register_head(EdgeHead, 'loss_decode')
+    message = "the loss `loss_edge`.*'loss_decode', 'loss_edge'"
+    with pytest.raises(ValueError, match=message):
+        wrap_losses(model)
+    register_head(EdgeHead, 'loss_decode', 'loss_edeg')
+    with pytest.raises(ValueError, match='has no loss `loss_edeg`'):
+        wrap_losses(model)
     register_head(EdgeHead, 'loss_decode', 'loss_edge')
     assert wrap_losses(model) == [
         model.decode_head.loss_decode, model.decode_head.loss_edge

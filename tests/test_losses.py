@@ -581,8 +581,29 @@ def test_what_is_not_differentiated_is_stock():
     assert loss.scores is None
 
 
+def test_forms_that_are_wrong():
+
+    class Alone(SquaredLoss):
+        pass
+
+    register_form(Alone)(lambda *args, **kwargs: None)
+    with pytest.raises(ValueError, match='no `reduction`.*reduces=False'):
+        InfoBatchLoss(Alone())
+
+    @register_form(Alone, reduces=False)
+    def scalar(loss, pred, target, ignore_index):
+        return loss(pred, target), 1
+
+    loss = InfoBatchLoss(Alone())
+    loss.weights = torch.ones(B)
+    with pytest.raises(RuntimeError, match='`scalar`.*gives a scalar'):
+        run(loss, *make_batch('none'))
+
+
 class StatefulLoss(nn.Module):
     """A loss that learns its weight."""
+
+    reduction = 'mean'
 
     def __init__(self):
         super().__init__()

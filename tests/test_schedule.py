@@ -522,6 +522,8 @@ def test_other_names_of_iteration_based_training(train_cfg):
 
 @pytest.mark.parametrize('arguments, match', [
     (dict(ratio=0), '`ratio`'),
+    (dict(policy=dict(type='MeanThreshold', ratio=2)),
+     '`ratio`.*outside|must'),
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
     (dict(ratio=1), 'Budget would leave nothing out'),

@@ -1,14 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Train a segmentor: MMSegmentation's own tools/train.py with mmib's parts
-registered, so with the same arguments and one more. CONFIG may also be a name
-such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
+registered, so with the same arguments and a few more. CONFIG may also be a
+name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
 
   --infobatch    Convert CONFIG, of stock training, to InfoBatch first, with
-                 the defaults of `mmib.convert`: 60 % of the iterations.
-                 --cfg-options change the converted config, as if it were a
-                 file: train_cfg.max_iters=48000 is final, and where CONFIG
-                 has no custom_hooks, InfoBatchHook is custom_hooks.0. Without
-                 --work-dir the folder has the name of the converted config.
+                 `mmib.convert`. --cfg-options change the converted config, as
+                 if it were a file: train_cfg.max_iters=100 moves nothing else.
+                 InfoBatchHook is the last of custom_hooks. Without --work-dir
+                 the folder has the name of the converted config.
+  --ratio RATIO  With --infobatch: share of the iterations (default: 0.6).
+  --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
 """
 import argparse
 import os
@@ -35,12 +36,13 @@ from mmib.zoo import allow_scoped_bases, resolve_config
 TRAIN = osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py')
 
 
-def read_config_with_mmib(infobatch: bool) -> None:
+def read_config_with_mmib(conversion: Optional[dict]) -> None:
     """Let the next config that is read be one of MMSegmentation's by name,
     and converted.
 
     Args:
-        infobatch (bool): Whether to convert it.
+        conversion (dict, optional): Arguments of ``mmib.convert``. If None,
+            it isn't converted.
     """
     stock = Config.fromfile
 
@@ -49,9 +51,9 @@ def read_config_with_mmib(infobatch: bool) -> None:
         Config.fromfile = staticmethod(stock)
         path = resolve_config(path)
         cfg = stock(path, *args, **kwargs)
-        if not infobatch:
+        if conversion is None:
             return cfg
-        converted = mmib.convert(cfg)
+        converted = mmib.convert(cfg, **conversion)
         if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
             print(table(changes(cfg, converted)), flush=True)
         if converted.get('work_dir') is None:
@@ -92,12 +94,19 @@ def main():
         print(__doc__)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--infobatch', action='store_true')
+    parser.add_argument('--ratio', type=float, default=argparse.SUPPRESS)
+    parser.add_argument('--delta', type=float, default=argparse.SUPPRESS)
+    ours, theirs = parser.parse_known_args()
+    conversion = vars(ours)
+    infobatch = conversion.pop('infobatch')
+    if conversion and not infobatch:
+        sys.exit(f'--{next(iter(conversion))} needs --infobatch.')
+    sys.argv[1:] = theirs
     parser.add_argument('--launcher')
     args, _ = parser.parse_known_args()
-    sys.argv = [arg for arg in sys.argv if arg != '--infobatch']
 
     allow_scoped_bases()
-    read_config_with_mmib(args.infobatch)
+    read_config_with_mmib(conversion if infobatch else None)
     if args.launcher == 'pytorch' and get_device() == 'cpu':
         distribute_on_cpu()
     runpy.run_path(TRAIN, run_name='__main__')

@@ -23,6 +23,7 @@ class Progress(NamedTuple):
 
     Args:
         slots_per_iter (int): Slots of one iteration.
+        position (int): Slots before this plan.
         slots_left (int): Slots from the start of this plan until annealing
             begins.
         annealing_slots (int): Slots after that.
@@ -30,6 +31,7 @@ class Progress(NamedTuple):
     """
 
     slots_per_iter: int
+    position: int
     slots_left: int
     annealing_slots: int
     covered: float

@@ -210,8 +210,21 @@ class Budget:
                 f'most {100 * self.max_ratio:g} % of the images below the '
                 'highest score can be left out: kept share '
                 f'{len(plan) / len(scores):.3f}. Run more iterations or '
-                'lower `full_iters`.')
+                'lower `full_iters` in the `policy` of InfoBatchHook in '
+                '`custom_hooks`.')
+        elif self._max_iters() > self.full_iters:
+            plan = replace(
+                plan,
+                note=f'`full_iters = {self.full_iters}` is less than the '
+                f'{self._max_iters()} iterations of the training, so nothing '
+                'is left out: raise it in the `policy` of InfoBatchHook in '
+                '`custom_hooks`, or lower `train_cfg.max_iters`.')
         return plan
+
+    def _max_iters(self) -> int:
+        slots_per_iter, position, slots_left, annealing_slots, _ = (
+            self.progress)
+        return (position + slots_left + annealing_slots) // slots_per_iter
 
     def _kept_share(self, num_images: int) -> float:
         """The share that covers the rest of the budget until annealing."""
@@ -219,7 +232,7 @@ class Budget:
             raise RuntimeError(
                 'Budget must know how far the training is: set its '
                 '`progress` before each plan, as InfoBatchHook does.')
-        slots_per_iter, slots_left, annealing_slots, covered = self.progress
+        slots_per_iter, _, slots_left, annealing_slots, covered = self.progress
         # In slots, as many as if nothing were left out.
         to_cover = (
             self.full_iters * slots_per_iter - annealing_slots -

@@ -41,6 +41,7 @@ def budget(kept_share, **kwargs):
     policy = Budget(10_000, **kwargs)
     policy.progress = Progress(
         slots_per_iter=100,
+        position=0,
         slots_left=kept_share * 900_000,
         annealing_slots=100_000,
         covered=0)
@@ -204,6 +205,11 @@ def test_counts_that_differ(quantiles, ratios):
         QuantileTiers(quantiles, ratios)
 
 
+def test_names_of_policies():
+    with pytest.raises(KeyError, match="MeanTreshold.*'Budget'.*custom_imp"):
+        build_policy(dict(type='MeanTreshold'))
+
+
 def test_policies_are_built_from_configs():
     policy = build_policy(dict(type='MeanThreshold', ratio=0.25))
     assert isinstance(policy, MeanThreshold) and policy.ratio == 0.25
@@ -254,7 +260,8 @@ def test_budget_leaves_out_what_it_needs(scores, kept_share, max_ratio, rng):
     if not plan.note:
         assert left_out > needed - 1e-6 * len(scores)
     # It says so when, and only when, it leaves out too little.
-    assert bool(plan.note) == (left_out < needed - 1e-6)
+    too_long = kept_share > 1 + 1e-4
+    assert bool(plan.note) == (left_out < needed - 1e-6 or too_long)
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
     assert (plan.weights <= 1 / (1 - max_ratio) * (1 + 1e-6)).all()
 
@@ -329,7 +336,8 @@ def test_budget_that_cannot_be_met():
     assert plan.note == (
         'the budget needs a kept share of 0.410, but at most 75 % of the '
         'images below the highest score can be left out: kept share 0.625. '
-        'Run more iterations or lower `full_iters`.')
+        'Run more iterations or lower `full_iters` in the `policy` of '
+        'InfoBatchHook in `custom_hooks`.')
     plan = budget(0.41)(np.ones(1000, np.float32), np.random.default_rng(0))
     assert plan.is_full and 'kept share 1.000.' in plan.note
 
@@ -351,11 +359,19 @@ def test_budget_that_cannot_be_met():
     ])
 def test_budget_counts_what_was_covered(slots_left, covered, kept):
     policy = Budget(100)
-    policy.progress = Progress(9, slots_left, 100, covered)
+    policy.progress = Progress(9, 0, slots_left, 100, covered)
     scores = np.random.default_rng(0).random(100).astype(np.float32)
     plan = policy(scores, np.random.default_rng(0))
     assert len(plan) == kept and not plan.note
     assert plan.is_full == (kept == 100)
+
+
+def test_budget_of_a_training_that_is_longer():
+    policy = Budget(100)
+    policy.progress = Progress(9, 100, 809, 0, 1)
+    plan = policy(np.arange(100, dtype=np.float32), np.random.default_rng(0))
+    assert plan.is_full and plan.note.startswith(
+        '`full_iters = 100` is less than the 101 iterations of the training')
 
 
 def test_budget_without_progress():

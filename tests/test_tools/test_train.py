@@ -95,6 +95,20 @@ def test_cfg_options_change_the_converted_config(tmp_path, monkeypatch):
     assert cfg.param_scheduler[0].end == 12
 
 
+def test_ratio_and_delta(tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'small_20k_six.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--ratio', '0.8',
+          '--infobatch', '--delta', '0.7')
+    cfg = dumped(tmp_path / 'here')
+    assert cfg.train_cfg.max_iters == 16
+    assert cfg.custom_hooks[-1].delta == 0.7
+    # The changes are printed, as by convert_config.py.
+    assert 'train_cfg.max_iters' in capsys.readouterr().out
+    with pytest.raises(SystemExit, match='--ratio needs --infobatch'):
+        train(monkeypatch, tmp_path, path, '--ratio', '0.8')
+
+
 def test_without_infobatch_it_is_stock_training(tmp_path, monkeypatch):
     path = tmp_path / 'stock.py'
     path.write_text(CONFIG)

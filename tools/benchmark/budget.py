@@ -147,7 +147,7 @@ def simulate(policy: Callable,
         if plan_end >= annealing_start:
             break
         if isinstance(policy, Budget):
-            policy.progress = Progress(slots_per_iter,
+            policy.progress = Progress(slots_per_iter, position,
                                        annealing_start - position,
                                        end - annealing_start, covered)
         plan = policy(scores, rng)
