@@ -7,10 +7,12 @@ import sys
 import check_families
 import pytest
 import torch
+from families import checks
+from families.steps import Step, compare, holds
 from mmengine.registry import DefaultScope
 from mmseg.utils import register_all_modules
 
-import mmib.heads
+import mmib
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 FCN = 'fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024'
@@ -62,7 +64,7 @@ def scope():
     ('weighted scores', 'depend on the weights'),
 ])
 def test_faults_are_noticed(scope, monkeypatch, fault, reason):
-    wrap_losses = mmib.heads.wrap_losses
+    wrap_losses = checks.wrap_losses
     forward = mmib.InfoBatchLoss.forward
 
     def faulty_wrap(model):
@@ -77,9 +79,9 @@ def test_faults_are_noticed(scope, monkeypatch, fault, reason):
             self.scores = self.scores * self.weights
         return value
 
-    monkeypatch.setattr(mmib.heads, 'wrap_losses', faulty_wrap)
+    monkeypatch.setattr(checks, 'wrap_losses', faulty_wrap)
     monkeypatch.setattr(mmib.InfoBatchLoss, 'forward', faulty_forward)
-    line = check_families.check_in(torch.float32, FCN)
+    line = checks.check_in(torch.float32, FCN)
     assert line['result'] == 'WRONG'
     assert reason in line['reason']
 
@@ -89,10 +91,18 @@ def test_a_refused_config_keeps_the_sentence(scope, monkeypatch):
     def refuse(model):
         raise ValueError('InfoBatch knows no such head.')
 
-    monkeypatch.setattr(mmib.heads, 'wrap_losses', refuse)
-    line = check_families.check_in(torch.float32, FCN)
+    monkeypatch.setattr(checks, 'wrap_losses', refuse)
+    line = checks.check_in(torch.float32, FCN)
     assert line['result'] == 'clear error'
     assert line['reason'] == 'InfoBatch knows no such head.'
+
+
+def test_not_a_number_never_holds():
+    expected = [Step([], 1., dict(a=torch.ones(1), b=torch.ones(1)))]
+    assert holds(compare(expected, expected))
+    broken = expected[0].gradients | dict(a=torch.tensor([float('nan')]))
+    for step in Step([], 1., broken), Step([], float('nan'), broken):
+        assert not holds(compare([step], expected))
 
 
 def test_the_table_shows_the_best_of_two_stacks():

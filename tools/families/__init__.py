@@ -1,0 +1,2 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The parts of ``tools/check_families.py``."""
