@@ -78,8 +78,7 @@ def check_length(max_iters: int, slots_per_iter: int,
                  num_samples: int) -> None:
     """Check that the training is two passes over the data or more.
 
-    Nothing can be left out in the first one, and those who leave out images
-    of the second one never see them again.
+    Nothing can be left out of the first one.
 
     Args:
         max_iters (int): Iterations of the training.

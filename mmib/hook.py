@@ -106,12 +106,12 @@ class InfoBatchHook(Hook):
         """
         check_loop(runner)
         check_hooks(runner, self)
-        check_loader(runner.train_dataloader)
-        self.sampler = runner.train_dataloader.sampler
-        self.dataset = runner.train_dataloader.dataset
-        self.batch_size = runner.train_dataloader.batch_size
-        self.slots_per_iter = self.batch_size * get_world_size()
         loader = runner.train_dataloader
+        check_loader(loader)
+        self.sampler = loader.sampler
+        self.dataset = loader.dataset
+        self.batch_size = loader.batch_size
+        self.slots_per_iter = self.batch_size * get_world_size()
         # Slots that may be in flight. A plan that begins fewer slots after
         # another one can't know any score of it, so it isn't worth waiting
         # for the device again, nor a line of log.
@@ -162,9 +162,9 @@ class InfoBatchHook(Hook):
         """Draw the plan of the next virtual epoch. The sampler calls it.
 
         It waits for the scores of all ranks, in one collective. Those of the
-        batches in flight aren't there yet. Plans of few images, that follow
-        each other within the lookahead of the data loader, are drawn from
-        the same scores.
+        batches in flight aren't there yet. A plan that follows another one
+        within the lookahead of the data loader is drawn from the same scores,
+        without waiting.
 
         Args:
             start (int): Number of the plan's first slot in the stream.

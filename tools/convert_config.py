@@ -158,6 +158,9 @@ def main():
             raise ValueError(f'{out} exists: remove it, or give another OUT.')
         mkdir_or_exist(osp.dirname(osp.abspath(out)))
         write_child(path, before, after, out)
+    except KeyError as error:
+        # Its text would be quoted.
+        sys.exit(f'Error: {error.args[0]}')
     except (FileNotFoundError, RuntimeError, SyntaxError, ValueError) as error:
         sys.exit(f'Error: {error}')
     print(table([('field', 'before', 'after'), *changes(before, after)]))

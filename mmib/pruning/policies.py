@@ -183,8 +183,8 @@ class Budget:
 
         Returns:
             EpochPlan: The plan, in random order. Its ``note`` is set if the
-            budget can't be met with these scores; it then leaves out as much
-            as ``max_ratio`` allows.
+            budget can't be met with these scores, where it leaves out as much
+            as ``max_ratio`` allows, or if the training is longer than it.
 
         Raises:
             RuntimeError: If ``progress`` wasn't set.
