@@ -114,11 +114,8 @@ def _check_head(head: nn.Module, where: str) -> Tuple[str, ...]:
             if all(
                     getattr(type(head), method, None) is getattr(
                         known, method, None) for method in _LOSS_METHODS):
-                names = _LOSSES_OF_HEAD[known]
-                if (known is decode_heads.EncHead and not head.use_se_loss):
-                    names = ('loss_decode', )
-                _check_names(head, names)
-                return names
+                _check_names(head, _LOSSES_OF_HEAD[known])
+                return _LOSSES_OF_HEAD[known]
             break
     raise ValueError(
         'InfoBatch needs a loss per image, and mmib knows none for '

@@ -89,8 +89,8 @@ def test_a_base_of_mmseg_by_its_name(convert_config, tmp_path):
     (OWN, ['own.py'], 'own.py exists: remove it, or give another OUT'),
     (OWN, ['link.py'], 'link.py exists'),
     (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
-    (OWN, ['out.py', '--policy', 'MeanTreshold'],
-     'MeanTreshold is none of the policies.*MeanThreshold'),
+    (OWN, ['out.py', '--policy', 'MeanTreshold'
+           ], 'MeanTreshold is none of the policies.*MeanThreshold'),
     ('from mmengine.optim import SGD\n', ['out.py'],
      r'lazy config.*tools/train.py own.py --infobatch'),
     ('', ['out.py'], 'add `train_cfg'),
