@@ -8,14 +8,13 @@ from .sampler import InfoBatchSampler
 
 
 def check_loop(runner: Runner) -> None:
-    """Check that the training counts iterations and begins at the first.
+    """Check that the training counts iterations.
 
     Args:
         runner (Runner): The runner of the training process.
 
     Raises:
         ValueError: If the training loop isn't ``IterBasedTrainLoop``.
-        NotImplementedError: If the training was resumed.
     """
     if not isinstance(runner.train_loop, IterBasedTrainLoop):
         raise ValueError(
@@ -23,11 +22,6 @@ def check_loop(runner: Runner) -> None:
             "`train_cfg = dict(type='IterBasedTrainLoop', max_iters=...)`, in "
             'a config that inherits another one with `_delete_=True`, '
             f'instead of {type(runner.train_loop).__name__}.')
-    if runner.iter > 0:
-        raise NotImplementedError(
-            'InfoBatchHook cannot resume yet: its scores are not in the '
-            'checkpoint. Start again without `--resume`, or set `load_from` '
-            'to begin a new schedule from these weights.')
 
 
 def check_hooks(runner: Runner, hook: Hook) -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Connects sampler, losses, scores and logs to the Runner."""
-from collections import deque
-from typing import Callable, Deque, NamedTuple, Optional, Sequence, Set, Union
+import functools
+from typing import Any, Callable, Dict, Optional, Set, Union
 
 import numpy as np
 from mmengine.dist import get_world_size
@@ -14,41 +14,11 @@ from torch import Tensor
 from .checks import check_hooks, check_length, check_loader, check_loop
 from .datasets import DeliveryCheck, image_numbers, image_path, one_pass
 from .heads import wrap_losses
-from .pruning import EpochPlan, Progress, ScoreTable, Tier
+from .planner import Planner, VirtualEpoch
+from .pruning import ScoreTable
 from .pruning.scores import to_device
 from .registry import build_policy
-
-
-class VirtualEpoch(NamedTuple):
-    """What is known of a plan after its slots are gone.
-
-    Args:
-        start (int): Number of its first slot in the stream of all ranks.
-        covered (float): Virtual epochs before it.
-        size (int): Its slots, before annealing cut it short.
-        threshold (float): Score from which on every image was kept.
-        tiers (Sequence[Tier]): Its tiers, by increasing score.
-        mean_score (float): Mean of all scores when it was drawn.
-        non_finite (int): Losses until then that weren't finite.
-        note (str): What the policy says of it.
-        logged (bool): Whether it begins long enough after the last one that
-            was logged.
-    """
-
-    start: int
-    covered: float
-    size: int
-    threshold: float
-    tiers: Sequence[Tier]
-    mean_score: float
-    non_finite: int
-    note: str
-    logged: bool
-
-    def covered_until(self, position: int) -> float:
-        """Virtual epochs before a slot of it or its end. If annealing cuts
-        it short, it counts with the part that was issued."""
-        return self.covered + (position - self.start) / self.size
+from .resume import restart_loader
 
 
 @HOOKS.register_module()
@@ -97,6 +67,18 @@ class InfoBatchHook(Hook):
                 'InfoBatchHook in `custom_hooks`.')
         self.policy = build_policy(policy)
         self.delta = delta
+        self.planner: Optional[Planner] = None
+        self._loaded: Optional[dict] = None
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Keep the state in the checkpoint until it is known whether the
+        training is resumed: this also runs for ``load_from`` and in testing.
+
+        Args:
+            runner (Runner): The runner.
+            checkpoint (dict): The checkpoint that was read.
+        """
+        self._loaded = checkpoint.get('infobatch')
 
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts.
@@ -111,25 +93,8 @@ class InfoBatchHook(Hook):
         self.sampler = loader.sampler
         self.dataset = loader.dataset
         self.batch_size = loader.batch_size
-        self.slots_per_iter = self.batch_size * get_world_size()
-        # Slots that may be in flight. A plan that begins fewer slots after
-        # another one can't know any score of it, so it isn't worth waiting
-        # for the device again, nor a line of log.
-        self.lookahead = (
-            loader.num_workers * (loader.prefetch_factor or 0) *
-            self.slots_per_iter)
-        self.num_samples = len(self.sampler)
-        check_length(runner.max_iters, self.slots_per_iter, self.num_samples)
-        self.annealing_iter = round(self.delta * runner.max_iters)
-        self.annealing_start = self.annealing_iter * self.slots_per_iter
-        self.annealing_slots = (
-            runner.max_iters * self.slots_per_iter - self.annealing_start)
-        if self.annealing_start <= self.num_samples:
-            runner.logger.warning(
-                'InfoBatch leaves nothing out: annealing begins at iteration '
-                f'{self.annealing_iter}, before the first pass over '
-                f'{self.num_samples} images ends. Train longer, or raise '
-                '`delta`.')
+        slots_per_iter = self.batch_size * get_world_size()
+        num_samples = len(self.sampler)
 
         model = runner.model
         if is_model_wrapper(model):
@@ -140,79 +105,107 @@ class InfoBatchHook(Hook):
         self.images: Optional[np.ndarray] = image_numbers(
             one_pass(self.dataset))
         num_images = int(self.images.max()) + 1
-        if num_images == self.num_samples:
+        if num_images == num_samples:
             self.images = None
         self.scores = ScoreTable(num_images, self.device)
-        self._scores: Optional[np.ndarray] = None
-        self._logged_start = -self.lookahead
         self._is_delivered = DeliveryCheck(self.dataset)
         self._not_delivered: Set[int] = set()
-
-        # The virtual epoch in training, and those drawn ahead of it.
-        self.epoch: Optional[VirtualEpoch] = None
-        self._next_epochs: Deque[VirtualEpoch] = deque()
-        self._num_epochs = 0
-        self._mean_score = 1.
-        self._non_finite = self._non_finite_logged = 0
+        self.planner = Planner(
+            self.policy,
+            self.scores,
+            num_samples,
+            self.images,
+            slots_per_iter=slots_per_iter,
+            max_iters=runner.max_iters,
+            annealing_iter=round(self.delta * runner.max_iters),
+            lookahead=loader.num_workers * (loader.prefetch_factor or 0) *
+            slots_per_iter)
+        self._non_finite_logged = 0
         self._noted = False
-        self.sampler.connect(self.draw_plan)
 
-    def draw_plan(self, start: int,
-                  rng: np.random.Generator) -> Optional[EpochPlan]:
-        """Draw the plan of the next virtual epoch. The sampler calls it.
+        state, self._loaded = self._loaded, None
+        if runner.iter > 0:
+            self._resume(runner, state)
+        else:
+            check_length(runner.max_iters, slots_per_iter, num_samples)
+        if self.planner.leaves_nothing_out:
+            runner.logger.warning(
+                'InfoBatch leaves nothing out: annealing begins at iteration '
+                f'{self.planner.annealing_iter}, before the first pass over '
+                f'{num_samples} images ends. Train longer, or raise `delta`.')
+        self.sampler.connect(self.planner)
+        if runner.iter > 0:
+            restart_loader(runner.train_loop)
+        self._merge_before_saving(runner)
 
-        It waits for the scores of all ranks, in one collective. Those of the
-        batches in flight aren't there yet. A plan that follows another one
-        within the lookahead of the data loader is drawn from the same scores,
-        without waiting.
+    def _resume(self, runner: Runner, state: Optional[Dict[str, Any]]) -> None:
+        """Go on with the slots that the checkpoint has, or where there are
+        none for this data set, with full passes.
 
         Args:
-            start (int): Number of the plan's first slot in the stream.
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan, optional: The plan, or None for a full pass.
+            runner (Runner): The runner of the training process.
+            state (dict, optional): ``infobatch`` of the checkpoint.
         """
-        last = self._next_epochs[-1] if self._next_epochs else self.epoch
-        covered = last.covered_until(start) if last else 0.
-        logged = start - self._logged_start >= self.lookahead
-        if logged:
-            self._logged_start = start
-        plan, note = None, ''
-        if not self.scores.empty and start < self.annealing_start:
-            if logged or self._scores is None:
-                self._read_scores()
-            if hasattr(self.policy, 'progress'):
-                self.policy.progress = Progress(
-                    slots_per_iter=self.slots_per_iter,
-                    position=start,
-                    slots_left=self.annealing_start - start,
-                    annealing_slots=self.annealing_slots,
-                    covered=covered)
-            plan = self.policy(self._scores, rng)
-            note = plan.note
-            if len(plan) == 0:
-                raise ValueError(
-                    f'The policy {self.policy!r} left out every image: '
-                    'change it at InfoBatchHook in `custom_hooks`.')
-        if plan is None or plan.is_full:
-            tiers = (Tier(self.num_samples, self.num_samples), )
-            size, threshold, plan = self.num_samples, 0., None
+        num_samples, num_images = len(self.sampler), len(self.scores)
+        reason = None
+        if state is None:
+            reason = 'the checkpoint is of a training without InfoBatchHook'
+        elif (state['sampler']['size'] != num_samples
+              or len(state['scores']['scores']) != num_images):
+            reason = (
+                f'the checkpoint is of {len(state["scores"]["scores"])} '
+                f'images, and `train_dataloader.dataset` has {num_images}')
+        if reason is None:
+            self.sampler.load_state_dict(state['sampler'])
+            self.scores.load_state_dict(state['scores'])
+            changes = self.planner.load_state_dict(state['planner'],
+                                                   runner.iter,
+                                                   self.sampler.position)
+            self._is_delivered.comparable = state['paths_comparable']
+            self._non_finite_logged = self.planner.epoch.non_finite
+            runner.logger.info(
+                f'InfoBatch goes on in virtual epoch {self.planner.num_epochs}'
+                f' at slot {self.sampler.position}' +
+                ''.join(f'; {change}' for change in changes) + '.')
         else:
-            size, threshold, tiers = len(plan), plan.threshold, plan.tiers
-            plan = plan[:self.annealing_start - start]
-        self._next_epochs.append(
-            VirtualEpoch(start, covered, size, threshold, tiers,
-                         self._mean_score, self._non_finite, note, logged))
-        return plan
+            runner.logger.warning(
+                f'InfoBatch: {reason}. All scores start at 1, and nothing is '
+                'left out until every image was trained on once.')
+            self.sampler.skip(runner.iter * self.batch_size)
+            self.planner.begin(
+                runner.iter, self.sampler.position, runner.iter
+                if state is None else state['planner']['full_equivalent'])
 
-    def _read_scores(self) -> None:
-        """Wait for the scores of all ranks."""
-        self.scores.merge()
-        scores = self.scores.numpy()
-        self._scores = scores if self.images is None else scores[self.images]
-        self._mean_score = float(self._scores.mean())
-        self._non_finite = self.scores.num_non_finite()
+    def _merge_before_saving(self, runner: Runner) -> None:
+        """Let every checkpoint hold the scores of all ranks.
+
+        All ranks call ``save_checkpoint``, of which all but the first return
+        at once. Nothing later is called on more than the first one, where a
+        collective would wait for good.
+        """
+        save_checkpoint = runner.save_checkpoint
+
+        @functools.wraps(save_checkpoint)
+        def merge_and_save(*args, **kwargs) -> None:
+            self.scores.merge()
+            save_checkpoint(*args, **kwargs)
+
+        runner.save_checkpoint = merge_and_save
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Put everything needed to continue into the checkpoint.
+
+        Args:
+            runner (Runner): The runner of the training process.
+            checkpoint (dict): The checkpoint that will be written.
+        """
+        if self.planner is None or self.planner.epoch is None:
+            return  # Nothing was trained on.
+        checkpoint['infobatch'] = dict(
+            sampler=self.sampler.state_dict(),
+            scores=self.scores.state_dict(),
+            planner=self.planner.state_dict(self.sampler.position),
+            paths_comparable=self._is_delivered.comparable)
 
     def before_train_iter(self,
                           runner: Runner,
@@ -235,12 +228,11 @@ class InfoBatchHook(Hook):
                 'were asked for, so InfoBatch cannot tell which they are: '
                 'check `train_dataloader.collate_fn`.')
         slots = self.sampler.take(self.batch_size)
-        while (self._next_epochs
-               and self._next_epochs[0].start < self.sampler.position):
-            self._enter(runner, self._next_epochs.popleft())
+        for last, epoch in self.planner.enter(self.sampler.position):
+            self._log(runner, last, epoch)
 
         self._indices = slots.indices
-        annealing = runner.iter >= self.annealing_iter
+        annealing = runner.iter >= self.planner.annealing_iter
         weights = None if annealing else to_device(slots.weights, self.device)
         for loss in self.losses:
             loss.weights = weights
@@ -261,7 +253,7 @@ class InfoBatchHook(Hook):
         Raises:
             RuntimeError: If no head called its losses.
         """
-        if runner.iter >= self.annealing_iter:
+        if runner.iter >= self.planner.annealing_iter:
             return
         scores = [
             loss.scores for loss in self.losses if loss.scores is not None
@@ -283,14 +275,15 @@ class InfoBatchHook(Hook):
         """
         self._log_non_finite(runner, self.scores.num_non_finite())
         position = self.sampler.position
-        covered = self.epoch.covered_until(position)
-        saved = self._saved_iters(self.epoch, position)
+        covered = self.planner.epoch.covered_until(position)
+        left_out = covered * len(self.sampler) - position
+        saved = self.planner.saved_iters(self.planner.epoch, position)
         self._add_scalars(runner, {'infobatch/saved_iters': saved})
         runner.logger.info(
             f'InfoBatch: {runner.iter} iterations ran {covered:.2f} virtual '
             f'epochs, for which stock training needs {runner.iter + saved:.0f}'
-            f' iterations; {covered * self.num_samples - position:.0f} of '
-            f'{covered * self.num_samples:.0f} images were left out.')
+            f' iterations; {left_out:.0f} of {left_out + position:.0f} images '
+            'were left out.')
 
     def _record(self, runner: Runner, data_batch: dict,
                 scores: Tensor) -> None:
@@ -320,19 +313,17 @@ class InfoBatchHook(Hook):
             indices = self.images[indices]
         self.scores.record(indices, scores, runner.iter)
 
-    def _enter(self, runner: Runner, epoch: VirtualEpoch) -> None:
+    def _log(self, runner: Runner, last: Optional[VirtualEpoch],
+             epoch: VirtualEpoch) -> None:
         """Log the virtual epoch that begins with this batch."""
         # The first plan knows too few scores, which the next ones make up.
-        again = self.epoch is not None and self.epoch.note
-        if epoch.note and again and not self._noted:
+        if epoch.note and last is not None and last.note and not self._noted:
             runner.logger.warning(f'InfoBatch: {epoch.note}')
             self._noted = True
-        self._num_epochs += 1
-        self.epoch = epoch
         if not epoch.logged:
             return
-        kept_share = epoch.size / self.num_samples
-        saved = self._saved_iters(epoch, epoch.start)
+        kept_share = epoch.size / len(self.sampler)
+        saved = self.planner.saved_iters(epoch, epoch.start)
         self._add_scalars(
             runner, {
                 'infobatch/kept_share': kept_share,
@@ -341,11 +332,11 @@ class InfoBatchHook(Hook):
                 'infobatch/saved_iters': saved
             })
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
-        to_annealing = self.annealing_iter - runner.iter
+        to_annealing = self.planner.annealing_iter - runner.iter
         runner.logger.info(
-            f'InfoBatch: virtual epoch {self._num_epochs}: '
+            f'InfoBatch: virtual epoch {self.planner.num_epochs}: '
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
-            f'({epoch.size} of {self.num_samples} images; by tier {tiers}), '
+            f'({epoch.size} of {len(self.sampler)} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
             'saved so far, ' +
             (f'{to_annealing} iterations until annealing' if to_annealing >
@@ -364,9 +355,3 @@ class InfoBatchHook(Hook):
         for name, value in scalars.items():
             runner.message_hub.update_scalar(name, value)
         runner.visualizer.add_scalars(scalars, step=runner.iter)
-
-    def _saved_iters(self, epoch: VirtualEpoch, position: int) -> float:
-        """Iterations that stock training needs more for the same virtual
-        epochs."""
-        full = epoch.covered_until(position) * self.num_samples
-        return (full - position) / self.slots_per_iter

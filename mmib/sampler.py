@@ -156,7 +156,9 @@ class InfoBatchSampler(Sampler):
         """Go to an absolute position of the stream of full passes.
 
         Where :meth:`load_state_dict` has gone to that position, the plans of
-        its state stay.
+        its state stay. With a hook nothing happens: it has gone to where a
+        training that is resumed goes on, also with another batch size, before
+        the training loop calls this.
 
         Args:
             num_samples (int): Indices of this rank before the position,
@@ -168,9 +170,12 @@ class InfoBatchSampler(Sampler):
         if num_samples < 0:
             raise ValueError(
                 f'`num_samples` should be non-negative, but got {num_samples}')
+        if self._planner is not None:
+            return
         position = num_samples * self.world_size
         if position != self._position:
             self._restart(position)
+        self._forget_issued()
 
     def state_dict(self) -> dict:
         """Everything that the rest of the stream follows from.
@@ -204,8 +209,8 @@ class InfoBatchSampler(Sampler):
                 f'images, but this one has {self.size}: check '
                 '`train_dataloader.dataset`.')
         self.seed = state_dict['seed']
-        self._begin = self._position = state_dict['position']
-        self._issued = 0
+        self._position = state_dict['position']
+        self._forget_issued()
         # A checkpoint may have been loaded to the training device.
         self._slots = EpochPlan(state_dict['indices'].cpu().numpy(),
                                 state_dict['weights'].cpu().numpy())
@@ -223,6 +228,12 @@ class InfoBatchSampler(Sampler):
         for _ in range(passes):
             self._full_plan()
         self._slots = self._full_plan()[rest:] if rest else self._no_slots()
+
+    def _forget_issued(self) -> None:
+        """Nothing is in flight, and what was issued went to nobody."""
+        self._begin = self._position
+        self._issued = 0
+        self._num_readers = 0
 
     def _extend(self) -> None:
         """Append the next plan to the slots."""

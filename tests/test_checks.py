@@ -98,25 +98,6 @@ def test_bad_configs_stop_before_the_first_step(tmp_path, monkeypatch, case):
         small_runner(tmp_path, **changes).train()
 
 
-def test_resume_is_refused(tmp_path, monkeypatch):
-    # OpenMMLab's checkpoints don't load otherwise with torch >= 2.6.
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    path = tmp_path / 'iter_30.pth'
-    runner = small_runner(tmp_path)
-    runner.train()
-    assert path.exists()
-    # As the start of a new schedule the weights are fine.
-    small_runner(tmp_path / 'new', load_from=str(path)).train()
-    runner = small_runner(
-        tmp_path, **{
-            'load_from': str(path),
-            'resume': True,
-            'train_cfg.max_iters': 40
-        })
-    with pytest.raises(NotImplementedError, match='Start again without'):
-        runner.train()
-
-
 @HOOKS.register_module()
 class PeekHook(Hook):
     """Looks at a batch, as hooks that plot or calibrate do."""

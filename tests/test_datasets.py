@@ -189,12 +189,12 @@ def test_scores_belong_to_images(train, name, num_workers):
         paths = batches[iteration]
         assert numbers == [number_of_path[path] for path in paths]
         last_score.update(zip(numbers, scores))
-    assert len(records) == hook.annealing_iter < len(batches)
+    assert len(records) == hook.planner.annealing_iter < len(batches)
     # One score for each image, whatever repeats it.
     table = hook.scores.numpy()
     assert len(table) == num_images == len(last_score)
     assert {i: table[i] for i in last_score} == pytest.approx(last_score)
-    assert hook.num_samples == num_slots
+    assert len(hook.sampler) == num_slots
 
 
 def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):

@@ -80,9 +80,9 @@ def train(runner):
     runner.register_hook(spy)
     hook = infobatch_hook(runner)
     if hook is not None:
-        enter = hook._enter
-        hook._enter = lambda runner, epoch: (spy.epochs.append(epoch),
-                                             enter(runner, epoch))
+        log = hook._log
+        hook._log = lambda runner, last, epoch: (spy.epochs.append(epoch),
+                                                 log(runner, last, epoch))
     runner.train()
     return spy
 
@@ -124,7 +124,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
     trained = [(i, float(w)) for indices, _, weights in steps
                for i, w in zip(indices, weights)]
     hook = infobatch_hook(runner)
-    assert hook.annealing_iter == 34
+    assert hook.planner.annealing_iter == 34
 
     # Every slot of every plan, in order, across the edges.
     starts = [epoch.start for epoch in spy.epochs]
@@ -133,7 +133,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
     seen = 0
     for start, end in zip(starts, starts[1:]):
         slots = trained[start:end]
-        if start >= hook.annealing_start:
+        if start >= hook.planner.annealing_start:
             break
         kept = spy.epochs[starts.index(start)].size
         if kept == 11:
@@ -144,19 +144,20 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
         seen += 1
         expected = list(zip(plan.indices.tolist(), plan.weights.tolist()))
         assert slots == expected[:len(slots)]
-        assert len(slots) == min(len(plan), hook.annealing_start - start)
+        assert len(slots) == min(
+            len(plan), hook.planner.annealing_start - start)
         assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
     assert seen >= 5
     assert any(w > 1 for _, w in trained)
     # Annealing: everything again, with weight 1.
-    rest = trained[hook.annealing_start:]
+    rest = trained[hook.planner.annealing_start:]
     assert {w for _, w in rest} == {1}
     assert {i for i, _ in rest[:11]} == set(range(11))
 
     # The score of an image is its raw loss, of its last visit.
     table = np.ones(11, np.float32)
     for step, (indices, raw, _) in enumerate(steps):
-        if step < hook.annealing_iter:
+        if step < hook.planner.annealing_iter:
             for index, value in zip(indices, raw):
                 table[index] = value
         np.testing.assert_allclose(spy.tables[step], table, rtol=1e-5)
@@ -378,18 +379,20 @@ def train_on_ranks(rank, results):
         state=runner.model.module.state_dict(),
         merges=len(merges),
         plans=len(plans),
-        annealing_start=hook.annealing_start)
+        annealing_start=hook.planner.annealing_start)
 
 
 def test_ranks_share_plans_and_scores():
-    """One collective a plan; together the ranks train on each slot of the
-    common plans once."""
+    """One collective a plan and a checkpoint; together the ranks train on
+    each slot of the common plans once."""
     one, two = run_ranks(train_on_ranks, 2)
     assert one['epochs'] == two['epochs']
     for name, value in one['state'].items():
         torch.testing.assert_close(two['state'][name], value)
     assert sum(e.size < 53 for e in one['epochs']) > 3
-    assert one['merges'] == two['merges'] == one['plans'] == two['plans'] > 3
+    # The last one is for the checkpoint.
+    assert one['plans'] == two['plans'] > 3
+    assert one['merges'] == two['merges'] == one['plans'] + 1
     together = [
         slot for steps in zip(one['steps'], two['steps'])
         for slot in zip(*(zip(s[0], s[2]) for s in steps)) for slot in slot
@@ -403,14 +406,14 @@ def test_ranks_share_plans_and_scores():
     # The mean of all scores at the last plan of the pruned part is that of
     # the last visits on both ranks, up to those in flight.
     table = np.ones(53)
-    plan = [e for e in one['epochs'] if e.start < one['annealing_start']][-1]
+    pruned = [e for e in one['epochs'] if e.start < one['annealing_start']]
     means = []
-    for step in range(plan.start // 6):
+    for step in range(pruned[-1].start // 6):
         for rank in (one, two):
             indices, raw, _ = rank['steps'][step]
             table[indices] = raw
         means.append(table.mean())
-    assert min(abs(np.array(means[-7:]) / plan.mean_score - 1)) < 1e-5
+    assert min(abs(np.array(means[-7:]) / pruned[-1].mean_score - 1)) < 1e-5
 
 
 class NoReadBack(TorchDispatchMode):
@@ -488,7 +491,7 @@ def test_policies_of_users(tmp_path):
     runners[0].register_hook(hook)
     train(runners[0])
     weights = [w for _, _, ws in runners[0].model.steps for w in ws]
-    assert set(weights[11:hook.annealing_start]) == {2}
+    assert set(weights[11:hook.planner.annealing_start]) == {2}
     runners[1].register_hook(InfoBatchHook(policy=empty_policy))
     with pytest.raises(ValueError, match='left out every image'):
         runners[1].train()

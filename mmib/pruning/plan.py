@@ -19,22 +19,23 @@ class Tier(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where in the training a plan is drawn, in slots of all ranks.
+    """Where in the training a plan is drawn.
 
     Args:
-        slots_per_iter (int): Slots of one iteration.
-        position (int): Slots before this plan.
+        slots_per_iter (int): Slots of one iteration, of all ranks.
+        max_iters (int): Iterations of the training.
         slots_left (int): Slots from the start of this plan until annealing
             begins.
         annealing_slots (int): Slots after that.
-        covered (float): Virtual epochs before this plan.
+        full_equivalent (float): Iterations that stock training needs for the
+            virtual epochs before this plan.
     """
 
     slots_per_iter: int
-    position: int
+    max_iters: int
     slots_left: int
     annealing_slots: int
-    covered: float
+    full_equivalent: float
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Budget:
         Raises:
             RuntimeError: If ``progress`` wasn't set.
         """
-        share = self._kept_share(len(scores))
+        share = self._kept_share()
         # Never more than the share is kept, or later plans had to prune harder
         # than this one. The share of a whole number may be a little less.
         num_left_out = len(scores) - math.floor(share * len(scores) + 1e-6)
@@ -212,31 +212,27 @@ class Budget:
                 f'{len(plan) / len(scores):.3f}. Run more iterations or '
                 'lower `full_iters` in the `policy` of InfoBatchHook in '
                 '`custom_hooks`.')
-        elif self._max_iters() > self.full_iters:
+        elif self.progress.max_iters > self.full_iters:
             plan = replace(
                 plan,
                 note=f'`full_iters = {self.full_iters}` is less than the '
-                f'{self._max_iters()} iterations of the training, so nothing '
-                'is left out: raise it in the `policy` of InfoBatchHook in '
-                '`custom_hooks`, or lower `train_cfg.max_iters`.')
+                f'{self.progress.max_iters} iterations of the training, so '
+                'nothing is left out: raise it in the `policy` of '
+                'InfoBatchHook in `custom_hooks`, or lower '
+                '`train_cfg.max_iters`.')
         return plan
 
-    def _max_iters(self) -> int:
-        slots_per_iter, position, slots_left, annealing_slots, _ = (
-            self.progress)
-        return (position + slots_left + annealing_slots) // slots_per_iter
-
-    def _kept_share(self, num_images: int) -> float:
-        """The share that covers the rest of the budget until annealing."""
+    def _kept_share(self) -> float:
+        """The share that covers the rest of the budget until annealing, in
+        as many slots as if nothing were left out."""
         if self.progress is None:
             raise RuntimeError(
                 'Budget must know how far the training is: set its '
                 '`progress` before each plan, as InfoBatchHook does.')
-        slots_per_iter, _, slots_left, annealing_slots, covered = self.progress
-        # In slots, as many as if nothing were left out.
-        to_cover = (
-            self.full_iters * slots_per_iter - annealing_slots -
-            covered * num_images)
+        to_cover = ((self.full_iters - self.progress.full_equivalent) *
+                    self.progress.slots_per_iter -
+                    self.progress.annealing_slots)
+        slots_left = self.progress.slots_left
         # This is right for the last plan too, of which annealing leaves a
         # part only: it is as large as if the rest of it still came.
         return 1. if to_cover <= slots_left else slots_left / to_cover

@@ -37,6 +37,11 @@ class ScoreTable:
         """bool: Whether nothing was recorded yet."""
         self._non_finite = torch.zeros(
             get_dist_info()[1], dtype=torch.int64, device=device)
+        # Equal on all ranks, as each of them records every batch.
+        self._merged = True
+
+    def __len__(self) -> int:
+        return len(self._scores)
 
     def record(self, indices: np.ndarray, scores: Tensor,
                iteration: int) -> None:
@@ -56,7 +61,7 @@ class ScoreTable:
             last = len(indices) - 1 - first_of_reversed
             indices = indices[last]
             scores = scores[to_device(last, scores.device)]
-        self.empty = False
+        self.empty = self._merged = False
         where = to_device(indices, self._scores.device)
         finite = torch.isfinite(scores)
         self._scores[where] = torch.where(finite, scores, self._scores[where])
@@ -65,8 +70,9 @@ class ScoreTable:
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
 
     def merge(self) -> None:
-        """Make the tables of all ranks equal, in one collective."""
-        if get_dist_info()[1] == 1:
+        """Make the tables of all ranks equal, in one collective. It takes
+        none if nothing was recorded since the last one."""
+        if get_dist_info()[1] == 1 or self._merged:
             return
         # The later visit wins, so the visit is the high half of a number of
         # which the maximum is taken, and the bits of its score the low half.
@@ -79,6 +85,7 @@ class ScoreTable:
         self._non_finite = counts.clone()
         self._scores = latest.int().view(torch.float32)
         self._visits = (latest >> 32).int()
+        self._merged = True
 
     def numpy(self) -> np.ndarray:
         """A copy of the scores on the host, float32 of shape (N,)."""
@@ -88,3 +95,28 @@ class ScoreTable:
         """Losses so far that weren't finite, of all ranks as of the last
         merge."""
         return int(self._non_finite.sum())
+
+    def state_dict(self) -> dict:
+        """What :meth:`record` has made of it on all ranks, once it is merged.
+
+        Returns:
+            dict: Tensors and plain Python values.
+        """
+        return dict(
+            scores=self._scores.to('cpu', copy=True),
+            non_finite=self.num_non_finite(),
+            empty=self.empty)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on from :meth:`state_dict`, on any number of ranks.
+
+        Args:
+            state_dict (dict): What it returned.
+        """
+        self._scores.copy_(state_dict['scores'])
+        # The visits are equal on all ranks, so earlier than any to come.
+        self._visits.zero_()
+        self._non_finite.zero_()
+        self._non_finite[0] = state_dict['non_finite']
+        self.empty = state_dict['empty']
+        self._merged = True

@@ -41,10 +41,10 @@ def budget(kept_share, **kwargs):
     policy = Budget(10_000, **kwargs)
     policy.progress = Progress(
         slots_per_iter=100,
-        position=0,
+        max_iters=1_000 + 9_000 * kept_share,
         slots_left=kept_share * 900_000,
         annealing_slots=100_000,
-        covered=0)
+        full_equivalent=0)
     return policy
 
 
@@ -359,7 +359,7 @@ def test_budget_that_cannot_be_met():
     ])
 def test_budget_counts_what_was_covered(slots_left, covered, kept):
     policy = Budget(100)
-    policy.progress = Progress(9, 0, slots_left, 100, covered)
+    policy.progress = Progress(9, 90, slots_left, 100, covered * 100 / 9)
     scores = np.random.default_rng(0).random(100).astype(np.float32)
     plan = policy(scores, np.random.default_rng(0))
     assert len(plan) == kept and not plan.note
@@ -368,7 +368,7 @@ def test_budget_counts_what_was_covered(slots_left, covered, kept):
 
 def test_budget_of_a_training_that_is_longer():
     policy = Budget(100)
-    policy.progress = Progress(9, 100, 809, 0, 1)
+    policy.progress = Progress(9, 101, 809, 0, 100 / 9)
     plan = policy(np.arange(100, dtype=np.float32), np.random.default_rng(0))
     assert plan.is_full and plan.note.startswith(
         '`full_iters = 100` is less than the 101 iterations of the training')

@@ -147,9 +147,12 @@ def simulate(policy: Callable,
         if plan_end >= annealing_start:
             break
         if isinstance(policy, Budget):
-            policy.progress = Progress(slots_per_iter, position,
-                                       annealing_start - position,
-                                       end - annealing_start, covered)
+            policy.progress = Progress(
+                slots_per_iter=slots_per_iter,
+                max_iters=max_iters,
+                slots_left=annealing_start - position,
+                annealing_slots=end - annealing_start,
+                full_equivalent=covered * num_images / slots_per_iter)
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images
