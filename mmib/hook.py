@@ -187,7 +187,7 @@ class InfoBatchHook(Hook):
 
         @functools.wraps(save_checkpoint)
         def merge_and_save(*args, **kwargs) -> None:
-            self.scores.merge()
+            self.planner.merge_scores()
             save_checkpoint(*args, **kwargs)
 
         runner.save_checkpoint = merge_and_save

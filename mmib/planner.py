@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The plans of a training, one virtual epoch after the other."""
+import zlib
 from collections import deque
 from typing import (Any, Callable, Deque, Dict, Iterator, List, NamedTuple,
                     Optional, Sequence, Tuple)
@@ -101,6 +102,7 @@ class Planner:
         self._plan_scores: Optional[np.ndarray] = None
         self._mean_score = 1.
         self._non_finite = 0
+        self._checksum = 0
 
     def __call__(self, start: int,
                  rng: np.random.Generator) -> Optional[EpochPlan]:
@@ -154,6 +156,9 @@ class Planner:
             size, threshold, tiers = len(plan), plan.threshold, plan.tiers
             plan = plan[:slots_left]
             self._pruned_until = start + len(plan)
+            # Plans are in random order, so their beginnings tell enough.
+            self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
+                                        self._checksum)
         self._next_epochs.append(
             VirtualEpoch(start, covered, size, threshold, tiers,
                          self._mean_score, self._non_finite, note, logged))
@@ -206,9 +211,22 @@ class Planner:
             covered -
             self.origin.covered) * self.num_samples / self.slots_per_iter
 
+    def merge_scores(self) -> None:
+        """Make the scores of all ranks equal, and check that they drew equal
+        plans.
+
+        Raises:
+            RuntimeError: If they didn't.
+        """
+        if not self.scores.merge(self._checksum):
+            raise RuntimeError(
+                'The ranks drew different plans. A policy must take every '
+                'random choice from its argument `rng`: check the `policy` of '
+                f'InfoBatchHook in `custom_hooks`, {self.policy!r}.')
+
     def _read_scores(self) -> None:
         """Wait for the scores of all ranks."""
-        self.scores.merge()
+        self.merge_scores()
         scores = self.scores.numpy()
         self._plan_scores = (
             scores if self.images is None else scores[self.images])

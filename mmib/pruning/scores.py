@@ -69,23 +69,34 @@ class ScoreTable:
                                           self._visits[where])
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
 
-    def merge(self) -> None:
+    def merge(self, number: int = 0) -> bool:
         """Make the tables of all ranks equal, in one collective. It takes
-        none if nothing was recorded since the last one."""
+        none if nothing was recorded since the last one.
+
+        Args:
+            number (int): What should be the same on all ranks besides, less
+                than 2^63. Defaults to 0.
+
+        Returns:
+            bool: Whether it is, as far as was asked.
+        """
         if get_dist_info()[1] == 1 or self._merged:
-            return
+            return True
         # The later visit wins, so the visit is the high half of a number of
         # which the maximum is taken, and the bits of its score the low half.
         bits = self._scores.view(torch.int32).long() & 0xffffffff
+        numbers = self._non_finite.new_tensor([number, -number])
         latest = torch.cat([(self._visits.long() << 32) | bits,
-                            self._non_finite])
+                            self._non_finite, numbers])
         all_reduce(latest, op='max')
-        latest, counts = latest.split([len(bits), len(self._non_finite)])
+        latest, counts, numbers = latest.split(
+            [len(bits), len(self._non_finite), 2])
         # A view would keep all of `latest` alive.
         self._non_finite = counts.clone()
         self._scores = latest.int().view(torch.float32)
         self._visits = (latest >> 32).int()
         self._merged = True
+        return bool(numbers.sum() == 0)
 
     def numpy(self) -> np.ndarray:
         """A copy of the scores on the host, float32 of shape (N,)."""

@@ -1,0 +1,228 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmib import InfoBatchSampler
+from mmib.planner import Planner
+from mmib.pruning import Budget, MeanThreshold, QuantileTiers, ScoreTable
+
+CPU = torch.device('cpu')
+SIZE = 13
+
+
+class Training:
+    """Sampler, planner and scores as the hook drives them, with losses that
+    follow from image and iteration.
+
+    Args:
+        policy (Callable): The policy.
+        batch_size (int): Slots of an iteration.
+        lookahead (int): Batches that are in flight.
+        max_iters (int): Iterations.
+        annealing_iter (int): Iterations before annealing.
+    """
+
+    def __init__(self,
+                 policy,
+                 batch_size,
+                 lookahead,
+                 max_iters=60,
+                 annealing_iter=51):
+        self.batch_size = batch_size
+        self.lookahead = lookahead
+        self.max_iters = max_iters
+        self.iter = 0
+        self.sampler = InfoBatchSampler(range(SIZE), seed=3)
+        self.scores = ScoreTable(SIZE, CPU)
+        self.planner = Planner(policy, self.scores, SIZE, None, batch_size,
+                               max_iters, annealing_iter,
+                               lookahead * batch_size)
+        self.epochs = []
+        self.slots = []
+
+    def run(self, iters):
+        """Train until an iteration."""
+        self.sampler.connect(self.planner)
+        indices = iter(self.sampler)
+        for _ in range(self.lookahead * self.batch_size):
+            next(indices)
+        while self.iter < iters:
+            for _ in range(self.batch_size):
+                next(indices)
+            slots = self.sampler.take(self.batch_size)
+            self.epochs += [
+                epoch for _, epoch in self.planner.enter(self.sampler.position)
+            ]
+            self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
+            if self.iter < self.planner.annealing_iter:
+                losses = (slots.indices + 1) / (2. + self.iter)
+                self.scores.record(slots.indices,
+                                   torch.tensor(losses).float(), self.iter)
+            self.iter += 1
+
+    @property
+    def saved(self):
+        return self.planner.saved_iters(self.planner.epoch,
+                                        self.sampler.position)
+
+    def resumed(self, other):
+        """Load the state into a training that was just set up."""
+        position = self.sampler.position
+        buffer = io.BytesIO()
+        torch.save((self.sampler.state_dict(), self.scores.state_dict(),
+                    self.planner.state_dict(position)), buffer)
+        buffer.seek(0)
+        sampler, scores, planner = torch.load(buffer, weights_only=True)
+        other.iter = self.iter
+        other.sampler.load_state_dict(sampler)
+        other.scores.load_state_dict(scores)
+        other.changes = other.planner.load_state_dict(planner, self.iter,
+                                                      position)
+        return other
+
+
+policies = st.sampled_from([
+    lambda: MeanThreshold(), lambda: QuantileTiers(), lambda: Budget(100),
+    lambda: Budget(90, max_ratio=0.6)
+])
+
+
+@given(policies, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60))
+@settings(max_examples=80)
+def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at):
+    """Slots, weights and accounts, with plans of less than the lookahead
+    too."""
+    whole, part = (Training(policy(), batch_size, lookahead) for _ in range(2))
+    whole.run(60)
+    part.run(at)
+    rest = part.resumed(Training(policy(), batch_size, lookahead))
+    assert not rest.changes
+    rest.run(60)
+    assert part.slots + rest.slots == whole.slots
+    assert part.epochs + rest.epochs == whole.epochs
+    assert rest.saved == whole.saved
+    assert rest.planner.num_epochs == whole.planner.num_epochs
+
+
+@given(policies, st.integers(1, 7), st.integers(1, 7), st.integers(0, 4),
+       st.integers(0, 4), st.integers(1, 59))
+@settings(max_examples=80)
+def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
+                            at):
+    """Every slot of every plan is trained on once, and nothing is pruned in
+    annealing."""
+    part = Training(policy(), before, lookahead)
+    part.run(at)
+    saved = part.saved
+    rest = part.resumed(Training(policy(), after, next_lookahead))
+    assert bool(rest.changes) == (before != after)
+    assert rest.saved == pytest.approx(saved, abs=1e-9)
+    rest.run(60)
+    epochs = part.epochs + rest.epochs
+    slots = part.slots + rest.slots
+    # Weights of 1 are those of full passes and of what is above thresholds.
+    planner = rest.planner
+    in_annealing = slots[planner.annealing_start:]
+    assert {weight for _, weight in in_annealing} <= {1}
+    assert planner.annealing_iter >= 51
+    assert planner.annealing_start >= planner._pruned_until
+    for epoch, following in zip(epochs, epochs[1:]):
+        plan = slots[epoch.start:following.start]
+        assert len({index for index, _ in plan}) == len(plan) <= epoch.size
+        if len(plan) == epoch.size:
+            assert sum(weight for _, weight in plan) == pytest.approx(SIZE)
+        else:
+            # Where annealing begins now, or began when the plan was drawn.
+            assert following.start in (51 * before, planner.annealing_start)
+
+
+def test_the_full_equivalent_goes_on_with_another_batch_size():
+    """40 iterations of 2 slots and 20 of 6 that are full passes save
+    nothing; what was saved before stays."""
+    part = Training(MeanThreshold(), 2, 0)
+    part.run(40)
+    assert part.saved > 3
+    rest = part.resumed(
+        Training(MeanThreshold(ratio=0), 6, 0, annealing_iter=40))
+    assert len(rest.changes) == 2
+    left = rest.planner._pruned_until - rest.sampler.position
+    saved = part.saved + left * (13 / part.epochs[-1].size - 1) / 6
+    rest.run(60)
+    assert rest.saved == pytest.approx(saved)
+
+
+def test_budget_with_another_batch_size():
+    """Each iteration of the rest still stands for as many of stock."""
+    policy = Budget(100)
+    part = Training(policy, 4, 0)
+    part.run(30)
+    rest = part.resumed(Training(Budget(100), 8, 0))
+    rest.run(60)
+    assert rest.iter + rest.saved == pytest.approx(100, abs=1.5)
+
+
+@pytest.mark.parametrize('resumed', [False, True])
+@pytest.mark.parametrize('at', [20, 26, 33])
+def test_begin_within_a_training(at, resumed):
+    """Full passes until each image was asked for once, then pruned ones."""
+    training = Training(MeanThreshold(), 2, 2)
+    training.iter = at
+    training.sampler.skip(2 * at)
+    # 5 iterations were saved before.
+    training.planner.begin(at, training.sampler.position, at + 5.)
+    epochs, slots = training.epochs, training.slots
+    if resumed:
+        # Before the first full pass has begun.
+        training.run(at + 1)
+        training = training.resumed(Training(MeanThreshold(), 2, 2))
+    training.run(60)
+    epochs += training.epochs if resumed else []
+    slots += training.slots if resumed else []
+    pruned = next(epoch for epoch in epochs if epoch.size < SIZE)
+    first = pruned.start - 2 * at
+    assert SIZE <= first < 3 * SIZE
+    assert {weight for _, weight in slots[:first]} == {1}
+    stock = InfoBatchSampler(range(SIZE), seed=3)
+    expected = [index for index, _ in zip(stock, range(2 * 60))][2 * at:]
+    indices = [index for index, _ in slots]
+    assert indices[:first] == expected[:first]
+    assert set(indices[:first]) == set(range(SIZE))
+    assert training.planner.saved_iters(pruned, pruned.start) == (
+        pytest.approx(5))
+
+
+class Counting(MeanThreshold):
+    """A policy with a state."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __call__(self, scores, rng):
+        self.calls += 1
+        return super().__call__(scores, rng)
+
+    def state_dict(self):
+        return dict(calls=self.calls)
+
+    def load_state_dict(self, state_dict):
+        self.calls = state_dict['calls']
+
+
+def test_policies_with_a_state():
+    part = Training(Counting(), 3, 1)
+    part.run(40)
+    policy = Counting()
+    rest = part.resumed(Training(policy, 3, 1))
+    assert policy.calls == part.planner.policy.calls > 3
+    assert not rest.changes
+    # The state of one policy isn't that of another.
+    rest = part.resumed(Training(QuantileTiers(), 3, 1))
+    assert rest.changes == [
+        'the next plans are those of QuantileTiers(quantiles=(0.2, 0.85), '
+        'ratios=(0.75, 0.5)) instead of MeanThreshold(ratio=0.5)'
+    ]

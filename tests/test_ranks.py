@@ -1,0 +1,207 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Trainings with several real processes over gloo."""
+import os.path as osp
+import tempfile
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from mmengine.model import MMDistributedDataParallel
+from mmengine.runner import Runner
+
+from mmib import InfoBatchHook
+from mmib.pruning import MeanThreshold, ScoreTable
+from tests.test_hook import STOCK, infobatch_hook, train
+from tests.utils import run_ranks, small_runner
+
+GLOBAL_BATCH = 8
+SIZE = 53
+# Each pass is about 7 iterations, or 5 where some images are left out.
+ITERS = 40
+
+
+class CountCollectives:
+    """Counts the calls of the functions that wait for all ranks."""
+
+    names = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast',
+             'broadcast_object_list', 'barrier', 'gather', 'gather_object',
+             'all_gather_into_tensor', 'reduce', 'scatter')
+
+    def __enter__(self):
+        self.calls = []
+        self._stock = {name: getattr(dist, name) for name in self.names}
+        for name, function in self._stock.items():
+            setattr(dist, name, self._counted(name, function))
+        return self
+
+    def __exit__(self, *args):
+        for name, function in self._stock.items():
+            setattr(dist, name, function)
+
+    def _counted(self, name, function):
+
+        def counted(*args, **kwargs):
+            self.calls.append(name)
+            return function(*args, **kwargs)
+
+        return counted
+
+
+def train_with_global_batch(rank, results):
+    world_size = dist.get_world_size()
+    with tempfile.TemporaryDirectory() as work_dir:
+        runner = small_runner(
+            work_dir, **{
+                'model.type': 'RecordingSegmentor',
+                'train_dataloader.dataset.size': SIZE,
+                'train_dataloader.batch_size': GLOBAL_BATCH // world_size,
+                'train_dataloader.num_workers': 2,
+                'train_cfg.max_iters': ITERS,
+                'default_hooks.checkpoint.interval': 9,
+            })
+        model = runner.model
+        if world_size > 1:
+            # MMEngine's launcher wraps models for GPUs alone.
+            runner.model = MMDistributedDataParallel(model)
+        # What was recorded when a plan was drawn or a checkpoint written.
+        records, plans, saves = [], [], []
+        record, draw = ScoreTable.record, MeanThreshold.__call__
+        save_checkpoint = runner.save_checkpoint
+        runner.save_checkpoint = lambda *args, **kwargs: (saves.append(
+            len(records)), save_checkpoint(*args, **kwargs))
+        ScoreTable.record = lambda *args: (records.append(1), record(*args))
+        MeanThreshold.__call__ = lambda *args: (plans.append(len(records)),
+                                                draw(*args))[1]
+        with CountCollectives() as collectives:
+            spy = train(runner)
+        ScoreTable.record, MeanThreshold.__call__ = record, draw
+    results[rank] = dict(
+        steps=model.steps,
+        tables=spy.tables,
+        epochs=spy.epochs,
+        losses=spy.losses,
+        saves=saves,
+        plans=plans,
+        collectives=collectives.calls)
+
+
+@pytest.fixture(scope='module')
+def trainings():
+    """The same training on 1, 2 and 4 ranks."""
+    return {n: run_ranks(train_with_global_batch, n) for n in (1, 2, 4)}
+
+
+@pytest.mark.parametrize('world_size', [2, 4])
+def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
+    """The same slots with the same weights in each step, and the same scores,
+    over three virtual epochs that leave images out and more."""
+    one, = trainings[1]
+    ranks = trainings[world_size]
+    assert sum(epoch.size < SIZE for epoch in one['epochs']) >= 3
+    for rank in ranks:
+        for ours, theirs in zip(one['epochs'], rank['epochs'], strict=True):
+            assert ours[:3] == theirs[:3] and ours.tiers == theirs.tiers
+            assert ours.mean_score == pytest.approx(theirs.mean_score, 1e-5)
+    for step in range(ITERS):
+        indices, raw, weights = one['steps'][step]
+        together = [rank['steps'][step] for rank in ranks]
+        # Rank k has the slots k, k + W, ...
+        for k, (theirs, their_raw, their_weights) in enumerate(together):
+            assert theirs == indices[k::world_size]
+            np.testing.assert_array_equal(their_weights,
+                                          weights[k::world_size])
+            np.testing.assert_allclose(
+                their_raw, raw[k::world_size], rtol=1e-5)
+        mean = np.mean([rank['losses'][step] for rank in ranks])
+        assert mean == pytest.approx(one['losses'][step], rel=1e-5)
+    # Merged for the checkpoint of the last iteration.
+    for rank in ranks:
+        np.testing.assert_array_equal(rank['tables'][-1],
+                                      ranks[0]['tables'][-1])
+    latest = np.stack([rank['tables'][-1] for rank in ranks]).max(0)
+    assert (latest != 1).all()
+    np.testing.assert_allclose(latest, one['tables'][-1], rtol=1e-5)
+
+
+def train_stock(rank, results):
+    with tempfile.TemporaryDirectory() as work_dir:
+        runner = small_runner(
+            work_dir, **{
+                **STOCK, 'train_cfg.max_iters': ITERS,
+                'default_hooks.checkpoint.interval': 9
+            })
+        runner.model = MMDistributedDataParallel(runner.model)
+        with CountCollectives() as collectives:
+            runner.train()
+    results[rank] = collectives.calls
+
+
+def test_one_collective_a_plan_and_a_checkpoint(trainings):
+    """And no more than those of stock training. None where nothing was
+    recorded since the last one: the last checkpoint is in annealing."""
+    stock = [Counter(calls) for calls in run_ranks(train_stock, 2)]
+    for rank, of_stock in zip(trainings[2], stock, strict=True):
+        assert rank['saves'] == [9, 18, 27, 34, 34] and len(rank['plans']) > 3
+        assert Counter(rank['collectives']) - of_stock == Counter(
+            all_reduce=len({*rank['plans'], *rank['saves']}))
+        assert not of_stock - Counter(rank['collectives'])
+
+
+def draw_with_a_generator_of_the_rank(rank, results):
+    rngs = np.random.default_rng(rank)
+    with tempfile.TemporaryDirectory() as work_dir:
+        runner = small_runner(work_dir, custom_hooks=[])
+        runner.register_hook(
+            InfoBatchHook(lambda scores, rng: MeanThreshold()(scores, rngs)))
+        runner.model = MMDistributedDataParallel(runner.model)
+        with pytest.raises(
+                RuntimeError,
+                match='ranks drew different plans.*'
+                'its argument `rng`'):
+            runner.train()
+        results[rank] = runner.iter
+
+
+def test_ranks_that_draw_different_plans():
+    """They stop when they next look."""
+    assert set(run_ranks(draw_with_a_generator_of_the_rank, 2)) == {3}
+
+
+def save_on_ranks(rank, results):
+    with tempfile.TemporaryDirectory() as work_dir:
+        work_dirs = [work_dir]
+        dist.broadcast_object_list(work_dirs)
+        runner = small_runner(
+            work_dirs[0], **{
+                'train_cfg.max_iters': 30,
+                'default_hooks.checkpoint.interval': 5,
+            })
+        assert isinstance(runner, Runner)
+        runner.model = MMDistributedDataParallel(runner.model)
+        tables = train(runner).tables
+        dist.barrier()
+        states = [
+            torch.load(
+                osp.join(work_dirs[0], f'iter_{i}.pth'),
+                weights_only=False)['infobatch'] for i in range(5, 31, 5)
+        ]
+        assert infobatch_hook(runner).scores.empty is False
+        dist.barrier()
+    results[rank] = tables, states
+
+
+def test_checkpoints_hold_the_scores_of_all_ranks():
+    (ours, states), (theirs, _) = run_ranks(save_on_ranks, 2)
+    assert len(states) == 6
+    for number, state in enumerate(states):
+        step = 5 * number + 4
+        scores = state['scores']['scores'].numpy()
+        # Each rank knows what it trained on; the last table before the merge
+        # is that of the step, as checkpoints come after the spy.
+        known = (ours[step] == scores) | (theirs[step] == scores)
+        assert known.all()
+        assert state['sampler']['position'] == (step + 1) * 6
+    seen = states[0]['scores']['scores'].numpy() != 1
+    assert seen.all()
