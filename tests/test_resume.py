@@ -1,0 +1,139 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import itertools
+import multiprocessing
+
+import numpy as np
+import pytest
+import torch
+from mmseg.registry import DATASETS
+from small_training import IndexDataset
+
+from mmib.resume import _PastIsEmpty
+from tests.test_hook import infobatch_hook, train
+from tests.utils import small_runner
+
+# What workers read is seen by the process that started them.
+READ = multiprocessing.Array('q', 11)
+
+
+@DATASETS.register_module()
+class CountingDataset(IndexDataset):
+    """Counts how often each image is read."""
+
+    def __getitem__(self, index):
+        with READ.get_lock():
+            READ[index] += 1
+        return super().__getitem__(index)
+
+
+@pytest.fixture(autouse=True)
+def load_checkpoints_of_openmmlab(monkeypatch):
+    # They don't load otherwise with torch >= 2.6.
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+
+
+def run(work_dir, **changes):
+    runner = small_runner(
+        work_dir, **{
+            'model.type': 'RecordingSegmentor',
+            'train_dataloader.dataset.type': 'CountingDataset',
+            'train_cfg.max_iters': 40,
+            'default_hooks.checkpoint.interval': 7,
+            **changes
+        })
+    READ[:] = [0] * 11
+    spy = train(runner)
+    slots = [(i, float(w)) for indices, _, weights in runner.model.steps
+             for i, w in zip(indices, weights)]
+    return runner, spy, slots
+
+
+def resume(work_dir, iteration, **changes):
+    return run(
+        f'{work_dir}/resumed',
+        resume=True,
+        load_from=f'{work_dir}/iter_{iteration}.pth',
+        **changes)
+
+
+LOADERS = [{
+    'train_dataloader.num_workers': workers,
+    'train_dataloader.persistent_workers': persistent
+} for workers, persistent in ((0, False), (2, False), (2, True))]
+
+
+@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
+@pytest.mark.parametrize(
+    'loader', LOADERS, ids=lambda loader: str([*loader.values()]))
+def test_resume_is_exact(tmp_path, loader, loop):
+    """With batches in flight, in a plan, in annealing; also twice."""
+    changes = {**loader, 'train_cfg.type': loop}
+    whole, spy, slots = run(tmp_path, **changes)
+    assert any(weight > 1 for _, weight in slots)
+    for iteration in (7, 21, 35):
+        runner, rest, rest_slots = resume(tmp_path, iteration, **changes)
+        assert rest_slots == slots[3 * iteration:]
+        assert rest.losses == spy.losses[iteration:]
+        for name, value in whole.model.state_dict().items():
+            assert torch.equal(runner.model.state_dict()[name], value)
+        for ours, theirs in zip(rest.tables, spy.tables[iteration:]):
+            np.testing.assert_array_equal(ours, theirs)
+        assert rest.epochs == spy.epochs[-len(rest.epochs):]
+        assert runner.message_hub.get_scalar('infobatch/saved_iters').current(
+        ) == whole.message_hub.get_scalar('infobatch/saved_iters').current()
+    _, _, rest_slots = resume(f'{tmp_path}/resumed', 14 + 21, **changes)
+    assert rest_slots == slots[3 * 35:]
+
+
+@pytest.mark.parametrize(
+    'loader', LOADERS, ids=lambda loader: str([*loader.values()]))
+def test_resume_reads_no_past(tmp_path, loader):
+    run(tmp_path)
+    _, _, slots = resume(tmp_path, 35, **loader)
+    read = sum(READ)
+    in_flight = 2 * 2 * 3 if loader['train_dataloader.num_workers'] else 0
+    assert len(slots) == 5 * 3 <= read
+    # A loop that starts its workers when it is built, as OpenMMLab's, has
+    # asked for as many images before the checkpoint is read.
+    assert read <= len(slots) + 2 * in_flight
+    if not in_flight:
+        assert list(READ) == np.bincount([i for i, _ in slots],
+                                         minlength=11).tolist()
+
+
+def test_state_is_plain(tmp_path):
+    """Tensors and plain values: no pickled class of ours or numpy's."""
+    run(tmp_path)
+    checkpoint = torch.load(tmp_path / 'iter_21.pth', weights_only=False)
+    torch.save(checkpoint['infobatch'], tmp_path / 'state.pth')
+    state = torch.load(tmp_path / 'state.pth', weights_only=True)
+    assert set(state) == {'sampler', 'scores', 'planner', 'paths_comparable'}
+    assert state['sampler']['position'] == 21 * 3
+    # The names of the parameters are those of stock.
+    assert not any('.loss.' in name for name in checkpoint['state_dict'])
+
+
+def test_another_batch_size_and_other_workers(tmp_path, caplog):
+    """The rest of the plan is dealt out to the new batches."""
+    whole, spy, slots = run(tmp_path, **{'train_dataloader.num_workers': 2})
+    for iteration in (7, 21, 28):
+        runner, rest, rest_slots = resume(
+            tmp_path, iteration, **{
+                'train_dataloader.num_workers': 1,
+                'train_dataloader.batch_size': 2
+            })
+        # Until the first plan that was drawn at another moment.
+        start = rest.epochs[0].start - 3 * iteration
+        assert start > 0 and rest_slots[:start] == slots[3 *
+                                                         iteration:][:start]
+        assert len(rest_slots) == 2 * (40 - iteration)
+        planner = infobatch_hook(runner).planner
+        assert planner.annealing_iter == 34
+        assert planner.annealing_start == 3 * iteration + 2 * (34 - iteration)
+        assert {w for _, w in rest_slots[2 * (34 - iteration):]} == {1}
+
+
+def test_past_is_empty():
+    batches = _PastIsEmpty(itertools.count(5), 3)
+    assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
+    assert iter(batches) is batches
