@@ -37,6 +37,9 @@ class InfoBatchHook(Hook):
     ``infobatch/saved_iters``. Losses that are NaN or infinite while it prunes
     are counted in a warning and never become a score.
 
+    Checkpoints have its state under the key ``infobatch``, and a training that
+    is resumed goes on exactly. ``load_from`` without ``resume`` leaves it out.
+
     Args:
         policy (dict or Callable): Config of the policy that draws the plans,
             or the policy itself. Defaults to ``dict(type='MeanThreshold')``.

@@ -235,6 +235,40 @@ def test_state_goes_on_with_the_same_slots(taken, in_flight, connected):
     assert slots[0] == slots[1]
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 3, 4]), st.integers(1, 4),
+            st.integers(1, 9), st.integers(0, 3)),
+        min_size=2,
+        max_size=4))
+@settings(max_examples=50)
+def test_state_on_other_ranks_and_batch_sizes(stages):
+    """The ranks go on with the same stream: each slot is issued once, with
+    its weight, whatever was in flight."""
+    state, together = None, []
+    for world_size, batch_size, steps, lookahead in stages:
+        of_ranks = []
+        for rank in range(world_size):
+            sampler = on_rank(
+                InfoBatchSampler(Range(11), seed=5), rank, world_size)
+            if state is not None:
+                sampler.load_state_dict(state)
+            sampler.connect(prune_by_index)
+            head(sampler, (steps + lookahead) * batch_size)
+            plan = sampler.take(steps * batch_size)
+            of_ranks.append(zip(plan.indices.tolist(), plan.weights.tolist()))
+        # That of the last rank: all have the same.
+        state = sampler.state_dict()
+        together += [slot for step in zip(*of_ranks) for slot in step]
+        assert state['position'] == len(together)
+    whole = InfoBatchSampler(Range(11), seed=5)
+    whole.connect(prune_by_index)
+    head(whole, len(together))
+    plan = whole.take(len(together))
+    assert together == list(zip(plan.indices.tolist(), plan.weights.tolist()))
+
+
 def test_skip_to_where_the_state_is_keeps_its_plans():
     """As OneDL's training loop does when it resumes."""
     one = InfoBatchSampler(Range(11), seed=5)
@@ -246,6 +280,27 @@ def test_skip_to_where_the_state_is_keeps_its_plans():
     two.load_state_dict(one.state_dict())
     two.skip(15)
     assert head(two, 5) == one._slots.indices[:5].tolist()
+
+
+def test_skip_with_a_hook_does_nothing():
+    """The hook knows where the training goes on, also with other batches."""
+    one = InfoBatchSampler(Range(11), seed=5)
+    one.connect(prune_by_index)
+    one.skip(7)
+    assert one.position == 0
+
+
+def test_what_was_read_before_the_state_does_not_count():
+    """OpenMMLab's loop reads when it is built, before the checkpoint."""
+    one = InfoBatchSampler(Range(11), seed=5)
+    head(one, 5)
+    state = one.state_dict()
+    two = InfoBatchSampler(Range(11), seed=5)
+    head(two, 8)
+    two.load_state_dict(state)
+    two.connect(lambda start, rng: None)
+    assert head(two, 6) == head(one, 6)
+    assert two.position == 5
 
 
 def test_a_second_reader_in_training():
