@@ -200,10 +200,13 @@ class Planner:
             epoch (VirtualEpoch): The virtual epoch at the position.
             position (int): Slots of the training until then.
         """
-        iterations = self.origin.iteration + (
-            position - self.origin.position) / self.slots_per_iter
         return self._full_equivalent(
-            epoch.covered_until(position)) - iterations
+            epoch.covered_until(position)) - self._iteration_at(position)
+
+    def _iteration_at(self, position: int) -> float:
+        """Iterations of the training until a slot."""
+        return self.origin.iteration + (
+            position - self.origin.position) / self.slots_per_iter
 
     def _full_equivalent(self, covered: float) -> float:
         """Iterations that stock training needs for so many virtual epochs."""
@@ -292,6 +295,8 @@ class Planner:
             changes.append(
                 f'an iteration has {self.slots_per_iter} images instead of '
                 f'{state_dict["slots_per_iter"]}')
+        # After a validation FlexibleRunner saves one iteration too many.
+        if changes or self._iteration_at(position) != iteration:
             self.origin = Origin(iteration, position, state_dict['covered'],
                                  state_dict['full_equivalent'])
         self.epoch, *next_epochs = [

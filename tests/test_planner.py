@@ -155,6 +155,19 @@ def test_the_full_equivalent_goes_on_with_another_batch_size():
     assert rest.saved == pytest.approx(saved)
 
 
+def test_a_checkpoint_that_counts_an_iteration_too_many():
+    """As FlexibleRunner's are after a validation: annealing still begins
+    where no plan is cut."""
+    part = Training(MeanThreshold(), 2, 1)
+    part.run(20)
+    part.iter += 1
+    rest = part.resumed(Training(MeanThreshold(), 2, 1))
+    assert rest.planner.annealing_start == 2 * 50 and not rest.changes
+    rest.run(60)
+    assert rest.planner._pruned_until <= 2 * 50
+    assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
+
+
 def test_budget_with_another_batch_size():
     """Each iteration of the rest still stands for as many of stock."""
     policy = Budget(100)
