@@ -15,6 +15,9 @@ hypothesis.settings.load_profile('mmib')
 # for each other.
 torch.set_num_threads(1)
 os.environ['OMP_NUM_THREADS'] = '1'
+# OpenMMLab's MMEngine doesn't load its own checkpoints otherwise with torch
+# 2.6 or later.
+os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
 
 _loader_iterators = weakref.WeakSet()
 _init = _MultiProcessingDataLoaderIter.__init__

@@ -26,12 +26,6 @@ class CountingDataset(IndexDataset):
         return super().__getitem__(index)
 
 
-@pytest.fixture(autouse=True)
-def load_checkpoints_of_openmmlab(monkeypatch):
-    # They don't load otherwise with torch >= 2.6.
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-
-
 def run(work_dir, **changes):
     runner = small_runner(
         work_dir, **{

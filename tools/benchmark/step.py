@@ -65,6 +65,88 @@ def without_infobatch(cfg):
     return cfg
 
 
+def pruned_iters(cfg):
+    """Iterations of a pruned config before annealing."""
+    hook = next(h for h in cfg.custom_hooks if h.type == 'InfoBatchHook')
+    return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
+
+
+def allocated():
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def peak_of(function):
+    """Run a function.
+
+    Returns:
+        tuple: What it returned, and the bytes of GPU memory it took at most
+        on top of those allocated before.
+    """
+    if not torch.cuda.is_available():
+        return function(), 0
+    before = allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = function()
+    return result, torch.cuda.max_memory_allocated() - before
+
+
+def compare(cfg, iters, warmup):
+    """Let a pruned config and stock training take turns.
+
+    Args:
+        cfg (Config): Config with InfoBatchHook.
+        iters (int): Iterations of each that count.
+        warmup (int): Iterations of each before those.
+
+    Returns:
+        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and peak
+        bytes of GPU memory (0 without a GPU), of ``stock`` and ``mmib``.
+    """
+    loops, times, fixed, peaks = {}, {}, {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in (('stock', without_infobatch(cfg)), ('mmib', cfg)):
+            before = allocated()
+            loops[name] = build_loop(config, osp.join(folder, name))
+            # The first step allocates the state of the optimizer.
+            times[name] = [loops[name].step()]
+            fixed[name] = allocated() - before
+            peaks[name] = 0
+        for i in range(warmup + iters - 1):
+            # A B, B A, ...: neither always runs after the other.
+            for name in sorted(loops, reverse=i % 2 == 0):
+                seconds, peak = peak_of(loops[name].step)
+                times[name].append(seconds)
+                peaks[name] = max(peaks[name], peak)
+    return ({
+        name: np.array(times[name][warmup:])
+        for name in times
+    }, {
+        name: fixed[name] + peaks[name]
+        for name in fixed
+    })
+
+
+def figures(times):
+    """What the wall times of :func:`compare` say.
+
+    Args:
+        times (dict): Seconds of ``stock`` and ``mmib``.
+
+    Returns:
+        dict: Plain numbers.
+    """
+    stock, ours = times['stock'], times['mmib']
+    ratios = ours / stock
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    return dict(
+        iters=len(ours),
+        median_stock=float(np.median(stock)),
+        median_mmib=float(np.median(ours)),
+        ratio_of_medians=float(np.median(ours) / np.median(stock)),
+        median_of_ratios=float(np.median(ratios)),
+        quartiles_of_ratios=[float(low), float(high)])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config with InfoBatchHook')
@@ -75,30 +157,18 @@ def main():
     args = parser.parse_args()
     cfg = Config.fromfile(args.config)
     cfg.merge_from_dict(args.cfg_options or {})
-    hook = next(h for h in cfg.custom_hooks if h.type == 'InfoBatchHook')
-    pruned_iters = int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
-    if args.warmup + args.iters > pruned_iters:
-        parser.error(f'annealing, which has no cost, begins at {pruned_iters} '
-                     'iterations: take fewer --iters')
+    if args.warmup + args.iters > pruned_iters(cfg):
+        parser.error('annealing, which has no cost, begins at '
+                     f'{pruned_iters(cfg)} iterations: take fewer --iters')
 
-    with tempfile.TemporaryDirectory() as folder:
-        loops = dict(
-            stock=build_loop(
-                without_infobatch(cfg), osp.join(folder, 'stock')),
-            mmib=build_loop(cfg, osp.join(folder, 'mmib')))
-        times = dict(stock=[], mmib=[])
-        for i in range(args.warmup + args.iters):
-            # A B, B A, ...: neither always runs after the other.
-            for name in sorted(loops, reverse=i % 2 == 0):
-                times[name].append(loops[name].step())
-    stock, ours = (
-        np.array(times[name][args.warmup:]) for name in ('stock', 'mmib'))
-    low, high = np.quantile(ours / stock, [0.25, 0.75])
-    print(f'iterations of each: {len(ours)}\n'
-          f'median, stock: {np.median(stock):.4f} s\n'
-          f'median, mmib:  {np.median(ours):.4f} s\n'
-          f'ratio of the medians: {np.median(ours) / np.median(stock):.4f}\n'
-          f'median of the paired ratios: {np.median(ours / stock):.4f} '
+    times, _ = compare(cfg, args.iters, args.warmup)
+    result = figures(times)
+    low, high = result['quartiles_of_ratios']
+    print(f'iterations of each: {result["iters"]}\n'
+          f'median, stock: {result["median_stock"]:.4f} s\n'
+          f'median, mmib:  {result["median_mmib"]:.4f} s\n'
+          f'ratio of the medians: {result["ratio_of_medians"]:.4f}\n'
+          f'median of the paired ratios: {result["median_of_ratios"]:.4f} '
           f'(quartiles {low:.3f} to {high:.3f})')
 
 
