@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning could not work stop before the first step."""
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
@@ -25,19 +25,28 @@ def check_loop(runner: Runner) -> None:
 
 
 def check_hooks(runner: Runner, hook: Hook) -> None:
-    """Check that no second hook of the same kind takes part.
+    """Check that no second hook of the same kind takes part, and that
+    checkpoints are written after the hook has acted.
 
     Args:
         runner (Runner): The runner of the training process.
         hook (Hook): The hook that asks.
 
     Raises:
-        ValueError: If the runner has another one.
+        ValueError: If the runner has another one, or a CheckpointHook before
+            it.
     """
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
         raise ValueError(
             'keep one InfoBatchHook in `custom_hooks`: two would draw '
             'different plans for the same sampler.')
+    before = runner.hooks[:runner.hooks.index(hook)]
+    if any(isinstance(other, CheckpointHook) for other in before):
+        raise ValueError(
+            'checkpoints would lack the scores of their last batch, as '
+            'CheckpointHook acts before InfoBatchHook: remove `priority` from '
+            'InfoBatchHook in `custom_hooks` and from '
+            '`default_hooks.checkpoint`.')
 
 
 def check_loader(loader: DataLoader) -> None:

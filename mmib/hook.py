@@ -4,11 +4,13 @@ import functools
 from typing import Any, Callable, Dict, Optional, Set, Union
 
 import numpy as np
+import torch
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from mmengine.utils import apply_to
 from torch import Tensor
 
 from .checks import check_hooks, check_length, check_loader, check_loop
@@ -81,14 +83,24 @@ class InfoBatchHook(Hook):
             runner (Runner): The runner.
             checkpoint (dict): The checkpoint that was read.
         """
-        self._loaded = checkpoint.get('infobatch')
+        if 'infobatch' in checkpoint:
+            # It may have been loaded to the training device.
+            self._loaded = apply_to(checkpoint['infobatch'], torch.is_tensor,
+                                    lambda tensor: tensor.cpu())
 
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts.
 
         Args:
             runner (Runner): The runner of the training process.
+
+        Raises:
+            RuntimeError: If the hook has trained before.
         """
+        if self.planner is not None:
+            raise RuntimeError(
+                'InfoBatchHook has trained already: build a new Runner with '
+                '`resume=True` to go on from the last checkpoint.')
         check_loop(runner)
         check_hooks(runner, self)
         loader = runner.train_dataloader
@@ -149,15 +161,7 @@ class InfoBatchHook(Hook):
             runner (Runner): The runner of the training process.
             state (dict, optional): ``infobatch`` of the checkpoint.
         """
-        num_samples, num_images = len(self.sampler), len(self.scores)
-        reason = None
-        if state is None:
-            reason = 'the checkpoint is of a training without InfoBatchHook'
-        elif (state['sampler']['size'] != num_samples
-              or len(state['scores']['scores']) != num_images):
-            reason = (
-                f'the checkpoint is of {len(state["scores"]["scores"])} '
-                f'images, and `train_dataloader.dataset` has {num_images}')
+        reason = self._why_afresh(state)
         if reason is None:
             self.sampler.load_state_dict(state['sampler'])
             self.scores.load_state_dict(state['scores'])
@@ -178,6 +182,20 @@ class InfoBatchHook(Hook):
             self.planner.begin(
                 runner.iter, self.sampler.position, runner.iter
                 if state is None else state['planner']['full_equivalent'])
+
+    def _why_afresh(self, state: Optional[Dict[str, Any]]) -> Optional[str]:
+        """Why a training can't go on from a state, or None."""
+        if state is None:
+            return 'the checkpoint is of a training without InfoBatchHook'
+        sizes = [(state['sampler']['size'], len(state['scores']['scores'])),
+                 (len(self.sampler), len(self.scores))]
+        if sizes[0] == sizes[1]:
+            return None
+        before, now = (f'{images} images' +
+                       (f', {slots} with repeats' if slots > images else '')
+                       for slots, images in sizes)
+        return (f'the checkpoint is of {before}, and '
+                f'`train_dataloader.dataset` has {now}')
 
     def _merge_before_saving(self, runner: Runner) -> None:
         """Let every checkpoint hold the scores of all ranks.

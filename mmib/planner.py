@@ -129,32 +129,21 @@ class Planner:
         logged = start - self._logged_start >= self.lookahead
         if logged:
             self._logged_start = start
-        slots_left = self.annealing_start - start
         plan, note = None, ''
-        if (slots_left > 0 and start >= self._full_until
+        if (start < self.annealing_start and start >= self._full_until
                 and not self.scores.empty):
             if logged or self._plan_scores is None:
                 self._read_scores()
-            if hasattr(self.policy, 'progress'):
-                self.policy.progress = Progress(
-                    slots_per_iter=self.slots_per_iter,
-                    max_iters=self.max_iters,
-                    slots_left=slots_left,
-                    annealing_slots=(self.max_iters - self.annealing_iter) *
-                    self.slots_per_iter,
-                    full_equivalent=self._full_equivalent(covered))
-            plan = self.policy(self._plan_scores, rng)
+            plan = self._ask_policy(start, covered, rng)
             note = plan.note
-            if len(plan) == 0:
-                raise ValueError(
-                    f'The policy {self.policy!r} left out every image: '
-                    'change it at InfoBatchHook in `custom_hooks`.')
         if plan is None or plan.is_full:
             tiers = (Tier(self.num_samples, self.num_samples), )
             size, threshold, plan = self.num_samples, 0., None
         else:
-            size, threshold, tiers = len(plan), plan.threshold, plan.tiers
-            plan = plan[:slots_left]
+            # A policy may have numpy's numbers, checkpoints plain ones.
+            tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
+            size, threshold = len(plan), float(plan.threshold)
+            plan = plan[:self.annealing_start - start]
             self._pruned_until = start + len(plan)
             # Plans are in random order, so their beginnings tell enough.
             self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
@@ -162,6 +151,23 @@ class Planner:
         self._next_epochs.append(
             VirtualEpoch(start, covered, size, threshold, tiers,
                          self._mean_score, self._non_finite, note, logged))
+        return plan
+
+    def _ask_policy(self, start: int, covered: float,
+                    rng: np.random.Generator) -> EpochPlan:
+        if hasattr(self.policy, 'progress'):
+            self.policy.progress = Progress(
+                slots_per_iter=self.slots_per_iter,
+                max_iters=self.max_iters,
+                slots_left=self.annealing_start - start,
+                annealing_slots=(self.max_iters - self.annealing_iter) *
+                self.slots_per_iter,
+                full_equivalent=self._full_equivalent(covered))
+        plan = self.policy(self._plan_scores, rng)
+        if len(plan) == 0:
+            raise ValueError(
+                f'The policy {self.policy!r} left out every image: '
+                'change it at InfoBatchHook in `custom_hooks`.')
         return plan
 
     @property
@@ -215,11 +221,12 @@ class Planner:
             self.origin.covered) * self.num_samples / self.slots_per_iter
 
     def merge_scores(self) -> None:
-        """Make the scores of all ranks equal, and check that they drew equal
-        plans.
+        """Make the scores of all ranks equal.
 
         Raises:
-            RuntimeError: If they didn't.
+            RuntimeError: If ranks drew different plans. This is seen where
+                they are equally long; else the ranks call collectives that
+                don't match, and the process group fails.
         """
         if not self.scores.merge(self._checksum):
             raise RuntimeError(
@@ -246,15 +253,16 @@ class Planner:
         Returns:
             dict: Tensors and plain Python values.
         """
-        covered = self.epoch.covered_until(position)
         epochs = [self.epoch, *self._next_epochs]
+        covered = self.epoch.covered_until(position)
         plan_scores = self._plan_scores
         if plan_scores is not None:
             plan_scores = torch.from_numpy(plan_scores)
         state_dict = dict(
             policy=_name(self.policy),
+            policy_type=_type_name(self.policy),
             slots_per_iter=self.slots_per_iter,
-            covered=covered,
+            annealing_iter=self.annealing_iter,
             full_equivalent=self._full_equivalent(covered),
             origin=tuple(self.origin),
             epochs=[
@@ -289,16 +297,6 @@ class Planner:
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        changes = []
-        self.origin = Origin(*state_dict['origin'])
-        if state_dict['slots_per_iter'] != self.slots_per_iter:
-            changes.append(
-                f'an iteration has {self.slots_per_iter} images instead of '
-                f'{state_dict["slots_per_iter"]}')
-        # After a validation FlexibleRunner saves one iteration too many.
-        if changes or self._iteration_at(position) != iteration:
-            self.origin = Origin(iteration, position, state_dict['covered'],
-                                 state_dict['full_equivalent'])
         self.epoch, *next_epochs = [
             VirtualEpoch(
                 **dict(epoch, tiers=tuple(Tier(*t) for t in epoch['tiers'])))
@@ -309,19 +307,36 @@ class Planner:
         self._full_until = state_dict['full_until']
         self._pruned_until = state_dict['pruned_until']
         self._logged_start = state_dict['logged_start']
-        self._plan_scores = state_dict['plan_scores']
-        if self._plan_scores is not None:
-            self._plan_scores = self._plan_scores.cpu().numpy()
+        plan_scores = state_dict['plan_scores']
+        self._plan_scores = (None
+                             if plan_scores is None else plan_scores.numpy())
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
+
+        changes = []
+        self.origin = Origin(*state_dict['origin'])
+        if state_dict['slots_per_iter'] != self.slots_per_iter:
+            changes.append(
+                f'an iteration has {self.slots_per_iter} images instead of '
+                f'{state_dict["slots_per_iter"]}')
+        # After a validation FlexibleRunner saves one iteration too many.
+        if changes or self._iteration_at(position) != iteration:
+            self.origin = Origin(iteration, position,
+                                 self.epoch.covered_until(position),
+                                 state_dict['full_equivalent'])
         after_plan = self.origin.iteration - (
             self.origin.position - self._pruned_until) // self.slots_per_iter
         self.annealing_iter = max(self.annealing_iter, after_plan)
-        if state_dict['policy'] != _name(self.policy):
+        if state_dict['annealing_iter'] != self.annealing_iter:
+            changes.append(
+                f'annealing begins at iteration {self.annealing_iter} instead '
+                f'of {state_dict["annealing_iter"]}')
+        if (state_dict['policy_type'] == _type_name(self.policy)
+                and 'policy_state' in state_dict):
+            self.policy.load_state_dict(state_dict['policy_state'])
+        elif state_dict['policy'] != _name(self.policy):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
-        elif hasattr(self.policy, 'load_state_dict'):
-            self.policy.load_state_dict(state_dict['policy_state'])
         return changes
 
     def begin(self, iteration: int, position: int,
@@ -354,3 +369,7 @@ class Planner:
 def _name(policy: Callable) -> str:
     """What a policy is, without the address of an object."""
     return repr(policy).split(' at 0x')[0]
+
+
+def _type_name(policy: Callable) -> str:
+    return f'{type(policy).__module__}.{type(policy).__qualname__}'

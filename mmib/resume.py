@@ -19,8 +19,10 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
     batches = loop.dataloader_iterator
     if hasattr(batches, 'skip_iter'):
         return
-    loop.dataloader_iterator = _PastIsEmpty(
-        type(batches)(loop.dataloader), loop.iter)
+    kind = type(batches)
+    # Its workers end before others start.
+    loop.dataloader_iterator = batches = None
+    loop.dataloader_iterator = _PastIsEmpty(kind(loop.dataloader), loop.iter)
 
 
 class _PastIsEmpty:

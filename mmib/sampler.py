@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 from .datasets import one_pass
 from .pruning import EpochPlan
 
-Planner = Callable[[int, np.random.Generator], Optional[EpochPlan]]
+DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 
 @DATA_SAMPLERS.register_module()
@@ -61,7 +61,7 @@ class InfoBatchSampler(Sampler):
         self.size = len(one_pass(dataset))
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
-        self._planner: Optional[Planner] = None
+        self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = self._in_training()
         self._num_readers = 0
@@ -78,13 +78,13 @@ class InfoBatchSampler(Sampler):
         self._num_readers += 1
         self._check_reader(self._num_readers)
         while True:
-            if self._planner is None and not self._built_in_training:
+            if self._draw_plan is None and not self._built_in_training:
                 self._check_hook()
             while self._issued + self.world_size > len(self._slots):
                 self._extend()
             index = self._slots.indices[self._issued + self.rank]
             self._issued += self.world_size
-            if self._planner is None:
+            if self._draw_plan is None:
                 self.take(1)
             yield int(index)
 
@@ -101,7 +101,7 @@ class InfoBatchSampler(Sampler):
         """int: Slots of all ranks before the oldest one in flight."""
         return self._position
 
-    def connect(self, planner: Planner) -> None:
+    def connect(self, draw_plan: DrawPlan) -> None:
         """Let a hook draw the plans from now on.
 
         OpenMMLab's training loop starts its workers before any hook can act.
@@ -110,15 +110,15 @@ class InfoBatchSampler(Sampler):
         images it was.
 
         Args:
-            planner (Callable): ``planner(start, rng) -> EpochPlan or None``
-                draws the plan whose first slot is number ``start`` of the
-                stream; None asks for a full pass.
+            draw_plan (Callable): ``draw_plan(start, rng) -> EpochPlan or
+                None`` draws the plan whose first slot is number ``start`` of
+                the stream; None asks for a full pass.
 
         Raises:
             RuntimeError: If several iterators have read from the stream.
         """
-        in_flight = self._position - self._begin if not self._planner else 0
-        self._planner = planner
+        in_flight = self._position - self._begin if not self._draw_plan else 0
+        self._draw_plan = draw_plan
         self._check_reader(self._num_readers)
         if in_flight:
             self._restart(self._begin)
@@ -170,7 +170,7 @@ class InfoBatchSampler(Sampler):
         if num_samples < 0:
             raise ValueError(
                 f'`num_samples` should be non-negative, but got {num_samples}')
-        if self._planner is not None:
+        if self._draw_plan is not None:
             return
         position = num_samples * self.world_size
         if position != self._position:
@@ -211,10 +211,9 @@ class InfoBatchSampler(Sampler):
         self.seed = state_dict['seed']
         self._position = state_dict['position']
         self._forget_issued()
-        # A checkpoint may have been loaded to the training device.
-        self._slots = EpochPlan(state_dict['indices'].cpu().numpy(),
-                                state_dict['weights'].cpu().numpy())
-        self._full_passes_rng.set_state(state_dict['full_passes_rng'].cpu())
+        self._slots = EpochPlan(state_dict['indices'].numpy(),
+                                state_dict['weights'].numpy())
+        self._full_passes_rng.set_state(state_dict['full_passes_rng'])
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
 
     def _restart(self, position: int) -> None:
@@ -238,9 +237,9 @@ class InfoBatchSampler(Sampler):
     def _extend(self) -> None:
         """Append the next plan to the slots."""
         plan = None
-        if self._planner is not None:
+        if self._draw_plan is not None:
             start = self._position + len(self._slots)
-            plan = self._planner(start, self._plans_rng)
+            plan = self._draw_plan(start, self._plans_rng)
         if plan is None:
             plan = self._full_plan()
         elif not self.shuffle:
@@ -277,7 +276,7 @@ class InfoBatchSampler(Sampler):
                 "to 'InfiniteSampler'.")
 
     def _check_reader(self, number: int) -> None:
-        if self._planner is not None and number > 1:
+        if self._draw_plan is not None and number > 1:
             raise RuntimeError(
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '

@@ -85,6 +85,8 @@ BAD_CONFIGS = {
         'train_cfg':
         dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
     }, ValueError, "set `train_cfg = dict\\(type='IterBasedTrainLoop'"),
+    'priority': (with_hook(priority='LOWEST'), ValueError,
+                 'lack the scores of their last batch.* remove `priority`'),
     'two hooks': ({
         'custom_hooks': [dict(type='InfoBatchHook')] * 2
     }, ValueError, 'keep one InfoBatchHook'),

@@ -557,8 +557,8 @@ def test_plans_within_the_lookahead_share_scores(tmp_path, monkeypatch):
     time."""
     reads = []
     read = ScoreTable.merge
-    monkeypatch.setattr(ScoreTable, 'merge', lambda table:
-                        (reads.append(1), read(table)))
+    monkeypatch.setattr(ScoreTable, 'merge', lambda *args:
+                        (reads.append(1), read(*args))[1])
     runner = small_runner(
         tmp_path, **{
             'train_dataloader.num_workers': 2,

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import io
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
 from mmib.planner import Planner
-from mmib.pruning import Budget, MeanThreshold, QuantileTiers, ScoreTable
+from mmib.pruning import Budget, MeanThreshold, QuantileTiers, ScoreTable, Tier
 
 CPU = torch.device('cpu')
 SIZE = 13
@@ -119,7 +121,8 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
     part.run(at)
     saved = part.saved
     rest = part.resumed(Training(policy(), after, next_lookahead))
-    assert bool(rest.changes) == (before != after)
+    text = f'an iteration has {after} images instead of {before}'
+    assert (text in rest.changes) == (before != after)
     assert rest.saved == pytest.approx(saved, abs=1e-9)
     rest.run(60)
     epochs = part.epochs + rest.epochs
@@ -148,7 +151,7 @@ def test_the_full_equivalent_goes_on_with_another_batch_size():
     assert part.saved > 3
     rest = part.resumed(
         Training(MeanThreshold(ratio=0), 6, 0, annealing_iter=40))
-    assert len(rest.changes) == 2
+    assert len(rest.changes) == 3
     left = rest.planner._pruned_until - rest.sampler.position
     saved = part.saved + left * (13 / part.epochs[-1].size - 1) / 6
     rest.run(60)
@@ -162,7 +165,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     part.run(20)
     part.iter += 1
     rest = part.resumed(Training(MeanThreshold(), 2, 1))
-    assert rest.planner.annealing_start == 2 * 50 and not rest.changes
+    assert rest.planner.annealing_start == 2 * 50
     rest.run(60)
     assert rest.planner._pruned_until <= 2 * 50
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
@@ -225,6 +228,9 @@ class Counting(MeanThreshold):
     def load_state_dict(self, state_dict):
         self.calls = state_dict['calls']
 
+    def __repr__(self):
+        return f'Counting(calls={self.calls})'
+
 
 def test_policies_with_a_state():
     part = Training(Counting(), 3, 1)
@@ -237,5 +243,19 @@ def test_policies_with_a_state():
     rest = part.resumed(Training(QuantileTiers(), 3, 1))
     assert rest.changes == [
         'the next plans are those of QuantileTiers(quantiles=(0.2, 0.85), '
-        'ratios=(0.75, 0.5)) instead of MeanThreshold(ratio=0.5)'
+        f'ratios=(0.75, 0.5)) instead of {policy!r}'
     ]
+
+
+def numpy_numbers(scores, rng):
+    plan = MeanThreshold()(scores, rng)
+    tiers = tuple(Tier(np.int64(n), np.int64(kept)) for n, kept in plan.tiers)
+    return replace(plan, threshold=np.float32(plan.threshold), tiers=tiers)
+
+
+def test_policies_that_give_numbers_of_numpy():
+    part = Training(numpy_numbers, 3, 1)
+    part.run(20)
+    rest = part.resumed(Training(numpy_numbers, 3, 1))
+    assert not rest.changes
+    rest.run(60)

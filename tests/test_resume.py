@@ -95,6 +95,12 @@ def test_resume_reads_no_past(tmp_path, loader):
                                          minlength=11).tolist()
 
 
+def test_a_second_training_needs_a_new_runner(tmp_path):
+    runner, _, _ = run(tmp_path)
+    with pytest.raises(RuntimeError, match='new Runner with `resume=True`'):
+        runner.train()
+
+
 def test_state_is_plain(tmp_path):
     """Tensors and plain values: no pickled class of ours or numpy's."""
     run(tmp_path)
