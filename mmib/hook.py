@@ -96,6 +96,7 @@ class InfoBatchHook(Hook):
 
         Raises:
             RuntimeError: If the hook has trained before.
+            ValueError: If the state in the checkpoint is damaged.
         """
         if self.planner is not None:
             raise RuntimeError(
@@ -140,7 +141,13 @@ class InfoBatchHook(Hook):
 
         state, self._loaded = self._loaded, None
         if runner.iter > 0:
-            self._resume(runner, state)
+            try:
+                self._resume(runner, state)
+            except KeyError as error:
+                raise ValueError(
+                    f'`infobatch` in the checkpoint lacks {error}: resume '
+                    'from an earlier one, or delete this key from it, and '
+                    'scores start at 1 again.') from error
         else:
             check_length(runner.max_iters, slots_per_iter, num_samples)
         if self.planner.leaves_nothing_out:
@@ -365,11 +372,12 @@ class InfoBatchHook(Hook):
         self._log_non_finite(runner, epoch.non_finite)
 
     def _log_non_finite(self, runner: Runner, total: int) -> None:
+        # Each text is another one: MMEngine leaves out warnings that repeat.
         if total > self._non_finite_logged:
             runner.logger.warning(
                 f'InfoBatch: {total - self._non_finite_logged} losses of '
-                'images were NaN or infinite; these images keep the score '
-                'they had before.')
+                f'images were NaN or infinite, {total} so far; these images '
+                'keep the score they had before.')
         self._non_finite_logged = total
 
     def _add_scalars(self, runner: Runner, scalars: dict) -> None:

@@ -1,0 +1,809 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What can go wrong in a training, done to a real one. ``docs/faults.md`` is
+the table of it."""
+import copy
+import functools
+import glob
+import json
+import multiprocessing
+import os
+import os.path as osp
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel
+from mmengine.registry import DATASETS
+from small_training import IndexDataset, small_config
+from torch.utils.data import get_worker_info
+
+from mmib import InfoBatchHook
+from tests.utils import _free_port, small_runner
+
+# Annealing begins at iteration 34.
+ITERS = 40
+STOCK = {
+    'train_dataloader.sampler.type': 'InfiniteSampler',
+    'custom_hooks': [],
+}
+WORKERS = {
+    'train_dataloader.num_workers': 2,
+    'train_dataloader.persistent_workers': True,
+}
+# Processes that are forked from one that has all imports.
+CONTEXT = multiprocessing.get_context('forkserver')
+CONTEXT.set_forkserver_preload(
+    ['pytest', 'mmib', 'mmengine.runner', 'mmseg.models'])
+RUNNERS = []
+DIST_TRAIN = osp.join(
+    osp.dirname(osp.dirname(osp.abspath(__file__))), 'tools', 'dist_train.sh')
+
+
+@pytest.fixture(autouse=True)
+def load_any_checkpoint(monkeypatch):
+    """OpenMMLab's ``torch.load`` needs it to resume."""
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+
+
+@pytest.fixture(autouse=True)
+def keep_runners():
+    """Until the workers of the test were stopped."""
+    RUNNERS.clear()
+
+
+@DATASETS.register_module()
+class FaultyDataset(IndexDataset):
+    """Some images are not as they should be.
+
+    Args:
+        size (int): Number of images.
+        broken (Dict[str, float]): Images, and what their pixels are.
+        rank (int): The one that gets them broken.
+        ignored (Sequence[int]): Images of which every pixel is ignored.
+        armed (str, optional): A worker that finds this file dies, once.
+    """
+
+    def __init__(self, size, broken={}, rank=0, ignored=(), armed=None):
+        super().__init__(size)
+        self.pixels = broken if rank == get_rank() else {}
+        self.ignored = ignored
+        self.armed = armed
+
+    def __getitem__(self, index):
+        if self.armed and osp.exists(self.armed):
+            die_of(self.armed)
+        item = super().__getitem__(index)
+        if str(index) in self.pixels:
+            item['inputs'][:, 1:] = self.pixels[str(index)]
+            # Whatever is predicted is wrong somewhere.
+            label = item['data_samples'].gt_sem_seg.data
+            label[:, 5], label[:, 6] = 0, 1
+        if index in self.ignored:
+            item['data_samples'].gt_sem_seg.data.fill_(255)
+        return item
+
+
+def die_of(path):
+    assert get_worker_info() is not None
+    try:
+        os.remove(path)
+    except FileNotFoundError:  # Another worker was quicker.
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StepLog(Hook):
+    """Writes down what each step really used, in a file that outlives the
+    process: iteration, images, their weights and the loss."""
+
+    # InfoBatchHook takes the weights back.
+    priority = 'ABOVE_NORMAL'
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        images = [int(image[0, 0, 0]) for image in data_batch['inputs']]
+        model = getattr(runner.model, 'module', runner.model)
+        weights = getattr(model.decode_head.loss_decode, 'weights', None)
+        weights = [1.] * len(images) if weights is None else weights.tolist()
+        step = [runner.iter, images, weights, outputs['loss'].item()]
+        path = osp.join(runner.work_dir, f'steps_{get_rank()}.jsonl')
+        with open(path, 'a') as file:
+            file.write(json.dumps(step) + '\n')
+
+
+class At(Hook):
+    """Calls a function at the beginning of an iteration, on one rank."""
+
+    def __init__(self, iteration, function, rank=0):
+        self.iteration = iteration
+        self.function = function
+        self.rank = rank
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == self.iteration and get_rank() == self.rank:
+            self.function()
+
+
+def build(work_dir, *hooks, **changes):
+    runner = small_runner(
+        work_dir, **{
+            'train_cfg.max_iters': ITERS,
+            'default_hooks.checkpoint.interval': 7,
+            **changes
+        })
+    for hook in (StepLog(), *hooks):
+        runner.register_hook(hook)
+    RUNNERS.append(runner)
+    return runner
+
+
+def train(work_dir, *hooks, **changes):
+    runner = build(work_dir, *hooks, **changes)
+    runner.train()
+    return runner
+
+
+def train_rank(rank, world_size, rendezvous, work_dir, hooks, changes):
+    torch.set_num_threads(1)
+    if world_size > 1:
+        dist.init_process_group(
+            'gloo',
+            init_method=f'file://{rendezvous}',
+            rank=rank,
+            world_size=world_size)
+    runner = build(work_dir, *hooks, **changes)
+    if world_size > 1:
+        # MMEngine's launcher wraps models for GPUs alone.
+        runner.model = MMDistributedDataParallel(runner.model)
+    try:
+        runner.train()
+    except Exception as error:
+        with open(osp.join(work_dir, f'error_{rank}'), 'w') as file:
+            file.write(f'{type(error).__name__}: {error}')
+        raise
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+def train_ranks(world_size, work_dir, *hooks, **changes):
+    """Train in processes of their own.
+
+    Returns:
+        list[int]: How each of them ended.
+    """
+    os.makedirs(work_dir, exist_ok=True)
+    rendezvous = osp.join(work_dir, f'rendezvous_{len(os.listdir(work_dir))}')
+    processes = [
+        CONTEXT.Process(
+            target=train_rank,
+            args=(rank, world_size, rendezvous, work_dir, hooks, changes))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        if process.exitcode is None:
+            for hanging in processes:
+                hanging.kill()
+            raise AssertionError('The training hangs.')
+    return [process.exitcode for process in processes]
+
+
+def infobatch_hook(runner):
+    return next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+
+
+def steps(work_dir, rank=0):
+    path = osp.join(work_dir, f'steps_{rank}.jsonl')
+    if not osp.exists(path):
+        return []
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def stream(work_dir):
+    """The images in the order in which they were trained on."""
+    return [index for _, images, _, _ in steps(work_dir) for index in images]
+
+
+def error(work_dir, rank=0):
+    """Of what the training of this rank ended."""
+    with open(osp.join(work_dir, f'error_{rank}')) as file:
+        return file.read()
+
+
+def slots(work_dir, start=0):
+    """Images and weights from an iteration on."""
+    return [(index, weight) for step, images, weights, _ in steps(work_dir)
+            if step >= start for index, weight in zip(images, weights)]
+
+
+def log(work_dir):
+    """All lines of all log files."""
+    lines = []
+    for folder in sorted(os.listdir(work_dir)):
+        path = osp.join(work_dir, folder, f'{folder}.log')
+        if osp.exists(path):
+            with open(path) as file:
+                lines += file
+    return ''.join(lines)
+
+
+def saved(work_dir):
+    """Iterations of the checkpoints that are there."""
+    return sorted(
+        int(name[5:-4]) for name in os.listdir(work_dir)
+        if name.endswith('.pth'))
+
+
+def checkpoint(work_dir, iteration):
+    return osp.join(work_dir, f'iter_{iteration}.pth')
+
+
+def last_checkpoint(work_dir):
+    with open(osp.join(work_dir, 'last_checkpoint')) as file:
+        return osp.basename(file.read())
+
+
+def assert_exact(work_dir, reference, world_size=1):
+    """Each step, before the fault and after it, is that of a training that
+    had none, and so are the weights of the model in the end."""
+    for rank in range(world_size):
+        expected = {step[0]: step for step in steps(reference, rank)}
+        done = steps(work_dir, rank)
+        assert {step[0] for step in done} == set(range(ITERS))
+        for step in done:
+            assert step == expected[step[0]]
+    assert any(max(weights) > 1 for _, _, weights, _ in done)
+    assert_same_end(work_dir, reference)
+
+
+def assert_same_end(work_dir, reference):
+    """The same weights of the model, scores and accounts."""
+    end, expected = (
+        torch.load(checkpoint(folder, ITERS), weights_only=False)
+        for folder in (work_dir, reference))
+    for name, value in expected['state_dict'].items():
+        assert torch.equal(end['state_dict'][name], value), name
+    end, expected = end['infobatch'], expected['infobatch']
+    assert torch.equal(end['scores']['scores'], expected['scores']['scores'])
+    for name in ('full_equivalent', 'num_epochs'):
+        assert end['planner'][name] == expected['planner'][name]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return str(tmp_path / 'fault'), str(tmp_path / 'reference')
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm(folders):
+    """It ends the training at once; the last checkpoint is there."""
+    fault, reference = folders
+    ends = train_ranks(1, fault, At(17, terminate), **WORKERS)
+    assert ends == [-signal.SIGTERM]
+    assert saved(fault) == [7, 14]
+    assert last_checkpoint(fault) == 'iter_14.pth'
+    train(fault, resume=True, **WORKERS)
+    train(reference, **WORKERS)
+    assert_exact(fault, reference)
+
+
+def processes_of(work_dir):
+    """Process numbers of those that were called with this folder."""
+    for path in glob.glob('/proc/[0-9]*/cmdline'):
+        try:
+            with open(path) as file:
+                if work_dir in file.read():
+                    yield int(path.split('/')[2])
+        except OSError:  # It has just ended.
+            pass
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError('This never happens.')
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.device_count() < 2,
+    reason='needs two GPUs, or none')
+def test_sigterm_of_dist_train(tmp_path):
+    """As from a job manager, to the launcher: all ranks end."""
+    folder = str(tmp_path / 'work_dir')
+    cfg = small_config(
+        folder, **{
+            'train_cfg.max_iters': 10**6,
+            'default_hooks.checkpoint.interval': 7,
+            'custom_imports': dict(imports=['small_training'])
+        })
+    cfg.dump(str(tmp_path / 'config.py'))
+    launcher = subprocess.Popen(
+        ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
+        env={
+            **os.environ, 'PORT':
+            str(_free_port()),
+            'PATH':
+            os.pathsep.join([osp.dirname(sys.executable), os.environ['PATH']])
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True)
+    try:
+        wait_for(lambda: osp.exists(checkpoint(folder, 14)))
+        # The shell has become torchrun, which tells the ranks.
+        launcher.send_signal(signal.SIGTERM)
+        wait_for(lambda: not list(processes_of(str(tmp_path))))
+    finally:
+        for process in processes_of(str(tmp_path)):
+            os.kill(process, signal.SIGKILL)
+    assert launcher.wait() != 0
+    last = last_checkpoint(folder)
+    state = torch.load(osp.join(folder, last), weights_only=False)
+    iteration = state['meta']['iter']
+    assert last == f'iter_{iteration}.pth'
+    assert state['infobatch']['sampler']['position'] == iteration * 3 * 2
+
+
+def fill_disk(work_dir):
+    """Let no file become as long as a checkpoint, as on a full disk."""
+    size = osp.getsize(checkpoint(work_dir, 7)) * 9 // 10
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+
+@pytest.fixture
+def free_disk():
+    """Takes back what :func:`fill_disk` did."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    free = partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
+    yield free
+    free()
+
+
+def test_a_full_disk(folders, free_disk):
+    """MMEngine's own error, that of a training without mmib."""
+    fault, reference = folders
+    train(reference)
+    errors = []
+    for folder, changes in ((fault + '_of_stock', STOCK), (fault, {})):
+        with pytest.raises(OSError) as raised:
+            train(
+                folder,
+                At(10, partial(fill_disk, folder)),
+                log_level='WARNING',
+                **changes)
+        free_disk()
+        assert raised.traceback[-1].path.name == 'local_backend.py'
+        errors.append((raised.type, str(raised.value)))
+        # The new checkpoint is cut off, and isn't the last one.
+        assert saved(folder) == [7, 14]
+        with pytest.raises((OSError, RuntimeError)):
+            torch.load(checkpoint(folder, 14), weights_only=False)
+        assert last_checkpoint(folder) == 'iter_7.pth'
+    assert errors[0] == errors[1]
+    train(fault, resume=True)
+    assert_exact(fault, reference)
+
+
+def test_a_full_disk_with_one_checkpoint(tmp_path, free_disk):
+    """MMEngine removes the old checkpoint before it saves the new one."""
+    keep_one = {'default_hooks.checkpoint.max_keep_ckpts': 1}
+    with pytest.raises(OSError):
+        train(
+            tmp_path,
+            At(10, partial(fill_disk, tmp_path)),
+            log_level='WARNING',
+            **keep_one)
+    free_disk()
+    assert saved(tmp_path) == [14]
+    assert last_checkpoint(tmp_path) == 'iter_7.pth'
+    with pytest.raises(FileNotFoundError, match='iter_7.pth can not be found'):
+        train(tmp_path, resume=True, **keep_one)
+
+
+def test_a_full_disk_with_ranks(folders):
+    """No rank waits for the one that failed."""
+    fault, reference = folders
+    ends = train_ranks(
+        2, fault, At(10, partial(fill_disk, fault)), log_level='WARNING')
+    assert ends == [1, 1]
+    assert error(fault) == 'OSError: [Errno 27] File too large'
+    assert 'Connection closed by peer' in error(fault, rank=1)
+    assert saved(fault) == [7, 14]
+    assert last_checkpoint(fault) == 'iter_7.pth'
+    assert train_ranks(2, fault, resume=True) == [0, 0]
+    assert train_ranks(2, reference) == [0, 0]
+    assert_exact(fault, reference, world_size=2)
+
+
+def touch(path):
+    with open(path, 'w'):
+        pass
+
+
+def test_a_worker_dies(folders):
+    fault, reference = folders
+    armed = fault + '_armed'
+    changes = {
+        'train_dataloader.dataset.type': 'FaultyDataset',
+        'train_dataloader.dataset.armed': armed,
+        **WORKERS
+    }
+    # In a process of its own, as torch would raise the error once more in
+    # this one, whenever another worker ends.
+    ends = train_ranks(1, fault, At(17, partial(touch, armed)), **changes)
+    assert ends == [1]
+    # 'DataLoader worker (pid ...', unless it died while it sent a batch.
+    assert error(fault).split(':')[0] in ('RuntimeError', 'EOFError',
+                                          'ConnectionResetError')
+    assert not osp.exists(armed)
+    assert last_checkpoint(fault) == 'iter_14.pth'
+    train(fault, resume=True, **changes)
+    train(reference, **changes)
+    assert_exact(fault, reference)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+    """The folder of a training that went well."""
+    folder = str(tmp_path_factory.mktemp('finished'))
+    # Fixtures of a module come before that of a test.
+    train(folder)
+    return folder
+
+
+@pytest.mark.parametrize('size', [0, 100, 10000, -10])
+def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
+    """An error before the first step; an earlier checkpoint goes on."""
+    for iteration in (21, 28):
+        shutil.copy(checkpoint(finished, iteration), tmp_path)
+    with open(checkpoint(tmp_path, 28), 'rb+') as file:
+        file.truncate(size % osp.getsize(file.name))
+    with open(tmp_path / 'last_checkpoint', 'w') as file:
+        file.write(checkpoint(tmp_path, 28))
+    with pytest.raises((EOFError, OSError, RuntimeError)):
+        train(tmp_path, resume=True)
+    assert steps(tmp_path) == []
+    train(tmp_path, resume=True, load_from=checkpoint(tmp_path, 21))
+    assert [step[0] for step in steps(tmp_path)] == list(range(21, ITERS))
+    assert steps(tmp_path) == steps(finished)[21:]
+
+
+def parts(state, *path):
+    """The keys of all parts of a state."""
+    for key, part in state.items():
+        yield (*path, key)
+        if isinstance(part, dict) and key != 'plans_rng':
+            yield from parts(part, *path, key)
+
+
+def test_a_state_with_a_missing_part(finished, tmp_path):
+    """An error before the first step, or the part made no difference."""
+    complete = torch.load(checkpoint(finished, 21), weights_only=False)
+    errors = 0
+    for path in parts(complete['infobatch']):
+        damaged = copy.deepcopy(complete)
+        *above, last = path
+        del functools.reduce(dict.get, above, damaged['infobatch'])[last]
+        folder = str(tmp_path / '.'.join(path))
+        os.makedirs(folder)
+        torch.save(damaged, checkpoint(folder, 21))
+        try:
+            train(folder, resume=True, load_from=checkpoint(folder, 21))
+        except ValueError as error:
+            assert '`infobatch` in the checkpoint lacks' in str(error)
+            errors += 1
+            assert steps(folder) == [], path
+        else:
+            assert steps(folder) == steps(finished)[21:], path
+    assert errors > 20
+
+
+class SkipBadGradients(Hook):
+    """What the scaler of mixed precision does, in short."""
+
+    def before_train(self, runner):
+        for parameter in runner.model.parameters():
+            parameter.register_hook(skip_bad)
+
+
+def skip_bad(gradient):
+    return torch.where(gradient.abs() < 1e9, gradient, 0.)
+
+
+class SaveScores(Hook):
+    """Saves the scores that each rank has in the end."""
+
+    def after_train(self, runner):
+        np.save(
+            osp.join(runner.work_dir, f'scores_{get_rank()}.npy'),
+            infobatch_hook(runner).scores.numpy())
+
+
+def test_losses_of_one_rank_are_not_finite(tmp_path):
+    """Counted once, and never a score on any rank."""
+    folder = str(tmp_path)
+    ends = train_ranks(
+        2,
+        folder,
+        SkipBadGradients(),
+        SaveScores(),
+        **{
+            'train_dataloader.dataset.type': 'FaultyDataset',
+            'train_dataloader.dataset.broken': {
+                '3': float('nan'),
+                # Its loss is 1e35, times the weight below.
+                '8': 3e38
+            },
+            'train_dataloader.dataset.rank': 1,
+            'model.decode_head.loss_decode.loss_weight': 1e5,
+            'optim_wrapper.optimizer.lr': 1e-7
+        })
+    assert ends == [0, 0]
+    visits = sum(
+        index in (3, 8) for step, images, _, _ in steps(folder, rank=1)
+        for index in images if step < 34)
+    assert visits > 3
+    warned = re.findall(r'InfoBatch: (\d+) losses of images were NaN or inf',
+                        log(folder))
+    assert sum(map(int, warned)) == visits
+    one, two = (np.load(f'{folder}/scores_{rank}.npy') for rank in (0, 1))
+    np.testing.assert_array_equal(one, two)
+    assert np.isfinite(one).all()
+    state = torch.load(checkpoint(folder, ITERS), weights_only=False)
+    assert state['infobatch']['scores']['non_finite'] == visits
+    np.testing.assert_array_equal(state['infobatch']['scores']['scores'], one)
+    assert np.isfinite([loss for *_, loss in steps(folder, rank=0)]).all()
+    losses = {str(loss) for *_, loss in steps(folder, rank=1)}
+    assert {'nan', 'inf'} < losses
+    assert any(max(weights) > 1 for _, _, weights, _ in steps(folder))
+
+
+def test_weights_of_the_model_that_are_nan(tmp_path):
+    """The training goes on to its end, as without mmib."""
+    losses = []
+    for name, changes in (('stock', STOCK), ('mmib', {})):
+        folder = str(tmp_path / name)
+        train(
+            folder, **{
+                'train_dataloader.dataset.type': 'FaultyDataset',
+                'train_dataloader.dataset.broken': {
+                    '4': float('nan')
+                },
+                **changes
+            })
+        losses.append([loss for *_, loss in steps(folder)])
+    assert len(losses[0]) == len(losses[1]) == ITERS
+    np.testing.assert_array_equal(np.isnan(losses[0]), np.isnan(losses[1]))
+    assert np.isnan(losses[1][-1])
+    assert 'losses of images were NaN or infinite' in log(folder)
+    state = torch.load(checkpoint(folder, ITERS), weights_only=False)
+    assert torch.isfinite(state['infobatch']['scores']['scores']).all()
+
+
+# The first batch, and a third of the next ones.
+IGNORED = (10, 0, 4, 6)
+
+
+@pytest.mark.parametrize('avg_non_ignore', [False, True])
+def test_images_that_are_all_ignored(finished, tmp_path, avg_non_ignore):
+    assert set(IGNORED[:3]) == set(steps(finished)[0][1])
+    changes = {
+        'train_dataloader.dataset.type': 'FaultyDataset',
+        'train_dataloader.dataset.ignored': IGNORED,
+        'model.decode_head.loss_decode.avg_non_ignore': avg_non_ignore,
+        'model.auxiliary_head.loss_decode.avg_non_ignore': avg_non_ignore,
+    }
+    # With ratio 0 the loss is that of stock, also where a batch has no pixel.
+    losses = []
+    for name, hooks in (('stock', STOCK), ('full', {
+            'custom_hooks': [
+                dict(
+                    type='InfoBatchHook',
+                    policy=dict(type='MeanThreshold', ratio=0))
+            ]
+    })):
+        folder = str(tmp_path / name)
+        train(folder, **changes, **hooks)
+        losses.append([loss for *_, loss in steps(folder)])
+    assert losses[0][0] == losses[1][0] == 0
+    assert np.isfinite(losses).all()
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+
+    # Otherwise they are easy images: pruned, and unbiased.
+    folder = str(tmp_path / 'pruned')
+    runner = train(folder, **changes, **{'train_cfg.max_iters': 200})
+    hook = infobatch_hook(runner)
+    scores = hook.scores.numpy()
+    assert (scores[list(IGNORED)] == 0).all()
+    assert (np.delete(scores, IGNORED) > 0).all()
+    weights = [weight for index, weight in slots(folder) if index in IGNORED]
+    assert max(weights) > 1
+    passes = hook.planner.epoch.covered_until(200 * 3)
+    assert sum(weights) / passes / len(IGNORED) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    'size, loader', [
+        (5, dict(num_workers=4)),
+        (2, dict(num_workers=2)),
+        (2, dict(num_workers=0)),
+    ],
+    ids=str)
+def test_plans_shorter_than_the_lookahead_or_a_batch(folders, size, loader):
+    """Also what is in flight over several plans goes on exactly."""
+    fault, reference = folders
+    changes = {
+        'train_dataloader': loader,
+        'train_dataloader.dataset.size': size,
+    }
+    train(reference, **changes)
+    if size == 5:
+        assert any(weight > 1 for _, weight in slots(reference))
+    for iteration in (7, 14, 35):
+        folder = f'{fault}_{iteration}'
+        train(
+            folder,
+            resume=True,
+            load_from=checkpoint(reference, iteration),
+            **changes)
+        assert steps(folder) == steps(reference)[iteration:]
+        assert_same_end(folder, reference)
+
+
+def resume(folder, finished, iteration=14, **changes):
+    train(
+        folder,
+        resume=True,
+        load_from=checkpoint(finished, iteration),
+        **changes)
+
+
+def stock_steps(folder, **changes):
+    """The steps of ``InfiniteSampler`` without mmib."""
+    train(folder, **STOCK, **changes)
+    return [images for _, images, _, _ in steps(folder)]
+
+
+def first_plan(folder):
+    """The slots before the first one that stands for another image."""
+    weights = [weight for _, weight in slots(folder)]
+    end = next(i for i, weight in enumerate(weights) if weight > 1)
+    return slots(folder)[:end]
+
+
+@pytest.mark.parametrize('size', [11, 13])
+def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
+    """Of stock training, or of a data set of another length: the stream is
+    that of stock, and nothing is left out in the first full pass."""
+    fault, stock = folders
+    changes = {'train_dataloader.dataset.size': size}
+    expected = sum(stock_steps(stock, **changes)[14:], [])
+    resume(fault, stock if size == 11 else finished, **changes)
+    reason = ('the checkpoint is of a training without InfoBatchHook'
+              if size == 11 else 'the checkpoint is of 11 images, and '
+              '`train_dataloader.dataset` has 13 images')
+    assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
+            'nothing is left out until every image') in log(fault)
+    full = [index for index, _ in first_plan(fault)]
+    assert set(full) == set(range(size))
+    same = [a == b for a, b in zip(stream(fault), expected)].index(False)
+    assert same >= size
+    # What follows are whole plans.
+    assert any(weight > 1 for _, weight in slots(fault)[same:])
+
+
+def test_another_policy(finished, tmp_path):
+    """The open plan ends, then the new policy draws the next one."""
+    folder = str(tmp_path)
+    left = torch.load(
+        checkpoint(finished, 21),
+        weights_only=False)['infobatch']['sampler']['indices']
+    resume(
+        folder,
+        finished,
+        21,
+        custom_hooks=[
+            dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'))
+        ])
+    assert len(left) > 2
+    assert slots(folder)[:len(left)] == slots(finished, 21)[:len(left)]
+    assert 'the next plans are those of QuantileTiers(' in log(folder)
+    assert re.search(r'by tier \d+ of \d+, \d+ of \d+, \d+ of', log(folder))
+
+
+@pytest.mark.parametrize(
+    'changes, begins', [
+        ({
+            'custom_hooks': [dict(type='InfoBatchHook', delta=0.6)]
+        }, 24),
+        ({
+            'train_cfg.max_iters': 60
+        }, 51),
+    ],
+    ids=str)
+def test_another_annealing(finished, tmp_path, changes, begins):
+    """It follows from the config of the resumed training."""
+    folder = str(tmp_path)
+    resume(folder, finished, **changes)
+    pruned = [
+        step for step, _, weights, _ in steps(folder) if max(weights) > 1
+    ]
+    assert begins - 4 < pruned[-1] < begins
+    assert {index for index, _ in slots(folder, begins)[:11]} == set(range(11))
+    assert f'annealing begins at iteration {begins} instead of 34' in log(
+        folder)
+
+
+def test_another_seed(finished, tmp_path):
+    """The one in the checkpoint counts."""
+    folder = str(tmp_path)
+    resume(folder, finished, **{'randomness.seed': 5})
+    assert steps(folder) == steps(finished)[14:]
+    assert 'The value of random seed in the checkpoint "0" is' in log(folder)
+
+
+def test_load_from_is_a_fresh_start(finished, tmp_path):
+    folder = str(tmp_path)
+    runner = build(folder, load_from=checkpoint(finished, 14))
+    tables = []
+    runner.register_hook(
+        At(0, lambda: tables.append(infobatch_hook(runner).scores.numpy())))
+    runner.train()
+    assert (tables[0] == 1).all()
+    assert slots(folder)[:11] == slots(finished)[:11]
+    assert steps(folder)[0][3] != steps(finished)[0][3]  # Other weights.
+    assert len(steps(folder)) == ITERS
+    assert 'InfoBatch goes on' not in log(folder)
+
+
+def test_without_mmib(finished, folders):
+    """A checkpoint of InfoBatch resumes stock training."""
+    fault, stock = folders
+    expected = stock_steps(stock)[14:]
+    resume(fault, finished, **STOCK)
+    assert [images for _, images, _, _ in steps(fault)] == expected
+
+
+@DATASETS.register_module()
+class TestImages(IndexDataset):
+    """What testing needs to know besides."""
+
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        item['data_samples'].set_metainfo(
+            dict(ori_shape=(8, 8), img_shape=(8, 8)))
+        return item
+
+
+def test_testing(finished, tmp_path):
+    """With a config of InfoBatch and its checkpoint."""
+    runner = build(
+        str(tmp_path),
+        load_from=checkpoint(finished, 14),
+        test_dataloader=dict(
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            dataset=dict(type='TestImages', size=6)),
+        test_cfg=dict(type='TestLoop'),
+        test_evaluator=dict(type='IoUMetric'),
+        **{'model.test_cfg': dict(mode='whole')})
+    assert np.isfinite(runner.test()['mIoU'])
+    assert steps(str(tmp_path)) == []
