@@ -10,8 +10,9 @@ PORT=${PORT:-29500}
 MASTER_ADDR=${MASTER_ADDR:-"127.0.0.1"}
 TOOLS=$(dirname "$0")
 
-PYTHONPATH="$TOOLS/..${PYTHONPATH:+:$PYTHONPATH}" \
-python -m torch.distributed.run \
+export PYTHONPATH="$TOOLS/..${PYTHONPATH:+:$PYTHONPATH}"
+# In place of the shell, so that a signal to it ends the training.
+exec python -m torch.distributed.run \
     --nnodes="$NNODES" \
     --node_rank="$NODE_RANK" \
     --master_addr="$MASTER_ADDR" \

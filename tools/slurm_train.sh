@@ -13,9 +13,10 @@ CPUS_PER_TASK=${CPUS_PER_TASK:-5}
 SRUN_ARGS=${SRUN_ARGS:-""}
 TOOLS=$(dirname "$0")
 
-# SRUN_ARGS are several arguments, so they stay without quotes.
-PYTHONPATH="$TOOLS/..${PYTHONPATH:+:$PYTHONPATH}" \
-srun -p "$PARTITION" \
+export PYTHONPATH="$TOOLS/..${PYTHONPATH:+:$PYTHONPATH}"
+# In place of the shell, so that a signal to it ends the training. SRUN_ARGS
+# are several arguments, so they stay without quotes.
+exec srun -p "$PARTITION" \
     --job-name="$JOB_NAME" \
     --gres=gpu:"$GPUS_PER_NODE" \
     --ntasks="$GPUS" \
