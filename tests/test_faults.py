@@ -5,7 +5,6 @@ import copy
 import functools
 import glob
 import json
-import multiprocessing
 import os
 import os.path as osp
 import re
@@ -29,7 +28,7 @@ from small_training import IndexDataset, small_config
 from torch.utils.data import get_worker_info
 
 from mmib import InfoBatchHook
-from tests.utils import _free_port, small_runner
+from tests.utils import CONTEXT, _free_port, small_runner
 
 # Annealing begins at iteration 34.
 ITERS = 40
@@ -41,10 +40,6 @@ WORKERS = {
     'train_dataloader.num_workers': 2,
     'train_dataloader.persistent_workers': True,
 }
-# Processes that are forked from one that has all imports.
-CONTEXT = multiprocessing.get_context('forkserver')
-CONTEXT.set_forkserver_preload(
-    ['pytest', 'mmib', 'mmengine.runner', 'mmseg.models'])
 RUNNERS = []
 DIST_TRAIN = osp.join(
     osp.dirname(osp.dirname(osp.abspath(__file__))), 'tools', 'dist_train.sh')
@@ -784,7 +779,7 @@ def test_without_mmib(finished, folders):
 
 
 @DATASETS.register_module()
-class TestImages(IndexDataset):
+class PredictedDataset(IndexDataset):
     """What testing needs to know besides."""
 
     def __getitem__(self, index):
@@ -801,7 +796,7 @@ def test_testing(finished, tmp_path):
         load_from=checkpoint(finished, 14),
         test_dataloader=dict(
             sampler=dict(type='DefaultSampler', shuffle=False),
-            dataset=dict(type='TestImages', size=6)),
+            dataset=dict(type='PredictedDataset', size=6)),
         test_cfg=dict(type='TestLoop'),
         test_evaluator=dict(type='IoUMetric'),
         **{'model.test_cfg': dict(mode='whole')})

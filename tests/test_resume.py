@@ -17,7 +17,7 @@ READ = multiprocessing.Array('q', 11)
 
 
 @DATASETS.register_module()
-class CountingDataset(IndexDataset):
+class ReadsDataset(IndexDataset):
     """Counts how often each image is read."""
 
     def __getitem__(self, index):
@@ -30,7 +30,7 @@ def run(work_dir, **changes):
     runner = small_runner(
         work_dir, **{
             'model.type': 'RecordingSegmentor',
-            'train_dataloader.dataset.type': 'CountingDataset',
+            'train_dataloader.dataset.type': 'ReadsDataset',
             'train_cfg.max_iters': 40,
             'default_hooks.checkpoint.interval': 7,
             **changes

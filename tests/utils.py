@@ -10,6 +10,11 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from mmseg.registry import MODELS
 from small_training import small_config
 
+# Processes are forked from one that has all imports and no threads.
+CONTEXT = mp.get_context('forkserver')
+CONTEXT.set_forkserver_preload(
+    ['pytest', 'mmib', 'mmengine.runner', 'mmseg.models'])
+
 
 def _free_port():
     with socket.socket() as server:
@@ -36,11 +41,12 @@ def run_ranks(function, world_size):
     Returns:
         list: The results in the order of the ranks.
     """
-    with mp.get_context('spawn').Manager() as manager:
+    with CONTEXT.Manager() as manager:
         results = manager.dict()
-        mp.spawn(
+        mp.start_processes(
             _run_rank, (function, world_size, _free_port(), results),
-            nprocs=world_size)
+            nprocs=world_size,
+            start_method='forkserver')
         return [results[rank] for rank in range(world_size)]
 
 
