@@ -53,6 +53,8 @@ class ScoreTable:
             scores (Tensor): Raw loss of each image, float32 of shape (B,).
             iteration (int): The current iteration, from 0.
         """
+        finite = torch.isfinite(scores)
+        self._non_finite[get_dist_info()[0]] += (~finite).sum()
         if len(set(indices.tolist())) < len(indices):
             # The batch crosses the edge of a virtual epoch and holds an image
             # twice: its last slot counts. (Writing both is not deterministic
@@ -60,14 +62,13 @@ class ScoreTable:
             _, first_of_reversed = np.unique(indices[::-1], return_index=True)
             last = len(indices) - 1 - first_of_reversed
             indices = indices[last]
-            scores = scores[to_device(last, scores.device)]
+            where = to_device(last, scores.device)
+            scores, finite = scores[where], finite[where]
         self.empty = self._merged = False
         where = to_device(indices, self._scores.device)
-        finite = torch.isfinite(scores)
         self._scores[where] = torch.where(finite, scores, self._scores[where])
         self._visits[where] = torch.where(finite, iteration + 1,
                                           self._visits[where])
-        self._non_finite[get_dist_info()[0]] += (~finite).sum()
 
     def merge(self, number: int = 0) -> bool:
         """Make the tables of all ranks equal, in one collective. It takes

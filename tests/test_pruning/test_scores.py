@@ -44,6 +44,10 @@ def test_non_finite_losses_are_counted_and_never_scored():
     record(table, [0, 1, 2], [float('inf'), 4., -float('inf')], 1)
     assert table.numpy().tolist() == [2, 4, 3]
     assert table.num_non_finite() == 3
+    # Also in the first of two slots of an image.
+    record(table, [0, 1, 0], [float('nan'), 5., 6.], 2)
+    assert table.numpy().tolist() == [6, 5, 3]
+    assert table.num_non_finite() == 4
 
 
 def memory(table):
