@@ -778,17 +778,6 @@ def test_without_mmib(finished, folders):
     assert [images for _, images, _, _ in steps(fault)] == expected
 
 
-@DATASETS.register_module()
-class PredictedDataset(IndexDataset):
-    """What testing needs to know besides."""
-
-    def __getitem__(self, index):
-        item = super().__getitem__(index)
-        item['data_samples'].set_metainfo(
-            dict(ori_shape=(8, 8), img_shape=(8, 8)))
-        return item
-
-
 def test_testing(finished, tmp_path):
     """With a config of InfoBatch and its checkpoint."""
     runner = build(
@@ -796,7 +785,7 @@ def test_testing(finished, tmp_path):
         load_from=checkpoint(finished, 14),
         test_dataloader=dict(
             sampler=dict(type='DefaultSampler', shuffle=False),
-            dataset=dict(type='PredictedDataset', size=6)),
+            dataset=dict(type='ValDataset', size=6)),
         test_cfg=dict(type='TestLoop'),
         test_evaluator=dict(type='IoUMetric'),
         **{'model.test_cfg': dict(mode='whole')})

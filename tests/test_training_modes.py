@@ -17,8 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.optim.optimizer import amp_optimizer_wrapper
 from mmengine.runner import FlexibleRunner, Runner
-from mmseg.registry import DATASETS
-from small_training import IndexDataset, small_config
+from small_training import small_config
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 
@@ -38,18 +37,6 @@ RATIO_0 = {
     [dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))]
 }
 SINGLE_DEVICE = {'env_cfg': {}, 'strategy': dict(type='SingleDeviceStrategy')}
-
-
-@DATASETS.register_module()
-class ValDataset(IndexDataset):
-    """Samples that a segmentor can predict."""
-
-    def __getitem__(self, index):
-        results = super().__getitem__(index)
-        results['data_samples'].set_metainfo(
-            dict(img_shape=(8, 8), ori_shape=(8, 8)))
-        return results
-
 
 VALIDATION = {
     'default_hooks.checkpoint.save_best':

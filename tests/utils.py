@@ -7,8 +7,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
-from mmseg.registry import MODELS
-from small_training import small_config
+from mmseg.registry import DATASETS, MODELS
+from small_training import IndexDataset, small_config
 
 # Processes are forked from one that has all imports and no threads.
 CONTEXT = mp.get_context('forkserver')
@@ -53,6 +53,17 @@ def run_ranks(function, world_size):
 def small_runner(work_dir, **changes):
     """The Runner of ``small_config(work_dir, **changes)``."""
     return Runner.from_cfg(small_config(work_dir, **changes))
+
+
+@DATASETS.register_module()
+class ValDataset(IndexDataset):
+    """Samples that a segmentor can predict."""
+
+    def __getitem__(self, index):
+        results = super().__getitem__(index)
+        results['data_samples'].set_metainfo(
+            dict(img_shape=(8, 8), ori_shape=(8, 8)))
+        return results
 
 
 @MODELS.register_module()
