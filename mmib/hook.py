@@ -150,7 +150,8 @@ class InfoBatchHook(Hook):
                     'scores start at 1 again.') from error
         else:
             check_length(runner.max_iters, slots_per_iter, num_samples)
-        if self.planner.leaves_nothing_out:
+        if (self.planner.leaves_nothing_out
+                and runner.iter < runner.max_iters):
             runner.logger.warning(
                 'InfoBatch leaves nothing out: annealing begins at iteration '
                 f'{self.planner.annealing_iter}, before the first pass over '
@@ -310,8 +311,8 @@ class InfoBatchHook(Hook):
         runner.logger.info(
             f'InfoBatch: {runner.iter} iterations ran {covered:.2f} virtual '
             f'epochs, for which stock training needs {runner.iter + saved:.0f}'
-            f' iterations; {left_out:.0f} of {left_out + position:.0f} images '
-            'were left out.')
+            f' iterations; {left_out:.0f} of {left_out + position:.0f} visits '
+            'of images were left out.')
 
     def _record(self, runner: Runner, data_batch: dict,
                 scores: Tensor) -> None:

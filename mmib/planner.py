@@ -24,7 +24,7 @@ class VirtualEpoch(NamedTuple):
         non_finite (int): Losses until then that weren't finite.
         note (str): What the policy says of it.
         logged (bool): Whether it begins long enough after the last one that
-            was logged.
+            was logged, or begins annealing.
     """
 
     start: int
@@ -112,7 +112,7 @@ class Planner:
         batches in flight aren't there yet. A plan that follows another one
         within the lookahead of the data loader is drawn from the same scores,
         without waiting: it can't know any score of the last one, so it isn't
-        worth it, nor a line of log.
+        worth it, nor a line of log, unless annealing begins with it.
 
         Args:
             start (int): Number of the plan's first slot in the stream.
@@ -126,7 +126,8 @@ class Planner:
         """
         last = self._next_epochs[-1] if self._next_epochs else self.epoch
         covered = (last.covered_until(start) if last else self.origin.covered)
-        logged = start - self._logged_start >= self.lookahead
+        logged = start - self._logged_start >= self.lookahead or (
+            last is not None and last.start < self.annealing_start <= start)
         if logged:
             self._logged_start = start
         plan, note = None, ''

@@ -569,7 +569,9 @@ def test_plans_within_the_lookahead_share_scores(tmp_path, monkeypatch):
     # pass over 11 images.
     logged = [epoch for epoch in epochs if epoch.logged]
     starts = [epoch.start for epoch in logged]
-    assert all(b - a >= 12 for a, b in zip(starts, starts[1:]))
+    # That of annealing has a line in any case.
+    assert 85 * 3 in starts
+    assert all(b - a >= 12 or b == 85 * 3 for a, b in zip(starts, starts[1:]))
     assert all(b - a < 12 + 11 for a, b in zip(starts, starts[1:]))
     assert len(epochs) > 1.5 * len(logged)
     pruned = sum(epoch.start < 85 * 3 for epoch in logged)
