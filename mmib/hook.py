@@ -39,8 +39,10 @@ class InfoBatchHook(Hook):
     ``infobatch/saved_iters``. Losses that are NaN or infinite while it prunes
     are counted in a warning and never become a score.
 
-    Checkpoints have its state under the key ``infobatch``, and a training that
-    is resumed goes on exactly. ``load_from`` without ``resume`` leaves it out.
+    Checkpoints have its state under the key ``infobatch``. A training that is
+    resumed goes on with the same slots and weights, and with the same plans
+    wherever the losses are the same. ``load_from`` without ``resume`` leaves
+    it out.
 
     Args:
         policy (dict or Callable): Config of the policy that draws the plans,
