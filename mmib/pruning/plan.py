@@ -46,10 +46,11 @@ class EpochPlan:
         indices (np.ndarray): Data set index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        threshold (float): Score from which on every image is kept. Defaults
-            to 0, below which there is none.
-        tiers (tuple[Tier]): Tiers in increasing order of score; the last one
-            lies at or above the threshold. Defaults to ().
+        threshold (float): Score from which on every image is kept, or up to
+            which, by a policy that leaves out high scores. Defaults to 0,
+            where no score decides.
+        tiers (tuple[Tier]): Tiers in increasing order of score; one of all
+            images where no score decides. Defaults to ().
         note (str): What the user should know about this plan. Defaults to
             '', nothing.
     """
@@ -83,8 +84,11 @@ class EpochPlan:
                          self.threshold, self.tiers, self.note)
 
 
-def prune(scores: np.ndarray, thresholds: Sequence[float],
-          ratios: Sequence[float], rng: np.random.Generator) -> EpochPlan:
+def prune(scores: np.ndarray,
+          thresholds: Sequence[float],
+          ratios: Sequence[float],
+          rng: np.random.Generator,
+          rescale: bool = True) -> EpochPlan:
     """Draw a plan that leaves out images with a low score.
 
     Tier ``i`` holds the images with ``thresholds[i - 1] <= score <
@@ -100,6 +104,8 @@ def prune(scores: np.ndarray, thresholds: Sequence[float],
         thresholds (Sequence[float]): Upper ends of the tiers, increasing.
         ratios (Sequence[float]): Share to leave out of each tier, in [0, 1).
         rng (np.random.Generator): Source of every random choice.
+        rescale (bool): Whether those that stay get this weight, or 1, which
+            is biased. Defaults to True.
 
     Returns:
         EpochPlan: Slots in random order.
@@ -130,7 +136,7 @@ def prune(scores: np.ndarray, thresholds: Sequence[float],
 
     indices = np.concatenate(kept)
     rng.shuffle(indices)
-    tier_weights = np.array([t.size / max(t.kept, 1) for t in tiers],
-                            np.float32)
+    tier_weights = np.array(
+        [t.size / max(t.kept, 1) if rescale else 1 for t in tiers], np.float32)
     return EpochPlan(indices, tier_weights[tier_of_image[indices]],
                      float(thresholds[-1]), tuple(tiers))

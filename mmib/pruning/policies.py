@@ -2,21 +2,27 @@
 """Policies: which images a virtual epoch leaves out, by their scores."""
 import math
 from dataclasses import replace
-from typing import Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..registry import POLICIES
 from .plan import EpochPlan, Progress, prune
 
-_WHERE = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
+WHERE = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
 
 
-def _check_ratio(ratio: float, name: str) -> None:
+def check_ratio(ratio: float, name: str) -> None:
+    """Raise a ValueError unless a share to leave out is in [0, 1)."""
     if not 0 <= ratio < 1:
         raise ValueError(
             f'`{name}` is the share of images to leave out and must be in '
-            f'[0, 1), but got {ratio}: {_WHERE}')
+            f'[0, 1), but got {ratio}: {WHERE}')
+
+
+def is_count(number: Any) -> bool:
+    """Whether something is a positive integer."""
+    return type(number) is int and number > 0
 
 
 def _check_quantiles(quantiles: Sequence[float]) -> None:
@@ -25,7 +31,7 @@ def _check_quantiles(quantiles: Sequence[float]) -> None:
             or quantiles[-1] > 1):
         raise ValueError(
             '`quantiles` must increase and lie in (0, 1], but got '
-            f'{tuple(quantiles)}: {_WHERE}')
+            f'{tuple(quantiles)}: {WHERE}')
 
 
 @POLICIES.register_module()
@@ -37,14 +43,18 @@ class MeanThreshold:
     Args:
         ratio (float): Share of the images below the mean that is left out, in
             [0, 1). The paper keeps the accuracy up to 0.5. Defaults to 0.5.
+        rescale (bool): Whether the images that stay stand for those left out
+            by their weight. If not, every weight is 1, which is biased: the
+            paper's ablation. Defaults to True.
 
     Raises:
         ValueError: If ``ratio`` is outside [0, 1).
     """
 
-    def __init__(self, ratio: float = 0.5) -> None:
-        _check_ratio(ratio, 'ratio')
+    def __init__(self, ratio: float = 0.5, rescale: bool = True) -> None:
+        check_ratio(ratio, 'ratio')
         self.ratio = ratio
+        self.rescale = rescale
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -60,10 +70,10 @@ class MeanThreshold:
         # The mean of equal scores must be that score, or ties were pruned:
         # sums of float32 are exact in float64 up to 2^29 images.
         mean = scores.mean(dtype=np.float64)
-        return prune(scores, [mean], [self.ratio], rng)
+        return prune(scores, [mean], [self.ratio], rng, self.rescale)
 
     def __repr__(self) -> str:
-        return f'MeanThreshold(ratio={self.ratio})'
+        return f'MeanThreshold(ratio={self.ratio}, rescale={self.rescale})'
 
 
 @POLICIES.register_module()
@@ -79,26 +89,29 @@ class QuantileTiers:
             all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         ratios (Sequence[float]): Share that is left out of each tier, in
             [0, 1). Defaults to (0.75, 0.5).
+        rescale (bool): Whether the images that stay stand for those left out
+            by their weight. If not, every weight is 1, which is biased: the
+            paper's ablation. Defaults to True.
 
     Raises:
         ValueError: If the quantiles don't increase or lie outside (0, 1], if
             a ratio is outside [0, 1), or if the counts differ.
     """
 
-    def __init__(
-        self,
-        quantiles: Sequence[float] = (0.2, 0.85),
-        ratios: Sequence[float] = (0.75, 0.5)
-    ) -> None:
+    def __init__(self,
+                 quantiles: Sequence[float] = (0.2, 0.85),
+                 ratios: Sequence[float] = (0.75, 0.5),
+                 rescale: bool = True) -> None:
         if len(quantiles) == 0 or len(quantiles) != len(ratios):
             raise ValueError(
                 '`quantiles` and `ratios` need one entry for each tier, but '
-                f'got {len(quantiles)} and {len(ratios)}: {_WHERE}')
+                f'got {len(quantiles)} and {len(ratios)}: {WHERE}')
         _check_quantiles(quantiles)
         for ratio in ratios:
-            _check_ratio(ratio, 'ratios')
+            check_ratio(ratio, 'ratios')
         self.quantiles = tuple(quantiles)
         self.ratios = tuple(ratios)
+        self.rescale = rescale
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -112,11 +125,11 @@ class QuantileTiers:
             EpochPlan: The plan, in random order.
         """
         thresholds = np.quantile(scores, self.quantiles)
-        return prune(scores, thresholds, self.ratios, rng)
+        return prune(scores, thresholds, self.ratios, rng, self.rescale)
 
     def __repr__(self) -> str:
         return (f'QuantileTiers(quantiles={self.quantiles}, '
-                f'ratios={self.ratios})')
+                f'ratios={self.ratios}, rescale={self.rescale})')
 
 
 @POLICIES.register_module()
@@ -152,21 +165,20 @@ class Budget:
                  full_iters: int,
                  quantiles: Sequence[float] = (0.2, 0.85),
                  max_ratio: float = 0.75) -> None:
-        if (not isinstance(full_iters, int) or isinstance(full_iters, bool)
-                or full_iters <= 0):
+        if not is_count(full_iters):
             raise ValueError(
                 '`full_iters` is the number of iterations of stock training '
                 'whose virtual epochs are to be covered and must be a '
-                f'positive integer, but got {full_iters!r}: {_WHERE}')
+                f'positive integer, but got {full_iters!r}: {WHERE}')
         if len(quantiles) != 2:
             raise ValueError(
                 '`quantiles` needs one entry for each of two tiers, but got '
-                f'{len(quantiles)}: {_WHERE}')
+                f'{len(quantiles)}: {WHERE}')
         _check_quantiles(quantiles)
         if not 0 < max_ratio < 1:
             raise ValueError(
                 '`max_ratio` is the largest share of images to leave out of '
-                f'a tier and must be in (0, 1), but got {max_ratio}: {_WHERE}')
+                f'a tier and must be in (0, 1), but got {max_ratio}: {WHERE}')
         self.full_iters = full_iters
         self.quantiles = tuple(quantiles)
         self.max_ratio = max_ratio

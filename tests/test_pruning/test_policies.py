@@ -110,6 +110,20 @@ def test_ratio_0_keeps_everything(size, rng):
         assert (plan.weights == 1).all()
 
 
+@given(scores_of_any_size, st.integers(0, 99))
+def test_without_rescale_only_the_weights_differ(scores, seed):
+    for policy in (MeanThreshold, QuantileTiers):
+        scaled, plain = (
+            policy(rescale=rescale)(scores, np.random.default_rng(seed))
+            for rescale in (True, False))
+        assert np.array_equal(scaled.indices, plain.indices)
+        assert scaled.tiers == plain.tiers
+        assert scaled.threshold == plain.threshold
+        assert plain.weights.dtype == np.float32
+        assert (plain.weights == 1).all()
+        assert plain.is_full == scaled.is_full == (len(plain) == len(scores))
+
+
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 100])
 @pytest.mark.parametrize(
     'policy', [

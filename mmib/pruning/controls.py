@@ -1,0 +1,325 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Policies to compare with: controls of InfoBatch and other methods."""
+from dataclasses import replace
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import torch
+
+from ..registry import POLICIES
+from .plan import EpochPlan, Tier, prune
+from .policies import WHERE, check_ratio, is_count
+
+
+@POLICIES.register_module()
+class RandomPruning:
+    """Leave out a share of all images, whatever their score.
+
+    The control of every policy: what it reaches at the same cost, scores
+    didn't bring. Those that stay get the weight ``N / kept``, so it is
+    unbiased.
+
+    Args:
+        ratio (float): Share of the images that is left out, in [0, 1).
+            Defaults to 0.475, which keeps as many as ``QuantileTiers``.
+
+    Raises:
+        ValueError: If ``ratio`` is outside [0, 1).
+    """
+
+    def __init__(self, ratio: float = 0.475) -> None:
+        check_ratio(ratio, 'ratio')
+        self.ratio = ratio
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        """Draw the plan of a virtual epoch.
+
+        Args:
+            scores (np.ndarray): Score of each image, float32 of shape (N,).
+                Only their number matters.
+            rng (np.random.Generator): Source of every random choice.
+
+        Returns:
+            EpochPlan: The plan, in random order. It has one tier and the
+            threshold 0, as no score decides.
+        """
+        size = len(scores)
+        kept = size - int(self.ratio * size)
+        return EpochPlan(
+            rng.permutation(size)[:kept],
+            np.full(kept, size / kept, np.float32),
+            tiers=(Tier(size, kept), ))
+
+    def __repr__(self) -> str:
+        return f'RandomPruning(ratio={self.ratio})'
+
+
+@POLICIES.register_module()
+class AboveMean:
+    """Leave out a share of the images that score above the mean.
+
+    ``MeanThreshold`` the other way round (an ablation of Qin et al., ICLR
+    2024): the hard images are pruned and scaled up. It is as unbiased. Images
+    at the mean are never pruned.
+
+    Args:
+        ratio (float): Share of the images above the mean that is left out, in
+            [0, 1). Defaults to 0.5.
+
+    Raises:
+        ValueError: If ``ratio`` is outside [0, 1).
+    """
+
+    def __init__(self, ratio: float = 0.5) -> None:
+        check_ratio(ratio, 'ratio')
+        self.ratio = ratio
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        """Draw the plan of a virtual epoch.
+
+        Args:
+            scores (np.ndarray): Score of each image, float32 of shape (N,).
+            rng (np.random.Generator): Source of every random choice.
+
+        Returns:
+            EpochPlan: The plan, in random order. Its threshold is the mean,
+            up to which every image is kept, and its first tier lies there.
+        """
+        mean = scores.mean(dtype=np.float64)
+        # What lies above the mean lies below it with the sign reversed.
+        plan = prune(-scores, [-mean], [self.ratio], rng)
+        return replace(plan, threshold=-plan.threshold, tiers=plan.tiers[::-1])
+
+    def __repr__(self) -> str:
+        return f'AboveMean(ratio={self.ratio})'
+
+
+class _Selection:
+    """Keep the same selected images for some plans, then select again.
+
+    Args:
+        keep (float): Share of the images that is selected, in (0, 1].
+        period (int): Plans from one selection to the next, at least 1.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self, keep: float, period: int) -> None:
+        if not 0 < keep <= 1:
+            raise ValueError('`keep` is the share of images to keep and must '
+                             f'be in (0, 1], but got {keep}: {WHERE}')
+        if not is_count(period):
+            raise ValueError(
+                '`period` is the number of plans from one selection to the '
+                f'next and must be a positive integer, but got {period!r}: '
+                f'{WHERE}')
+        self.keep = keep
+        self.period = period
+        self._num_plans = 0
+        # Replaced and never written to, as checkpoints share their memory.
+        self._arrays: Dict[str, np.ndarray] = {}
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        """Draw the plan of a virtual epoch.
+
+        Args:
+            scores (np.ndarray): Score of each image, float32 of shape (N,).
+            rng (np.random.Generator): Source of every random choice.
+
+        Returns:
+            EpochPlan: The plan, in random order. It has one tier and the
+            threshold 0, as the current scores alone don't decide.
+        """
+        values = self._values(scores)
+        if self._num_plans % self.period == 0:
+            self._arrays['selected'] = self._select(
+                values, round(self.keep * len(values)), rng)
+        self._num_plans += 1
+        indices = rng.permutation(self._arrays['selected'])
+        return EpochPlan(
+            indices,
+            np.ones(len(indices), np.float32),
+            tiers=(Tier(len(scores), len(indices)), ))
+
+    def _values(self, scores: np.ndarray) -> np.ndarray:
+        """The value of each image, of which the highest are selected."""
+        return scores
+
+    def _select(self, values: np.ndarray, count: int,
+                rng: np.random.Generator) -> np.ndarray:
+        """Indices of so many images."""
+        return descending(values, rng)[:count]
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Everything that the next plans follow from, besides the scores.
+
+        Returns:
+            dict: Tensors and plain Python values.
+        """
+        tensors = {
+            name: torch.from_numpy(array)
+            for name, array in self._arrays.items()
+        }
+        return dict(num_plans=self._num_plans, arrays=tensors)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called.
+
+        Args:
+            state_dict (dict): What it returned.
+        """
+        self._num_plans = state_dict['num_plans']
+        self._arrays = {
+            name: tensor.numpy()
+            for name, tensor in state_dict['arrays'].items()
+        }
+
+
+@POLICIES.register_module()
+class EpsilonGreedy(_Selection):
+    """Keep the images with the highest scores, and some others at random.
+
+    Epsilon-greedy of Raju, Daruwalla and Lipasti, "Accelerating Deep Learning
+    with Dynamic Data Pruning", 2021. Of ``k = keep * N`` images ``(1 -
+    epsilon) * k`` are those with the highest scores, and the others are drawn
+    from the rest. Every weight is 1, so it is biased towards images with a
+    high score.
+
+    Args:
+        keep (float): Share of the images that is kept, in (0, 1]. Defaults to
+            0.6.
+        epsilon (float): Share of these that is drawn at random, in [0, 1].
+            Defaults to 0.1.
+        period (int): Plans from one selection to the next. Those between have
+            the same images in a new order. Defaults to 1.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self,
+                 keep: float = 0.6,
+                 epsilon: float = 0.1,
+                 period: int = 1) -> None:
+        super().__init__(keep, period)
+        if not 0 <= epsilon <= 1:
+            raise ValueError(
+                '`epsilon` is the share of the kept images that is drawn at '
+                f'random and must be in [0, 1], but got {epsilon}: {WHERE}')
+        self.epsilon = epsilon
+
+    def _select(self, values: np.ndarray, count: int,
+                rng: np.random.Generator) -> np.ndarray:
+        order = descending(values, rng)
+        num_highest = count - round(self.epsilon * count)
+        order[num_highest:] = rng.permutation(order[num_highest:])
+        return order[:count]
+
+    def __repr__(self) -> str:
+        return (f'EpsilonGreedy(keep={self.keep}, epsilon={self.epsilon}, '
+                f'period={self.period})')
+
+
+@POLICIES.register_module()
+class UpperConfidenceBound(_Selection):
+    """Keep the images whose scores are high on average, or vary.
+
+    UCB of Raju, Daruwalla and Lipasti, "Accelerating Deep Learning with
+    Dynamic Data Pruning", 2021. The ``keep * N`` images with the highest
+    ``mean + c * variance`` are kept. Both are moving averages over the visits
+    of an image, as far as plans see them: an image was visited if its score
+    isn't that of the last plan. Every weight is 1, so it is biased towards
+    images with a high score.
+
+    Args:
+        keep (float): Share of the images that is kept, in (0, 1]. Defaults to
+            0.6.
+        c (float): Weight of the variance, at least 0. Defaults to 1.
+        alpha (float): Share of the new score in the averages, in (0, 1].
+            Defaults to 0.2.
+        period (int): Plans from one selection to the next. Those between have
+            the same images in a new order. Defaults to 1.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self,
+                 keep: float = 0.6,
+                 c: float = 1.,
+                 alpha: float = 0.2,
+                 period: int = 1) -> None:
+        super().__init__(keep, period)
+        if not 0 <= c < np.inf:
+            raise ValueError('`c` is the weight of the variance and must be '
+                             f'at least 0, but got {c}: {WHERE}')
+        if not 0 < alpha <= 1:
+            raise ValueError(
+                '`alpha` is the share of the new score in the averages and '
+                f'must be in (0, 1], but got {alpha}: {WHERE}')
+        self.c = c
+        self.alpha = alpha
+
+    def _values(self, scores: np.ndarray) -> np.ndarray:
+        if not self._arrays:
+            # What a score table has before the first visit.
+            self._arrays = dict(
+                scores=np.ones_like(scores),
+                visited=np.zeros(len(scores), bool),
+                mean=np.ones(len(scores)),
+                variance=np.zeros(len(scores)))
+        last = self._arrays
+        visited = scores != last['scores']
+        # The first visit sets the mean.
+        rate = visited * np.where(last['visited'], self.alpha, 1.)
+        mean, variance = update_moments(last['mean'], last['variance'], scores,
+                                        rate)
+        self._arrays = dict(
+            last,
+            scores=scores.copy(),
+            visited=last['visited'] | visited,
+            mean=mean,
+            variance=variance)
+        return mean + self.c * variance
+
+    def __repr__(self) -> str:
+        return (f'UpperConfidenceBound(keep={self.keep}, c={self.c}, '
+                f'alpha={self.alpha}, period={self.period})')
+
+
+def descending(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Indices of values from the highest to the lowest, ties at random.
+
+    Args:
+        values (np.ndarray): Any numbers, of shape (N,).
+        rng (np.random.Generator): Source of every random choice.
+
+    Returns:
+        np.ndarray: Integers of shape (N,).
+    """
+    return np.lexsort((rng.random(len(values)), -values))
+
+
+def update_moments(mean: np.ndarray, variance: np.ndarray, values: np.ndarray,
+                   rate: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Take new values into exponential moving averages.
+
+    Args:
+        mean (np.ndarray): Moving average, float64 of shape (N,).
+        variance (np.ndarray): Moving variance, float64 of shape (N,).
+        values (np.ndarray): New values, of shape (N,).
+        rate (np.ndarray): Share of each in the new averages, in [0, 1], of
+            shape (N,). With 0 they stay; with 1 the mean is the value and the
+            variance 0.
+
+    Returns:
+        tuple[np.ndarray, np.ndarray]: Mean and variance, float64 of shape
+        (N,).
+    """
+    change = values - mean
+    return (mean + rate * change,
+            (1 - rate) * (variance + rate * change * change))

@@ -1,0 +1,322 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from mmib.pruning import (AboveMean, EpsilonGreedy, MeanThreshold,
+                          QuantileTiers, RandomPruning, UpperConfidenceBound)
+from mmib.pruning.controls import descending, update_moments
+from mmib.registry import build_policy
+
+# Few values: many ties.
+scores_of_any_size = st.one_of(
+    st_numpy.arrays(
+        np.float32, st.integers(1, 60), elements=st.floats(0, 1e6, width=32)),
+    st_numpy.arrays(
+        np.float32, st.integers(1, 60), elements=st.sampled_from([0.5, 1, 3])))
+ratios = st.floats(0, 0.99)
+shares = st.floats(0, 1)
+keeps = st.floats(0.01, 1)
+rngs = st.integers(0, 2**32).map(np.random.default_rng)
+selections = st.one_of(
+    st.builds(EpsilonGreedy, keeps, shares, st.integers(1, 4)),
+    st.builds(UpperConfidenceBound, keeps, st.floats(0, 10),
+              st.floats(0.01, 1), st.integers(1, 4)))
+
+
+def check_is_plan(plan, num_images):
+    assert np.issubdtype(plan.indices.dtype, np.integer)
+    assert plan.weights.dtype == np.float32
+    assert plan.indices.shape == plan.weights.shape
+    assert len(np.unique(plan.indices)) == len(plan)
+    assert set(plan.indices) <= set(range(num_images))
+    assert sum(tier.size for tier in plan.tiers) == num_images
+    assert sum(tier.kept for tier in plan.tiers) == len(plan)
+
+
+@given(ratios, scores_of_any_size, rngs)
+def test_random_pruning_keeps_its_share(ratio, scores, rng):
+    plan = RandomPruning(ratio)(scores, rng)
+    check_is_plan(plan, len(scores))
+    assert len(plan) == len(scores) - int(ratio * len(scores))
+    np.testing.assert_allclose(plan.weights, len(scores) / len(plan), 1e-6)
+    assert plan.threshold == 0 and len(plan.tiers) == 1
+    assert plan.is_full == (len(plan) == len(scores))
+
+
+def test_random_pruning_costs_what_quantile_tiers_do():
+    scores = np.random.default_rng(0).lognormal(size=20210).astype(np.float32)
+    lengths = [
+        len(policy(scores, np.random.default_rng(0)))
+        for policy in (RandomPruning(), QuantileTiers())
+    ]
+    assert abs(lengths[0] - lengths[1]) <= 1
+
+
+@given(ratios, scores_of_any_size, rngs)
+def test_above_mean_prunes_above_the_mean(ratio, scores, rng):
+    plan = AboveMean(ratio)(scores, rng)
+    check_is_plan(plan, len(scores))
+    mean = np.float32(scores.astype(np.float64).mean())
+    assert plan.threshold == pytest.approx(mean)
+    above = scores[plan.indices] > mean
+    low, high = plan.tiers
+    assert low.size == low.kept == (~above).sum() == (scores <= mean).sum()
+    assert high.size == (scores > mean).sum()
+    assert high.kept == above.sum() == high.size - int(ratio * high.size)
+    assert (plan.weights[~above] == 1).all()
+    if high.kept:
+        np.testing.assert_allclose(plan.weights[above], high.size / high.kept,
+                                   1e-6)
+
+
+@given(st.integers(1, 60), st.floats(0, 1e6, width=32), rngs)
+def test_above_mean_never_prunes_ties(size, score, rng):
+    assert AboveMean()(np.full(size, score, np.float32), rng).is_full
+
+
+def test_above_mean_is_mean_threshold_the_other_way_round():
+    scores = np.random.default_rng(0).lognormal(size=99).astype(np.float32)
+    above, below = (
+        policy(0.5)(scores, np.random.default_rng(0))
+        for policy in (AboveMean, MeanThreshold))
+    assert above.threshold == below.threshold
+    assert [tier.size
+            for tier in above.tiers] == [tier.size for tier in below.tiers]
+    assert (above.tiers[1].kept, below.tiers[0].kept) == (17, 33)
+
+
+@pytest.mark.parametrize('size', [1, 2, 7, 100])
+@pytest.mark.parametrize(
+    'policy',
+    [RandomPruning(),
+     RandomPruning(0.8),
+     AboveMean(),
+     AboveMean(0.37)],
+    ids=repr)
+def test_the_mean_weight_of_each_image_is_1(policy, size):
+    """Invariant 2, within five standard errors of the sample."""
+    rng = np.random.default_rng(size)
+    scores = rng.lognormal(size=size).astype(np.float32)
+    num_plans = 20_000 if size < 100 else 4_000
+    total, squares = np.zeros(size), np.zeros(size)
+    for _ in range(num_plans):
+        plan = policy(scores, rng)
+        total[plan.indices] += plan.weights
+        squares[plan.indices] += plan.weights.astype(np.float64)**2
+    mean = total / num_plans
+    error = np.sqrt((squares / num_plans - mean**2) / num_plans)
+    assert (np.abs(mean - 1) <= 5 * error + 1e-6).all(), mean
+
+
+# What selects
+
+
+@given(selections, scores_of_any_size, rngs)
+def test_selections_keep_exactly_so_many_with_weight_1(policy, scores, rng):
+    plan = policy(scores, rng)
+    check_is_plan(plan, len(scores))
+    assert len(plan) == round(policy.keep * len(scores))
+    assert (plan.weights == 1).all()
+    assert plan.is_full == (len(plan) == len(scores))
+
+
+@given(keeps, shares, scores_of_any_size, rngs)
+def test_epsilon_greedy_keeps_the_highest(keep, epsilon, scores, rng):
+    plan = EpsilonGreedy(keep, epsilon)(scores, rng)
+    num_highest = len(plan) - round(epsilon * len(plan))
+    # The best that so many images can have are all there.
+    kept = np.sort(scores[plan.indices])[::-1]
+    highest = np.sort(scores)[::-1]
+    np.testing.assert_array_equal(kept[:num_highest], highest[:num_highest])
+
+
+def how_often(policy, scores, num_plans=20_000):
+    """Share of the plans that have each image."""
+    rng = np.random.default_rng(0)
+    seen = np.zeros(len(scores))
+    for _ in range(num_plans):
+        seen[policy(scores, rng).indices] += 1
+    return seen / num_plans
+
+
+def test_epsilon_of_epsilon_greedy_is_random():
+    scores = np.arange(20, dtype=np.float32)
+    # 10 images: the highest 8, and 2 of the other 12.
+    share = how_often(EpsilonGreedy(keep=0.5, epsilon=0.2), scores)
+    assert (share[12:] == 1).all()
+    np.testing.assert_allclose(share[:12], 2 / 12, atol=0.02)
+    share = how_often(EpsilonGreedy(keep=0.5, epsilon=1), scores)
+    np.testing.assert_allclose(share, 0.5, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    'policy',
+    [EpsilonGreedy(0.5, 0), UpperConfidenceBound(0.5)], ids=repr)
+def test_ties_are_selected_at_random(policy):
+    # 5 images: the highest 2, and 3 of the 6 that are equal.
+    scores = np.float32([5, 1, 1, 2, 2, 2, 2, 2, 2, 5])
+    share = how_often(policy, scores)
+    assert (share[[0, 9]] == 1).all() and (share[[1, 2]] == 0).all()
+    np.testing.assert_allclose(share[3:9], 0.5, atol=0.02)
+
+
+@pytest.mark.parametrize('policy', [EpsilonGreedy, UpperConfidenceBound])
+def test_a_selection_holds_for_a_period(policy):
+    rng = np.random.default_rng(0)
+    policy = policy(keep=0.5, period=3)
+    plans = [policy(np.float32(rng.random(40)), rng) for _ in range(9)]
+    selected = [sorted(plan.indices) for plan in plans]
+    for start in (0, 3, 6):
+        assert selected[start] == selected[start + 1] == selected[start + 2]
+        assert not np.array_equal(plans[start].indices,
+                                  plans[start + 1].indices)
+    assert selected[0] != selected[3] != selected[6]
+
+
+def visits(num_plans):
+    """Scores of which some change from plan to plan, each with a seed."""
+    rng = np.random.default_rng(0)
+    scores = np.ones(30, np.float32)
+    for seed in range(num_plans):
+        visited = rng.random(30) < 0.7
+        scores = np.float32(np.where(visited, rng.lognormal(size=30), scores))
+        yield scores, seed
+
+
+def draw(policy, visits):
+    return [
+        policy(scores, np.random.default_rng(seed)).indices.tolist()
+        for scores, seed in visits
+    ]
+
+
+@given(selections)
+@settings(max_examples=30)
+def test_selections_follow_from_the_generator_alone(policy):
+    other = eval(repr(policy))
+    assert draw(policy, visits(6)) == draw(other, visits(6))
+
+
+@given(selections, st.integers(0, 8))
+@settings(max_examples=50)
+def test_the_state_continues_exactly(policy, at):
+    whole = draw(eval(repr(policy)), visits(8))
+    past, future = [*visits(8)][:at], [*visits(8)][at:]
+    part = draw(policy, past)
+    buffer = io.BytesIO()
+    torch.save(policy.state_dict(), buffer)
+    buffer.seek(0)
+    resumed = eval(repr(policy))
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    assert part + draw(resumed, future) == whole
+
+
+def test_a_state_stays_as_it_was_read():
+    policy = UpperConfidenceBound(0.5)
+    draw(policy, visits(2))
+    state = policy.state_dict()
+    before = {name: value.clone() for name, value in state['arrays'].items()}
+    draw(policy, visits(5))
+    assert state['num_plans'] == 2
+    for name, value in before.items():
+        assert torch.equal(state['arrays'][name], value)
+
+
+def test_ucb_by_hand():
+    """Mean and variance of the visits of one image, from its definition."""
+    policy = UpperConfidenceBound(keep=1, alpha=0.2)
+    rng = np.random.default_rng(0)
+    # The second image is visited three times, the third one never.
+    for score in (1, 4, 3, 3, 8):
+        policy(np.float32([2, score, 1]), rng)
+    mean, variance = 4., 0.
+    for score in (3, 8):
+        change = score - mean
+        mean += 0.2 * change
+        variance = 0.8 * (variance + 0.2 * change**2)
+    arrays = policy.state_dict()['arrays']
+    np.testing.assert_allclose(arrays['mean'], [2, mean, 1])
+    np.testing.assert_allclose(arrays['variance'], [0, variance, 0])
+    assert arrays['visited'].tolist() == [True, True, False]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=9), st.floats(0.01, 1))
+def test_moments_are_those_of_exponential_weights(values, rate):
+    mean, variance = np.array([values[0]]), np.zeros(1)
+    weights = [1.]
+    for value in values[1:]:
+        mean, variance = update_moments(mean, variance, np.array([value]),
+                                        np.array([rate]))
+        weights = [(1 - rate) * weight for weight in weights] + [rate]
+    expected = np.average(values, weights=weights)
+    spread = np.average((np.array(values) - expected)**2, weights=weights)
+    np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(variance, spread, rtol=1e-9, atol=1e-9)
+
+
+def test_ucb_prefers_what_varies():
+    rng = np.random.default_rng(0)
+    steady, varies = np.full(50, 2.), np.tile([1.5, 2.5], 25)
+    shares = []
+    for c in (0, 2):
+        policy = UpperConfidenceBound(keep=0.5, c=c)
+        for sign in (1, -1, 1, -1):
+            scores = np.concatenate([steady - 0.01 * sign, varies[::sign]])
+            plan = policy(np.float32(scores), rng)
+        shares.append((plan.indices >= 50).mean())
+    assert shares[1] == 1 > shares[0]
+
+
+@given(scores_of_any_size, rngs)
+def test_descending(scores, rng):
+    order = descending(scores, rng)
+    assert sorted(order) == list(range(len(scores)))
+    assert (np.diff(scores[order]) <= 0).all()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize('kind, arguments', [
+    ('RandomPruning', dict(ratio=1)),
+    ('RandomPruning', dict(ratio=-0.1)),
+    ('AboveMean', dict(ratio=1)),
+    ('AboveMean', dict(ratio=float('nan'))),
+    ('EpsilonGreedy', dict(keep=0)),
+    ('EpsilonGreedy', dict(keep=1.1)),
+    ('EpsilonGreedy', dict(epsilon=-0.1)),
+    ('EpsilonGreedy', dict(epsilon=1.1)),
+    ('EpsilonGreedy', dict(period=0)),
+    ('EpsilonGreedy', dict(period=1.5)),
+    ('EpsilonGreedy', dict(period=True)),
+    ('UpperConfidenceBound', dict(keep=float('nan'))),
+    ('UpperConfidenceBound', dict(c=-1)),
+    ('UpperConfidenceBound', dict(c=float('nan'))),
+    ('UpperConfidenceBound', dict(alpha=0)),
+    ('UpperConfidenceBound', dict(alpha=1.1)),
+    ('UpperConfidenceBound', dict(period='2')),
+])
+def test_arguments_out_of_range(kind, arguments):
+    (name, value), = arguments.items()
+    with pytest.raises(
+            ValueError,
+            match=f'`{name}` is .* must be .*{value!r}.*change it '
+            'in the `policy` of InfoBatchHook in `custom_hooks`'):
+        build_policy(dict(type=kind, **arguments))
+
+
+@pytest.mark.parametrize('kind, text', [
+    ('RandomPruning', 'RandomPruning(ratio=0.475)'),
+    ('AboveMean', 'AboveMean(ratio=0.5)'),
+    ('EpsilonGreedy', 'EpsilonGreedy(keep=0.6, epsilon=0.1, period=1)'),
+    ('UpperConfidenceBound',
+     'UpperConfidenceBound(keep=0.6, c=1.0, alpha=0.2, period=1)'),
+])
+def test_defaults(kind, text):
+    assert repr(build_policy(dict(type=kind))) == text
