@@ -21,10 +21,10 @@ except ModuleNotFoundError as error:
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .sampler import InfoBatchSampler
-from .schedule import convert
+from .schedule import convert, shorten
 from .version import __version__
 
 __all__ = [
     'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler', '__version__',
-    'convert'
+    'convert', 'shorten'
 ]

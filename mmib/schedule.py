@@ -2,19 +2,20 @@
 """From a config of stock training to one that trains with InfoBatch.
 
 Pruning makes the passes over the data shorter, so a run saves time only if
-its schedule is shorter too. :func:`convert` shortens all of it.
+its schedule is shorter too. :func:`shorten` shortens all of it, and
+:func:`convert` adds InfoBatch.
 """
 import copy
 import os.path as osp
 import re
-from inspect import isclass
+from inspect import isclass, signature
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop
 
-from .registry import build_policy
+from .hook import InfoBatchHook
 
 ABSENT = '-'
 """str: What :func:`changes` says of a field that a config doesn't have."""
@@ -108,11 +109,8 @@ class IterMap(NamedTuple):
         return min(max(1, round(interval * self.new / self.old)), self.new)
 
 
-def convert(cfg: Config,
-            ratio: float = 0.6,
-            delta: float = 0.85,
-            policy: Optional[dict] = None) -> Config:
-    """Convert a config of stock training to InfoBatch.
+def shorten(cfg: Config, ratio: float = 0.6) -> Config:
+    """Shorten the schedule of a config, and change nothing else.
 
     Everything that names an iteration moves with the end of the training:
     schedulers, validation, checkpoints and hooks. A warm-up keeps its length:
@@ -124,45 +122,26 @@ def convert(cfg: Config,
     Args:
         cfg (Config): A config with a schedule based on iterations. It stays
             as it is.
-        ratio (float): Share of the iterations to run, in (0, 1]. Defaults to
-            0.6.
-        delta (float): Fraction of these iterations that prune, in [0, 1).
-            Defaults to 0.85.
-        policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Budget``, which leaves out as much as it takes to
-            cover all the passes of the original schedule. Defaults to None.
+        ratio (float): Share of the iterations to run, in (0, 1]. With 1 the
+            copy is equal. Defaults to 0.6.
 
     Returns:
-        Config: The converted copy.
+        Config: The shorter copy.
 
     Raises:
-        ValueError: If an argument is out of range, if ``Budget`` would have
-            nothing to save, or if something in the config can't be
-            converted. It names the line to change.
-        KeyError: If no policy has the ``type`` of ``policy``.
+        ValueError: If ``ratio`` is out of range, or if something in the
+            config can't be shortened. It names the line to change.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
-        >>> convert(cfg).train_cfg.max_iters
+        >>> shorten(cfg).train_cfg.max_iters
         48000
     """
     if not 0 < ratio <= 1:
         raise ValueError('`ratio` is the share of the iterations to run and '
                          f'must be in (0, 1], but got {ratio}.')
-    if not 0 <= delta < 1:
-        raise ValueError('`delta` is the fraction of the iterations that '
-                         f'prune and must be in [0, 1), but got {delta}.')
-    _check_not_converted(cfg)
     old = _max_iters(cfg)
     new = max(1, round(old * ratio))
-    if policy is None:
-        if new == old or delta == 0:
-            raise ValueError(
-                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
-                'nothing out: lower `ratio`, raise `delta`, or give a '
-                '`policy`.')
-        policy = dict(type='Budget', full_iters=old)
-    build_policy(policy)
 
     # Changed in place, entry by entry, so that what a lazy config imported
     # stays lazy in it.
@@ -179,12 +158,69 @@ def convert(cfg: Config,
     for hook in hooks:
         if isinstance(hook, dict):
             _convert_hook(hook, iter_map)
+    return cfg
+
+
+def convert(cfg: Config,
+            ratio: float = 0.6,
+            delta: float = 0.85,
+            policy: Optional[dict] = None,
+            **hook: Any) -> Config:
+    """Convert a config of stock training to InfoBatch.
+
+    The schedule is that of :func:`shorten`. What else changes are the
+    sampler, the hook and ``custom_imports``. No data is read.
+
+    Args:
+        cfg (Config): A config with a schedule based on iterations. It stays
+            as it is.
+        ratio (float): Share of the iterations to run, in (0, 1]. Defaults to
+            0.6.
+        delta (float): Fraction of these iterations that prune, in [0, 1].
+            Defaults to 0.85.
+        policy (dict, optional): Config of the policy that draws the plans. If
+            None, it is ``Budget``, which leaves out as much as it takes to
+            cover all the passes of the original schedule. Defaults to None.
+        **hook: Other arguments of :class:`InfoBatchHook`.
+
+    Returns:
+        Config: The converted copy.
+
+    Raises:
+        ValueError: If an argument is out of range, if ``Budget`` would have
+            nothing to save, or if something in the config can't be
+            converted. It names the line to change.
+        TypeError: If ``InfoBatchHook`` or the policy has no such argument.
+        KeyError: If no policy has the ``type`` of ``policy``.
+
+    Examples:
+        >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
+        >>> convert(cfg, ema=0.8).custom_hooks[-1].ema
+        0.8
+    """
+    _check_not_converted(cfg)
+    arguments = signature(InfoBatchHook).parameters
+    for name in hook:
+        if name not in arguments:
+            raise TypeError(f'`{name}` is no argument of InfoBatchHook, which '
+                            f'has {", ".join(arguments)}.')
+    full_iters = _max_iters(cfg)
+    cfg = shorten(cfg, ratio)
+    if policy is None:
+        if cfg.train_cfg.max_iters == full_iters or delta == 0:
+            raise ValueError(
+                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
+                'nothing out: lower `ratio`, raise `delta`, or give a '
+                '`policy`.')
+        policy = dict(type='Budget', full_iters=full_iters)
+    hook = dict(policy=policy, delta=delta, **hook)
+    InfoBatchHook(**hook)  # Checks the arguments.
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
     cfg.custom_hooks = [
         *(cfg.get('custom_hooks') or []),
-        dict(type='InfoBatchHook', policy=policy, delta=delta)
+        dict(type='InfoBatchHook', **hook)
     ]
     return cfg
 
@@ -388,8 +424,9 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
 def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
     train_cfg['max_iters'] = iter_map.new
     # The default of IterBasedTrainLoop is shortened too.
-    train_cfg['val_interval'] = iter_map.interval(
-        train_cfg.get('val_interval', 1000))
+    val_interval = train_cfg.get('val_interval', 1000)
+    if iter_map.interval(val_interval) != val_interval:
+        train_cfg['val_interval'] = iter_map.interval(val_interval)
     if 'val_begin' in train_cfg:
         train_cfg['val_begin'] = iter_map.point(train_cfg['val_begin'])
     if train_cfg.get('dynamic_intervals') is not None:

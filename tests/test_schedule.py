@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.optim import PolyLR
-from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.registry import HOOKS, PARAM_SCHEDULERS
 from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 import mmib
 from mmib.schedule import (ABSENT, IterMap, changes, child, convert,
-                           converted_name)
+                           converted_name, shorten)
 from mmib.zoo import resolve_config
 
 from .utils import EagerTrainLoop
@@ -82,11 +82,60 @@ def test_defaults_cover_the_original_schedule_with_the_budget_policy():
     ]
 
 
-def test_the_original_stays_as_it_is():
+@pytest.mark.parametrize('function', [convert, shorten])
+def test_the_original_stays_as_it_is(function):
     cfg = stock(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
     before = copy.deepcopy(cfg.to_dict())
-    convert(cfg)
+    function(cfg)
     assert cfg.to_dict() == before
+
+
+def test_convert_is_shorten_and_infobatch():
+    cfg = stock(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
+    short = mmib.shorten(cfg, 0.3)
+    assert [name for name, _, _ in changes(cfg, short)] == [
+        'train_cfg.max_iters', 'train_cfg.val_interval',
+        'default_hooks.checkpoint.interval', 'custom_hooks.0.begin_iter'
+    ]
+    assert short.train_cfg.max_iters == 300
+    after = convert(cfg, 0.3)
+    assert [name for name, _, _ in changes(short, after)] == [
+        'train_dataloader.sampler.type', 'custom_hooks.1.type',
+        'custom_hooks.1.policy.type', 'custom_hooks.1.policy.full_iters',
+        'custom_hooks.1.delta', 'custom_imports.allow_failed_imports',
+        'custom_imports.imports'
+    ]
+
+
+def test_shorten_by_nothing():
+    """Also where the training has no interval of its own."""
+    for loop in (dict(max_iters=2000), dict(max_iters=500),
+                 dict(max_iters=1000, val_interval=300, val_begin=7)):
+        cfg = stock(
+            train_cfg=dict(type='IterBasedTrainLoop', **loop),
+            custom_hooks=[dict(type='EMAHook', begin_iter=500)])
+        assert shorten(cfg, 1).to_dict() == cfg.to_dict()
+
+
+def test_shorten_keeps_any_sampler():
+    sampler = dict(type='WeirdSampler', shuffle=True)
+    after = shorten(stock(train_dataloader=dict(sampler=sampler)))
+    assert after.train_dataloader.sampler == sampler
+
+
+def test_other_arguments_of_the_hook():
+    hook = convert(stock(), delta=1, ema=0.8).custom_hooks[-1]
+    assert hook == dict(
+        type='InfoBatchHook',
+        policy=dict(type='Budget', full_iters=1000),
+        delta=1,
+        ema=0.8)
+    assert HOOKS.build(hook).ema == 0.8
+    with pytest.raises(
+            TypeError,
+            match='`emma` is no argument of InfoBatchHook, which has policy, '
+            'delta, ema.'):
+        convert(stock(), emma=0.8)
 
 
 def test_class_types_as_in_lazy_configs():
@@ -298,6 +347,12 @@ def test_learning_rates_of_real_schedulers(cfg, ratio):
     name = cfg.param_scheduler[-1].type
     if name not in ('CosineAnnealingLR', 'CosineRestartLR'):
         assert short[-1] == pytest.approx(long[-1], abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(schedules())
+def test_shorten_any_schedule_by_nothing(cfg):
+    assert shorten(cfg, 1).to_dict() == cfg.to_dict()
 
 
 def test_periods_fill_the_training():
@@ -528,7 +583,8 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ratio=float('nan')), '`ratio`'),
     (dict(ratio=1), 'Budget would leave nothing out'),
     (dict(delta=0), 'Budget would leave nothing out'),
-    (dict(delta=1), '`delta`'),
+    (dict(delta=1.1), '`delta`'),
+    (dict(ema=1), '`ema`'),
     (dict(delta=-0.1), '`delta`'),
 ])
 def test_arguments_out_of_range(arguments, match):
