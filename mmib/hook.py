@@ -29,13 +29,14 @@ class InfoBatchHook(Hook):
 
     In each virtual epoch images with a low score are left out at random, and
     the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
-    score of an image is its loss at its last visit. The last part of the
-    training sees everything, with weight 1.
+    score of an image is its loss at its last visit, or with ``ema`` a moving
+    average of the losses at its visits. The last part of the training sees
+    everything, with weight 1.
 
     It needs ``InfoBatchSampler`` in ``train_dataloader`` and a schedule that
     is shorter by what pruning saves. Each virtual epoch it logs one line, and
     the scalars ``infobatch/kept_share``, ``infobatch/threshold`` (0 where
-    nothing is left out), ``infobatch/mean_score`` and
+    nothing is left out, or no score decides), ``infobatch/mean_score`` and
     ``infobatch/saved_iters``. Losses that are NaN or infinite while it prunes
     are counted in a warning and never become a score.
 
@@ -48,11 +49,13 @@ class InfoBatchHook(Hook):
         policy (dict or Callable): Config of the policy that draws the plans,
             or the policy itself. Defaults to ``dict(type='MeanThreshold')``.
         delta (float): Fraction of the iterations after which the data set is
-            full again (annealing), in [0, 1). The paper advises at most
-            0.875. Defaults to 0.85.
+            full again (annealing), in [0, 1]. With 1 there is no annealing.
+            The paper advises at most 0.875. Defaults to 0.85.
+        ema (float): Share of the old score in the new one at each visit but
+            the first, in [0, 1). Defaults to 0, the last loss alone.
 
     Raises:
-        ValueError: If ``delta`` is outside [0, 1).
+        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
 
     Examples:
         >>> custom_imports = dict(imports=['mmib'])
@@ -66,14 +69,21 @@ class InfoBatchHook(Hook):
         self,
         policy: Union[dict, Callable] = dict(type='MeanThreshold'),
         delta: float = 0.85,
+        ema: float = 0.,
     ) -> None:
-        if not 0 <= delta < 1:
+        if not 0 <= delta <= 1:
             raise ValueError(
                 '`delta` is the fraction of the iterations that prune and '
-                f'must be in [0, 1), but got {delta}: change it at '
+                f'must be in [0, 1], but got {delta}: change it at '
                 'InfoBatchHook in `custom_hooks`.')
+        if not 0 <= ema < 1:
+            raise ValueError(
+                '`ema` is the share of the old score in the new one and must '
+                f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
+                '`custom_hooks`.')
         self.policy = build_policy(policy)
         self.delta = delta
+        self.ema = ema
         self.planner: Optional[Planner] = None
         self._loaded: Optional[dict] = None
 
@@ -125,7 +135,7 @@ class InfoBatchHook(Hook):
         num_images = int(self.images.max()) + 1
         if num_images == num_samples:
             self.images = None
-        self.scores = ScoreTable(num_images, self.device)
+        self.scores = ScoreTable(num_images, self.device, self.ema)
         self._is_delivered = DeliveryCheck(self.dataset)
         self._not_delivered: Set[int] = set()
         self.planner = Planner(
@@ -155,9 +165,10 @@ class InfoBatchHook(Hook):
         if (self.planner.leaves_nothing_out
                 and runner.iter < runner.max_iters):
             runner.logger.warning(
-                'InfoBatch leaves nothing out: annealing begins at iteration '
+                'InfoBatch leaves nothing out: pruning ends at iteration '
                 f'{self.planner.annealing_iter}, before the first pass over '
-                f'{num_samples} images ends. Train longer, or raise `delta`.')
+                f'{num_samples} images does. Train longer, or raise `delta` '
+                'if it is less than 1.')
         self.sampler.connect(self.planner)
         if runner.iter > 0:
             restart_loader(runner.train_loop)
@@ -363,16 +374,21 @@ class InfoBatchHook(Hook):
                 'infobatch/saved_iters': saved
             })
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
-        to_annealing = self.planner.annealing_iter - runner.iter
         runner.logger.info(
             f'InfoBatch: virtual epoch {self.planner.num_epochs}: '
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
             f'({epoch.size} of {len(self.sampler)} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
-            'saved so far, ' +
-            (f'{to_annealing} iterations until annealing' if to_annealing >
-             0 else 'annealing'))
+            f'saved so far, {self._until_annealing(runner.iter)}')
         self._log_non_finite(runner, epoch.non_finite)
+
+    def _until_annealing(self, iteration: int) -> str:
+        annealing_iter = self.planner.annealing_iter
+        if annealing_iter >= self.planner.max_iters:
+            return 'no annealing'
+        if iteration >= annealing_iter:
+            return 'annealing'
+        return f'{annealing_iter - iteration} iterations until annealing'
 
     def _log_non_finite(self, runner: Runner, total: int) -> None:
         # Each text is another one: MMEngine leaves out warnings that repeat.

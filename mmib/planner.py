@@ -18,7 +18,7 @@ class VirtualEpoch(NamedTuple):
         start (int): Number of its first slot in the stream of all ranks.
         covered (float): Virtual epochs before it.
         size (int): Its slots, before annealing cut it short.
-        threshold (float): Score from which on every image was kept.
+        threshold (float): That of its plan, 0 if nothing was left out.
         tiers (Sequence[Tier]): Its tiers, by increasing score.
         mean_score (float): Mean of all scores when it was drawn.
         non_finite (int): Losses until then that weren't finite.
@@ -335,7 +335,7 @@ class Planner:
         if (state_dict['policy_type'] == _type_name(self.policy)
                 and 'policy_state' in state_dict):
             self.policy.load_state_dict(state_dict['policy_state'])
-        elif state_dict['policy'] != _name(self.policy):
+        if state_dict['policy'] != _name(self.policy):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
         return changes

@@ -52,9 +52,12 @@ BAD_CONFIGS = {
     }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
     'ratio': (with_hook(policy=dict(type='MeanThreshold', ratio=1)),
               ValueError, r'`ratio`.* must be in \[0, 1\)'),
-    'delta': (with_hook(delta=1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'delta':
+    (with_hook(delta=1.1), ValueError, r'`delta`.* must be in \[0, 1\]'),
     'negative delta':
     (with_hook(delta=-0.1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'ema': (with_hook(ema=1), ValueError,
+            r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in'),
     'quantiles':
     (with_hook(policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))),
      ValueError, '`quantiles` must increase'),

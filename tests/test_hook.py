@@ -258,6 +258,65 @@ def test_the_first_pass_is_stock_training(tmp_path):
     assert runs[0][0] != runs[1][0]
 
 
+def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
+    runner = small_runner(
+        tmp_path, **{
+            'model.type': 'RecordingSegmentor',
+            'train_dataloader.num_workers': 2,
+            'train_cfg.max_iters': 40,
+            'custom_hooks': [dict(type='InfoBatchHook', delta=1)]
+        })
+    listen(runner, caplog)
+    spy = train(runner)
+    hook = infobatch_hook(runner)
+    assert hook.planner.annealing_iter == 40
+    assert spy.epochs[-1].size < 11
+    last = [w for _, _, ws in runner.model.steps[-4:] for w in ws]
+    assert max(last) > 1
+    assert not np.array_equal(spy.tables[-1], spy.tables[-2])
+    lines = [
+        r.message for r in caplog.records if 'virtual epoch ' in r.message
+    ]
+    assert lines and all(line.endswith(', no annealing') for line in lines)
+    assert 'InfoBatch: 40 iterations ran' in caplog.records[-1].message
+
+
+def test_budget_is_met_without_annealing(tmp_path):
+    runner = small_runner(
+        tmp_path, **{
+            'train_dataloader.dataset.size':
+            40,
+            'train_cfg.max_iters':
+            120,
+            'custom_hooks': [
+                dict(
+                    type='InfoBatchHook',
+                    policy=dict(type='Budget', full_iters=200),
+                    delta=1)
+            ]
+        })
+    last = train(runner).epochs[-1]
+    assert last.covered_until(120 * 3) == pytest.approx(200 * 3 / 40, rel=0.01)
+
+
+def test_smoothed_scores_reach_the_right_images(tmp_path):
+    runner = small_runner(
+        tmp_path, **{
+            'model.type': 'RecordingSegmentor',
+            'train_dataloader.num_workers': 2,
+            'custom_hooks': [dict(type='InfoBatchHook', ema=0.8)]
+        })
+    spy = train(runner)
+    table = {}
+    for step, (indices, raw, _) in enumerate(runner.model.steps):
+        # An image twice in a step: its last slot counts.
+        for index, loss in dict(zip(indices, raw)).items():
+            if step < infobatch_hook(runner).planner.annealing_iter:
+                table[index] = 0.8 * table.get(index, loss) + 0.2 * loss
+        expected = [table.get(i, 1) for i in range(11)]
+        np.testing.assert_allclose(spy.tables[step], expected, rtol=1e-5)
+
+
 def test_annealing_calls_stock_and_records_nothing(tmp_path, monkeypatch):
     runner = small_runner(tmp_path, **{'train_cfg.max_iters': 20})
     calls = []
@@ -428,6 +487,7 @@ class NoReadBack(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize('ema', [0., 0.8])
 @pytest.mark.parametrize(
     'loss', [
         dict(),
@@ -436,7 +496,7 @@ class NoReadBack(TorchDispatchMode):
         dict(loss_weight=0.5)
     ],
     ids=str)
-def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss):
+def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
     calls = []
 
     def guard(owner, name):
@@ -458,7 +518,8 @@ def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss):
     runner = small_runner(
         tmp_path, **{
             'model.decode_head.loss_decode':
-            dict(type='CrossEntropyLoss', **loss)
+            dict(type='CrossEntropyLoss', **loss),
+            'custom_hooks': [dict(type='InfoBatchHook', ema=ema)]
         })
     train(runner)
     assert calls.count('forward') == 2 * round(0.85 * 30)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
 from mmib.planner import Planner
-from mmib.pruning import Budget, MeanThreshold, QuantileTiers, ScoreTable, Tier
+from mmib.pruning import (AboveMean, Budget, EpsilonGreedy, MeanThreshold,
+                          QuantileTiers, RandomPruning, ScoreTable, Tier,
+                          UpperConfidenceBound)
 
 CPU = torch.device('cpu')
 SIZE = 13
@@ -89,19 +91,29 @@ class Training:
 
 policies = st.sampled_from([
     lambda: MeanThreshold(), lambda: QuantileTiers(), lambda: Budget(100),
-    lambda: Budget(90, max_ratio=0.6)
+    lambda: Budget(90, max_ratio=0.6), lambda: RandomPruning(),
+    lambda: AboveMean()
+])
+with_state = st.sampled_from([
+    lambda: EpsilonGreedy(epsilon=0.3, period=2),
+    lambda: UpperConfidenceBound(period=3)
 ])
 
 
-@given(policies, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60))
-@settings(max_examples=80)
-def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at):
+@given(policies | with_state, st.integers(1, 7), st.integers(0, 9),
+       st.integers(1, 60), st.sampled_from([40, 51, 60]))
+@settings(max_examples=120)
+def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
+                                        annealing_iter):
     """Slots, weights and accounts, with plans of less than the lookahead
-    too."""
-    whole, part = (Training(policy(), batch_size, lookahead) for _ in range(2))
+    too, and without annealing."""
+    whole, part, rest = (
+        Training(
+            policy(), batch_size, lookahead, annealing_iter=annealing_iter)
+        for _ in range(3))
     whole.run(60)
     part.run(at)
-    rest = part.resumed(Training(policy(), batch_size, lookahead))
+    part.resumed(rest)
     assert not rest.changes
     rest.run(60)
     assert part.slots + rest.slots == whole.slots
@@ -243,8 +255,32 @@ def test_policies_with_a_state():
     rest = part.resumed(Training(QuantileTiers(), 3, 1))
     assert rest.changes == [
         'the next plans are those of QuantileTiers(quantiles=(0.2, 0.85), '
-        f'ratios=(0.75, 0.5)) instead of {policy!r}'
+        f'ratios=(0.75, 0.5), rescale=True) instead of {policy!r}'
     ]
+
+
+def test_arguments_that_change_with_a_state():
+    """The state goes on, and the log says what changed."""
+    part = Training(EpsilonGreedy(), 3, 1)
+    part.run(40)
+    policy = EpsilonGreedy(keep=0.3)
+    rest = part.resumed(Training(policy, 3, 1))
+    assert policy.state_dict()['num_plans'] > 3
+    assert rest.changes == [
+        f'the next plans are those of {policy!r} instead of '
+        'EpsilonGreedy(keep=0.6, epsilon=0.1, period=1)'
+    ]
+    rest.run(60)
+    # Until annealing.
+    assert {round(0.3 * SIZE), SIZE} <= {epoch.size for epoch in rest.epochs}
+
+
+def test_budget_without_annealing():
+    """The last plan is cut where the training ends."""
+    training = Training(Budget(100), 4, 2, annealing_iter=60)
+    training.run(60)
+    assert 60 + training.saved == pytest.approx(100, abs=1.5)
+    assert training.epochs[-1].size < SIZE
 
 
 def numpy_numbers(scores, rng):

@@ -80,6 +80,58 @@ def test_resume_is_exact(tmp_path, loader, loop):
 
 
 @pytest.mark.parametrize(
+    'hook', [
+        dict(policy=dict(type='EpsilonGreedy', epsilon=0.3, period=2)),
+        dict(policy=dict(type='UpperConfidenceBound', period=2)),
+        dict(ema=0.8),
+        dict(delta=1),
+    ],
+    ids=str)
+def test_resume_is_exact_with_other_arguments(tmp_path, hook):
+    """What policies and scores remember; also where nothing is annealed."""
+    changes = {
+        'custom_hooks': [dict(type='InfoBatchHook', **hook)],
+        'train_dataloader.num_workers': 2
+    }
+    whole, spy, slots = run(tmp_path, **changes)
+    assert sum(epoch.size < 11 for epoch in spy.epochs) > 4
+    for iteration in (7, 14, 28):
+        runner, rest, rest_slots = resume(tmp_path, iteration, **changes)
+        assert rest_slots == slots[3 * iteration:]
+        assert rest.losses == spy.losses[iteration:]
+        np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
+        assert rest.epochs == spy.epochs[-len(rest.epochs):]
+
+
+@pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
+def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
+    changes = {
+        'custom_hooks':
+        [dict(type='InfoBatchHook', policy=dict(type=kind, period=100))]
+    }
+    run(tmp_path, **changes)
+    runner, spy, _ = resume(tmp_path, 21, **changes,
+                            **{'train_dataloader.dataset.size': 7})
+    # It selects among these.
+    selected, = {epoch.size for epoch in spy.epochs} - {7}
+    assert selected == round(0.6 * 7)
+
+
+def test_a_finished_training_without_annealing_goes_on(tmp_path):
+    """Later it ends; what was in flight then is trained on first."""
+    changes = {
+        'custom_hooks': [dict(type='InfoBatchHook', delta=1)],
+        'train_dataloader.num_workers': 2
+    }
+    _, spy, slots = run(tmp_path, **changes)
+    _, rest, rest_slots = resume(tmp_path, 35, **changes,
+                                 **{'train_cfg.max_iters': 60})
+    assert rest_slots[:5 * 3] == slots[35 * 3:]
+    assert len(rest_slots) == 25 * 3
+    assert rest.epochs[-1].size < 11
+
+
+@pytest.mark.parametrize(
     'loader', LOADERS, ids=lambda loader: str([*loader.values()]))
 def test_resume_reads_no_past(tmp_path, loader):
     run(tmp_path)

@@ -16,7 +16,8 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 class ScoreTable:
-    """Raw loss of each image at its last visit, 1 before the first one.
+    """Score of each image: its raw loss at its last visit, or a moving
+    average over its visits, and 1 before the first one.
 
     Every rank records what it trains on; :meth:`merge` makes the tables of
     all ranks equal. The table takes 8 bytes an image. Only :meth:`merge`,
@@ -25,12 +26,21 @@ class ScoreTable:
     Args:
         num_samples (int): Images in the data set.
         device (torch.device): Device of the training.
+        ema (float): Share of the old score in the new one, in [0, 1). The
+            first visit of an image sets its loss. Where two ranks visit an
+            image between two merges, the earlier visit is lost. Defaults to
+            0, the last loss alone.
     """
 
-    def __init__(self, num_samples: int, device: torch.device) -> None:
+    def __init__(self,
+                 num_samples: int,
+                 device: torch.device,
+                 ema: float = 0.) -> None:
+        self.ema = ema
         self._scores = torch.ones(num_samples, device=device)
-        # Iteration of the last visit, counted from 1: when two ranks visited
-        # an image since the last merge, the later visit is the score.
+        # Iteration of the last visit, counted from 1, and 0 before the first
+        # one: when two ranks visited an image since the last merge, the later
+        # visit is the score.
         self._visits = torch.zeros(
             num_samples, dtype=torch.int32, device=device)
         self.empty = True
@@ -66,7 +76,11 @@ class ScoreTable:
             scores, finite = scores[where], finite[where]
         self.empty = self._merged = False
         where = to_device(indices, self._scores.device)
-        self._scores[where] = torch.where(finite, scores, self._scores[where])
+        old = self._scores[where]
+        if self.ema:
+            smoothed = self.ema * old + (1 - self.ema) * scores
+            scores = torch.where(self._visits[where] > 0, smoothed, scores)
+        self._scores[where] = torch.where(finite, scores, old)
         self._visits[where] = torch.where(finite, iteration + 1,
                                           self._visits[where])
 
@@ -116,6 +130,7 @@ class ScoreTable:
         """
         return dict(
             scores=self._scores.to('cpu', copy=True),
+            visited=(self._visits > 0).cpu(),
             non_finite=self.num_non_finite(),
             empty=self.empty)
 
@@ -126,8 +141,8 @@ class ScoreTable:
             state_dict (dict): What it returned.
         """
         self._scores.copy_(state_dict['scores'])
-        # The visits are equal on all ranks, so earlier than any to come.
-        self._visits.zero_()
+        # Iteration 1, on all ranks alike, is earlier than any to come.
+        self._visits.copy_(state_dict['visited'])
         self._non_finite.zero_()
         self._non_finite[0] = state_dict['non_finite']
         self.empty = state_dict['empty']

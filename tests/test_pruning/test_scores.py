@@ -1,6 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import io
+
 import numpy as np
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmib.pruning import ScoreTable
 from tests.utils import run_ranks
@@ -50,6 +55,69 @@ def test_non_finite_losses_are_counted_and_never_scored():
     assert table.num_non_finite() == 4
 
 
+losses = st.floats(0, 100, width=32)
+
+
+def saved_and_loaded(table):
+    """A table that goes on from the state of another one."""
+    buffer = io.BytesIO()
+    torch.save(table.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = ScoreTable(len(table), CPU, table.ema)
+    loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    return loaded
+
+
+@given(
+    st.lists(losses, min_size=1, max_size=6), st.floats(0.01, 0.99),
+    st.integers(0, 6))
+def test_scores_are_moving_averages(visits, ema, loaded_at):
+    """The first visit sets the loss; also across a checkpoint."""
+    table = ScoreTable(2, CPU, ema)
+    expected = visits[0]
+    for step, loss in enumerate(visits):
+        if step == loaded_at:
+            table = saved_and_loaded(table)
+        record(table, [0], [loss], step)
+        # The same for the first one, whose loss is `expected`.
+        expected = ema * expected + (1 - ema) * loss
+    np.testing.assert_allclose(table.numpy(), [expected, 1], 1e-5)
+
+
+def test_a_first_visit_whose_loss_is_1():
+    """What was visited isn't read from the scores."""
+    table = ScoreTable(2, CPU, 0.5)
+    record(table, [0], [1.], 0)
+    table = saved_and_loaded(table)
+    record(table, [0, 1], [2., 2.], 1)
+    assert table.numpy().tolist() == [1.5, 2]
+
+
+def test_non_finite_losses_are_no_visits_of_an_average():
+    table = ScoreTable(1, CPU, 0.5)
+    for step, (loss, score) in enumerate([(float('nan'), 1), (4., 4),
+                                          (float('inf'), 4), (2., 3)]):
+        record(table, [0], [loss], step)
+        assert table.numpy().tolist() == [score]
+
+
+def test_an_image_twice_in_a_batch_is_one_visit_of_an_average():
+    table = ScoreTable(2, CPU, 0.5)
+    record(table, [0, 1, 0], [4., 1., 8.], 0)
+    assert table.numpy().tolist() == [8, 1]
+    record(table, [0, 0], [0., 4.], 1)
+    assert table.numpy().tolist() == [6, 1]
+
+
+@pytest.mark.parametrize('ema', [0., 0.5])
+def test_what_is_loaded_is_earlier_than_any_visit(ema):
+    table = ScoreTable(2, CPU, ema)
+    record(table, [0], [4.], 50)
+    table = saved_and_loaded(table)
+    assert not table.empty
+    assert table._visits.tolist() == [1, 0]
+
+
 def memory(table):
     return sum(t.untyped_storage().nbytes() for t in vars(table).values()
                if isinstance(t, torch.Tensor))
@@ -78,6 +146,24 @@ def merge_on_ranks(rank, results):
     table = ScoreTable(10_000, CPU)
     table.merge()
     results[rank] += (memory(table), )
+
+
+def merge_averages(rank, results):
+    table = ScoreTable(4, CPU, 0.5)
+    # Each rank has visited one image, and both image 2.
+    record(table, [rank, 2], [4., 6. + 2 * rank], rank)
+    table.merge()
+    tables = [table.numpy().tolist()]
+    table = saved_and_loaded(table)
+    # Now the other one: only image 3 is a first visit.
+    record(table, [1 - rank, 3], [2., 8. - rank], 5 + rank)
+    table.merge()
+    results[rank] = [*tables, table.numpy().tolist()]
+
+
+def test_averages_go_on_over_ranks():
+    for result in run_ranks(merge_averages, 2):
+        assert result == [[4, 4, 8, 1], [3, 3, 8, 7]]
 
 
 def test_merge_makes_the_tables_of_all_ranks_equal():
