@@ -10,7 +10,7 @@ from make_demo_data import make_demo_data
 from mmengine.config import Config
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', '[!_]*', '*.py')))
+CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', 'upernet', '*.py')))
 FLAGSHIP = 'upernet_r50_4xb4-{}-infobatch_ade20k-512x512.py'
 MMSEG = osp.join(mmseg.__path__[0], '.mim')
 
@@ -25,13 +25,14 @@ def test_configs_load_from_any_folder(path, tmp_path, monkeypatch):
     cfg = Config.fromfile(path)
     iters = cfg.train_cfg.max_iters
     assert cfg.train_cfg.type == 'IterBasedTrainLoop'
-    assert [s.end for s in cfg.param_scheduler] == [iters]
+    assert cfg.param_scheduler[-1].end == iters
     for interval in (cfg.train_cfg.val_interval,
                      cfg.default_hooks.checkpoint.interval):
-        assert iters % interval == 0
+        assert interval == -1 or iters % interval == 0
     pruned = 'infobatch' in osp.basename(path)
     assert (cfg.train_dataloader.sampler.type == 'InfoBatchSampler') is pruned
-    assert ('custom_hooks' in cfg) is pruned
+    hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
+    assert ('InfoBatchHook' in hooks) is pruned
     if pruned:
         assert cfg.custom_imports.imports == ['mmib']
 

@@ -1,0 +1,256 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Train one cell of a comparison: one arm with one seed.
+
+``run_arms.py`` starts it for each cell, in a process of its own.
+"""
+import argparse
+import copy
+import hashlib
+import json
+import time
+import zlib
+
+import mmcv
+import mmengine
+import mmseg
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+import mmib
+from mmib.hook import InfoBatchHook
+
+NUM_BINS = 30
+
+
+def build_config(base, arm):
+    """Make the config of an arm.
+
+    Args:
+        base (Config): Config of the full training.
+        arm (dict): Empty for the full training; else ``shorten`` or
+            ``convert`` with the arguments of mmib's function of this name.
+
+    Returns:
+        Config: The config of the arm.
+
+    Raises:
+        ValueError: If the arm is something else.
+    """
+    if not arm:
+        return copy.deepcopy(base)
+    functions = dict(shorten=mmib.shorten, convert=mmib.convert)
+    if len(arm) != 1 or not arm.keys() <= functions.keys():
+        raise ValueError('An arm is empty or has `shorten` or `convert`, but '
+                         f'got {sorted(arm)}: correct it in the file of arms.')
+    (name, arguments), = arm.items()
+    return functions[name](base, **arguments)
+
+
+def fingerprint(cfg):
+    """Name a config by what it says, wherever its data lies.
+
+    Args:
+        cfg (Config): Config of an arm.
+
+    Returns:
+        str: Ten hexadecimal digits.
+    """
+
+    def without_paths(node):
+        if isinstance(node, dict):
+            return {
+                key: without_paths(value)
+                for key, value in node.items() if key != 'data_root'
+            }
+        if isinstance(node, (list, tuple)):
+            return [without_paths(value) for value in node]
+        return node
+
+    text = json.dumps(without_paths(cfg.to_dict()), sort_keys=True)
+    return hashlib.sha1(text.encode()).hexdigest()[:10]
+
+
+class Recorder(Hook):
+    """Keeps what a cell is compared by.
+
+    It reads from InfoBatchHook and the Runner and changes neither. The time
+    of a step is that of a whole iteration, with data and all hooks.
+    """
+
+    # `before_train` comes after that of InfoBatchHook.
+    priority = 'LOWEST'
+
+    def __init__(self):
+        self.evals = []
+        self.plans = []
+        self.histograms = []
+        self.infobatch = None
+        self._steps = []
+        self._losses = []
+        self._pruned = []
+        self._val_seconds = self._val_cpu_seconds = 0.
+
+    def before_train(self, runner):
+        self.infobatch = next(
+            (hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)),
+            None)
+        if self.infobatch is not None:
+            self.infobatch.sampler.connect(self._draw_plan)
+        self._start = self._last = time.perf_counter()
+        self._cpu_start = time.process_time()
+
+    def _draw_plan(self, start, rng):
+        """What the sampler calls, with a note of what it got."""
+        planner = self.infobatch.planner
+        plan = planner(start, rng)
+        scores = self.infobatch.scores.numpy()
+        tiers = () if plan is None else plan.tiers
+        size = sum(tier.kept for tier in tiers) or planner.num_samples
+        self.plans.append(
+            dict(
+                iter=start / planner.slots_per_iter,
+                kept_share=size / planner.num_samples,
+                threshold=0. if plan is None else plan.threshold,
+                mean_score=float(scores.mean())))
+        # Annealing cuts the last plan short.
+        if plan is not None and len(plan) == size:
+            self._pruned.append((self.plans[-1]['iter'], scores, plan))
+        return plan
+
+    def after_train_iter(self,
+                         runner,
+                         batch_idx,
+                         data_batch=None,
+                         outputs=None):
+        self._losses.append(outputs['loss'].detach())
+        now = time.perf_counter()
+        self._steps.append(now - self._last)
+        self._last = now
+
+    def before_val(self, runner):
+        self._val_start = time.perf_counter()
+        self._val_cpu_start = time.process_time()
+
+    def after_val_epoch(self, runner, metrics=None):
+        loss = float(torch.stack(self._losses).mean())
+        self._losses.clear()
+        self.evals.append(
+            dict(
+                iter=runner.iter,
+                **{
+                    name: float(value)
+                    for name, value in metrics.items()
+                },
+                loss=loss))
+
+    def after_val(self, runner):
+        self._last = time.perf_counter()
+        self._val_seconds += self._last - self._val_start
+        self._val_cpu_seconds += time.process_time() - self._val_cpu_start
+
+    def after_train(self, runner):
+        train_seconds = time.perf_counter() - self._start - self._val_seconds
+        loader = runner.train_dataloader
+        num_images = len(loader.dataset)
+        batch_size = loader.batch_size * get_world_size()
+        position = runner.iter * batch_size
+        covered, saved = position / num_images, 0.
+        if self.infobatch is not None:
+            planner = self.infobatch.planner
+            covered = planner.epoch.covered_until(position)
+            saved = planner.saved_iters(planner.epoch, position)
+        # The first plan, one mid-way and the last.
+        last = len(self._pruned) - 1
+        for number in sorted({0, last // 2, last} if self._pruned else ()):
+            self.histograms.append(histogram(*self._pruned[number]))
+        self.summary = dict(
+            iters=runner.iter,
+            batch_size=batch_size,
+            num_images=num_images,
+            virtual_epochs=covered,
+            saved_iters=saved,
+            train_seconds=train_seconds,
+            train_cpu_seconds=time.process_time() - self._cpu_start -
+            self._val_cpu_seconds,
+            val_seconds=self._val_seconds,
+            step_seconds=float(np.median(self._steps)),
+            evals=self.evals,
+            plans=self.plans,
+            histograms=self.histograms,
+            weights_crc=weights_crc(runner.model))
+
+
+def histogram(iteration, scores, plan):
+    """Count the images of a plan by their scores.
+
+    Args:
+        iteration (float): Where the plan begins.
+        scores (np.ndarray): Score of each image, of shape (N,).
+        plan (EpochPlan): What was drawn from them.
+
+    Returns:
+        dict: Images in each bin: all of them, those in the plan, and those in
+        the plan by their weights.
+    """
+    edges = np.histogram_bin_edges(scores, NUM_BINS)
+    kept = scores[plan.indices]
+    return dict(
+        iter=iteration,
+        edges=edges.tolist(),
+        all=np.histogram(scores, edges)[0].tolist(),
+        kept=np.histogram(kept, edges)[0].tolist(),
+        weighted=np.histogram(kept, edges, weights=plan.weights)[0].tolist())
+
+
+def weights_crc(model):
+    """A number that differs if any bit of the weights does."""
+    crc = 0
+    for tensor in model.state_dict().values():
+        crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(),
+                         crc)
+    return crc
+
+
+def train(cfg):
+    """Train a cell.
+
+    Args:
+        cfg (Config): Config of the arm, with a seed and a work directory.
+
+    Returns:
+        dict: What the results file holds of it, in plain values.
+    """
+    recorder = Recorder()
+    runner = Runner.from_cfg(cfg)
+    runner.register_hook(recorder)
+    runner.train()
+    device = ('cpu' if not torch.cuda.is_available() else
+              torch.cuda.get_device_name())
+    return dict(
+        versions=dict(
+            mmib=mmib.__version__,
+            torch=torch.__version__,
+            mmengine=mmengine.__version__,
+            mmcv=mmcv.__version__,
+            mmseg=mmseg.__version__),
+        device=device,
+        threads=torch.get_num_threads(),
+        **recorder.summary)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config of the cell')
+    parser.add_argument('out', help='file for its figures')
+    args = parser.parse_args()
+    result = train(Config.fromfile(args.config))
+    with open(args.out, 'w', encoding='utf-8') as file:
+        json.dump(result, file)
+
+
+if __name__ == '__main__':
+    main()

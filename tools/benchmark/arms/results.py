@@ -1,0 +1,181 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The results of a comparison: its file, and the figures of cells and arms."""
+import json
+import os
+import os.path as osp
+from typing import Callable, Dict, List, NamedTuple
+
+import numpy as np
+from mmengine.utils import mkdir_or_exist
+from scipy import stats
+
+NONE = '-'
+"""str: What a table says where there is no figure."""
+
+# The cells of each arm by their seeds.
+Arms = Dict[str, Dict[int, dict]]
+# What is told of each seed.
+Figures = Dict[int, float]
+
+
+def read_results(path):
+    """Read the cells that are finished.
+
+    Args:
+        path (str): File of JSON lines. It need not exist.
+
+    Returns:
+        list[dict]: The cells. The last line, if a kill cut it off, is left
+        out.
+    """
+    if not osp.exists(path):
+        return []
+    with open(path, encoding='utf-8') as file:
+        return [json.loads(line) for line in file if line.endswith('\n')]
+
+
+def append_result(path, result):
+    """Add a line to the results, after a newline if a kill cut one off."""
+    mkdir_or_exist(osp.dirname(osp.abspath(path)))
+    with open(path, 'a+b') as file:
+        end = file.seek(0, os.SEEK_END)
+        # All of the whole lines stay.
+        file.seek(0)
+        whole = file.read().rfind(b'\n') + 1
+        if whole < end:
+            file.truncate(whole)
+        file.write((json.dumps(result) + '\n').encode())
+
+
+def group(cells: List[dict], baseline: str) -> Arms:
+    """Sort the cells by arm and seed, the baseline first.
+
+    Args:
+        cells (list[dict]): Finished cells.
+        baseline (str): Arm that the others are compared with.
+
+    Returns:
+        dict[str, dict[int, dict]]: Cells of each arm by seed.
+
+    Raises:
+        ValueError: If the cells don't make a comparison.
+    """
+    arms: Arms = {baseline: {}}
+    for cell in cells:
+        seeds = arms.setdefault(cell['arm'], {})
+        if cell['seed'] in seeds:
+            raise ValueError(
+                f'The results have two lines for seed {cell["seed"]} of '
+                f'{cell["arm"]}: remove one of them.')
+        seeds[cell['seed']] = cell
+    if not arms[baseline]:
+        raise ValueError(
+            f'The results have no cell of {baseline}, the baseline: train '
+            'it, or give another --baseline.')
+    for arm, seeds in arms.items():
+        for key in ('config', 'iters'):
+            values = sorted({cell[key] for cell in seeds.values()})
+            if len(values) > 1:
+                raise ValueError(
+                    f'The cells of {arm} differ in `{key}`, {values}: keep '
+                    'those that are alike.')
+    return arms
+
+
+def cell_miou(cell: dict, last: float) -> float:
+    """Mean mIoU of the evaluations near the end of a cell.
+
+    Args:
+        cell (dict): The cell.
+        last (float): Part of its own iterations that counts.
+    """
+    # Not (1 - 0.7) * 10, which is above 3.
+    start = cell['iters'] - last * cell['iters'] - 1e-6
+    return float(
+        np.mean([e['mIoU'] for e in cell['evals'] if e['iter'] >= start]))
+
+
+def spread(values: List[float]) -> float:
+    """Standard deviation over seeds, nan of less than two."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+
+
+class Difference(NamedTuple):
+    """How far an arm lies above another one.
+
+    Args:
+        mean (float): Mean over the seeds of both, nan without any.
+        low (float): Lower end of the 95 % t-interval, nan for one seed.
+        high (float): Upper end.
+        n (int): Seeds of both.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def verdict(self) -> str:
+        """str: What the interval says."""
+        if self.n < 2:
+            return NONE
+        if self.low > 0:
+            return 'above'
+        return 'below' if self.high < 0 else 'inside the spread'
+
+    def __str__(self) -> str:
+        if self.n < 2:
+            return f'{self.mean:+.2f}' if self.n else NONE
+        return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]'
+
+
+def differences(a: Figures, b: Figures) -> Figures:
+    """By how much ``a`` is above ``b``, for each seed that both have."""
+    return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+
+def paired_difference(a: Figures, b: Figures) -> Difference:
+    """Compare two arms seed by seed.
+
+    Args:
+        a (dict[int, float]): Figure of each seed.
+        b (dict[int, float]): The same of the arm to compare with.
+
+    Returns:
+        Difference: Mean and interval of ``a - b``.
+    """
+    values = list(differences(a, b).values())
+    n = len(values)
+    mean = float(np.mean(values)) if n else np.nan
+    half = (
+        float(stats.t.ppf(0.975, n - 1)) * spread(values) /
+        np.sqrt(n) if n > 1 else np.nan)
+    return Difference(mean, mean - half, mean + half, n)
+
+
+def saved(a: Figures, b: Figures) -> float:
+    """Share of the sum of ``b`` that ``a`` has less, of seeds of both."""
+    both = a.keys() & b.keys()
+    if not both:
+        return np.nan
+    return 1 - sum(a[s] for s in both) / sum(b[s] for s in both)
+
+
+def paired_ratio(a: Figures, b: Figures) -> float:
+    """Median of ``a / b`` over the seeds of both, nan without any."""
+    ratios = [a[seed] / b[seed] for seed in a if seed in b]
+    return float(np.median(ratios)) if ratios else np.nan
+
+
+def figures(seeds: Dict[int, dict], figure: Callable) -> Figures:
+    """A figure of each cell of an arm."""
+    return {seed: figure(cell) for seed, cell in seeds.items()}
+
+
+def mious(arms: Arms, last: float) -> Dict[str, Figures]:
+    """The mIoU of each cell of each arm."""
+    return {
+        arm: figures(seeds, lambda cell: cell_miou(cell, last))
+        for arm, seeds in arms.items()
+    }

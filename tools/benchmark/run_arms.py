@@ -1,0 +1,285 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Compare ways to train: run arms x seeds of a config.
+
+Each cell (an arm with a seed) is a process of its own, and appends a JSON
+line to the results when it ends. What has a line isn't run again, so a run
+that was stopped goes on with the next cell. A cell that was stopped begins
+anew: MMEngine's checkpoints lack the random state of the pipeline, so going
+on would give another result than the command does in one go.
+"""
+import argparse
+import json
+import os
+import os.path as osp
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Lock
+
+from arms.cell import build_config, fingerprint
+from arms.results import append_result, read_results
+from mmengine.config import Config, DictAction
+from mmengine.utils import mkdir_or_exist
+
+from mmib.zoo import allow_scoped_bases, resolve_config
+
+FOLDER = osp.dirname(osp.abspath(__file__))
+CELL = osp.join(FOLDER, 'arms', 'cell.py')
+ARMS = osp.join(
+    osp.dirname(osp.dirname(FOLDER)), 'configs', 'benchmark', 'arms.py')
+# These differ from one run to the next.
+TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_seconds')
+
+
+def missing_cells(arms, configs, results, num_seeds):
+    """List what is still to run.
+
+    Args:
+        arms (dict): Arms by name, each with its number of ``seeds``.
+        configs (dict): Config of each arm.
+        results (list[dict]): Finished cells.
+        num_seeds (int, optional): Upper limit of the number of seeds.
+
+    Returns:
+        list[tuple[str, int]]: Arm and seed. All arms have their first seed
+        before any has its second one, so that the table is of use early.
+
+    Raises:
+        ValueError: If a finished cell of an arm had another config.
+    """
+    for result in results:
+        name = result['arm']
+        if name in configs and result['config'] != fingerprint(configs[name]):
+            raise ValueError(
+                f'The results have cells of {name} with the config '
+                f'{result["config"]}, which now is '
+                f'{fingerprint(configs[name])}: give another --out, or undo '
+                'what was changed in the config.')
+    done = {(result['arm'], result['seed']) for result in results}
+    seeds = {
+        name: min(arm['seeds'], num_seeds or arm['seeds'])
+        for name, arm in arms.items()
+    }
+    return [(name, seed) for seed in range(max(seeds.values()))
+            for name in arms
+            if seed < seeds[name] and (name, seed) not in done]
+
+
+class Trainer:
+    """Trains cells in processes of their own.
+
+    Args:
+        configs (dict): Config of each arm.
+        work_dir (str): Folder for a folder of each cell.
+        threads (int, optional): Threads of each process. If None, as many as
+            torch takes.
+    """
+
+    def __init__(self, configs, work_dir, threads):
+        self.configs = configs
+        self.work_dir = work_dir
+        self.environment = dict(os.environ)
+        if threads:
+            for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+                self.environment[name] = str(threads)
+        self._running = set()
+        self._lock = Lock()
+        self._stopped = False
+
+    def __call__(self, arm, seed):
+        """Train a cell.
+
+        Args:
+            arm (str): Name of the arm.
+            seed (int): Seed of weights, data order and pipeline.
+
+        Returns:
+            dict: Its figures.
+
+        Raises:
+            RuntimeError: If it fails. It names the log.
+        """
+        folder = osp.join(self.work_dir, f'{arm}-{seed}')
+        mkdir_or_exist(folder)
+        config, figures, log = (
+            osp.join(folder, name)
+            for name in ('config.py', 'figures.json', 'log.txt'))
+        cfg = Config(dict(self.configs[arm]))
+        cfg.work_dir = folder
+        cfg.randomness = dict(cfg.get('randomness') or {}, seed=seed)
+        cfg.dump(config)
+        with open(log, 'w', encoding='utf-8') as file:
+            with self._lock:
+                if self._stopped:
+                    raise RuntimeError('stopped')
+                process = subprocess.Popen(
+                    [sys.executable, CELL, config, figures],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment)
+                self._running.add(process)
+            code = process.wait()
+        self._running.discard(process)
+        if code:
+            raise RuntimeError(f'exit status {code}, see {log}')
+        with open(figures, encoding='utf-8') as file:
+            return dict(
+                arm=arm,
+                seed=seed,
+                config=fingerprint(self.configs[arm]),
+                **json.load(file))
+
+    def stop(self):
+        """End the processes that run, and start no more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.terminate()
+
+
+def clock(seconds):
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f'{hours} h {minutes:02d} min'
+
+
+def run(cells, trainer, jobs, on_result):
+    """Train cells and say how long it will take.
+
+    Args:
+        cells (list[tuple[str, int]]): Arms and seeds.
+        trainer (Trainer): Trains one of them.
+        jobs (int): Cells that are trained side by side.
+        on_result (Callable): Is given the figures of each.
+
+    Returns:
+        int: Cells that failed.
+    """
+    iters = {
+        cell: trainer.configs[cell[0]].train_cfg.max_iters
+        for cell in cells
+    }
+    start, failed, done_iters = time.perf_counter(), 0, 0
+    with ThreadPoolExecutor(jobs) as pool:
+        tasks = {pool.submit(trainer, *cell): cell for cell in cells}
+        try:
+            for number, task in enumerate(as_completed(tasks), 1):
+                cell = tasks[task]
+                done_iters += iters[cell]
+                seconds = time.perf_counter() - start
+                left = seconds * (sum(iters.values()) / done_iters - 1)
+                try:
+                    result = task.result()
+                except RuntimeError as error:
+                    failed += 1
+                    said = f'FAILED: {error}'
+                else:
+                    on_result(result)
+                    said = (f'mIoU {result["evals"][-1]["mIoU"]:.2f} in '
+                            f'{result["train_seconds"]:.0f} s of training '
+                            f'and {result["val_seconds"]:.0f} s of evaluation')
+                print(
+                    f'{cell[0]} {cell[1]}: {said}; {number} of {len(cells)} '
+                    f'cells, about {clock(left)} left',
+                    flush=True)
+        except BaseException:
+            # The pool waits for all tasks when it is left.
+            trainer.stop()
+            raise
+    return failed
+
+
+def differences(first, second):
+    """Say in what two runs of a cell differ, times and versions apart."""
+    apart = (*TIMES, 'versions', 'device', 'threads')
+    return [
+        key for key in first
+        if key not in apart and first[key] != second.get(key)
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config of the full training')
+    parser.add_argument(
+        '--out', required=True, help='results, a file of JSON lines')
+    parser.add_argument('--arms', default=ARMS, help='file of the arms')
+    parser.add_argument('--only', nargs='+', help='names of the arms to run')
+    parser.add_argument(
+        '--seeds', type=int, help='at most so many seeds of each arm')
+    parser.add_argument(
+        '--jobs', type=int, default=1, help='cells trained side by side')
+    parser.add_argument(
+        '--threads', type=int, help='threads of each cell (default: all)')
+    parser.add_argument(
+        '--again',
+        type=int,
+        metavar='N',
+        help='train N finished cells, drawn at random, once more, and say '
+        'whether their figures are equal; nothing is written')
+    parser.add_argument('--work-dir', default='work_dirs/arms')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        help='changes to the config of the full training')
+    args = parser.parse_args()
+
+    allow_scoped_bases()
+    base = Config.fromfile(resolve_config(args.config))
+    base.merge_from_dict(args.cfg_options)
+    arms = Config.fromfile(args.arms).arms.to_dict()
+    if unknown := set(args.only or ()) - arms.keys():
+        parser.error(f'{args.arms} has no arm {sorted(unknown)}, but '
+                     f'{sorted(arms)}')
+    arms = {name: arms[name] for name in args.only or arms}
+    configs = {
+        name: build_config(base,
+                           {key: arm[key]
+                            for key in arm if key != 'seeds'})
+        for name, arm in arms.items()
+    }
+    trainer = Trainer(configs, args.work_dir, args.threads)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit('stopped'))
+    results = read_results(args.out)
+    cells = missing_cells(arms, configs, results, args.seeds)
+    if args.again:
+        failed = run_again(args.again, results, trainer, args.jobs)
+    else:
+        print(f'{len(cells)} cells to run', flush=True)
+        failed = run(cells, trainer, args.jobs,
+                     lambda result: append_result(args.out, result))
+    sys.exit(bool(failed))
+
+
+def run_again(number, results, trainer, jobs):
+    """Train finished cells once more.
+
+    Returns:
+        int: Cells whose figures differ, or that failed.
+    """
+    first = {
+        (result['arm'], result['seed']): result
+        for result in results if result['arm'] in trainer.configs
+    }
+    cells = random.sample(sorted(first), min(number, len(first)))
+    differ = []
+
+    def compare(result):
+        cell = result['arm'], result['seed']
+        keys = differences(first[cell], result)
+        if keys:
+            differ.append(cell)
+        print(f'{cell[0]} {cell[1]}: ' +
+              (f'{keys} differ' if keys else 'all figures are equal'))
+
+    return run(cells, trainer, jobs, compare) + len(differ)
+
+
+if __name__ == '__main__':
+    main()
