@@ -30,8 +30,8 @@ class InfoBatchHook(Hook):
     In each virtual epoch images with a low score are left out at random, and
     the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
-    average of the losses at its visits. The last part of the training sees
-    everything, with weight 1.
+    average of the losses at its visits. The last part of the training, after
+    ``delta``, sees everything with weight 1.
 
     It needs ``InfoBatchSampler`` in ``train_dataloader`` and a schedule that
     is shorter by what pruning saves. Each virtual epoch it logs one line, and
@@ -185,10 +185,10 @@ class InfoBatchHook(Hook):
         reason = self._why_afresh(state)
         if reason is None:
             self.sampler.load_state_dict(state['sampler'])
-            self.scores.load_state_dict(state['scores'])
-            changes = self.planner.load_state_dict(state['planner'],
-                                                   runner.iter,
-                                                   self.sampler.position)
+            changes = self.scores.load_state_dict(state['scores'])
+            changes += self.planner.load_state_dict(state['planner'],
+                                                    runner.iter,
+                                                    self.sampler.position)
             self._is_delivered.comparable = state['paths_comparable']
             self._non_finite_logged = self.planner.epoch.non_finite
             runner.logger.info(

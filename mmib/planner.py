@@ -99,7 +99,9 @@ class Planner:
         self._full_until = num_samples
         self._pruned_until = 0
         self._logged_start = -lookahead
-        self._plan_scores: Optional[np.ndarray] = None
+        self.plan_scores: Optional[np.ndarray] = None
+        """np.ndarray, optional: Score of each index when the last plan that
+        leaves images out was drawn, float32 of shape (num_samples,)."""
         self._mean_score = 1.
         self._non_finite = 0
         self._checksum = 0
@@ -124,7 +126,7 @@ class Planner:
         Raises:
             ValueError: If the policy leaves out every image.
         """
-        last = self._next_epochs[-1] if self._next_epochs else self.epoch
+        last = self.newest
         covered = (last.covered_until(start) if last else self.origin.covered)
         logged = start - self._logged_start >= self.lookahead or (
             last is not None and last.start < self.annealing_start <= start)
@@ -133,7 +135,7 @@ class Planner:
         plan, note = None, ''
         if (start < self.annealing_start and start >= self._full_until
                 and not self.scores.empty):
-            if logged or self._plan_scores is None:
+            if logged or self.plan_scores is None:
                 self._read_scores()
             plan = self._ask_policy(start, covered, rng)
             note = plan.note
@@ -164,12 +166,17 @@ class Planner:
                 annealing_slots=(self.max_iters - self.annealing_iter) *
                 self.slots_per_iter,
                 full_equivalent=self._full_equivalent(covered))
-        plan = self.policy(self._plan_scores, rng)
+        plan = self.policy(self.plan_scores, rng)
         if len(plan) == 0:
             raise ValueError(
                 f'The policy {self.policy!r} left out every image: '
                 'change it at InfoBatchHook in `custom_hooks`.')
         return plan
+
+    @property
+    def newest(self) -> Optional[VirtualEpoch]:
+        """VirtualEpoch, optional: The one whose plan was drawn last."""
+        return self._next_epochs[-1] if self._next_epochs else self.epoch
 
     @property
     def annealing_start(self) -> int:
@@ -239,9 +246,9 @@ class Planner:
         """Wait for the scores of all ranks."""
         self.merge_scores()
         scores = self.scores.numpy()
-        self._plan_scores = (
+        self.plan_scores = (
             scores if self.images is None else scores[self.images])
-        self._mean_score = float(self._plan_scores.mean())
+        self._mean_score = float(self.plan_scores.mean())
         self._non_finite = self.scores.num_non_finite()
 
     def state_dict(self, position: int) -> Dict[str, Any]:
@@ -256,7 +263,7 @@ class Planner:
         """
         epochs = [self.epoch, *self._next_epochs]
         covered = self.epoch.covered_until(position)
-        plan_scores = self._plan_scores
+        plan_scores = self.plan_scores
         if plan_scores is not None:
             plan_scores = torch.from_numpy(plan_scores)
         state_dict = dict(
@@ -309,8 +316,8 @@ class Planner:
         self._pruned_until = state_dict['pruned_until']
         self._logged_start = state_dict['logged_start']
         plan_scores = state_dict['plan_scores']
-        self._plan_scores = (None
-                             if plan_scores is None else plan_scores.numpy())
+        self.plan_scores = (None
+                            if plan_scores is None else plan_scores.numpy())
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
 

@@ -255,7 +255,7 @@ def test_policies_with_a_state():
     rest = part.resumed(Training(QuantileTiers(), 3, 1))
     assert rest.changes == [
         'the next plans are those of QuantileTiers(quantiles=(0.2, 0.85), '
-        f'ratios=(0.75, 0.5), rescale=True) instead of {policy!r}'
+        f'ratios=(0.75, 0.5)) instead of {policy!r}'
     ]
 
 

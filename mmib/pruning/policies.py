@@ -34,6 +34,11 @@ def _check_quantiles(quantiles: Sequence[float]) -> None:
             f'{tuple(quantiles)}: {WHERE}')
 
 
+def _biased(rescale: bool) -> str:
+    """What a policy's name has besides if it doesn't rescale."""
+    return '' if rescale else ', rescale=False'
+
+
 @POLICIES.register_module()
 class MeanThreshold:
     """Leave out a share of the images that score below the mean.
@@ -73,7 +78,7 @@ class MeanThreshold:
         return prune(scores, [mean], [self.ratio], rng, self.rescale)
 
     def __repr__(self) -> str:
-        return f'MeanThreshold(ratio={self.ratio}, rescale={self.rescale})'
+        return f'MeanThreshold(ratio={self.ratio}{_biased(self.rescale)})'
 
 
 @POLICIES.register_module()
@@ -129,7 +134,7 @@ class QuantileTiers:
 
     def __repr__(self) -> str:
         return (f'QuantileTiers(quantiles={self.quantiles}, '
-                f'ratios={self.ratios}, rescale={self.rescale})')
+                f'ratios={self.ratios}{_biased(self.rescale)})')
 
 
 @POLICIES.register_module()

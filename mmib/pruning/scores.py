@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The score of every image, kept where the training runs."""
+from typing import List
+
 import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_dist_info
@@ -131,19 +133,29 @@ class ScoreTable:
         return dict(
             scores=self._scores.to('cpu', copy=True),
             visited=(self._visits > 0).cpu(),
+            ema=self.ema,
             non_finite=self.num_non_finite(),
             empty=self.empty)
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict) -> List[str]:
         """Go on from :meth:`state_dict`, on any number of ranks.
 
         Args:
             state_dict (dict): What it returned.
+
+        Returns:
+            list[str]: What has changed since then, for the log.
         """
-        self._scores.copy_(state_dict['scores'])
-        # Iteration 1, on all ranks alike, is earlier than any to come.
-        self._visits.copy_(state_dict['visited'])
+        scores = state_dict['scores']
+        self._scores.copy_(scores)
+        # Iteration 1, on all ranks alike, is earlier than any to come. States
+        # from before there was `ema` don't say who was visited.
+        self._visits.copy_(state_dict.get('visited', scores != 1))
         self._non_finite.zero_()
         self._non_finite[0] = state_dict['non_finite']
         self.empty = state_dict['empty']
         self._merged = True
+        ema = state_dict.get('ema', 0.)
+        return [] if ema == self.ema else [
+            f'`ema` is {self.ema} instead of {ema}'
+        ]

@@ -172,3 +172,21 @@ def test_merge_makes_the_tables_of_all_ranks_equal():
     for result in run_ranks(merge_on_ranks, 2):
         assert result[:-1] == (expected, 1, later, 1)
         assert result[-1] <= 8 * 10_000 + 64
+
+
+def test_states_of_another_ema_and_without_one():
+    table = ScoreTable(3, torch.device('cpu'), ema=0.5)
+    table.record(np.array([1]), torch.tensor([3.]), iteration=0)
+    state = table.state_dict()
+    assert ScoreTable(
+        3, torch.device('cpu'), ema=0.5).load_state_dict(state) == []
+    assert ScoreTable(3, torch.device('cpu')).load_state_dict(state) == [
+        '`ema` is 0.0 instead '
+        'of 0.5'
+    ]
+    # As states were before.
+    del state['ema'], state['visited']
+    old = ScoreTable(3, torch.device('cpu'), ema=0.5)
+    assert old.load_state_dict(state) == ['`ema` is 0.5 instead of 0.0']
+    old.record(np.array([0, 1]), torch.tensor([5., 5.]), iteration=1)
+    assert old.numpy().tolist() == [5, 4, 1]
