@@ -56,6 +56,9 @@ def make_cell(arm, seed, miou=50., iters=1200, pruned=False, **changes):
             arm=arm,
             seed=seed,
             config=f'{arm} {iters}',
+            versions=dict(torch='2.13'),
+            device='cpu',
+            threads=1,
             iters=iters,
             batch_size=8,
             num_images=400,
@@ -134,7 +137,7 @@ def test_a_known_interval():
         2: 30
     })
     assert found == pytest.approx((2, -0.484138, 4.484138, 3), abs=1e-6)
-    assert found.verdict == 'inside the spread'
+    assert found.verdict == 'undecided'
     assert str(found) == '+2.00 [-0.48, +4.48]'
 
 
@@ -155,8 +158,8 @@ def test_too_few_pairs_have_no_interval():
 
 @pytest.mark.parametrize('low, high, verdict', [(0.1, 2, 'above'),
                                                 (-2, -0.1, 'below'),
-                                                (-1, 1, 'inside the spread'),
-                                                (0, 0, 'inside the spread')])
+                                                (-1, 1, 'undecided'),
+                                                (0, 0, 'undecided')])
 def test_verdicts(low, high, verdict):
     assert results.Difference((low + high) / 2, low, high,
                               3).verdict == verdict
@@ -164,32 +167,33 @@ def test_verdicts(low, high, verdict):
 
 def test_rows_of_results():
     arms = results.group(make_results(), 'full')
-    head, full, tiers, short = report_arms.result_rows(arms, 'full', 'short',
-                                                       0.05)
-    assert head[7:] == [
-        'difference to full', 'pairs', 'verdict', 'difference to short',
-        'pairs', 'verdict'
-    ]
-    # Baseline and short differ by -2 and -3: -2.5 +- 12.706205 * 0.5.
-    assert full == [
-        'full', '2', '1200', '40.0', '51.00', '1.41', '51.00', '-', '-', '-',
-        '+2.50 [-3.85, +8.85]', '2', 'inside the spread'
-    ]
-    assert tiers == [
-        'tiers', '1', '720', '40.0', '51.00', '-', '51.00', '+1.00', '1', '-',
-        '+3.00', '1', '-'
-    ]
+    head, full, tiers, short = report_arms.result_rows(arms, 'full', 0.05)
+    assert head[6:] == ['difference to full', 'which is']
+    assert full == ['full', '2', '1200', '40.0', '51.00', '1.41', '-', '-']
+    assert tiers == ['tiers', '1', '720', '40.0', '51.00', '-', '+1.00', '-']
+    # The baseline and short differ by -2 and -3: -2.5 +- 12.706205 * 0.5.
     assert short == [
-        'short', '2', '720', '40.0', '48.50', '0.71', '48.50',
-        '-2.50 [-8.85, +3.85]', '2', 'inside the spread', '-', '-', '-'
+        'short', '2', '720', '40.0', '48.50', '0.71', '-2.50 [-8.85, +3.85]',
+        'undecided'
     ]
 
 
-@pytest.mark.parametrize('control', ['full', 'absent'])
-def test_without_a_control(control):
-    rows = report_arms.result_rows(
-        results.group(make_results(), 'full'), 'full', control, 0.1)
-    assert {len(row) for row in rows} == {10}
+def test_rows_of_pairs():
+    arms = results.group(make_results(), 'full')
+    rows = report_arms.pair_rows(
+        arms, ['tiers:short', 'full:short', 'absent:short', 'full:absent'],
+        0.05)
+    assert rows[1:] == [
+        ['tiers', 'short', '1', '+3.00', '-'],
+        ['full', 'short', '2', '+2.50 [-3.85, +8.85]', 'undecided'],
+    ]
+
+
+def test_the_table_of_pairs_is_left_out_without_any():
+    cells = [make_cell('full', 0), make_cell('other', 0)]
+    text = report_arms.report(results.group(cells, 'full'))
+    assert 'What each part does' not in text
+    assert text.count('### ') == 3
 
 
 def test_rows_of_costs():
@@ -217,13 +221,17 @@ def test_rows_of_costs():
     ]
     rows = report_arms.cost_rows(results.group(cells, 'full'), 'full')
     _, full, tiers, odd = rows
-    assert full[:5] == ['full', '1200', '0.0%', '2500.0', '0.0%']
-    # Of 500 and of 360 seconds; 1.1, 1.2 and 2 times a step.
-    assert tiers == [
-        'tiers', '720', '40.0%', '120.0', '28.0%', '50.0%', '200.0', '1.200',
-        '800.0'
+    assert full == [
+        'full', '1200', '200', '120', '0.0%', '0.0%', '0.0%', '1.000', '1.000',
+        '0'
     ]
-    assert [odd[i] for i in (4, 5, 7)] == ['-', '-', '-']
+    # Wall times are 0.6, 0.8 and 0.6 of those of full, CPU times 0.25, 0.75
+    # and 0.5; steps take 1.1, 1.2 and 2 times as long.
+    assert tiers == [
+        'tiers', '720', '60', '60', '40.0%', '40.0%', '50.0%', '1.200',
+        '0.833', '800'
+    ]
+    assert odd[4:9] == ['-'] * 5
 
 
 def test_rows_of_cells():
@@ -251,7 +259,9 @@ def test_markdown():
     ([
         make_cell('full', 0, config='same'),
         make_cell('full', 1, iters=9, config='same')
-    ], r'full differ in `iters`, \[9, 1200\]'),
+    ], 'full differ in `iters`, 1200, 9'),
+    ([make_cell('full', 0),
+      make_cell('short', 0, device='GPU')], 'the results differ in `device`'),
 ])
 def test_cells_that_make_no_comparison(cells, said):
     with pytest.raises(ValueError, match=said):
@@ -310,8 +320,9 @@ def test_the_command_prints_tables_and_writes_plots(tmp_path):
     result = run(path, '--out', str(out), '--last', '0.05')
     assert (result.returncode, result.stderr) == (0, '')
     assert result.stdout == report_arms.report(
-        results.group(make_results(), 'full'), 'full', 'short', 0.05) + '\n'
+        results.group(make_results(), 'full'), last=0.05) + '\n'
     assert result.stdout.count('\n| full | ') == 3
+    assert '\n| tiers | short | 1 | ' in result.stdout
     assert str(tmp_path) not in result.stdout
     assert sorted(os.listdir(out)) == [
         'differences.png', 'miou.png', 'plans.png', 'scores.png'

@@ -1,8 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The comparison of arms, on a few drawn images."""
+import fcntl
 import json
+import os
 import os.path as osp
+import subprocess
 import sys
+import time
+from contextlib import closing
 
 import pytest
 from make_demo_data import make_demo_data
@@ -13,7 +18,7 @@ sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
 
 import run_arms  # noqa: E402
 from arms import cell  # noqa: E402
-from arms.results import read_results  # noqa: E402
+from arms.results import ResultsFile, read_results  # noqa: E402
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
 ARMS = dict(
@@ -91,6 +96,7 @@ def results(folder):
             if json.loads(line)['arm'] != 'short'
         ]
         path.write_text(''.join(whole) + '{"arm": "sho')
+        assert sorted(cells(folder)) == [('full', 0), ('tiers', 0)]
         assert run_script(folder, monkeypatch, '--seeds', '1') == 0
         assert path.read_text().startswith(''.join(whole))
     return {result['arm']: result for result in read_results(path)}
@@ -161,26 +167,73 @@ def test_a_cell_again_has_the_same_figures(folder, results, monkeypatch,
         path.write_text(text)
 
 
-def test_another_config_is_refused(folder, results, monkeypatch):
-    with pytest.raises(ValueError, match='give another --out'):
-        run_arms.missing_cells(
-            ARMS, {'full': Config(dict(train_cfg=dict(max_iters=41)))},
-            list(results.values()), 1)
-
-
-def test_a_failed_cell_is_named_and_no_line(folder, monkeypatch, capsys):
+def test_a_failed_cell_is_named_and_no_line(folder, results, monkeypatch,
+                                            capsys):
     before = cells(folder)
     assert run_script(folder, monkeypatch, '--only', 'short', '--out',
                       str(folder / 'others.jsonl'), '--cfg-options',
                       'optim_wrapper.optimizer.type=None') == 1
     assert 'short 0: FAILED: exit status 1, see' in capsys.readouterr().out
     assert cells(folder) == before
-    assert not (folder / 'others.jsonl').exists()
+    assert (folder / 'others.jsonl').read_text() == ''
 
 
-def test_unknown_arms_are_refused(folder, monkeypatch, capsys):
-    assert run_script(folder, monkeypatch, '--only', 'tires') == 2
-    assert "no arm ['tires']" in capsys.readouterr().err
+@pytest.mark.parametrize('options, said', [
+    (['--only', 'tires'], "no arm ['tires']"),
+    (['--again', '1', '--out', 'new.jsonl'], 'has no cell of'),
+    (['--cfg-options', 'val_cfg=None'], 'has no validation'),
+    (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),
+])
+def test_what_is_refused(folder, results, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(folder)
+    assert run_script(folder, monkeypatch, *options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_one_run_at_a_time(folder, results, monkeypatch, capsys):
+    path = folder / 'results.jsonl'
+    with open(path) as file:
+        # As a cell does that was left when its run was killed.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run_script(folder, monkeypatch) == 2
+    assert 'is in use by another run' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('end, kept', [('{"arm": 2}', [1, 2]),
+                                       ('{"arm": 2', [1]), ('', [1])])
+def test_a_last_line_without_its_end(tmp_path, end, kept):
+    path = tmp_path / 'results.jsonl'
+    path.write_text('{"arm": 1}\n' + end)
+    assert [row['arm'] for row in read_results(path)] == kept
+    with closing(ResultsFile(str(path))) as file:
+        assert [row['arm'] for row in file.cells] == kept
+        file.append(dict(arm=3))
+    assert [row['arm'] for row in read_results(path)] == [*kept, 3]
+    assert path.read_text().count('\n') == len(kept) + 1
+
+
+def test_a_run_that_is_stopped_starts_no_more_cells(folder, monkeypatch,
+                                                    tmp_path):
+    out = tmp_path / 'results.jsonl'
+    monkeypatch.chdir(tmp_path)
+    process = subprocess.Popen([
+        sys.executable,
+        osp.join(ROOT, 'tools', 'benchmark', 'run_arms.py'),
+        str(folder / 'base.py'), '--arms',
+        str(folder / 'arms.py'), '--out',
+        str(out), '--threads', '1'
+    ])
+    work = tmp_path / 'work_dirs' / 'results'
+    deadline = time.monotonic() + 60
+    while not (work / 'full-0' / 'log.txt').exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(30) == 1
+    assert read_results(out) == []
+    assert os.listdir(work) == ['full-0']
+    # Its cell has ended too, as the file is free.
+    ResultsFile(str(out)).close()
 
 
 def test_order_of_the_cells():

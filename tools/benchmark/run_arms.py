@@ -15,12 +15,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from threading import Lock
 
 from arms.cell import build_config, fingerprint
-from arms.results import append_result, read_results
+from arms.results import ResultsFile
 from mmengine.config import Config, DictAction
 from mmengine.utils import mkdir_or_exist
 
@@ -76,11 +76,13 @@ class Trainer:
         work_dir (str): Folder for a folder of each cell.
         threads (int, optional): Threads of each process. If None, as many as
             torch takes.
+        results (ResultsFile): What stays in use as long as a process runs.
     """
 
-    def __init__(self, configs, work_dir, threads):
+    def __init__(self, configs, work_dir, threads, results):
         self.configs = configs
         self.work_dir = work_dir
+        self.results = results
         self.environment = dict(os.environ)
         if threads:
             for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
@@ -102,6 +104,8 @@ class Trainer:
         Raises:
             RuntimeError: If it fails. It names the log.
         """
+        if self._stopped:
+            raise RuntimeError('stopped')
         folder = osp.join(self.work_dir, f'{arm}-{seed}')
         mkdir_or_exist(folder)
         config, figures, log = (
@@ -119,10 +123,12 @@ class Trainer:
                     [sys.executable, CELL, config, figures],
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=self.environment)
+                    env=self.environment,
+                    pass_fds=[self.results.fileno()])
                 self._running.add(process)
             code = process.wait()
-        self._running.discard(process)
+        with self._lock:
+            self._running.discard(process)
         if code:
             raise RuntimeError(f'exit status {code}, see {log}')
         with open(figures, encoding='utf-8') as file:
@@ -161,32 +167,35 @@ def run(cells, trainer, jobs, on_result):
         cell: trainer.configs[cell[0]].train_cfg.max_iters
         for cell in cells
     }
-    start, failed, done_iters = time.perf_counter(), 0, 0
+    seconds, done_iters, left_iters = 0., 0, sum(iters.values())
+    failed = 0
     with ThreadPoolExecutor(jobs) as pool:
-        tasks = {pool.submit(trainer, *cell): cell for cell in cells}
         try:
+            tasks = {pool.submit(trainer, *cell): cell for cell in cells}
             for number, task in enumerate(as_completed(tasks), 1):
                 cell = tasks[task]
-                done_iters += iters[cell]
-                seconds = time.perf_counter() - start
-                left = seconds * (sum(iters.values()) / done_iters - 1)
+                left_iters -= iters[cell]
                 try:
                     result = task.result()
-                except RuntimeError as error:
+                except (OSError, RuntimeError, ValueError) as error:
                     failed += 1
                     said = f'FAILED: {error}'
                 else:
                     on_result(result)
+                    done_iters += iters[cell]
+                    seconds += result['train_seconds'] + result['val_seconds']
                     said = (f'mIoU {result["evals"][-1]["mIoU"]:.2f} in '
                             f'{result["train_seconds"]:.0f} s of training '
                             f'and {result["val_seconds"]:.0f} s of evaluation')
+                left = seconds / max(done_iters, 1) * left_iters / jobs
                 print(
                     f'{cell[0]} {cell[1]}: {said}; {number} of {len(cells)} '
                     f'cells, about {clock(left)} left',
                     flush=True)
         except BaseException:
-            # The pool waits for all tasks when it is left.
+            # The pool waits for its tasks when it is left.
             trainer.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     return failed
 
@@ -194,9 +203,10 @@ def run(cells, trainer, jobs, on_result):
 def differences(first, second):
     """Say in what two runs of a cell differ, times and versions apart."""
     apart = (*TIMES, 'versions', 'device', 'threads')
+    # As texts, in which NaN is equal to itself.
     return [
-        key for key in first
-        if key not in apart and first[key] != second.get(key)
+        key for key in first if key not in apart
+        and json.dumps(first[key]) != json.dumps(second.get(key))
     ]
 
 
@@ -220,8 +230,10 @@ def main():
         type=int,
         metavar='N',
         help='train N finished cells, drawn at random, once more, and say '
-        'whether their figures are equal; nothing is written')
-    parser.add_argument('--work-dir', default='work_dirs/arms')
+        'whether their figures are equal; --out stays as it is')
+    parser.add_argument(
+        '--work-dir',
+        help='folder of the logs (default: work_dirs/ and the name of --out)')
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -233,6 +245,9 @@ def main():
     allow_scoped_bases()
     base = Config.fromfile(resolve_config(args.config))
     base.merge_from_dict(args.cfg_options)
+    if base.get('val_cfg') is None:
+        parser.error(f'{args.config} has no validation: give it `val_cfg`, '
+                     '`val_dataloader` and `val_evaluator`')
     arms = Config.fromfile(args.arms).arms.to_dict()
     if unknown := set(args.only or ()) - arms.keys():
         parser.error(f'{args.arms} has no arm {sorted(unknown)}, but '
@@ -244,30 +259,47 @@ def main():
                             for key in arm if key != 'seeds'})
         for name, arm in arms.items()
     }
-    trainer = Trainer(configs, args.work_dir, args.threads)
+    work_dir = args.work_dir or osp.join(
+        'work_dirs',
+        osp.splitext(osp.basename(args.out))[0])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('stopped'))
-    results = read_results(args.out)
-    cells = missing_cells(arms, configs, results, args.seeds)
-    if args.again:
-        failed = run_again(args.again, results, trainer, args.jobs)
-    else:
-        print(f'{len(cells)} cells to run', flush=True)
-        failed = run(cells, trainer, args.jobs,
-                     lambda result: append_result(args.out, result))
+    try:
+        results = ResultsFile(args.out)
+    except RuntimeError as error:
+        parser.error(str(error))
+    with closing(results):
+        try:
+            cells = missing_cells(arms, configs, results.cells, args.seeds)
+        except ValueError as error:
+            parser.error(str(error))
+        if args.again:
+            finished = [cell for cell in results.cells if cell['arm'] in arms]
+            if not finished:
+                parser.error(f'{args.out} has no cell of {list(arms)}')
+            trainer = Trainer(configs, osp.join(work_dir, 'again'),
+                              args.threads, results)
+            failed = run_again(
+                random.sample(finished, min(args.again, len(finished))),
+                trainer, args.jobs)
+        else:
+            print(f'{len(cells)} cells to run', flush=True)
+            trainer = Trainer(configs, work_dir, args.threads, results)
+            failed = run(cells, trainer, args.jobs, results.append)
     sys.exit(bool(failed))
 
 
-def run_again(number, results, trainer, jobs):
+def run_again(finished, trainer, jobs):
     """Train finished cells once more.
+
+    Args:
+        finished (list[dict]): Their figures.
+        trainer (Trainer): Trains one of them.
+        jobs (int): Cells that are trained side by side.
 
     Returns:
         int: Cells whose figures differ, or that failed.
     """
-    first = {
-        (result['arm'], result['seed']): result
-        for result in results if result['arm'] in trainer.configs
-    }
-    cells = random.sample(sorted(first), min(number, len(first)))
+    first = {(cell['arm'], cell['seed']): cell for cell in finished}
     differ = []
 
     def compare(result):
@@ -278,7 +310,7 @@ def run_again(number, results, trainer, jobs):
         print(f'{cell[0]} {cell[1]}: ' +
               (f'{keys} differ' if keys else 'all figures are equal'))
 
-    return run(cells, trainer, jobs, compare) + len(differ)
+    return run(list(first), trainer, jobs, compare) + len(differ)
 
 
 if __name__ == '__main__':

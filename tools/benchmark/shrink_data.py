@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Copy a data set in ADE20K's layout with smaller images.
+"""Copy a data set in ADE20K's layout with all images of one small size.
 
 Decoding, resizing and evaluating large images would take most of the time of
 a small benchmark.
@@ -9,6 +9,32 @@ import os.path as osp
 
 import mmcv
 from mmengine.utils import scandir
+
+# As MMSegmentation reads them; masks with a palette have indices only so.
+READ = dict(
+    images=dict(flag='color'),
+    annotations=dict(flag='unchanged', backend='pillow'))
+INTERPOLATION = dict(images='area', annotations='nearest')
+
+
+def shrink(data, out, scale):
+    """Write the copy. All of it is PNG: what is compressed without loss is
+    the same on every machine.
+
+    Args:
+        data (str): Folder with images/ and annotations/.
+        out (str): Folder for the copy.
+        scale (tuple[int]): Width and height of its images.
+    """
+    for folder, how in READ.items():
+        for name in scandir(
+                osp.join(data, folder), ('.jpg', '.png'), recursive=True):
+            image = mmcv.imread(osp.join(data, folder, name), **how)
+            image = mmcv.imresize(
+                image, scale, interpolation=INTERPOLATION[folder])
+            mmcv.imwrite(image,
+                         osp.join(out, folder,
+                                  osp.splitext(name)[0] + '.png'))
 
 
 def main():
@@ -22,16 +48,7 @@ def main():
         default=(160, 120),
         metavar=('WIDTH', 'HEIGHT'))
     args = parser.parse_args()
-    for folder, interpolation in (('images', 'area'), ('annotations',
-                                                       'nearest')):
-        for name in scandir(
-                osp.join(args.data, folder), ('.jpg', '.png'), recursive=True):
-            image = mmcv.imread(osp.join(args.data, folder, name), 'unchanged')
-            image = mmcv.imresize(
-                image, tuple(args.scale), interpolation=interpolation)
-            # What is compressed without loss is the same on every machine.
-            name = osp.splitext(name)[0] + '.png'
-            mmcv.imwrite(image, osp.join(args.out, folder, name))
+    shrink(args.data, args.out, tuple(args.scale))
 
 
 if __name__ == '__main__':

@@ -21,6 +21,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 import mmib
+from mmib.datasets import one_pass
 from mmib.hook import InfoBatchHook
 
 NUM_BINS = 30
@@ -77,8 +78,10 @@ def fingerprint(cfg):
 class Recorder(Hook):
     """Keeps what a cell is compared by.
 
-    It reads from InfoBatchHook and the Runner and changes neither. The time
-    of a step is that of a whole iteration, with data and all hooks.
+    It stands between sampler and planner, and passes every plan on as it is.
+    The time of a step is that of a whole iteration, with data and all hooks.
+    The losses are those that are trained, so with the weights: means since
+    the evaluation before.
     """
 
     # `before_train` comes after that of InfoBatchHook.
@@ -94,31 +97,32 @@ class Recorder(Hook):
         self._pruned = []
         self._val_seconds = self._val_cpu_seconds = 0.
 
+    def before_run(self, runner):
+        self._start = self._last = time.perf_counter()
+        self._cpu_start = time.process_time()
+
     def before_train(self, runner):
         self.infobatch = next(
             (hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)),
             None)
         if self.infobatch is not None:
             self.infobatch.sampler.connect(self._draw_plan)
-        self._start = self._last = time.perf_counter()
-        self._cpu_start = time.process_time()
 
     def _draw_plan(self, start, rng):
         """What the sampler calls, with a note of what it got."""
         planner = self.infobatch.planner
         plan = planner(start, rng)
-        scores = self.infobatch.scores.numpy()
-        tiers = () if plan is None else plan.tiers
-        size = sum(tier.kept for tier in tiers) or planner.num_samples
+        size = planner.newest.size
         self.plans.append(
             dict(
                 iter=start / planner.slots_per_iter,
                 kept_share=size / planner.num_samples,
-                threshold=0. if plan is None else plan.threshold,
-                mean_score=float(scores.mean())))
+                threshold=planner.newest.threshold,
+                mean_score=float(self.infobatch.scores.numpy().mean())))
         # Annealing cuts the last plan short.
         if plan is not None and len(plan) == size:
-            self._pruned.append((self.plans[-1]['iter'], scores, plan))
+            self._pruned.append(
+                (self.plans[-1]['iter'], planner.plan_scores, plan))
         return plan
 
     def after_train_iter(self,
@@ -155,7 +159,7 @@ class Recorder(Hook):
     def after_train(self, runner):
         train_seconds = time.perf_counter() - self._start - self._val_seconds
         loader = runner.train_dataloader
-        num_images = len(loader.dataset)
+        num_images = len(one_pass(loader.dataset))
         batch_size = loader.batch_size * get_world_size()
         position = runner.iter * batch_size
         covered, saved = position / num_images, 0.
@@ -179,7 +183,8 @@ class Recorder(Hook):
             val_seconds=self._val_seconds,
             step_seconds=float(np.median(self._steps)),
             evals=self.evals,
-            plans=self.plans,
+            # Those of batches in flight at the end were never begun.
+            plans=[p for p in self.plans if p['iter'] < runner.iter],
             histograms=self.histograms,
             weights_crc=weights_crc(runner.model))
 
@@ -189,7 +194,7 @@ def histogram(iteration, scores, plan):
 
     Args:
         iteration (float): Where the plan begins.
-        scores (np.ndarray): Score of each image, of shape (N,).
+        scores (np.ndarray): Score of each index, of shape (N,).
         plan (EpochPlan): What was drawn from them.
 
     Returns:

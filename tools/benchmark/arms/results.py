@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The results of a comparison: its file, and the figures of cells and arms."""
+import fcntl
 import json
-import os
 import os.path as osp
-from typing import Callable, Dict, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from mmengine.utils import mkdir_or_exist
@@ -18,33 +18,78 @@ Arms = Dict[str, Dict[int, dict]]
 Figures = Dict[int, float]
 
 
-def read_results(path):
+def read_results(path: str) -> List[dict]:
     """Read the cells that are finished.
 
     Args:
-        path (str): File of JSON lines. It need not exist.
+        path (str): File of JSON lines.
 
     Returns:
-        list[dict]: The cells. The last line, if a kill cut it off, is left
-        out.
+        list[dict]: The cells. A last line that a kill cut off is left out.
     """
-    if not osp.exists(path):
-        return []
     with open(path, encoding='utf-8') as file:
-        return [json.loads(line) for line in file if line.endswith('\n')]
+        *lines, last = file.read().split('\n')
+    if _is_json(last):
+        lines.append(last)
+    return [json.loads(line) for line in lines]
 
 
-def append_result(path, result):
-    """Add a line to the results, after a newline if a kill cut one off."""
-    mkdir_or_exist(osp.dirname(osp.abspath(path)))
-    with open(path, 'a+b') as file:
-        end = file.seek(0, os.SEEK_END)
-        # All of the whole lines stay.
-        file.seek(0)
-        whole = file.read().rfind(b'\n') + 1
-        if whole < end:
-            file.truncate(whole)
-        file.write((json.dumps(result) + '\n').encode())
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+class ResultsFile:
+    """A file of JSON lines that a run reads and adds to.
+
+    No other run can open it until this one, and every process that was given
+    :meth:`fileno`, has ended.
+
+    Args:
+        path (str): The file. It need not exist.
+
+    Raises:
+        RuntimeError: If another run has it.
+    """
+
+    def __init__(self, path: str) -> None:
+        mkdir_or_exist(osp.dirname(osp.abspath(path)))
+        self._file = open(path, 'a+', encoding='utf-8')
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RuntimeError(
+                f'{path} is in use by another run, or by cells that were left '
+                'when one was killed: wait for their end, or stop them.'
+            ) from error
+        self._file.seek(0)
+        text = self._file.read()
+        whole = text[:text.rfind('\n') + 1]
+        if _is_json(text[len(whole):]):
+            self._write('\n')
+        else:
+            self._file.truncate(len(whole.encode()))
+        self.cells = read_results(path)
+        """list[dict]: The cells that are finished."""
+
+    def append(self, cell: dict) -> None:
+        """Add a line for a cell."""
+        self._write(json.dumps(cell) + '\n')
+
+    def close(self) -> None:
+        """Let others open it."""
+        self._file.close()
+
+    def fileno(self) -> int:
+        """What a process inherits that uses the file as long as it runs."""
+        return self._file.fileno()
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
 
 
 def group(cells: List[dict], baseline: str) -> Arms:
@@ -72,14 +117,20 @@ def group(cells: List[dict], baseline: str) -> Arms:
         raise ValueError(
             f'The results have no cell of {baseline}, the baseline: train '
             'it, or give another --baseline.')
+    _check_alike('the results', cells,
+                 ('batch_size', 'num_images', 'device', 'threads', 'versions'))
     for arm, seeds in arms.items():
-        for key in ('config', 'iters'):
-            values = sorted({cell[key] for cell in seeds.values()})
-            if len(values) > 1:
-                raise ValueError(
-                    f'The cells of {arm} differ in `{key}`, {values}: keep '
-                    'those that are alike.')
+        _check_alike(arm, list(seeds.values()), ('config', 'iters'))
     return arms
+
+
+def _check_alike(name: str, cells: List[dict], keys: Tuple[str, ...]) -> None:
+    for key in keys:
+        values = sorted({str(cell[key]) for cell in cells})
+        if len(values) > 1:
+            raise ValueError(
+                f'The cells of {name} differ in `{key}`, {", ".join(values)}: '
+                'compare those that are alike.')
 
 
 def cell_miou(cell: dict, last: float) -> float:
@@ -122,7 +173,7 @@ class Difference(NamedTuple):
             return NONE
         if self.low > 0:
             return 'above'
-        return 'below' if self.high < 0 else 'inside the spread'
+        return 'below' if self.high < 0 else 'undecided'
 
     def __str__(self) -> str:
         if self.n < 2:
@@ -152,14 +203,6 @@ def paired_difference(a: Figures, b: Figures) -> Difference:
         float(stats.t.ppf(0.975, n - 1)) * spread(values) /
         np.sqrt(n) if n > 1 else np.nan)
     return Difference(mean, mean - half, mean + half, n)
-
-
-def saved(a: Figures, b: Figures) -> float:
-    """Share of the sum of ``b`` that ``a`` has less, of seeds of both."""
-    both = a.keys() & b.keys()
-    if not both:
-        return np.nan
-    return 1 - sum(a[s] for s in both) / sum(b[s] for s in both)
 
 
 def paired_ratio(a: Figures, b: Figures) -> float:
