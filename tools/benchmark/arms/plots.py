@@ -153,13 +153,13 @@ def plan_curves(cell: dict):
 
     Returns:
         tuple[list[float]]: Iterations, kept shares and thresholds, which are
-        nan for full passes.
+        nan where no score decides.
     """
     plans = cell['plans'] + [dict(cell['plans'][-1], iter=cell['iters'])]
     shares = [plan['kept_share'] for plan in plans]
     thresholds = [
-        np.nan if plan['kept_share'] == 1 and plan['threshold'] == 0 else
-        plan['threshold'] for plan in plans
+        plan['threshold'] if plan['threshold'] != 0 else np.nan
+        for plan in plans
     ]
     return [plan['iter'] for plan in plans], shares, thresholds
 

@@ -1,0 +1,35 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the documentation reports is what was recorded."""
+import glob
+import os.path as osp
+import re
+import sys
+
+import pytest
+
+ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
+from arms.results import group, read_results  # noqa: E402
+from report_arms import report  # noqa: E402
+
+RESULTS = sorted(glob.glob(osp.join(ROOT, 'docs', 'evidence', '*.jsonl')))
+
+
+def read(*path):
+    with open(osp.join(ROOT, *path), encoding='utf-8') as file:
+        return file.read()
+
+
+@pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
+def test_tables_are_those_of_the_results(path):
+    arms = group(read_results(path), 'full')
+    assert report(arms) in read('docs', 'evidence.md')
+
+
+def test_figures_of_readme_are_in_the_evidence():
+    evidence = read('docs', 'evidence.md')
+    section = read('README.md').split('**What it saves')[1].split('\n## ')[0]
+    figures = re.findall(r'[-+]?\d+\.\d+', section)
+    assert len(figures) >= 8
+    for figure in figures:
+        assert re.search(rf'(?<![\d.]){re.escape(figure)}(?![\d])', evidence)
