@@ -287,7 +287,7 @@ def test_panels_stay_readable():
     ]
 
 
-def test_full_passes_have_no_threshold():
+def test_thresholds_are_drawn_where_scores_decide():
     cell = dict(
         iters=100,
         plans=[
@@ -298,7 +298,7 @@ def test_full_passes_have_no_threshold():
     iters, shares, thresholds = plots.plan_curves(cell)
     assert iters == [0, 50.5, 75.5, 100]
     assert shares == [1, 0.5, 0.5, 0.5]
-    np.testing.assert_equal(thresholds, [np.nan, 2, 0, 0])
+    np.testing.assert_equal(thresholds, [np.nan, 2, np.nan, np.nan])
 
 
 def test_the_arm_whose_scores_are_drawn():
