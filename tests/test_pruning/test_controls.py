@@ -91,29 +91,6 @@ def test_above_mean_is_mean_threshold_the_other_way_round():
     assert (above.tiers[1].kept, below.tiers[0].kept) == (17, 33)
 
 
-@pytest.mark.parametrize('size', [1, 2, 7, 100])
-@pytest.mark.parametrize(
-    'policy',
-    [RandomPruning(),
-     RandomPruning(0.8),
-     AboveMean(),
-     AboveMean(0.37)],
-    ids=repr)
-def test_the_mean_weight_of_each_image_is_1(policy, size):
-    """Invariant 2, within five standard errors of the sample."""
-    rng = np.random.default_rng(size)
-    scores = rng.lognormal(size=size).astype(np.float32)
-    num_plans = 20_000 if size < 100 else 4_000
-    total, squares = np.zeros(size), np.zeros(size)
-    for _ in range(num_plans):
-        plan = policy(scores, rng)
-        total[plan.indices] += plan.weights
-        squares[plan.indices] += plan.weights.astype(np.float64)**2
-    mean = total / num_plans
-    error = np.sqrt((squares / num_plans - mean**2) / num_plans)
-    assert (np.abs(mean - 1) <= 5 * error + 1e-6).all(), mean
-
-
 # What selects
 
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import (POLICIES, Budget, EpochPlan, MeanThreshold, Progress,
-                          QuantileTiers, Tier)
+from mmib.pruning import (POLICIES, AboveMean, Budget, EpochPlan,
+                          MeanThreshold, Progress, QuantileTiers,
+                          RandomPruning, Tier)
 from mmib.registry import build_policy
 
 finite = st.floats(0, 1e6, width=32)
@@ -133,6 +134,10 @@ def test_without_rescale_only_the_weights_differ(scores, seed):
         QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
         budget(0.55),
         budget(0.2, quantiles=(0.3, 0.6), max_ratio=0.7),
+        RandomPruning(),
+        RandomPruning(0.8),
+        AboveMean(),
+        AboveMean(0.37),
     ],
     ids=repr)
 def test_the_mean_weight_of_each_image_is_1(policy, size):
