@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The comparison of arms, on a few drawn images."""
+import argparse
 import fcntl
 import json
 import os
@@ -17,7 +18,7 @@ ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
 
 import run_arms  # noqa: E402
-from arms import cell  # noqa: E402
+from arms import configs  # noqa: E402
 from arms.results import ResultsFile, read_results  # noqa: E402
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
@@ -237,38 +238,44 @@ def test_a_run_that_is_stopped_starts_no_more_cells(folder, monkeypatch,
 
 
 def test_order_of_the_cells():
-    configs = {name: Config(dict(name=name)) for name in ARMS}
-    done = [dict(arm='full', seed=0, config=cell.fingerprint(configs['full']))]
-    assert run_arms.missing_cells(ARMS, configs, done, None) == [('short', 0),
-                                                                 ('tiers', 0),
-                                                                 ('full', 1),
-                                                                 ('tiers', 1)]
+    arms = {
+        name: configs.Arm(Config(dict(name=name)), arm['seeds'])
+        for name, arm in ARMS.items()
+    }
+    done = [
+        dict(arm='full', seed=0, config=configs.fingerprint(arms['full'].cfg))
+    ]
+    assert run_arms.missing_cells(arms, done, None) == [('short', 0),
+                                                        ('tiers', 0),
+                                                        ('full', 1),
+                                                        ('tiers', 1)]
 
 
 def test_arms_of_the_repository():
-    arms = Config.fromfile(run_arms.ARMS).arms.to_dict()
-    base = Config.fromfile(
-        osp.join(ROOT, 'configs', 'upernet',
-                 'upernet_r18-w32_1xb8-2k_camvid-72x96.py'))
+    parser = argparse.ArgumentParser()
+    configs.add_arguments(parser)
+    arms = configs.load_arms(
+        parser.parse_args([
+            osp.join(ROOT, 'configs', 'upernet',
+                     'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
+        ]))
     assert len(arms) >= 11 and next(iter(arms)) == 'full'
     for name, arm in arms.items():
-        seeds = arm.pop('seeds')
-        assert seeds >= 8 if name in ('full', 'short', 'tiers', 'budget',
-                                      'random') else seeds >= 3
-        cfg = cell.build_config(base, arm)
-        hooks = cfg.get('custom_hooks', [])
-        has_hook = any(hook['type'] == 'InfoBatchHook' for hook in hooks)
-        assert has_hook == ('convert' in arm)
+        main = name in ('full', 'short', 'tiers', 'budget', 'random')
+        assert arm.seeds >= (8 if main else 3)
+        hooks = [hook['type'] for hook in arm.cfg.custom_hooks]
+        assert ('InfoBatchHook' in hooks) == (not name.startswith(
+            ('full', 'short')))
 
 
 def test_paths_are_no_part_of_a_fingerprint():
     cfg = Config(dict(train=dict(data_root='a', lr=1)))
     same = Config(dict(train=dict(data_root='b', lr=1)))
     other = Config(dict(train=dict(data_root='a', lr=2)))
-    assert cell.fingerprint(cfg) == cell.fingerprint(same)
-    assert cell.fingerprint(cfg) != cell.fingerprint(other)
+    assert configs.fingerprint(cfg) == configs.fingerprint(same)
+    assert configs.fingerprint(cfg) != configs.fingerprint(other)
 
 
 def test_other_kinds_of_arms_are_refused():
     with pytest.raises(ValueError, match='`shorten` or `convert`'):
-        cell.build_config(Config(), dict(prune=dict()))
+        configs.build_config(Config(), dict(prune=dict()))

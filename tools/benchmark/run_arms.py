@@ -8,6 +8,7 @@ anew: MMEngine's checkpoints lack the random state of the pipeline, so going
 on would give another result than the command does in one go.
 """
 import argparse
+import copy
 import json
 import os
 import os.path as osp
@@ -19,27 +20,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from threading import Lock
 
-from arms.cell import build_config, fingerprint
+from arms.configs import add_arguments, fingerprint, load_arms
 from arms.results import ResultsFile
-from mmengine.config import Config, DictAction
 from mmengine.utils import mkdir_or_exist
-
-from mmib.zoo import allow_scoped_bases, resolve_config
 
 FOLDER = osp.dirname(osp.abspath(__file__))
 CELL = osp.join(FOLDER, 'arms', 'cell.py')
-ARMS = osp.join(
-    osp.dirname(osp.dirname(FOLDER)), 'configs', 'benchmark', 'arms.py')
 # These differ from one run to the next.
 TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_seconds')
 
 
-def missing_cells(arms, configs, results, num_seeds):
+def missing_cells(arms, results, num_seeds):
     """List what is still to run.
 
     Args:
-        arms (dict): Arms by name, each with its number of ``seeds``.
-        configs (dict): Config of each arm.
+        arms (dict[str, Arm]): Arms by name.
         results (list[dict]): Finished cells.
         num_seeds (int, optional): Upper limit of the number of seeds.
 
@@ -52,15 +47,17 @@ def missing_cells(arms, configs, results, num_seeds):
     """
     for result in results:
         name = result['arm']
-        if name in configs and result['config'] != fingerprint(configs[name]):
+        if name not in arms:
+            continue
+        now = fingerprint(arms[name].cfg)
+        if result['config'] != now:
             raise ValueError(
                 f'The results have cells of {name} with the config '
-                f'{result["config"]}, which now is '
-                f'{fingerprint(configs[name])}: give another --out, or undo '
-                'what was changed in the config.')
+                f'{result["config"]}, which now is {now}: give another '
+                '--out, or undo what was changed in the config.')
     done = {(result['arm'], result['seed']) for result in results}
     seeds = {
-        name: min(arm['seeds'], num_seeds or arm['seeds'])
+        name: min(arm.seeds, num_seeds or arm.seeds)
         for name, arm in arms.items()
     }
     return [(name, seed) for seed in range(max(seeds.values()))
@@ -72,15 +69,15 @@ class Trainer:
     """Trains cells in processes of their own.
 
     Args:
-        configs (dict): Config of each arm.
+        arms (dict[str, Arm]): Arms by name.
         work_dir (str): Folder for a folder of each cell.
         threads (int, optional): Threads of each process. If None, as many as
             torch takes.
         results (ResultsFile): What stays in use as long as a process runs.
     """
 
-    def __init__(self, configs, work_dir, threads, results):
-        self.configs = configs
+    def __init__(self, arms, work_dir, threads, results):
+        self.arms = arms
         self.work_dir = work_dir
         self.results = results
         self.environment = dict(os.environ)
@@ -111,7 +108,7 @@ class Trainer:
         config, figures, log = (
             osp.join(folder, name)
             for name in ('config.py', 'figures.json', 'log.txt'))
-        cfg = Config(dict(self.configs[arm]))
+        cfg = copy.deepcopy(self.arms[arm].cfg)
         cfg.work_dir = folder
         cfg.randomness = dict(cfg.get('randomness') or {}, seed=seed)
         cfg.dump(config)
@@ -135,7 +132,7 @@ class Trainer:
             return dict(
                 arm=arm,
                 seed=seed,
-                config=fingerprint(self.configs[arm]),
+                config=fingerprint(self.arms[arm].cfg),
                 **json.load(file))
 
     def stop(self):
@@ -164,7 +161,7 @@ def run(cells, trainer, jobs, on_result):
         int: Cells that failed.
     """
     iters = {
-        cell: trainer.configs[cell[0]].train_cfg.max_iters
+        cell: trainer.arms[cell[0]].cfg.train_cfg.max_iters
         for cell in cells
     }
     seconds, done_iters, left_iters = 0., 0, sum(iters.values())
@@ -214,11 +211,9 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of the full training')
+    add_arguments(parser)
     parser.add_argument(
         '--out', required=True, help='results, a file of JSON lines')
-    parser.add_argument('--arms', default=ARMS, help='file of the arms')
-    parser.add_argument('--only', nargs='+', help='names of the arms to run')
     parser.add_argument(
         '--seeds', type=int, help='at most so many seeds of each arm')
     parser.add_argument(
@@ -234,31 +229,15 @@ def main():
     parser.add_argument(
         '--work-dir',
         help='folder of the logs (default: work_dirs/ and the name of --out)')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        help='changes to the config of the full training')
     args = parser.parse_args()
 
-    allow_scoped_bases()
-    base = Config.fromfile(resolve_config(args.config))
-    base.merge_from_dict(args.cfg_options)
-    if base.get('val_cfg') is None:
+    try:
+        arms = load_arms(args)
+    except ValueError as error:
+        parser.error(str(error))
+    if any(arm.cfg.get('val_cfg') is None for arm in arms.values()):
         parser.error(f'{args.config} has no validation: give it `val_cfg`, '
                      '`val_dataloader` and `val_evaluator`')
-    arms = Config.fromfile(args.arms).arms.to_dict()
-    if unknown := set(args.only or ()) - arms.keys():
-        parser.error(f'{args.arms} has no arm {sorted(unknown)}, but '
-                     f'{sorted(arms)}')
-    arms = {name: arms[name] for name in args.only or arms}
-    configs = {
-        name: build_config(base,
-                           {key: arm[key]
-                            for key in arm if key != 'seeds'})
-        for name, arm in arms.items()
-    }
     work_dir = args.work_dir or osp.join(
         'work_dirs',
         osp.splitext(osp.basename(args.out))[0])
@@ -269,21 +248,21 @@ def main():
         parser.error(str(error))
     with closing(results):
         try:
-            cells = missing_cells(arms, configs, results.cells, args.seeds)
+            cells = missing_cells(arms, results.cells, args.seeds)
         except ValueError as error:
             parser.error(str(error))
         if args.again:
             finished = [cell for cell in results.cells if cell['arm'] in arms]
             if not finished:
                 parser.error(f'{args.out} has no cell of {list(arms)}')
-            trainer = Trainer(configs, osp.join(work_dir, 'again'),
-                              args.threads, results)
+            trainer = Trainer(arms, osp.join(work_dir, 'again'), args.threads,
+                              results)
             failed = run_again(
                 random.sample(finished, min(args.again, len(finished))),
                 trainer, args.jobs)
         else:
             print(f'{len(cells)} cells to run', flush=True)
-            trainer = Trainer(configs, work_dir, args.threads, results)
+            trainer = Trainer(arms, work_dir, args.threads, results)
             failed = run(cells, trainer, args.jobs, results.append)
     sys.exit(bool(failed))
 

@@ -4,8 +4,6 @@
 ``run_arms.py`` starts it for each cell, in a process of its own.
 """
 import argparse
-import copy
-import hashlib
 import json
 import time
 import zlib
@@ -25,54 +23,6 @@ from mmib.datasets import one_pass
 from mmib.hook import InfoBatchHook
 
 NUM_BINS = 30
-
-
-def build_config(base, arm):
-    """Make the config of an arm.
-
-    Args:
-        base (Config): Config of the full training.
-        arm (dict): Empty for the full training; else ``shorten`` or
-            ``convert`` with the arguments of mmib's function of this name.
-
-    Returns:
-        Config: The config of the arm.
-
-    Raises:
-        ValueError: If the arm is something else.
-    """
-    if not arm:
-        return copy.deepcopy(base)
-    functions = dict(shorten=mmib.shorten, convert=mmib.convert)
-    if len(arm) != 1 or not arm.keys() <= functions.keys():
-        raise ValueError('An arm is empty or has `shorten` or `convert`, but '
-                         f'got {sorted(arm)}: correct it in the file of arms.')
-    (name, arguments), = arm.items()
-    return functions[name](base, **arguments)
-
-
-def fingerprint(cfg):
-    """Name a config by what it says, wherever its data lies.
-
-    Args:
-        cfg (Config): Config of an arm.
-
-    Returns:
-        str: Ten hexadecimal digits.
-    """
-
-    def without_paths(node):
-        if isinstance(node, dict):
-            return {
-                key: without_paths(value)
-                for key, value in node.items() if key != 'data_root'
-            }
-        if isinstance(node, (list, tuple)):
-            return [without_paths(value) for value in node]
-        return node
-
-    text = json.dumps(without_paths(cfg.to_dict()), sort_keys=True)
-    return hashlib.sha1(text.encode()).hexdigest()[:10]
 
 
 class Recorder(Hook):

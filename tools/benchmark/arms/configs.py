@@ -1,0 +1,115 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The configs of the arms, and the options that choose them."""
+import argparse
+import copy
+import hashlib
+import json
+import os.path as osp
+from typing import Dict, NamedTuple
+
+from mmengine.config import Config, DictAction
+
+import mmib
+from mmib.zoo import allow_scoped_bases, resolve_config
+
+ROOT = osp.dirname(
+    osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__)))))
+ARMS = osp.join(ROOT, 'configs', 'benchmark', 'arms.py')
+
+
+class Arm(NamedTuple):
+    """One way to train.
+
+    Args:
+        cfg (Config): Its config.
+        seeds (int): Number of its seeds.
+    """
+
+    cfg: Config
+    seeds: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let a command choose arms."""
+    parser.add_argument('config', help='config of the full training')
+    parser.add_argument('--arms', default=ARMS, help='file of the arms')
+    parser.add_argument('--only', nargs='+', help='names of the arms to run')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        help='changes to the config of the full training')
+
+
+def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
+    """Load the arms that a command was given.
+
+    Args:
+        args (Namespace): Options of :func:`add_arguments`.
+
+    Returns:
+        dict[str, Arm]: The arms by their names, in the order of the file.
+
+    Raises:
+        ValueError: If ``--only`` has another name.
+    """
+    allow_scoped_bases()
+    base = Config.fromfile(resolve_config(args.config))
+    base.merge_from_dict(args.cfg_options)
+    arms = Config.fromfile(args.arms).arms.to_dict()
+    if unknown := set(args.only or ()) - arms.keys():
+        raise ValueError(f'{args.arms} has no arm {sorted(unknown)}, but '
+                         f'{sorted(arms)}')
+    return {
+        name: Arm(seeds=arm.pop('seeds'), cfg=build_config(base, arm))
+        for name, arm in arms.items() if name in (args.only or arms)
+    }
+
+
+def build_config(base: Config, arm: dict) -> Config:
+    """Make the config of an arm.
+
+    Args:
+        base (Config): Config of the full training.
+        arm (dict): Empty for the full training; else ``shorten`` or
+            ``convert`` with the arguments of mmib's function of this name.
+
+    Returns:
+        Config: The config of the arm.
+
+    Raises:
+        ValueError: If the arm is something else.
+    """
+    if not arm:
+        return copy.deepcopy(base)
+    functions = dict(shorten=mmib.shorten, convert=mmib.convert)
+    if len(arm) != 1 or not arm.keys() <= functions.keys():
+        raise ValueError('An arm is empty or has `shorten` or `convert`, but '
+                         f'got {sorted(arm)}: correct it in the file of arms.')
+    (name, arguments), = arm.items()
+    return functions[name](base, **arguments)
+
+
+def fingerprint(cfg: Config) -> str:
+    """Name a config by what it says, wherever its data lies.
+
+    Args:
+        cfg (Config): Config of an arm.
+
+    Returns:
+        str: Ten hexadecimal digits.
+    """
+
+    def without_paths(node):
+        if isinstance(node, dict):
+            return {
+                key: without_paths(value)
+                for key, value in node.items() if key != 'data_root'
+            }
+        if isinstance(node, (list, tuple)):
+            return [without_paths(value) for value in node]
+        return node
+
+    text = json.dumps(without_paths(cfg.to_dict()), sort_keys=True)
+    return hashlib.sha1(text.encode()).hexdigest()[:10]
