@@ -66,8 +66,10 @@ def without_infobatch(cfg):
 
 
 def pruned_iters(cfg):
-    """Iterations of a pruned config before annealing."""
-    hook = next(h for h in cfg.custom_hooks if h.type == 'InfoBatchHook')
+    """Iterations of a config before annealing: without InfoBatchHook, all."""
+    hook = next(
+        (h for h in cfg.get('custom_hooks', []) if h.type == 'InfoBatchHook'),
+        dict(delta=1))
     return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
 
 
@@ -90,30 +92,30 @@ def peak_of(function):
     return result, torch.cuda.max_memory_allocated() - before
 
 
-def compare(cfg, iters, warmup):
-    """Let a pruned config and stock training take turns.
+def take_turns(configs, iters, warmup):
+    """Let several trainings take turns.
 
     Args:
-        cfg (Config): Config with InfoBatchHook.
+        configs (dict): Configs by name.
         iters (int): Iterations of each that count.
         warmup (int): Iterations of each before those.
 
     Returns:
         tuple[dict, dict]: Wall times in seconds, of shape (iters,), and peak
-        bytes of GPU memory (0 without a GPU), of ``stock`` and ``mmib``.
+        bytes of GPU memory (0 without a GPU), by name.
     """
     loops, times, fixed, peaks = {}, {}, {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, config in (('stock', without_infobatch(cfg)), ('mmib', cfg)):
+        for name, cfg in configs.items():
             before = allocated()
-            loops[name] = build_loop(config, osp.join(folder, name))
+            loops[name] = build_loop(cfg, osp.join(folder, name))
             # The first step allocates the state of the optimizer.
             times[name] = [loops[name].step()]
             fixed[name] = allocated() - before
             peaks[name] = 0
         for i in range(warmup + iters - 1):
             # A B, B A, ...: neither always runs after the other.
-            for name in sorted(loops, reverse=i % 2 == 0):
+            for name in reversed(loops) if i % 2 == 0 else loops:
                 seconds, peak = peak_of(loops[name].step)
                 times[name].append(seconds)
                 peaks[name] = max(peaks[name], peak)
@@ -124,6 +126,22 @@ def compare(cfg, iters, warmup):
         name: fixed[name] + peaks[name]
         for name in fixed
     })
+
+
+def compare(cfg, iters, warmup):
+    """Let a pruned config and stock training take turns.
+
+    Args:
+        cfg (Config): Config with InfoBatchHook.
+        iters (int): Iterations of each that count.
+        warmup (int): Iterations of each before those.
+
+    Returns:
+        tuple[dict, dict]: What :func:`take_turns` does, of ``stock`` and
+        ``mmib``.
+    """
+    return take_turns(
+        dict(stock=without_infobatch(cfg), mmib=cfg), iters, warmup)
 
 
 def figures(times):

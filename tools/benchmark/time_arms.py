@@ -1,0 +1,71 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Time a step of each arm, and say how much of the training time it saves.
+
+All arms train in one process and take turns, an iteration each, so that
+whatever else the machine does hits all of them. Cells that run_arms.py trains
+at different hours can't say that.
+"""
+import argparse
+
+import numpy as np
+from arms.configs import add_arguments, load_arms
+from report_arms import markdown
+from step import pruned_iters, take_turns
+
+
+def rows_of(arms, times):
+    """What the times say, below a row of titles.
+
+    Args:
+        arms (dict[str, Arm]): Arms by name, first that to compare with.
+        times (dict[str, np.ndarray]): Wall time of each iteration in seconds,
+            of shape (iters,).
+
+    Returns:
+        list[list[str]]: Cells of a table.
+    """
+    rows = [[
+        'arm', 'iterations', 'step (ms)', 'ratio of the steps', 'quartiles',
+        'with plans', 'iterations saved', 'time saved'
+    ]]
+    baseline = next(iter(arms))
+    iters = {name: arm.cfg.train_cfg.max_iters for name, arm in arms.items()}
+    for name, seconds in times.items():
+        ratios = seconds / times[baseline]
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        # A plan is drawn in one of many steps, which the median leaves out.
+        ratio = np.mean(seconds) / np.mean(times[baseline])
+        share = iters[name] / iters[baseline]
+        rows.append([
+            name, f'{iters[name]}', f'{1000 * np.median(seconds):.1f}',
+            f'{middle:.3f}', f'{low:.3f} to {high:.3f}', f'{ratio:.3f}',
+            f'{1 - share:.1%}', f'{1 - share * ratio:.1%}'
+        ])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument(
+        '--iters', type=int, default=200, help='iterations of each arm')
+    parser.add_argument(
+        '--warmup', type=int, default=10, help='iterations not counted')
+    args = parser.parse_args()
+    try:
+        arms = load_arms(args)
+    except ValueError as error:
+        parser.error(str(error))
+    configs = {name: arm.cfg for name, arm in arms.items()}
+    fewest = min(pruned_iters(cfg) for cfg in configs.values())
+    if args.warmup + args.iters > fewest:
+        parser.error('annealing, which has no cost, begins at '
+                     f'{fewest} iterations: take fewer --iters')
+    times, _ = take_turns(configs, args.iters, args.warmup)
+    print(markdown(rows_of(arms, times)))
+
+
+if __name__ == '__main__':
+    main()
