@@ -6,9 +6,11 @@ import re
 import sys
 
 import pytest
+from mmengine.config import Config
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
+from arms.configs import ARMS  # noqa: E402
 from arms.results import group, read_results  # noqa: E402
 from report_arms import report  # noqa: E402
 
@@ -24,6 +26,15 @@ def read(*path):
 def test_tables_are_those_of_the_results(path):
     arms = group(read_results(path), 'full')
     assert report(arms) in read('docs', 'evidence.md')
+
+
+def test_every_cell_of_the_arms_was_run():
+    results = read_results(osp.join(ROOT, 'docs', 'evidence', 'camvid.jsonl'))
+    assert {(cell['arm'], cell['seed'])
+            for cell in results
+            } == {(name, seed)
+                  for name, arm in Config.fromfile(ARMS).arms.items()
+                  for seed in range(arm['seeds'])}
 
 
 def test_figures_of_readme_are_in_the_evidence():

@@ -205,12 +205,6 @@ def paired_difference(a: Figures, b: Figures) -> Difference:
     return Difference(mean, mean - half, mean + half, n)
 
 
-def paired_ratio(a: Figures, b: Figures) -> float:
-    """Median of ``a / b`` over the seeds of both, nan without any."""
-    ratios = [a[seed] / b[seed] for seed in a if seed in b]
-    return float(np.median(ratios)) if ratios else np.nan
-
-
 def figures(seeds: Dict[int, dict], figure: Callable) -> Figures:
     """A figure of each cell of an arm."""
     return {seed: figure(cell) for seed, cell in seeds.items()}
