@@ -168,13 +168,19 @@ def test_verdicts(low, high, verdict):
 def test_rows_of_results():
     arms = results.group(make_results(), 'full')
     head, full, tiers, short = report_arms.result_rows(arms, 'full', 0.05)
-    assert head[6:] == ['difference to full', 'which is']
-    assert full == ['full', '2', '1200', '40.0', '51.00', '1.41', '-', '-']
-    assert tiers == ['tiers', '1', '720', '40.0', '51.00', '-', '+1.00', '-']
+    assert head[6:] == [
+        'full with these seeds', 'difference to full', 'which is'
+    ]
+    assert full == [
+        'full', '2', '1200', '40.0', '51.00', '1.41', '-', '-', '-'
+    ]
+    assert tiers == [
+        'tiers', '1', '720', '40.0', '51.00', '-', '50.00', '+1.00', '-'
+    ]
     # The baseline and short differ by -2 and -3: -2.5 +- 12.706205 * 0.5.
     assert short == [
-        'short', '2', '720', '40.0', '48.50', '0.71', '-2.50 [-8.85, +3.85]',
-        'undecided'
+        'short', '2', '720', '40.0', '48.50', '0.71', '51.00',
+        '-2.50 [-8.85, +3.85]', 'undecided'
     ]
 
 
@@ -264,6 +270,16 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path):
     assert results.read_results(str(path)) == make_results()
 
 
+def test_results_that_cannot_be_read(tmp_path):
+    path = tmp_path / 'results.jsonl'
+    result = run(str(path))
+    assert result.returncode == 2 and 'No such file' in result.stderr
+    assert 'Traceback' not in result.stderr
+    path.write_text('{"arm": "full"}\n{"arm": \n{"arm": "short"}\n')
+    with pytest.raises(ValueError, match=f'Line 2 of {path} is no JSON'):
+        results.read_results(str(path))
+
+
 def test_panels_stay_readable():
     arms = {f'main{i}': {0: {}, 1: {}} for i in range(9)}
     arms.update(late={0: {}})
@@ -331,6 +347,8 @@ def test_plots_of_a_baseline_alone(tmp_path):
     (['--baseline', 'long'], 'no cell of long, the baseline'),
     (['--last', '10'], '--last is a part, from 0 to 1'),
     (['--scores', 'short'], "short has no histograms; ['tiers'] have"),
+    (['--pairs', 'tiers-short'], 'which are no two of'),
+    (['--pairs', 'tiers:short', 'tires:short'], '--pairs has tires:short'),
 ])
 def test_wrong_options(tmp_path, options, said):
     result = run(write(tmp_path / 'results.jsonl', make_results()), *options)

@@ -18,7 +18,7 @@ ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
 
 import run_arms  # noqa: E402
-from arms import configs  # noqa: E402
+from arms import cell, configs  # noqa: E402
 from arms.results import ResultsFile, read_results  # noqa: E402
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
@@ -159,11 +159,15 @@ def test_a_cell_again_has_the_same_figures(folder, results, monkeypatch,
     assert 'tiers 0: all figures are equal' in capsys.readouterr().out
     path = folder / 'results.jsonl'
     text = path.read_text()
-    path.write_text(text.replace('"loss": ', '"loss": 1'))
+    path.write_text(
+        text.replace('"loss": ', '"loss": 1').replace('"mmib": "',
+                                                      '"mmib": "old '))
     try:
         assert run_script(folder, monkeypatch, '--again', '1', '--only',
                           'tiers') == 1
-        assert "tiers 0: ['evals'] differ" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "tiers 0: ['evals'] differ, the mIoU was " in said
+        assert "(so do ['versions'], " in said
     finally:
         path.write_text(text)
 
@@ -184,9 +188,17 @@ def test_a_failed_cell_is_named_and_no_line(folder, results, monkeypatch,
     (['--again', '1', '--out', 'new.jsonl'], 'has no cell of'),
     (['--cfg-options', 'val_cfg=None'], 'has no validation'),
     (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),
+    (['--threads', '2'], 'of `threads` 1, which here is 2'),
+    (['--seeds', '0'], "invalid positive value: '0'"),
+    (['--arms', 'base.py'], 'has no `arms`'),
+    (['--arms', 'wrong.py'], 'arm wrong of wrong.py: TypeError('),
+    (['--arms', 'seedless.py'], "arm wrong of seedless.py: KeyError('seeds')"),
 ])
 def test_what_is_refused(folder, results, monkeypatch, capsys, options, said):
     monkeypatch.chdir(folder)
+    for name, arm in (('wrong', dict(seeds=1, shorten=dict(share=0.5))),
+                      ('seedless', dict(shorten=dict(ratio=0.5)))):
+        (folder / f'{name}.py').write_text(f'arms = {dict(wrong=arm)!r}\n')
     assert run_script(folder, monkeypatch, *options) == 2
     assert said in capsys.readouterr().err
 
@@ -243,12 +255,21 @@ def test_order_of_the_cells():
         for name, arm in ARMS.items()
     }
     done = [
-        dict(arm='full', seed=0, config=configs.fingerprint(arms['full'].cfg))
+        dict(
+            arm='full',
+            seed=0,
+            config=configs.fingerprint(arms['full'].cfg),
+            threads=2)
     ]
-    assert run_arms.missing_cells(arms, done, None) == [('short', 0),
-                                                        ('tiers', 0),
-                                                        ('full', 1),
-                                                        ('tiers', 1)]
+    here = dict(threads=2)
+    assert run_arms.missing_cells(arms, done, None, here) == [('short', 0),
+                                                              ('tiers', 0),
+                                                              ('full', 1),
+                                                              ('tiers', 1)]
+    assert run_arms.missing_cells(arms, done, 1, here) == [('short', 0),
+                                                           ('tiers', 0)]
+    with pytest.raises(ValueError, match='of `threads` 2, which here is 1'):
+        run_arms.missing_cells(arms, done, None, dict(threads=1))
 
 
 def test_arms_of_the_repository():
@@ -274,6 +295,11 @@ def test_paths_are_no_part_of_a_fingerprint():
     other = Config(dict(train=dict(data_root='a', lr=2)))
     assert configs.fingerprint(cfg) == configs.fingerprint(same)
     assert configs.fingerprint(cfg) != configs.fingerprint(other)
+
+
+def test_an_evaluation_without_miou_is_refused():
+    with pytest.raises(ValueError, match='`val_evaluator.iou_metrics`'):
+        cell.Recorder().after_val_epoch(None, dict(mDice=50.))
 
 
 def test_other_kinds_of_arms_are_refused():

@@ -16,8 +16,9 @@ Rows = List[List[str]]
 PAIRS = [
     'tiers:short', 'budget:short', 'random:short', 'mean:short_80',
     'above_mean:short_80', 'no_rescale:short', 'epsilon_greedy:short',
-    'ucb:short', 'tiers:random', 'budget:tiers', 'no_rescale:tiers',
-    'no_annealing:tiers', 'ema:tiers', 'mean:above_mean'
+    'ucb:short', 'tiers:random', 'budget:random', 'epsilon_greedy:random',
+    'ucb:random', 'budget:tiers', 'no_rescale:tiers', 'no_annealing:tiers',
+    'ema:tiers', 'mean:above_mean'
 ]
 
 
@@ -35,7 +36,7 @@ def result_rows(arms: Arms, baseline: str, last: float) -> Rows:
     """
     rows = [[
         'arm', 'seeds', 'iterations', 'virtual epochs', 'mIoU', 'sd',
-        f'difference to {baseline}', 'which is'
+        f'{baseline} with these seeds', f'difference to {baseline}', 'which is'
     ]]
     values = mious(arms, last)
     for arm, seeds in arms.items():
@@ -49,10 +50,17 @@ def result_rows(arms: Arms, baseline: str, last: float) -> Rows:
             text(spread(miou), '.2f'),
         ]
         if arm == baseline:
-            row += [NONE] * 2
+            row += [NONE] * 3
         else:
             found = paired_difference(values[arm], values[baseline])
-            row += [str(found), found.verdict]
+            both = [
+                value for seed, value in values[baseline].items()
+                if seed in values[arm]
+            ]
+            row += [
+                f'{np.mean(both):.2f}' if both else NONE,
+                str(found), found.verdict
+            ]
         rows.append(row)
     return rows
 
@@ -75,6 +83,23 @@ def pair_rows(arms: Arms, pairs: List[str], last: float) -> Rows:
             found = paired_difference(values[arm], values[other])
             rows.append([arm, other, str(found.n), str(found), found.verdict])
     return rows
+
+
+def check_pairs(arms: Arms, pairs: List[str]) -> None:
+    """Refuse pairs of arms that are misspelt.
+
+    Args:
+        arms (dict): Cells of each arm by seed.
+        pairs (list[str]): Two arms with a colon between.
+
+    Raises:
+        ValueError: If a pair isn't of two arms that the results have.
+    """
+    for pair in pairs:
+        names = pair.split(':')
+        if len(names) != 2 or not arms.keys() >= set(names):
+            raise ValueError(f'--pairs has {pair}, which are no two of '
+                             f'{list(arms)} with a colon between.')
 
 
 def cost_rows(arms: Arms, baseline: str) -> Rows:
@@ -173,7 +198,9 @@ def main():
     try:
         arms = group(read_results(args.results), args.baseline)
         arm_of_scores = scores_arm(arms, args.scores)
-    except ValueError as error:
+        if args.pairs != PAIRS:
+            check_pairs(arms, args.pairs)
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     print(report(arms, args.baseline, args.pairs, args.last))
     if args.out:

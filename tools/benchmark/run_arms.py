@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from threading import Lock
 
+from arms.cell import environment
 from arms.configs import add_arguments, fingerprint, load_arms
 from arms.results import ResultsFile
 from mmengine.utils import mkdir_or_exist
@@ -30,22 +31,38 @@ CELL = osp.join(FOLDER, 'arms', 'cell.py')
 TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_seconds')
 
 
-def missing_cells(arms, results, num_seeds):
+def positive(text):
+    """A number of something, of which there is one at least."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def missing_cells(arms, results, num_seeds, here):
     """List what is still to run.
 
     Args:
         arms (dict[str, Arm]): Arms by name.
         results (list[dict]): Finished cells.
         num_seeds (int, optional): Upper limit of the number of seeds.
+        here (dict): What the figures of new cells will depend on.
 
     Returns:
         list[tuple[str, int]]: Arm and seed. All arms have their first seed
         before any has its second one, so that the table is of use early.
 
     Raises:
-        ValueError: If a finished cell of an arm had another config.
+        ValueError: If a finished cell of an arm had another config, or was
+            trained with other versions, threads or another device.
     """
     for result in results:
+        for key, value in here.items():
+            if result[key] != value:
+                raise ValueError(
+                    f'The results are of `{key}` {result[key]}, which here is '
+                    f'{value}, and what differs is not compared: give another '
+                    '--out, or the same.')
         name = result['arm']
         if name not in arms:
             continue
@@ -197,13 +214,12 @@ def run(cells, trainer, jobs, on_result):
     return failed
 
 
-def differences(first, second):
-    """Say in what two runs of a cell differ, times and versions apart."""
-    apart = (*TIMES, 'versions', 'device', 'threads')
+def changed(first, second, keys):
+    """List those of the keys by which two runs of a cell differ."""
     # As texts, in which NaN is equal to itself.
     return [
-        key for key in first if key not in apart
-        and json.dumps(first[key]) != json.dumps(second.get(key))
+        key for key in keys
+        if json.dumps(first[key]) != json.dumps(second.get(key))
     ]
 
 
@@ -215,14 +231,14 @@ def main():
     parser.add_argument(
         '--out', required=True, help='results, a file of JSON lines')
     parser.add_argument(
-        '--seeds', type=int, help='at most so many seeds of each arm')
+        '--seeds', type=positive, help='at most so many seeds of each arm')
     parser.add_argument(
-        '--jobs', type=int, default=1, help='cells trained side by side')
+        '--jobs', type=positive, default=1, help='cells trained side by side')
     parser.add_argument(
-        '--threads', type=int, help='threads of each cell (default: all)')
+        '--threads', type=positive, help='threads of each cell (default: all)')
     parser.add_argument(
         '--again',
-        type=int,
+        type=positive,
         metavar='N',
         help='train N finished cells, drawn at random, once more, and say '
         'whether their figures are equal; --out stays as it is')
@@ -244,13 +260,11 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('stopped'))
     try:
         results = ResultsFile(args.out)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         parser.error(str(error))
+    here = environment()
+    here['threads'] = args.threads or here['threads']
     with closing(results):
-        try:
-            cells = missing_cells(arms, results.cells, args.seeds)
-        except ValueError as error:
-            parser.error(str(error))
         if args.again:
             finished = [cell for cell in results.cells if cell['arm'] in arms]
             if not finished:
@@ -259,21 +273,26 @@ def main():
                               results)
             failed = run_again(
                 random.sample(finished, min(args.again, len(finished))),
-                trainer, args.jobs)
+                trainer, args.jobs, here)
         else:
+            try:
+                cells = missing_cells(arms, results.cells, args.seeds, here)
+            except ValueError as error:
+                parser.error(str(error))
             print(f'{len(cells)} cells to run', flush=True)
             trainer = Trainer(arms, work_dir, args.threads, results)
             failed = run(cells, trainer, args.jobs, results.append)
     sys.exit(bool(failed))
 
 
-def run_again(finished, trainer, jobs):
+def run_again(finished, trainer, jobs, here):
     """Train finished cells once more.
 
     Args:
         finished (list[dict]): Their figures.
         trainer (Trainer): Trains one of them.
         jobs (int): Cells that are trained side by side.
+        here (dict): What the figures of this run depend on.
 
     Returns:
         int: Cells whose figures differ, or that failed.
@@ -283,11 +302,16 @@ def run_again(finished, trainer, jobs):
 
     def compare(result):
         cell = result['arm'], result['seed']
-        keys = differences(first[cell], result)
+        old = first[cell]
+        keys = changed(old, result, old.keys() - {*TIMES, *here})
+        said = 'all figures are equal'
         if keys:
             differ.append(cell)
-        print(f'{cell[0]} {cell[1]}: ' +
-              (f'{keys} differ' if keys else 'all figures are equal'))
+            said = (f'{sorted(keys)} differ, the mIoU was '
+                    f'{old["evals"][-1]["mIoU"]:.2f}')
+        if others := changed(old, result, here):
+            said += f' (so do {others}, with which rounding may change)'
+        print(f'{cell[0]} {cell[1]}: {said}')
 
     return run(list(first), trainer, jobs, compare) + len(differ)
 

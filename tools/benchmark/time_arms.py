@@ -4,6 +4,11 @@
 All arms train in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them. Cells that run_arms.py trains
 at different hours can't say that.
+
+A step is compared with that of the baseline in the same turn: the median of
+these ratios and their quartiles. The mean step of an arm, to that of the
+baseline, has the plans in it that are drawn in some of the steps; the wall
+time saved is what it makes of the iterations saved.
 """
 import argparse
 
@@ -13,33 +18,33 @@ from report_arms import markdown
 from step import pruned_iters, take_turns
 
 
-def rows_of(arms, times):
+def rows_of(iters, times, baseline):
     """What the times say, below a row of titles.
 
     Args:
-        arms (dict[str, Arm]): Arms by name, first that to compare with.
-        times (dict[str, np.ndarray]): Wall time of each iteration in seconds,
-            of shape (iters,).
+        iters (dict[str, int]): Iterations of the whole training of each arm.
+        times (dict[str, np.ndarray]): Wall time of each timed iteration in
+            seconds, of shape (N,).
+        baseline (str): Arm to compare with.
 
     Returns:
         list[list[str]]: Cells of a table.
     """
     rows = [[
-        'arm', 'iterations', 'step (ms)', 'ratio of the steps', 'quartiles',
-        'with plans', 'iterations saved', 'time saved'
+        'arm', 'iterations', 'iterations saved', 'step (ms)',
+        f'step / {baseline}', 'quartiles', 'mean step', 'wall time saved'
     ]]
-    baseline = next(iter(arms))
-    iters = {name: arm.cfg.train_cfg.max_iters for name, arm in arms.items()}
     for name, seconds in times.items():
         ratios = seconds / times[baseline]
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-        # A plan is drawn in one of many steps, which the median leaves out.
-        ratio = np.mean(seconds) / np.mean(times[baseline])
+        # A plan is drawn in one of many steps, which a median leaves out.
+        mean_ratio = np.mean(seconds) / np.mean(times[baseline])
         share = iters[name] / iters[baseline]
         rows.append([
-            name, f'{iters[name]}', f'{1000 * np.median(seconds):.1f}',
-            f'{middle:.3f}', f'{low:.3f} to {high:.3f}', f'{ratio:.3f}',
-            f'{1 - share:.1%}', f'{1 - share * ratio:.1%}'
+            name, f'{iters[name]}', f'{1 - share:.1%}',
+            f'{1000 * np.median(seconds):.1f}', f'{middle:.3f}',
+            f'{low:.3f} to {high:.3f}', f'{mean_ratio:.3f}',
+            f'{1 - share * mean_ratio:.1%}'
         ])
     return rows
 
@@ -50,10 +55,14 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument(
+        '--baseline', default='full', help='arm to compare with')
+    parser.add_argument(
         '--iters', type=int, default=200, help='iterations of each arm')
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
     args = parser.parse_args()
+    if args.only:
+        args.only.append(args.baseline)
     try:
         arms = load_arms(args)
     except ValueError as error:
@@ -64,7 +73,8 @@ def main():
         parser.error('annealing, which has no cost, begins at '
                      f'{fewest} iterations: take fewer --iters')
     times, _ = take_turns(configs, args.iters, args.warmup)
-    print(markdown(rows_of(arms, times)))
+    iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
+    print(markdown(rows_of(iters, times, args.baseline)))
 
 
 if __name__ == '__main__':

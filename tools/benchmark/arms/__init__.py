@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The parts of ``tools/benchmark/run_arms.py`` and ``report_arms.py``."""
+"""The parts of ``run_arms.py``, ``report_arms.py`` and ``time_arms.py``."""

@@ -90,6 +90,11 @@ class Recorder(Hook):
         self._val_cpu_start = time.process_time()
 
     def after_val_epoch(self, runner, metrics=None):
+        if 'mIoU' not in metrics:
+            raise ValueError(
+                'Arms are compared by their mIoU, but the evaluation gave '
+                f"{sorted(metrics)}: add 'mIoU' to "
+                '`val_evaluator.iou_metrics`.')
         loss = float(torch.stack(self._losses).mean())
         self._losses.clear()
         self.evals.append(
@@ -170,6 +175,24 @@ def weights_crc(model):
     return crc
 
 
+def environment():
+    """What figures depend on, besides the config.
+
+    Returns:
+        dict: Versions, device, and number of threads.
+    """
+    return dict(
+        versions=dict(
+            mmib=mmib.__version__,
+            torch=torch.__version__,
+            mmengine=mmengine.__version__,
+            mmcv=mmcv.__version__,
+            mmseg=mmseg.__version__),
+        device=('cpu' if not torch.cuda.is_available() else
+                torch.cuda.get_device_name()),
+        threads=torch.get_num_threads())
+
+
 def train(cfg):
     """Train a cell.
 
@@ -183,18 +206,7 @@ def train(cfg):
     runner = Runner.from_cfg(cfg)
     runner.register_hook(recorder)
     runner.train()
-    device = ('cpu' if not torch.cuda.is_available() else
-              torch.cuda.get_device_name())
-    return dict(
-        versions=dict(
-            mmib=mmib.__version__,
-            torch=torch.__version__,
-            mmengine=mmengine.__version__,
-            mmcv=mmcv.__version__,
-            mmseg=mmseg.__version__),
-        device=device,
-        threads=torch.get_num_threads(),
-        **recorder.summary)
+    return dict(**environment(), **recorder.summary)
 
 
 def main():

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Let a command choose arms."""
     parser.add_argument('config', help='config of the full training')
     parser.add_argument('--arms', default=ARMS, help='file of the arms')
-    parser.add_argument('--only', nargs='+', help='names of the arms to run')
+    parser.add_argument(
+        '--only', nargs='+', help='names of arms (default: all)')
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -52,19 +53,29 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
         dict[str, Arm]: The arms by their names, in the order of the file.
 
     Raises:
-        ValueError: If ``--only`` has another name.
+        ValueError: If ``--only`` has another name, or the file of arms has
+            something else than arms.
     """
     allow_scoped_bases()
     base = Config.fromfile(resolve_config(args.config))
     base.merge_from_dict(args.cfg_options)
-    arms = Config.fromfile(args.arms).arms.to_dict()
+    arms = Config.fromfile(args.arms).get('arms', {})
     if unknown := set(args.only or ()) - arms.keys():
         raise ValueError(f'{args.arms} has no arm {sorted(unknown)}, but '
                          f'{sorted(arms)}')
-    return {
-        name: Arm(seeds=arm.pop('seeds'), cfg=build_config(base, arm))
-        for name, arm in arms.items() if name in (args.only or arms)
-    }
+    names = [name for name in arms if name in (args.only or arms)]
+    if not names:
+        raise ValueError(f'{args.arms} has no `arms`')
+    loaded = {}
+    for name in names:
+        arm = arms[name].to_dict()
+        try:
+            seeds = arm.pop('seeds')
+            loaded[name] = Arm(build_config(base, arm), seeds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'arm {name} of {args.arms}: {error!r}') from error
+    return loaded
 
 
 def build_config(base: Config, arm: dict) -> Config:

@@ -26,12 +26,22 @@ def read_results(path: str) -> List[dict]:
 
     Returns:
         list[dict]: The cells. A last line that a kill cut off is left out.
+
+    Raises:
+        ValueError: If another line is broken.
     """
     with open(path, encoding='utf-8') as file:
         *lines, last = file.read().split('\n')
     if _is_json(last):
         lines.append(last)
-    return [json.loads(line) for line in lines]
+    cells = []
+    for number, line in enumerate(lines, 1):
+        try:
+            cells.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f'Line {number} of {path} is no JSON, {error}: '
+                             'remove it.') from error
+    return cells
 
 
 def _is_json(text: str) -> bool:
