@@ -1,15 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the documentation reports is what was recorded."""
+import argparse
 import glob
 import os.path as osp
 import sys
 
 import pytest
-from mmengine.config import Config
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
-from arms.configs import ARMS  # noqa: E402
+from arms.configs import add_arguments, fingerprint, load_arms  # noqa: E402
 from arms.results import group, read_results  # noqa: E402
 from report_arms import report  # noqa: E402
 
@@ -29,11 +29,17 @@ def test_tables_are_those_of_the_results(path):
 
 def test_every_cell_of_the_arms_was_run():
     results = read_results(osp.join(ROOT, 'docs', 'evidence', 'camvid.jsonl'))
-    arms = Config.fromfile(ARMS).arms
-    assert {(cell['arm'], cell['seed'])
-            for cell in results} == {(name, seed)
-                                     for name, arm in arms.items()
-                                     for seed in range(arm['seeds'])}
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arms = load_arms(
+        parser.parse_args([
+            osp.join(ROOT, 'configs', 'upernet',
+                     'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
+        ]))
+    cells = {(cell['arm'], cell['seed'], cell['config']) for cell in results}
+    assert cells == {(name, seed, fingerprint(arm.cfg))
+                     for name, arm in arms.items()
+                     for seed in range(arm.seeds)}
 
 
 def rows_of(text):
