@@ -167,7 +167,7 @@ def test_a_cell_again_has_the_same_figures(folder, results, monkeypatch,
                           'tiers') == 1
         said = capsys.readouterr().out
         assert "tiers 0: ['evals'] differ, the mIoU was " in said
-        assert "(so do ['versions'], " in said
+        assert "(['versions'] are others, " in said
     finally:
         path.write_text(text)
 

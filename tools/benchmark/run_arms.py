@@ -310,7 +310,7 @@ def run_again(finished, trainer, jobs, here):
             said = (f'{sorted(keys)} differ, the mIoU was '
                     f'{old["evals"][-1]["mIoU"]:.2f}')
         if others := changed(old, result, here):
-            said += f' (so do {others}, with which rounding may change)'
+            said += f' ({others} are others, with which rounding may change)'
         print(f'{cell[0]} {cell[1]}: {said}')
 
     return run(list(first), trainer, jobs, compare) + len(differ)
