@@ -3,6 +3,7 @@
 import argparse
 import glob
 import os.path as osp
+import re
 import sys
 
 import pytest
@@ -54,6 +55,10 @@ def test_figures_of_readme_are_in_the_evidence():
     for arm, *cells in rows_of(evidence.split('\n## ')[0]):
         known.setdefault(arm, set()).update(cells)
     section = read('README.md').split('**What it saves')[1].split('\n## ')[0]
+    figures = re.findall(r'[-+]?\d+\.\d+', section)
+    assert len(figures) >= 8
+    for figure in figures:
+        assert re.search(rf'(?<![\d.]){re.escape(figure)}(?![\d])', evidence)
     _, _, *rows = rows_of(section)
     assert len(rows) >= 6
     for arm, _, *cells in rows:

@@ -188,6 +188,8 @@ def test_a_failed_cell_is_named_and_no_line(folder, results, monkeypatch,
     (['--again', '1', '--out', 'new.jsonl'], 'has no cell of'),
     (['--cfg-options', 'val_cfg=None'], 'has no validation'),
     (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),
+    (['--again', '1', '--cfg-options', 'optim_wrapper.optimizer.lr=1.'
+      ], 'give another --out'),
     (['--threads', '2'], 'of `threads` 1, which here is 2'),
     (['--seeds', '0'], "invalid positive value: '0'"),
     (['--arms', 'base.py'], 'has no `arms`'),

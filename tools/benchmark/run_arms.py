@@ -21,7 +21,7 @@ from contextlib import closing
 from threading import Lock
 
 from arms.cell import environment
-from arms.configs import add_arguments, fingerprint, load_arms
+from arms.configs import add_arguments, fingerprint, load_arms, positive
 from arms.results import ResultsFile
 from mmengine.utils import mkdir_or_exist
 
@@ -31,12 +31,25 @@ CELL = osp.join(FOLDER, 'arms', 'cell.py')
 TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_seconds')
 
 
-def positive(text):
-    """A number of something, of which there is one at least."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+def check_configs(arms, results):
+    """Refuse results of other configs.
+
+    Args:
+        arms (dict[str, Arm]): Arms by name.
+        results (list[dict]): Finished cells.
+
+    Raises:
+        ValueError: If a finished cell of an arm had another config.
+    """
+    for result in results:
+        if result['arm'] not in arms:
+            continue
+        now = fingerprint(arms[result['arm']].cfg)
+        if result['config'] != now:
+            raise ValueError(
+                f'The results have cells of {result["arm"]} with the config '
+                f'{result["config"]}, which now is {now}: give another '
+                '--out, or undo what was changed in the config.')
 
 
 def missing_cells(arms, results, num_seeds, here):
@@ -53,8 +66,8 @@ def missing_cells(arms, results, num_seeds, here):
         before any has its second one, so that the table is of use early.
 
     Raises:
-        ValueError: If a finished cell of an arm had another config, or was
-            trained with other versions, threads or another device.
+        ValueError: If a finished cell was trained with other versions,
+            threads or another device.
     """
     for result in results:
         for key, value in here.items():
@@ -63,15 +76,6 @@ def missing_cells(arms, results, num_seeds, here):
                     f'The results are of `{key}` {result[key]}, which here is '
                     f'{value}, and what differs is not compared: give another '
                     '--out, or the same.')
-        name = result['arm']
-        if name not in arms:
-            continue
-        now = fingerprint(arms[name].cfg)
-        if result['config'] != now:
-            raise ValueError(
-                f'The results have cells of {name} with the config '
-                f'{result["config"]}, which now is {now}: give another '
-                '--out, or undo what was changed in the config.')
     done = {(result['arm'], result['seed']) for result in results}
     seeds = {
         name: min(arm.seeds, num_seeds or arm.seeds)
@@ -265,6 +269,10 @@ def main():
     here = environment()
     here['threads'] = args.threads or here['threads']
     with closing(results):
+        try:
+            check_configs(arms, results.cells)
+        except ValueError as error:
+            parser.error(str(error))
         if args.again:
             finished = [cell for cell in results.cells if cell['arm'] in arms]
             if not finished:

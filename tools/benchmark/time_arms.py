@@ -13,7 +13,7 @@ time saved is what it makes of the iterations saved.
 import argparse
 
 import numpy as np
-from arms.configs import add_arguments, load_arms
+from arms.configs import add_arguments, load_arms, positive
 from report_arms import markdown
 from step import pruned_iters, take_turns
 
@@ -57,9 +57,9 @@ def main():
     parser.add_argument(
         '--baseline', default='full', help='arm to compare with')
     parser.add_argument(
-        '--iters', type=int, default=200, help='iterations of each arm')
+        '--iters', type=positive, default=200, help='iterations of each arm')
     parser.add_argument(
-        '--warmup', type=int, default=10, help='iterations not counted')
+        '--warmup', type=positive, default=10, help='iterations not counted')
     args = parser.parse_args()
     if args.only:
         args.only.append(args.baseline)
@@ -67,6 +67,8 @@ def main():
         arms = load_arms(args)
     except ValueError as error:
         parser.error(str(error))
+    if args.baseline not in arms:
+        parser.error(f'--baseline {args.baseline} is none of {list(arms)}')
     configs = {name: arm.cfg for name, arm in arms.items()}
     fewest = min(pruned_iters(cfg) for cfg in configs.values())
     if args.warmup + args.iters > fewest:

@@ -29,6 +29,14 @@ class Arm(NamedTuple):
     seeds: int
 
 
+def positive(text: str) -> int:
+    """A number of something, of which there is one at least."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Let a command choose arms."""
     parser.add_argument('config', help='config of the full training')

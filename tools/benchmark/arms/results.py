@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os.path as osp
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from mmengine.utils import mkdir_or_exist
@@ -215,14 +215,12 @@ def paired_difference(a: Figures, b: Figures) -> Difference:
     return Difference(mean, mean - half, mean + half, n)
 
 
-def figures(seeds: Dict[int, dict], figure: Callable) -> Figures:
-    """A figure of each cell of an arm."""
-    return {seed: figure(cell) for seed, cell in seeds.items()}
-
-
 def mious(arms: Arms, last: float) -> Dict[str, Figures]:
     """The mIoU of each cell of each arm."""
     return {
-        arm: figures(seeds, lambda cell: cell_miou(cell, last))
+        arm: {
+            seed: cell_miou(cell, last)
+            for seed, cell in seeds.items()
+        }
         for arm, seeds in arms.items()
     }
