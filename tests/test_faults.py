@@ -23,7 +23,7 @@ import torch.distributed as dist
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, HOOKS
 from small_training import IndexDataset, small_config
 from torch.utils.data import get_worker_info
 
@@ -127,6 +127,19 @@ class At(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == self.iteration and get_rank() == self.rank:
             self.function()
+
+
+@HOOKS.register_module()
+class WaitForSignal(Hook):
+    """Ends the training of the first rank at the beginning of an iteration
+    by the first signal; the other ranks wait for its gradients."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == self.iteration and get_rank() == 0:
+            signal.pause()
 
 
 def build(work_dir, *hooks, **changes):
@@ -247,7 +260,11 @@ def checkpoint(work_dir, iteration):
 
 
 def last_checkpoint(work_dir):
-    with open(osp.join(work_dir, 'last_checkpoint')) as file:
+    """Name of the file, or None before the first one."""
+    path = osp.join(work_dir, 'last_checkpoint')
+    if not osp.exists(path):
+        return None
+    with open(path) as file:
         return osp.basename(file.read())
 
 
@@ -327,8 +344,11 @@ def test_sigterm_of_dist_train(tmp_path):
         folder, **{
             'train_cfg.max_iters': 10**6,
             'default_hooks.checkpoint.interval': 7,
-            'custom_imports': dict(imports=['small_training'])
+            'custom_imports':
+            dict(imports=['small_training', 'tests.test_faults'])
         })
+    # A signal while MMEngine writes a file would be another fault.
+    cfg.custom_hooks.append(dict(type='WaitForSignal', iteration=16))
     cfg.dump(str(tmp_path / 'config.py'))
     launcher = subprocess.Popen(
         ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
@@ -342,7 +362,7 @@ def test_sigterm_of_dist_train(tmp_path):
         stderr=subprocess.DEVNULL,
         start_new_session=True)
     try:
-        wait_for(lambda: osp.exists(checkpoint(folder, 14)))
+        wait_for(lambda: last_checkpoint(folder) == 'iter_14.pth')
         # The shell has become torchrun, which tells the ranks.
         launcher.send_signal(signal.SIGTERM)
         wait_for(lambda: not list(processes_of(str(tmp_path))))
@@ -350,11 +370,9 @@ def test_sigterm_of_dist_train(tmp_path):
         for process in processes_of(str(tmp_path)):
             os.kill(process, signal.SIGKILL)
     assert launcher.wait() != 0
-    last = last_checkpoint(folder)
-    state = torch.load(osp.join(folder, last), weights_only=False)
-    iteration = state['meta']['iter']
-    assert last == f'iter_{iteration}.pth'
-    assert state['infobatch']['sampler']['position'] == iteration * 3 * 2
+    assert saved(folder) == [7, 14]
+    state = torch.load(checkpoint(folder, 14), weights_only=False)
+    assert state['infobatch']['sampler']['position'] == 14 * 3 * 2
 
 
 def fill_disk(work_dir):
@@ -479,6 +497,17 @@ def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
     assert steps(tmp_path) == []
     train(tmp_path, resume=True, load_from=checkpoint(tmp_path, 21))
     assert [step[0] for step in steps(tmp_path)] == list(range(21, ITERS))
+    assert steps(tmp_path) == steps(finished)[21:]
+
+
+def test_a_kill_while_the_last_checkpoint_is_named(finished, tmp_path):
+    """MMEngine empties ``last_checkpoint`` before it writes the new name."""
+    shutil.copy(checkpoint(finished, 21), tmp_path)
+    touch(tmp_path / 'last_checkpoint')
+    with pytest.raises(FileNotFoundError, match='^ can not be found'):
+        train(tmp_path, resume=True)
+    assert steps(tmp_path) == []
+    train(tmp_path, resume=True, load_from=checkpoint(tmp_path, 21))
     assert steps(tmp_path) == steps(finished)[21:]
 
 
