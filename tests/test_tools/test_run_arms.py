@@ -19,7 +19,7 @@ sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
 
 import run_arms  # noqa: E402
 from arms import cell, configs  # noqa: E402
-from arms.results import ResultsFile, read_results  # noqa: E402
+from arms.results import ResultsFile, locked_folder, read_results  # noqa: E402
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
 ARMS = dict(
@@ -205,13 +205,20 @@ def test_what_is_refused(folder, results, monkeypatch, capsys, options, said):
     assert said in capsys.readouterr().err
 
 
-def test_one_run_at_a_time(folder, results, monkeypatch, capsys):
-    path = folder / 'results.jsonl'
-    with open(path) as file:
-        # As a cell does that was left when its run was killed.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert run_script(folder, monkeypatch) == 2
-    assert 'is in use by another run' in capsys.readouterr().err
+@pytest.mark.parametrize(
+    'out, locked',
+    [
+        ('results.jsonl', 'results.jsonl'),
+        # The folders of its cells would be the same.
+        ('other.jsonl', 'work'),
+    ])
+def test_one_run_at_a_time(folder, results, monkeypatch, capsys, out, locked):
+    file = os.open(folder / locked, os.O_RDONLY)
+    # As a cell does that was left when its run was killed.
+    fcntl.flock(file, fcntl.LOCK_EX)
+    assert run_script(folder, monkeypatch, '--out', str(folder / out)) == 2
+    os.close(file)
+    assert f'{locked} is in use by another run' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('end, kept', [('{"arm": 2}', [1, 2]),
@@ -247,8 +254,10 @@ def test_a_run_that_is_stopped_starts_no_more_cells(folder, monkeypatch,
     assert process.wait(30) == 1
     assert read_results(out) == []
     assert os.listdir(work) == ['full-0']
-    # Its cell has ended too, as the file is free.
+    # Its cell has ended too, as the file and the folder are free.
     ResultsFile(str(out)).close()
+    with locked_folder(str(work)):
+        pass
 
 
 def test_order_of_the_cells():

@@ -17,12 +17,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
+from contextlib import ExitStack, closing
 from threading import Lock
 
 from arms.cell import environment
 from arms.configs import add_arguments, fingerprint, load_arms, positive
-from arms.results import ResultsFile
+from arms.results import ResultsFile, locked_folder
 from mmengine.utils import mkdir_or_exist
 
 FOLDER = osp.dirname(osp.abspath(__file__))
@@ -94,13 +94,14 @@ class Trainer:
         work_dir (str): Folder for a folder of each cell.
         threads (int, optional): Threads of each process. If None, as many as
             torch takes.
-        results (ResultsFile): What stays in use as long as a process runs.
+        locked (Sequence[int]): Files that stay locked as long as a process
+            runs.
     """
 
-    def __init__(self, arms, work_dir, threads, results):
+    def __init__(self, arms, work_dir, threads, locked):
         self.arms = arms
         self.work_dir = work_dir
-        self.results = results
+        self.locked = locked
         self.environment = dict(os.environ)
         if threads:
             for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
@@ -142,7 +143,7 @@ class Trainer:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     env=self.environment,
-                    pass_fds=[self.results.fileno()])
+                    pass_fds=self.locked)
                 self._running.add(process)
             code = process.wait()
         with self._lock:
@@ -262,23 +263,23 @@ def main():
         'work_dirs',
         osp.splitext(osp.basename(args.out))[0])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('stopped'))
-    try:
-        results = ResultsFile(args.out)
-    except (RuntimeError, ValueError) as error:
-        parser.error(str(error))
     here = environment()
     here['threads'] = args.threads or here['threads']
-    with closing(results):
+    with ExitStack() as locks:
         try:
+            results = locks.enter_context(closing(ResultsFile(args.out)))
+            # Another --out may have the same name in another folder.
+            folder = locks.enter_context(locked_folder(work_dir))
             check_configs(arms, results.cells)
-        except ValueError as error:
+        except (RuntimeError, ValueError) as error:
             parser.error(str(error))
+        locked = [results.fileno(), folder]
         if args.again:
             finished = [cell for cell in results.cells if cell['arm'] in arms]
             if not finished:
                 parser.error(f'{args.out} has no cell of {list(arms)}')
             trainer = Trainer(arms, osp.join(work_dir, 'again'), args.threads,
-                              results)
+                              locked)
             failed = run_again(
                 random.sample(finished, min(args.again, len(finished))),
                 trainer, args.jobs, here)
@@ -288,7 +289,7 @@ def main():
             except ValueError as error:
                 parser.error(str(error))
             print(f'{len(cells)} cells to run', flush=True)
-            trainer = Trainer(arms, work_dir, args.threads, results)
+            trainer = Trainer(arms, work_dir, args.threads, locked)
             failed = run(cells, trainer, args.jobs, results.append)
     sys.exit(bool(failed))
 

@@ -2,8 +2,10 @@
 """The results of a comparison: its file, and the figures of cells and arms."""
 import fcntl
 import json
+import os
 import os.path as osp
-from typing import Dict, List, NamedTuple, Tuple
+from contextlib import contextmanager
+from typing import IO, Dict, Iterator, List, NamedTuple, Tuple, Union
 
 import numpy as np
 from mmengine.utils import mkdir_or_exist
@@ -52,29 +54,64 @@ def _is_json(text: str) -> bool:
     return True
 
 
+def lock(file: Union[int, IO], path: str) -> None:
+    """Let no other run lock this until this one has closed it, and every
+    process that was given it has ended.
+
+    Args:
+        file (int | IO): An open file or folder.
+        path (str): Its name.
+
+    Raises:
+        RuntimeError: If another run has locked it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(
+            f'{path} is in use by another run, or by cells that were left '
+            'when one was killed: wait for their end, stop them, or give '
+            'another --out and --work-dir.') from error
+
+
+@contextmanager
+def locked_folder(path: str) -> Iterator[int]:
+    """Make a folder and :func:`lock` it.
+
+    Args:
+        path (str): The folder. It may exist.
+
+    Yields:
+        int: Its descriptor.
+
+    Raises:
+        RuntimeError: If another run has locked it.
+    """
+    mkdir_or_exist(path)
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        lock(folder, path)
+        yield folder
+    finally:
+        os.close(folder)
+
+
 class ResultsFile:
     """A file of JSON lines that a run reads and adds to.
 
-    No other run can open it until this one, and every process that was given
-    :meth:`fileno`, has ended.
+    It is locked by :func:`lock`.
 
     Args:
         path (str): The file. It need not exist.
 
     Raises:
-        RuntimeError: If another run has it.
+        RuntimeError: If another run has locked it.
     """
 
     def __init__(self, path: str) -> None:
         mkdir_or_exist(osp.dirname(osp.abspath(path)))
         self._file = open(path, 'a+', encoding='utf-8')
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RuntimeError(
-                f'{path} is in use by another run, or by cells that were left '
-                'when one was killed: wait for their end, or stop them.'
-            ) from error
+        lock(self._file, path)
         self._file.seek(0)
         text = self._file.read()
         whole = text[:text.rfind('\n') + 1]
