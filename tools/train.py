@@ -12,11 +12,13 @@ name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
 """
 import argparse
+import gc
 import os
 import os.path as osp
 import runpy
 import sys
-from typing import Optional
+from contextlib import contextmanager, nullcontext
+from typing import Iterator, Optional
 
 # First, as it says what to install where there is no stack.
 import mmib
@@ -65,7 +67,8 @@ def read_config_with_mmib(conversion: Optional[dict]) -> None:
     Config.fromfile = staticmethod(fromfile)
 
 
-def distribute_on_cpu() -> None:
+@contextmanager
+def distributed_on_cpu() -> Iterator[None]:
     """Let processes without a GPU train together.
 
     MMEngine's launcher gives each a CUDA device, which builds of torch for
@@ -87,6 +90,13 @@ def distribute_on_cpu() -> None:
         return stock(self, {'device_ids': None, **model_wrapper_cfg}, model)
 
     Runner.wrap_model = wrap_model
+    yield
+    # A thread of gloo that lets go of a tensor when the interpreter ends
+    # aborts the process, and a training that is complete exits with 1
+    # (pytorch/pytorch#179291). Gloo waits for its threads when nothing refers
+    # to the group any more; the Runner, whose model does, is in a cycle.
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def main():
@@ -107,9 +117,9 @@ def main():
 
     allow_scoped_bases()
     read_config_with_mmib(conversion if infobatch else None)
-    if args.launcher == 'pytorch' and get_device() == 'cpu':
-        distribute_on_cpu()
-    runpy.run_path(TRAIN, run_name='__main__')
+    on_cpu = args.launcher == 'pytorch' and get_device() == 'cpu'
+    with distributed_on_cpu() if on_cpu else nullcontext():
+        runpy.run_path(TRAIN, run_name='__main__')
 
 
 if __name__ == '__main__':

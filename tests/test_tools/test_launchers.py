@@ -12,7 +12,25 @@ from ..utils import _free_port
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 TOOLS = osp.join(ROOT, 'tools')
-CONFIG = 'upernet_r18_1xb8-300-infobatch_demo-64x64.py'
+CONFIG = osp.join(ROOT, 'configs', 'upernet',
+                  'upernet_r18_1xb8-300-infobatch_demo-64x64.py')
+# Writes down how many threads of gloo there are when the config is read, and
+# when the interpreter ends.
+CHILD = f"""
+_base_ = {CONFIG!r}
+custom_imports = dict(imports=['mmib', 'count_threads'])
+"""
+COUNT_THREADS = """
+import atexit, os
+
+def count():
+    names = os.popen(f'cat /proc/{os.getpid()}/task/*/comm').read()
+    with open(f'threads_{os.environ["RANK"]}', 'a') as file:
+        print(names.count('gloo'), file=file)
+
+count()
+atexit.register(count)
+"""
 
 
 def run(script, *arguments, cwd, programs, **environment):
@@ -39,11 +57,14 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         for option in (f'dataset.data_root={data_root}', 'num_workers=0',
                        'persistent_workers=False')
     ]
+    (tmp_path / 'count_threads.py').write_text(COUNT_THREADS)
+    config = tmp_path / 'child.py'
+    config.write_text(CHILD)
     # A folder with a space: arguments must stay in one piece.
     work_dir = tmp_path / 'work dir'
     result = run(
         osp.join(TOOLS, 'dist_train.sh'),
-        osp.join(ROOT, 'configs', 'upernet', CONFIG),
+        config,
         2,
         '--work-dir',
         work_dir,
@@ -57,9 +78,11 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         cwd=tmp_path,
         # `python` is the one that runs the tests.
         programs=osp.dirname(sys.executable),
-        PORT=str(_free_port()))
+        PORT=str(_free_port()),
+        PYTHONPATH=str(tmp_path))
     output = result.stdout + result.stderr
-    assert result.returncode == 0, output
+    # torchrun says last how a process ended, after all that MMEngine logs.
+    assert result.returncode == 0, output[-3000:]
     # Once, though two processes run: MMEngine logs on the first.
     assert output.count('Iter(train) [8/8]') == 1, output
     assert 'Distributed launcher: pytorch' in output
@@ -68,6 +91,10 @@ def test_dist_train_trains_with_two_processes(tmp_path):
     assert (work_dir / 'iter_8.pth').exists()
     # 8 images in 2 batches of 2 on 2 ranks: a full pass is 2 iterations.
     assert 'virtual epoch 2: ' in output
+    # One that goes on when the interpreter ends may abort the process.
+    for rank in range(2):
+        before, after = (tmp_path / f'threads_{rank}').read_text().split()
+        assert int(before) > 0 and int(after) == 0
 
 
 @pytest.fixture

@@ -149,11 +149,13 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
     """What the Runner would pass, but for the device."""
     calls = []
     monkeypatch.setattr(tool.dist, 'init_process_group', calls.append)
+    monkeypatch.setattr(tool.dist, 'destroy_process_group',
+                        lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
-    tool.distribute_on_cpu()
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
-    Runner.wrap_model(runner, None, 'model')
-    Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
+    with tool.distributed_on_cpu():
+        Runner.wrap_model(runner, None, 'model')
+        Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
     assert calls == [
         'gloo',
         (runner,
@@ -161,5 +163,6 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
              device_ids=None,
              broadcast_buffers=False,
              find_unused_parameters=True), 'model'),
-        (runner, dict(device_ids=None, type='Own', static_graph=True), 'model')
+        (runner, dict(device_ids=None, type='Own',
+                      static_graph=True), 'model'), 'end'
     ]
