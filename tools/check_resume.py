@@ -21,6 +21,7 @@ OpenMMLab's MMEngine resumes only with ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1``.
 """
 import argparse
 import contextlib
+import glob
 import hashlib
 import itertools
 import json
@@ -475,17 +476,27 @@ def how_it_ended(status, path):
 
 
 def last_checkpoint(work_dir):
-    """Iterations of the checkpoint that MMEngine resumes from, or 0."""
+    """Iterations of the checkpoint that MMEngine resumes from, or 0.
+
+    MMEngine empties the file with its name before it writes the new one. If
+    the kill came in between, the name is written as the user has to name it
+    (docs/faults.md): the checkpoint was complete by then.
+    """
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0
     with open(path) as file:
         name = file.read()
-    match = re.search(r'iter_(\d+)\.pth$', name)
-    if match is None:
-        raise RuntimeError('MMEngine was killed while it wrote the name of '
-                           f'the last checkpoint: {name!r}')
-    return int(match[1])
+    if not name:
+        name = max(glob.glob(osp.join(work_dir, 'iter_*.pth')), key=iter_of)
+        with open(path, 'w') as file:
+            file.write(name)
+    return iter_of(name)
+
+
+def iter_of(checkpoint):
+    """Iterations of a checkpoint, by its name."""
+    return int(re.search(r'iter_(\d+)\.pth$', checkpoint)[1])
 
 
 def was_saving(work_dir, part):

@@ -57,6 +57,19 @@ def test_killed_trainings_are_resumed_exactly():
     assert ranks['pruned_plans'] >= 4
 
 
+def test_the_last_checkpoint_is_named_after_a_kill(tmp_path):
+    """One that came after MMEngine had emptied the name."""
+    assert check_resume.last_checkpoint(str(tmp_path)) == 0
+    name = tmp_path / 'last_checkpoint'
+    name.write_text(str(tmp_path / 'iter_99.pth'))
+    assert check_resume.last_checkpoint(str(tmp_path)) == 99
+    (tmp_path / 'iter_99.pth').touch()
+    (tmp_path / 'iter_110.pth').touch()
+    name.write_text('')
+    assert check_resume.last_checkpoint(str(tmp_path)) == 110
+    assert name.read_text() == str(tmp_path / 'iter_110.pth')
+
+
 def records(*slots, scale=1.):
     """What a rank wrote of two iterations."""
     steps = [
