@@ -460,11 +460,13 @@ def run_and_kill(setting, work_dir, part, step, delay, victim=None):
             processes[rank].kill()
         if not wait_for_end(processes):
             raise RuntimeError(f'a rank hangs since rank {victim} was killed')
-        return {
+        survivors = {
             str(rank):
             how_it_ended(process.exitcode, path_of(work_dir, part, rank))
             for rank, process in enumerate(processes) if rank not in victims
         }
+    name_last_checkpoint(work_dir)
+    return survivors
 
 
 def how_it_ended(status, path):
@@ -476,22 +478,26 @@ def how_it_ended(status, path):
 
 
 def last_checkpoint(work_dir):
-    """Iterations of the checkpoint that MMEngine resumes from, or 0.
-
-    MMEngine empties the file with its name before it writes the new one. If
-    the kill came in between, the name is written as the user has to name it
-    (docs/faults.md): the checkpoint was complete by then.
-    """
+    """Iterations of the checkpoint that MMEngine resumes from, or 0."""
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0
     with open(path) as file:
-        name = file.read()
-    if not name:
-        name = max(glob.glob(osp.join(work_dir, 'iter_*.pth')), key=iter_of)
+        return iter_of(file.read())
+
+
+def name_last_checkpoint(work_dir):
+    """Name the newest checkpoint if the name is empty.
+
+    MMEngine empties the file before it writes the new name, and a kill may
+    come in between. The checkpoint is complete by then, and the user has to
+    name it (docs/faults.md).
+    """
+    path = osp.join(work_dir, 'last_checkpoint')
+    if osp.exists(path) and osp.getsize(path) == 0:
+        checkpoints = glob.glob(osp.join(work_dir, 'iter_*.pth'))
         with open(path, 'w') as file:
-            file.write(name)
-    return iter_of(name)
+            file.write(max(checkpoints, key=iter_of))
 
 
 def iter_of(checkpoint):

@@ -59,14 +59,18 @@ def test_killed_trainings_are_resumed_exactly():
 
 def test_the_last_checkpoint_is_named_after_a_kill(tmp_path):
     """One that came after MMEngine had emptied the name."""
-    assert check_resume.last_checkpoint(str(tmp_path)) == 0
+    work_dir = str(tmp_path)
+    check_resume.name_last_checkpoint(work_dir)
+    assert check_resume.last_checkpoint(work_dir) == 0
+    for iteration in (99, 110):
+        (tmp_path / f'iter_{iteration}.pth').touch()
     name = tmp_path / 'last_checkpoint'
     name.write_text(str(tmp_path / 'iter_99.pth'))
-    assert check_resume.last_checkpoint(str(tmp_path)) == 99
-    (tmp_path / 'iter_99.pth').touch()
-    (tmp_path / 'iter_110.pth').touch()
+    check_resume.name_last_checkpoint(work_dir)
+    assert check_resume.last_checkpoint(work_dir) == 99
     name.write_text('')
-    assert check_resume.last_checkpoint(str(tmp_path)) == 110
+    check_resume.name_last_checkpoint(work_dir)
+    assert check_resume.last_checkpoint(work_dir) == 110
     assert name.read_text() == str(tmp_path / 'iter_110.pth')
 
 
