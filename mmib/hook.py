@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Connects sampler, losses, scores and logs to the Runner."""
 import functools
-from typing import Any, Callable, Dict, Optional, Set, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Union
 
 import numpy as np
 import torch
@@ -84,6 +84,12 @@ class InfoBatchHook(Hook):
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
+        self.plan_observers: List[Callable] = []
+        """list[Callable]: Each is called as ``observe(epoch, plan)`` with the
+        ``VirtualEpoch`` and the ``EpochPlan`` (None is a full pass) of every
+        plan, when it was drawn and before its first slot is issued. To see
+        all plans, append to it before the training, as in ``before_run`` of a
+        hook."""
         self.planner: Optional[Planner] = None
         self._loaded: Optional[dict] = None
 
@@ -147,7 +153,8 @@ class InfoBatchHook(Hook):
             max_iters=runner.max_iters,
             annealing_iter=round(self.delta * runner.max_iters),
             lookahead=loader.num_workers * (loader.prefetch_factor or 0) *
-            slots_per_iter)
+            slots_per_iter,
+            observers=self.plan_observers)
         self._non_finite_logged = 0
         self._noted = False
 

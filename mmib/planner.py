@@ -76,11 +76,21 @@ class Planner:
         max_iters (int): Iterations of the training.
         annealing_iter (int): Iteration from which on nothing is left out.
         lookahead (int): Slots that may be in flight when a plan is drawn.
+        observers (Sequence[Callable]): Each is called with the virtual epoch
+            and the plan (None is a full pass) when a plan was drawn. Defaults
+            to ().
     """
 
-    def __init__(self, policy: Callable, scores: ScoreTable, num_samples: int,
-                 images: Optional[np.ndarray], slots_per_iter: int,
-                 max_iters: int, annealing_iter: int, lookahead: int) -> None:
+    def __init__(self,
+                 policy: Callable,
+                 scores: ScoreTable,
+                 num_samples: int,
+                 images: Optional[np.ndarray],
+                 slots_per_iter: int,
+                 max_iters: int,
+                 annealing_iter: int,
+                 lookahead: int,
+                 observers: Sequence[Callable] = ()) -> None:
         self.policy = policy
         self.scores = scores
         self.num_samples = num_samples
@@ -89,6 +99,7 @@ class Planner:
         self.max_iters = max_iters
         self.annealing_iter = annealing_iter
         self.lookahead = lookahead
+        self.observers = observers
         self.origin = Origin()
         self.epoch: Optional[VirtualEpoch] = None
         """VirtualEpoch, optional: The one in training."""
@@ -154,6 +165,8 @@ class Planner:
         self._next_epochs.append(
             VirtualEpoch(start, covered, size, threshold, tiers,
                          self._mean_score, self._non_finite, note, logged))
+        for observe in self.observers:
+            observe(self.newest, plan)
         return plan
 
     def _ask_policy(self, start: int, covered: float,

@@ -36,13 +36,22 @@ class Spy(Hook):
     def __init__(self):
         self.losses = []
         self.tables = []
-        self.epochs = []
+        self.drawn = []
+        self.position = 0
+
+    @property
+    def epochs(self):
+        """The virtual epochs that have begun."""
+        return [
+            epoch for epoch, _ in self.drawn if epoch.start < self.position
+        ]
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self.losses.append(float(outputs['loss']))
         hook = infobatch_hook(runner)
         if hook is not None:
             self.tables.append(hook.scores.numpy().copy())
+            self.position = hook.sampler.position
 
 
 @MODELS.register_module()
@@ -80,9 +89,7 @@ def train(runner):
     runner.register_hook(spy)
     hook = infobatch_hook(runner)
     if hook is not None:
-        log = hook._log
-        hook._log = lambda runner, last, epoch: (spy.epochs.append(epoch),
-                                                 log(runner, last, epoch))
+        hook.plan_observers.append(lambda *drawn: spy.drawn.append(drawn))
     runner.train()
     return spy
 
