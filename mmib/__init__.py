@@ -1,30 +1,31 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""InfoBatch, unbiased dynamic data pruning, for MMSegmentation.
+"""InfoBatch, unbiased dynamic data pruning, for MMEngine.
 
 ``import mmib`` registers every part, so that a config needs no more than
-``custom_imports = dict(imports=['mmib'])``.
+``custom_imports = dict(imports=['mmib'])``. It needs MMEngine alone; what is
+known of a library such as MMSegmentation is loaded where its models are
+trained.
 """
 try:
-    import mmcv  # noqa: F401
     import mmengine  # noqa: F401
-    import mmseg  # noqa: F401
 except ModuleNotFoundError as error:
-    missing = error.name.partition('.')[0]
-    if missing not in ('mmcv', 'mmengine', 'mmseg'):
+    if error.name != 'mmengine':
         raise
     raise ModuleNotFoundError(
-        f'mmib needs MMSegmentation, and `{missing}` is missing: run '
-        "`pip install -e '.[onedl]'` in mmib's folder, or see README.md for "
-        'the stack of OpenMMLab.',
-        name=missing) from None
+        'mmib needs MMEngine, and `mmengine` is missing: run '
+        "`pip install 'mmib[onedl]'`, or see README.md for the stack of "
+        'OpenMMLab.',
+        name='mmengine') from None
 
+from .convert import convert
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
+from .registry import POLICIES
 from .sampler import InfoBatchSampler
-from .schedule import convert, shorten
+from .schedule import shorten
 from .version import __version__
 
 __all__ = [
-    'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler', '__version__',
-    'convert', 'shorten'
+    'POLICIES', 'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler',
+    '__version__', 'convert', 'shorten'
 ]

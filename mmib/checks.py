@@ -1,41 +1,75 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs with which pruning could not work stop before the first step."""
+"""Configs with which pruning could not work stop before the first step. The
+conversion of a config refuses with the same words."""
+from typing import Any, Optional
+
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
+from .accounting import Accounting
 from .sampler import InfoBatchSampler
 
 
-def check_loop(runner: Runner) -> None:
-    """Check that the training counts iterations.
+def needs_iterations(instead_of: str) -> ValueError:
+    """The refusal of a training that doesn't count iterations."""
+    return ValueError(
+        'InfoBatch needs iteration-based training: set `train_cfg = '
+        "dict(type='IterBasedTrainLoop', max_iters=...)`, in a config that "
+        f'inherits another one with `_delete_=True`, instead of {instead_of}.')
 
-    Args:
-        runner (Runner): The runner of the training process.
+
+def no_batch_sampler() -> ValueError:
+    """The refusal of a batch sampler."""
+    return ValueError(
+        'InfoBatch matches weights to images by the order of the indices, '
+        'which a batch sampler may change: remove '
+        '`train_dataloader.batch_sampler`, and set '
+        "`train_dataloader.sampler = dict(type='InfiniteSampler')` in a "
+        "config to convert, or dict(type='InfoBatchSampler') by hand.")
+
+
+def check_hook_arguments(delta: float, ema: float) -> None:
+    """Check the arguments of InfoBatchHook.
 
     Raises:
-        ValueError: If the training loop isn't ``IterBasedTrainLoop``.
+        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
     """
-    if not isinstance(runner.train_loop, IterBasedTrainLoop):
+    if not 0 <= delta <= 1:
         raise ValueError(
-            'InfoBatchHook needs iteration-based training: set '
-            "`train_cfg = dict(type='IterBasedTrainLoop', max_iters=...)`, in "
-            'a config that inherits another one with `_delete_=True`, '
-            f'instead of {type(runner.train_loop).__name__}.')
+            '`delta` is the fraction of the iterations that prune and '
+            f'must be in [0, 1], but got {delta}: change it at '
+            'InfoBatchHook in `custom_hooks`.')
+    if not 0 <= ema < 1:
+        raise ValueError(
+            '`ema` is the share of the old score in the new one and must '
+            f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
+            '`custom_hooks`.')
 
 
-def check_hooks(runner: Runner, hook: Hook) -> None:
-    """Check that no second hook of the same kind takes part, and that
-    checkpoints are written after the hook has acted.
+def check_training(runner: Runner, hook: Hook) -> None:
+    """Check that a training can be pruned.
 
     Args:
         runner (Runner): The runner of the training process.
-        hook (Hook): The hook that asks.
+        hook (InfoBatchHook): The hook that asks.
 
     Raises:
-        ValueError: If the runner has another one, or a CheckpointHook before
-            it.
+        RuntimeError: If the hook has trained before.
+        ValueError: If something in the config stands against it. It names
+            the line to change.
     """
+    if hook.planner is not None:
+        raise RuntimeError(
+            'InfoBatchHook has trained already: build a new Runner with '
+            '`resume=True` to go on from the last checkpoint.')
+    if not isinstance(runner.train_loop, IterBasedTrainLoop):
+        raise needs_iterations(type(runner.train_loop).__name__)
+    _check_hooks(runner, hook)
+    _check_loader(runner.train_dataloader)
+
+
+def _check_hooks(runner: Runner, hook: Hook) -> None:
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
         raise ValueError(
             'keep one InfoBatchHook in `custom_hooks`: two would draw '
@@ -49,23 +83,10 @@ def check_hooks(runner: Runner, hook: Hook) -> None:
             '`default_hooks.checkpoint`.')
 
 
-def check_loader(loader: DataLoader) -> None:
-    """Check that the batches arrive as the sampler issues them.
-
-    Args:
-        loader (DataLoader): Data loader of the training.
-
-    Raises:
-        ValueError: If another sampler, a batch sampler or ``in_order=False``
-            breaks the order.
-    """
+def _check_loader(loader: DataLoader) -> None:
     # A batch sampler takes the place of the sampler, so it is named first.
-    batch_sampler = type(loader.batch_sampler)
-    if batch_sampler is not BatchSampler:
-        raise ValueError(
-            'InfoBatchHook matches weights to images by the order of the '
-            f'indices, which {batch_sampler.__name__} may change: remove '
-            '`train_dataloader.batch_sampler`.')
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise no_batch_sampler()
     if not isinstance(loader.sampler, InfoBatchSampler):
         raise ValueError(
             'InfoBatchHook needs InfoBatchSampler: set '
@@ -77,26 +98,59 @@ def check_loader(loader: DataLoader) -> None:
             'batches: remove `in_order=False` from `train_dataloader`.')
 
 
-def check_length(max_iters: int, slots_per_iter: int,
-                 num_samples: int) -> None:
+def check_length(accounting: Accounting) -> None:
     """Check that the training is two passes over the data or more.
 
-    Nothing can be left out of the first one.
+    Nothing can be pruned in the first one.
 
     Args:
-        max_iters (int): Iterations of the training.
-        slots_per_iter (int): Images in an iteration, of all ranks.
-        num_samples (int): Images in a full pass.
+        accounting (Accounting): Length of the training and of a pass.
 
     Raises:
         ValueError: If it is less.
     """
-    passes = max_iters * slots_per_iter / num_samples
+    max_iters, pass_length = accounting.max_iters, accounting.pass_length
+    slots_per_iter = accounting.slots_per_iter
+    passes = max_iters * slots_per_iter / pass_length
     if passes < 2:
         raise ValueError(
             f'`train_cfg.max_iters = {max_iters}` with {slots_per_iter} '
             f'images in an iteration is {passes:.2f} passes over '
-            f'{num_samples} images. InfoBatch needs two, as nothing can be '
-            'left out of the first one: train for at least '
-            f'{-(-2 * num_samples // slots_per_iter)} iterations, or remove '
+            f'{pass_length} images. InfoBatch needs two, as nothing can be '
+            'pruned in the first one: train for at least '
+            f'{-(-2 * pass_length // slots_per_iter)} iterations, or remove '
             'InfoBatchHook and InfoBatchSampler.')
+
+
+def check_batch(data_batch: Any, batch_size: int) -> None:
+    """Check that a batch is as long as it was asked for.
+
+    Args:
+        data_batch (dict): Data from the data loader.
+        batch_size (int): Images that were asked for.
+
+    Raises:
+        RuntimeError: If it isn't.
+    """
+    num_images = len(data_batch['inputs'])
+    if num_images != batch_size:
+        raise RuntimeError(
+            f'A batch has {num_images} images where {batch_size} were asked '
+            'for, so InfoBatch cannot tell which they are: check '
+            '`train_dataloader.collate_fn`.')
+
+
+def check_scores(scores: Optional[Any]) -> None:
+    """Check that a training step has scored its images.
+
+    Args:
+        scores (Tensor, optional): Raw loss of each image.
+
+    Raises:
+        RuntimeError: If there are none.
+    """
+    if scores is None:
+        raise RuntimeError(
+            'No head called its `loss_decode` in this iteration, so '
+            'InfoBatch has no scores: check the `loss` method of '
+            '`model`, or train without InfoBatchHook.')

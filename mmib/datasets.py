@@ -4,12 +4,13 @@ from typing import Optional, Sequence, Sized
 
 import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
-from mmseg.datasets import MultiImageMixDataset
 from torch.utils.data import ConcatDataset
 
+from .reporter import Reporter
 
-def one_pass(dataset: Sized) -> Sized:
-    """What has each index of one pass once.
+
+def unwrap_repeats(dataset: Sized) -> Sized:
+    """The data set that a data loader's one repeats as a whole.
 
     A stream that never ends has no use for ``RepeatDataset``: it repeats by
     itself. Its indices begin with those of the data set that it repeats.
@@ -18,9 +19,9 @@ def one_pass(dataset: Sized) -> Sized:
         dataset (Sized): The data set of a data loader.
 
     Returns:
-        Sized: The data set in it that nothing repeats as a whole.
+        Sized: The data set in it that has each index of one pass once.
     """
-    while isinstance(dataset, (RepeatDataset, MultiImageMixDataset)):
+    while isinstance(dataset, RepeatDataset) or _mixes_images(dataset):
         dataset = dataset.dataset
     return dataset
 
@@ -38,7 +39,7 @@ def image_numbers(dataset: Sized) -> np.ndarray:
         np.ndarray: Number of the image of each index, from 0, int64 of shape
         (len(dataset),).
     """
-    if isinstance(dataset, MultiImageMixDataset):
+    if _mixes_images(dataset):
         return image_numbers(dataset.dataset)
     if isinstance(dataset, RepeatDataset):
         return np.tile(image_numbers(dataset.dataset), dataset.times)
@@ -50,6 +51,12 @@ def image_numbers(dataset: Sized) -> np.ndarray:
         return np.concatenate(
             [part + start for part, start in zip(parts, before)])
     return np.arange(len(dataset))
+
+
+def _mixes_images(dataset: Sized) -> bool:
+    # By name: each library of OpenMMLab has one of its own.
+    return any(kind.__name__ == 'MultiImageMixDataset'
+               for kind in type(dataset).__mro__)
 
 
 def image_path(dataset: Sized, index: int) -> Optional[str]:
@@ -75,10 +82,12 @@ class DeliveryCheck:
 
     Args:
         dataset (Sized): The data set of the data loader.
+        reporter (Reporter): Tells the user of images that aren't.
     """
 
-    def __init__(self, dataset: Sized) -> None:
+    def __init__(self, dataset: Sized, reporter: Reporter) -> None:
         self.dataset = dataset
+        self._reporter = reporter
         self.comparable: Optional[bool] = None
         """Whether the paths of samples are those of the data set, known from
         the first batch on: a transform may change all of them."""
@@ -104,7 +113,13 @@ class DeliveryCheck:
         ])
         if self.comparable is None:
             self.comparable = bool(delivered.any())
-        return delivered if self.comparable else everything
+            if not self.comparable:
+                self._reporter.paths_differ()
+        if not self.comparable:
+            return everything
+        for index in indices[~delivered].tolist():
+            self._reporter.not_delivered(image_path(self.dataset, index))
+        return delivered
 
     def _is_delivered(self, index: int, sample: object) -> bool:
         path = getattr(sample, 'img_path', None)

@@ -8,25 +8,33 @@ from typing import Callable, Union
 
 from mmengine.registry import Registry
 
+from . import pruning
+from .pruning import Policy, as_policy
+
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
+for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
+                    pruning.MeanThreshold, pruning.QuantileTiers,
+                    pruning.RandomPruning, pruning.UpperConfidenceBound):
+    POLICIES.register_module(module=policy_type)
 
 
-def build_policy(policy: Union[dict, Callable]) -> Callable:
+def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     """Build a pruning policy from its config.
 
     Args:
-        policy (dict or Callable): Config with the ``type`` of a registered
-            policy and its arguments, or a policy, which is returned as it is.
+        policy (dict, Policy or Callable): Config with the ``type`` of a
+            registered policy and its arguments, a policy, or a plain function
+            ``policy(scores, rng) -> EpochPlan``.
 
     Returns:
-        Callable: ``policy(scores, rng) -> EpochPlan``.
+        Policy: The policy.
 
     Raises:
         KeyError: If no policy has this ``type``.
-        TypeError: If ``policy`` is neither, or its arguments are wrong.
+        TypeError: If ``policy`` is none of these, or its arguments are wrong.
     """
     if callable(policy):
-        return policy
+        return as_policy(policy)
     if not isinstance(policy, dict):
         raise TypeError(
             "`policy` must be a config such as dict(type='MeanThreshold'), "
@@ -42,7 +50,7 @@ def build_policy(policy: Union[dict, Callable]) -> Callable:
             'correct the `policy` of InfoBatchHook in `custom_hooks`, or name '
             'the module that registers it in `custom_imports`.')
     try:
-        return POLICIES.build(cfg)
+        return as_policy(POLICIES.build(cfg))
     except TypeError as error:
         raise TypeError(
             f'{error}: change the arguments of `policy` at InfoBatchHook in '

@@ -1,47 +1,81 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A resumed training reads no data that it was trained on already."""
-from typing import Any, Iterator
+"""The state of a training in a checkpoint, and how one goes on from it."""
+from typing import Any, Dict, List, Optional, Tuple
 
-from mmengine.runner import IterBasedTrainLoop
+from .datasets import DeliveryCheck
+from .planner import Planner
+from .sampler import InfoBatchSampler
+from .scores import ScoreTable
 
 
-def restart_loader(loop: IterBasedTrainLoop) -> None:
-    """Let a resumed loop read from where its sampler stands now.
+def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
+               delivery: DeliveryCheck) -> Dict[str, Any]:
+    """What a checkpoint has under the key ``infobatch``.
 
-    OneDL's loop starts its workers when it asks for the first batch, and skips
-    the past by ``skip`` of the sampler. OpenMMLab's has started them before
-    the checkpoint was read, so what they were asked for is dropped, and skips
-    the past by asking for each batch of it, so these are none.
+    Returns:
+        dict: Tensors and plain Python values.
+    """
+    return dict(
+        sampler=sampler.state_dict(),
+        scores=scores.state_dict(),
+        planner=planner.state_dict(sampler.position),
+        paths_comparable=delivery.comparable)
+
+
+def load_state(state: Optional[Dict[str,
+                                    Any]], iteration: int, batch_size: int,
+               sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
+               delivery: DeliveryCheck) -> Tuple[Optional[str], List[str]]:
+    """Go on with the slots that a checkpoint has, or where it has none for
+    this data set, with full passes.
 
     Args:
-        loop (IterBasedTrainLoop): The loop, before it begins.
+        state (dict, optional): ``infobatch`` of the checkpoint.
+        iteration (int): Iterations of the training until then.
+        batch_size (int): Images of a rank in an iteration.
+        sampler (InfoBatchSampler): Gets the stream of slots.
+        scores (ScoreTable): Gets the scores.
+        planner (Planner): Gets the account and the open plan.
+        delivery (DeliveryCheck): Gets what is known of the data set.
+
+    Returns:
+        tuple[str, optional, list[str]]: Why the training starts afresh, or
+        None; and what has changed since then, for the log.
+
+    Raises:
+        ValueError: If the state lacks a part.
     """
-    batches = loop.dataloader_iterator
-    if hasattr(batches, 'skip_iter'):
-        return
-    kind = type(batches)
-    # Its workers end before others start.
-    loop.dataloader_iterator = batches = None
-    loop.dataloader_iterator = _PastIsEmpty(kind(loop.dataloader), loop.iter)
+    try:
+        reason = _why_afresh(state, sampler, scores)
+        if reason is None:
+            sampler.load_state_dict(state['sampler'])
+            changes = scores.load_state_dict(state['scores'])
+            changes += planner.load_state_dict(state['planner'], iteration,
+                                               sampler.position)
+            delivery.comparable = state['paths_comparable']
+            return None, changes
+        sampler.skip(iteration * batch_size)
+        planner.begin(
+            iteration, sampler.position, iteration
+            if state is None else state['planner']['full_equivalent'])
+        return reason, []
+    except KeyError as error:
+        raise ValueError(
+            f'`infobatch` in the checkpoint lacks {error}: resume from an '
+            'earlier one, or delete this key from it, and scores start at 1 '
+            'again.') from error
 
 
-class _PastIsEmpty:
-    """An iterator whose first items are None, without any work.
-
-    Args:
-        iterator (Iterator): Iterator of the items after them.
-        num_past (int): How many.
-    """
-
-    def __init__(self, iterator: Iterator, num_past: int) -> None:
-        self._iterator = iterator
-        self._num_past = num_past
-
-    def __iter__(self) -> Iterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._num_past > 0:
-            self._num_past -= 1
-            return None
-        return next(self._iterator)
+def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
+                scores: ScoreTable) -> Optional[str]:
+    if state is None:
+        return 'the checkpoint is of a training without InfoBatchHook'
+    before = state['sampler']['size'], len(state['scores']['scores'])
+    now = sampler.pass_length, scores.num_images
+    if before == now:
+        return None
+    before, now = (f'{images} images' +
+                   (f', {slots} with repeats' if slots > images else '')
+                   for slots, images in (before, now))
+    return (f'the checkpoint is of {before}, and '
+            f'`train_dataloader.dataset` has {now}')

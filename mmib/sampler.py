@@ -5,11 +5,11 @@ from typing import Callable, Iterator, Optional, Sized
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info, sync_random_seed
-from mmengine.logging import MessageHub
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
-from .datasets import one_pass
+from .compat import in_training
+from .datasets import unwrap_repeats
 from .pruning import EpochPlan
 
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
@@ -17,11 +17,11 @@ DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 @DATA_SAMPLERS.register_module()
 class InfoBatchSampler(Sampler):
-    """``InfiniteSampler`` that skips what :class:`InfoBatchHook` leaves out.
+    """``InfiniteSampler`` that skips what :class:`InfoBatchHook` prunes.
 
     It chains the plans of all virtual epochs to one infinite stream of slots.
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...`` of it. Where nothing
-    is left out, the indices are those of ``InfiniteSampler`` with the same
+    is pruned, the indices are those of ``InfiniteSampler`` with the same
     seed, one by one.
 
     The slots that were issued stay known until :meth:`take` hands them to the
@@ -58,12 +58,12 @@ class InfoBatchSampler(Sampler):
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
-        self.size = len(one_pass(dataset))
+        self.pass_length = len(unwrap_repeats(dataset))
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
-        self._built_in_training = self._in_training()
+        self._built_in_training = in_training()
         self._num_readers = 0
         self._restart(0)
 
@@ -90,7 +90,7 @@ class InfoBatchSampler(Sampler):
 
     def __len__(self) -> int:
         """Slots of a full pass."""
-        return self.size
+        return self.pass_length
 
     def set_epoch(self, epoch: int) -> None:
         """Not supported in iteration-based training, as in
@@ -126,23 +126,23 @@ class InfoBatchSampler(Sampler):
                 self._extend()
             self._issued = in_flight
 
-    def take(self, num_samples: int) -> EpochPlan:
+    def take(self, batch_size: int) -> EpochPlan:
         """Take the oldest slots in flight on this rank.
 
         Args:
-            num_samples (int): Images in the batch that has arrived.
+            batch_size (int): Images in the batch that has arrived.
 
         Returns:
-            EpochPlan: Their indices and weights, of shape (num_samples,), in
+            EpochPlan: Their indices and weights, of shape (batch_size,), in
             the order of the batch.
 
         Raises:
             RuntimeError: If fewer slots are in flight.
         """
-        end = num_samples * self.world_size
+        end = batch_size * self.world_size
         if end > self._issued:
             raise RuntimeError(
-                f'A batch of {num_samples} images arrived, but only '
+                f'A batch of {batch_size} images arrived, but only '
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
                 'InfoBatchSampler alone, in order.')
@@ -152,7 +152,7 @@ class InfoBatchSampler(Sampler):
         self._position += end
         return taken
 
-    def skip(self, num_samples: int) -> None:
+    def skip(self, num_indices: int) -> None:
         """Go to an absolute position of the stream of full passes.
 
         Where :meth:`load_state_dict` has gone to that position, the plans of
@@ -161,18 +161,18 @@ class InfoBatchSampler(Sampler):
         the training loop calls this.
 
         Args:
-            num_samples (int): Indices of this rank before the position,
+            num_indices (int): Indices of this rank before the position,
                 counted from the start of the stream.
 
         Raises:
-            ValueError: If ``num_samples`` is negative.
+            ValueError: If ``num_indices`` is negative.
         """
-        if num_samples < 0:
+        if num_indices < 0:
             raise ValueError(
-                f'`num_samples` should be non-negative, but got {num_samples}')
+                f'`num_indices` should be non-negative, but got {num_indices}')
         if self._draw_plan is not None:
             return
-        position = num_samples * self.world_size
+        position = num_indices * self.world_size
         if position != self._position:
             self._restart(position)
         self._forget_issued()
@@ -187,7 +187,7 @@ class InfoBatchSampler(Sampler):
         """
         return dict(
             seed=self.seed,
-            size=self.size,
+            size=self.pass_length,
             position=self._position,
             indices=torch.from_numpy(self._slots.indices.copy()),
             weights=torch.from_numpy(self._slots.weights.copy()),
@@ -203,10 +203,10 @@ class InfoBatchSampler(Sampler):
         Raises:
             ValueError: If it belongs to a data set of another length.
         """
-        if state_dict['size'] != self.size:
+        if state_dict['size'] != self.pass_length:
             raise ValueError(
                 f'The state belongs to a data set of {state_dict["size"]} '
-                f'images, but this one has {self.size}: check '
+                f'images, but this one has {self.pass_length}: check '
                 '`train_dataloader.dataset`.')
         self.seed = state_dict['seed']
         self._position = state_dict['position']
@@ -223,7 +223,7 @@ class InfoBatchSampler(Sampler):
         self._plans_rng = np.random.default_rng(self.seed)
         self._begin = self._position = position
         self._issued = 0
-        passes, rest = divmod(position, self.size)
+        passes, rest = divmod(position, self.pass_length)
         for _ in range(passes):
             self._full_plan()
         self._slots = self._full_plan()[rest:] if rest else self._no_slots()
@@ -252,23 +252,17 @@ class InfoBatchSampler(Sampler):
         """The next pass of ``InfiniteSampler``."""
         if self.shuffle:
             order = torch.randperm(
-                self.size, generator=self._full_passes_rng).numpy()
+                self.pass_length, generator=self._full_passes_rng).numpy()
         else:
-            order = np.arange(self.size)
+            order = np.arange(self.pass_length)
         return EpochPlan.full(order)
 
     @staticmethod
     def _no_slots() -> EpochPlan:
         return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
 
-    @staticmethod
-    def _in_training() -> bool:
-        # RuntimeInfoHook, a default hook, keeps the stage up to date.
-        info = MessageHub.get_current_instance().runtime_info
-        return info.get('loop_stage') == 'train'
-
     def _check_hook(self) -> None:
-        if self._in_training():
+        if in_training():
             raise RuntimeError(
                 'InfoBatchSampler has no InfoBatchHook and would prune '
                 "nothing: add `custom_hooks = [dict(type='InfoBatchHook')]` "

@@ -1,24 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From a config of stock training to one that trains with InfoBatch.
+"""From any schedule to a shorter one.
 
 Pruning makes the passes over the data shorter, so a run saves time only if
-its schedule is shorter too. :func:`shorten` shortens all of it, and
-:func:`convert` adds InfoBatch.
+its schedule is shorter too.
 """
 import copy
-import os.path as osp
 import re
-from inspect import isclass, signature
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from inspect import isclass
+from typing import Any, Dict, Iterator, NamedTuple, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop
 
-from .hook import InfoBatchHook
-
-ABSENT = '-'
-"""str: What :func:`changes` says of a field that a config doesn't have."""
+from .checks import needs_iterations
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter.
@@ -36,7 +31,6 @@ _ITERATION_FIELD = re.compile(
     r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?iters?')
 _DURATION_FIELD = re.compile(
     'begin|end|step|period|milestone|iter|T_max|total')
-_SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
 
 
 class IterMap(NamedTuple):
@@ -140,7 +134,7 @@ def shorten(cfg: Config, ratio: float = 0.6) -> Config:
     if not 0 < ratio <= 1:
         raise ValueError('`ratio` is the share of the iterations to run and '
                          f'must be in (0, 1], but got {ratio}.')
-    old = _max_iters(cfg)
+    old = iterations_of(cfg)
     new = max(1, round(old * ratio))
 
     # Changed in place, entry by entry, so that what a lazy config imported
@@ -161,153 +155,14 @@ def shorten(cfg: Config, ratio: float = 0.6) -> Config:
     return cfg
 
 
-def convert(cfg: Config,
-            ratio: float = 0.6,
-            delta: float = 0.85,
-            policy: Optional[dict] = None,
-            **hook: Any) -> Config:
-    """Convert a config of stock training to InfoBatch.
-
-    The schedule is that of :func:`shorten`. What else changes are the
-    sampler, the hook and ``custom_imports``. No data is read.
-
-    Args:
-        cfg (Config): A config with a schedule based on iterations. It stays
-            as it is.
-        ratio (float): Share of the iterations to run, in (0, 1]. Defaults to
-            0.6.
-        delta (float): Fraction of these iterations that prune, in [0, 1].
-            Defaults to 0.85.
-        policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Budget``, which leaves out as much as it takes to
-            cover all the passes of the original schedule. Defaults to None.
-        **hook: Other arguments of :class:`InfoBatchHook`.
-
-    Returns:
-        Config: The converted copy.
-
-    Raises:
-        ValueError: If an argument is out of range, if ``Budget`` would have
-            nothing to save, or if something in the config can't be
-            converted. It names the line to change.
-        TypeError: If ``InfoBatchHook`` or the policy has no such argument.
-        KeyError: If no policy has the ``type`` of ``policy``.
-
-    Examples:
-        >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
-        >>> convert(cfg, ema=0.8).custom_hooks[-1].ema
-        0.8
-    """
-    _check_not_converted(cfg)
-    arguments = signature(InfoBatchHook).parameters
-    for name in hook:
-        if name not in arguments:
-            raise TypeError(f'`{name}` is no argument of InfoBatchHook, which '
-                            f'has {", ".join(arguments)}.')
-    full_iters = _max_iters(cfg)
-    cfg = shorten(cfg, ratio)
-    if policy is None:
-        if cfg.train_cfg.max_iters == full_iters or delta == 0:
-            raise ValueError(
-                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
-                'nothing out: lower `ratio`, raise `delta`, or give a '
-                '`policy`.')
-        policy = dict(type='Budget', full_iters=full_iters)
-    hook = dict(policy=policy, delta=delta, **hook)
-    InfoBatchHook(**hook)  # Checks the arguments.
-
-    cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
-    cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
-    cfg.custom_hooks = [
-        *(cfg.get('custom_hooks') or []),
-        dict(type='InfoBatchHook', **hook)
-    ]
-    return cfg
-
-
-def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
-    """List what differs between two configs.
-
-    Args:
-        before (Config): A config.
-        after (Config): Another one.
-
-    Returns:
-        list[tuple[str, Any, Any]]: Dotted name of each field that differs,
-        and its value in both, :data:`ABSENT` where there is none.
-    """
-    old, new = dict(_fields(before.to_dict())), dict(_fields(after.to_dict()))
-    rows = [(name, old.get(name, ABSENT), new.get(name, ABSENT))
-            for name in dict.fromkeys([*old, *new])]
-    return [row for row in rows if row[1] != row[2]]
-
-
-def child(before: Config, after: Config) -> dict:
-    """Reduce a config to what it has to say if it inherits another one.
-
-    Args:
-        before (Config): The base config.
-        after (Config): The config that inherits it. It has all its top-level
-            keys.
-
-    Returns:
-        dict: The smallest nested dict that turns one into the other. Lists
-        are whole, as MMEngine replaces them, and dicts that lose a key have
-        ``_delete_=True``.
-    """
-    return _difference(before.to_dict(), after.to_dict())
-
-
-def converted_name(path: str, before: Config, after: Config) -> str:
-    """Name a converted config in the way of MMSegmentation.
-
-    Args:
-        path (str): Path of the original config.
-        before (Config): The original config.
-        after (Config): The converted config.
-
-    Returns:
-        str: A name without extension, such as
-        ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``. Where the original
-        name has no iterations, they are appended.
-    """
-    name = osp.splitext(osp.basename(path))[0]
-    old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
-
-    def infobatch(iters: int) -> str:
-        return (f'{iters // 1000}k' if iters %
-                1000 == 0 else str(iters)) + '-infobatch'
-
-    # The number in the name is scaled, also where the schedule has another
-    # one (gradient accumulation, or the name of another batch size): so names
-    # that differ stay different.
-    converted, found = _SCHEDULE_IN_NAME.subn(
-        lambda match: infobatch(round(int(match[1]) * 1000 * new / old)),
-        name,
-        count=1)
-    return converted if found else f'{name}-{infobatch(new)}'
-
-
-def _type_name(node: dict) -> str:
+def type_name(node: dict) -> str:
     """Name of a ``type`` that is a class, or a string with or without scope.
     """
     kind = node.get('type')
     return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
-def _check_not_converted(cfg: Config) -> None:
-    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    hooks = cfg.get('custom_hooks') or []
-    if _type_name(sampler) == 'InfoBatchSampler' or any(
-            isinstance(hook, dict) and _type_name(hook) == 'InfoBatchHook'
-            for hook in hooks):
-        raise ValueError(
-            'The config trains with InfoBatch already: convert the one it '
-            'was made from, or remove InfoBatchHook from `custom_hooks` and '
-            'InfoBatchSampler from `train_dataloader.sampler`.')
-
-
-def _max_iters(cfg: Config) -> int:
+def iterations_of(cfg: Config) -> int:
     """Iterations of a config whose training counts them."""
     train_cfg = cfg.get('train_cfg')
     if train_cfg is None:
@@ -321,11 +176,7 @@ def _max_iters(cfg: Config) -> int:
         if isclass(loop) else train_cfg.get('by_epoch') is False)
     if (not by_iter or train_cfg.get('max_iters') is None
             or 'max_epochs' in train_cfg):
-        raise ValueError(
-            'InfoBatch needs iteration-based training: set `train_cfg = '
-            "dict(type='IterBasedTrainLoop', max_iters=...)`, in a config "
-            'that inherits another one with `_delete_=True`, instead of '
-            f'`train_cfg = {dict(train_cfg)}`.')
+        raise needs_iterations(f'`train_cfg = {dict(train_cfg)}`')
     return int(train_cfg.max_iters)
 
 
@@ -352,7 +203,7 @@ def _warmup(schedulers: Dict[str, dict], old: int, new: int) -> int:
     """Last iteration of the warm-up, 0 without one."""
     ends = [0]
     for scheduler in schedulers.values():
-        kind = _SCHEDULERS.get(_type_name(scheduler))
+        kind = _SCHEDULERS.get(type_name(scheduler))
         rises = (
             kind == 'Linear' and scheduler.get(
                 'start_factor', 1 / 3) < scheduler.get('end_factor', 1)
@@ -365,7 +216,7 @@ def _warmup(schedulers: Dict[str, dict], old: int, new: int) -> int:
 
 
 def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
-    name = _type_name(scheduler)
+    name = type_name(scheduler)
     kind = _SCHEDULERS.get(name)
     if kind is None:
         fields = ', '.join(f'{key}={value}'
@@ -437,7 +288,7 @@ def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
 
 
 def _convert_hook(hook: dict, iter_map: IterMap) -> None:
-    if (_type_name(hook) == 'CheckpointHook'
+    if (type_name(hook) == 'CheckpointHook'
             and not hook.get('by_epoch', True)):
         if 'interval' in hook:
             hook['interval'] = iter_map.interval(hook['interval'])
@@ -467,61 +318,3 @@ def _convert_value(value: Any, is_iteration: bool, iter_map: IterMap) -> Any:
 
 def _names_iteration(field: str) -> bool:
     return _ITERATION_FIELD.fullmatch(str(field)) is not None
-
-
-def _sampler(train_dataloader: dict) -> dict:
-    if train_dataloader.get('batch_sampler') is not None:
-        raise ValueError(
-            'InfoBatch matches weights to images by the order of the indices,'
-            ' which a batch sampler may change: remove '
-            '`train_dataloader.batch_sampler`, and set '
-            "`train_dataloader.sampler = dict(type='InfiniteSampler')`.")
-    sampler = train_dataloader.get('sampler') or {}
-    name = _type_name(sampler)
-    if name not in ('InfiniteSampler', 'DefaultSampler'):
-        raise ValueError(
-            f'InfoBatchSampler takes the place of InfiniteSampler, not of '
-            f'{name}: set `train_dataloader.sampler = '
-            "dict(type='InfiniteSampler', shuffle=True)` first.")
-    kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
-    return dict(type='InfoBatchSampler', **kept)
-
-
-def _custom_imports(custom_imports: Optional[dict]) -> dict:
-    custom_imports = dict(custom_imports or dict(allow_failed_imports=False))
-    imports = custom_imports.get('imports') or []
-    imports = [imports] if isinstance(imports, str) else list(imports)
-    if 'mmib' not in imports:
-        imports.append('mmib')
-    return dict(custom_imports, imports=imports)
-
-
-def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
-    """Dotted names and values of all that isn't a filled dict or list."""
-    if isinstance(node, dict) and node:
-        items = node.items()
-    elif isinstance(node, (list, tuple)) and any(
-            isinstance(item, (dict, list, tuple)) for item in node):
-        items = enumerate(node)
-    else:
-        yield name, node
-        return
-    for key, value in items:
-        yield from _fields(value, f'{name}.{key}' if name else str(key))
-
-
-def _difference(before: dict, after: dict) -> dict:
-    difference = {}
-    for key, value in after.items():
-        if key not in before:
-            difference[key] = value
-        elif before[key] == value and type(before[key]) is type(value):
-            continue
-        elif not isinstance(value, dict):
-            difference[key] = value
-        elif isinstance(before[key],
-                        dict) and before[key].keys() <= value.keys():
-            difference[key] = _difference(before[key], value)
-        else:
-            difference[key] = dict(value, _delete_=True)
-    return difference

@@ -8,8 +8,8 @@ from mmengine.registry import DefaultScope
 from mmseg.registry import DATASETS, TRANSFORMS
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.datasets import image_numbers, image_path, one_pass
-from mmib.pruning import ScoreTable
+from mmib.datasets import image_numbers, image_path, unwrap_repeats
+from mmib.scores import ScoreTable
 from tests.utils import small_runner
 
 
@@ -114,7 +114,7 @@ def test_image_numbers(name):
     """Two indices have one number when, and only when, they have one path."""
     cfg, num_images, num_slots = DATASETS_TO_WRAP[name]
     dataset = build(cfg)
-    distinct = one_pass(dataset)
+    distinct = unwrap_repeats(dataset)
     numbers = image_numbers(distinct)
     assert len(distinct) == len(numbers) == num_slots
     assert sorted(set(numbers)) == list(range(num_images))
@@ -125,10 +125,10 @@ def test_image_numbers(name):
 
 
 @pytest.mark.parametrize('name', DATASETS_TO_WRAP)
-def test_full_passes_are_those_of_stock_on_one_pass(name):
+def test_full_passes_are_those_of_stock_on_unwrap_repeats(name):
     dataset = build(DATASETS_TO_WRAP[name][0])
     ours = iter(InfoBatchSampler(dataset, seed=3))
-    stock = iter(InfiniteSampler(one_pass(dataset), seed=3))
+    stock = iter(InfiniteSampler(unwrap_repeats(dataset), seed=3))
     for _ in range(50):
         assert next(ours) == next(stock)
 
@@ -180,20 +180,23 @@ def test_scores_belong_to_images(train, name, num_workers):
     hook, batches, records = train(
         cfg, **{'train_dataloader.num_workers': num_workers})
     dataset = hook.dataset
+    images = image_numbers(unwrap_repeats(dataset))
     number_of_path = {
         image_path(dataset, i): number
-        for i, number in enumerate(image_numbers(one_pass(dataset)))
+        for i, number in enumerate(images)
     }
     last_score = {}
-    for iteration, (numbers, scores) in records.items():
+    for iteration, (indices, scores) in records.items():
         paths = batches[iteration]
+        numbers = images[indices].tolist()
         assert numbers == [number_of_path[path] for path in paths]
         last_score.update(zip(numbers, scores))
-    assert len(records) == hook.planner.annealing_iter < len(batches)
+    assert len(records) == hook.planner.accounting.annealing_iter < len(
+        batches)
     # One score for each image, whatever repeats it.
-    table = hook.scores.numpy()
-    assert len(table) == num_images == len(last_score)
-    assert {i: table[i] for i in last_score} == pytest.approx(last_score)
+    assert hook.scores.num_images == num_images == len(last_score)
+    np.testing.assert_allclose(hook.scores.numpy(),
+                               [last_score[image] for image in images])
     assert len(hook.sampler) == num_slots
 
 

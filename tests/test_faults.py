@@ -108,7 +108,8 @@ class StepLog(Hook):
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         images = [int(image[0, 0, 0]) for image in data_batch['inputs']]
         model = getattr(runner.model, 'module', runner.model)
-        weights = getattr(model.decode_head.loss_decode, 'weights', None)
+        batch = getattr(model.decode_head.loss_decode, 'batch', None)
+        weights = batch and batch.weights
         weights = [1.] * len(images) if weights is None else weights.tolist()
         step = [runner.iter, images, weights, outputs['loss'].item()]
         path = osp.join(runner.work_dir, f'steps_{get_rank()}.jsonl')
@@ -717,7 +718,7 @@ def first_plan(folder):
 @pytest.mark.parametrize('size', [11, 13])
 def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
     """Of stock training, or of a data set of another length: the stream is
-    that of stock, and nothing is left out in the first full pass."""
+    that of the baseline, and nothing is pruned in the first full pass."""
     fault, stock = folders
     changes = {'train_dataloader.dataset.size': size}
     expected = sum(stock_steps(stock, **changes)[14:], [])
@@ -726,7 +727,7 @@ def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
               if size == 11 else 'the checkpoint is of 11 images, and '
               '`train_dataloader.dataset` has 13 images')
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
-            'nothing is left out until every image') in log(fault)
+            'nothing is pruned until every image') in log(fault)
     full = [index for index, _ in first_plan(fault)]
     assert set(full) == set(range(size))
     same = [a == b for a, b in zip(stream(fault), expected)].index(False)

@@ -42,10 +42,10 @@ class Spy(Hook):
         self.indices.append(
             [int(image[0, 0, 0]) for image in data_batch['inputs']])
         self.losses.append(outputs['loss'].detach())
-        wrapped = infobatch_hook(runner).losses
-        if wrapped[0].weights is not None:
-            self.weights.append(wrapped[0].weights)
-            self.scores.append(sum(loss.scores for loss in wrapped))
+        batch = infobatch_hook(runner).batch
+        if batch.weights is not None:
+            self.weights.append(batch.weights)
+            self.scores.append(batch.scores)
 
     def numpy(self, name):
         return torch.stack(getattr(self, name)).cpu().numpy()
@@ -154,7 +154,7 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
         InfoBatchLoss,
         'forward',
         'error',
-        applies=lambda self: self.weights is not None and next(warm) > 1)
+        applies=lambda self: self.batch.weights is not None and next(warm) > 1)
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
     if 'class_weight' in loss:
         # Stock copies its class weights to the GPU in each call.

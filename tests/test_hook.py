@@ -18,9 +18,9 @@ from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.pruning import (EpochPlan, MeanThreshold, QuantileTiers, ScoreTable,
-                          scores)
+from mmib import InfoBatchHook, InfoBatchLoss, scores
+from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers
+from mmib.scores import ScoreTable
 from tests.utils import run_ranks, small_runner
 
 DEMO_CONFIG = osp.join(
@@ -70,7 +70,8 @@ class RecordingSegmentor(EncoderDecoder):
                 pixels = F.cross_entropy(
                     head(features), label, ignore_index=255, reduction='none')
                 raw = raw + loss_weight * pixels.mean((1, 2))
-        weights = getattr(self.decode_head.loss_decode, 'weights', None)
+        batch = getattr(self.decode_head.loss_decode, 'batch', None)
+        weights = batch and batch.weights
         if not hasattr(self, 'steps'):
             self.steps = []
         self.steps.append(
@@ -131,7 +132,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
     trained = [(i, float(w)) for indices, _, weights in steps
                for i, w in zip(indices, weights)]
     hook = infobatch_hook(runner)
-    assert hook.planner.annealing_iter == 34
+    assert hook.planner.accounting.annealing_iter == 34
 
     # Every slot of every plan, in order, across the edges.
     starts = [epoch.start for epoch in spy.epochs]
@@ -140,7 +141,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
     seen = 0
     for start, end in zip(starts, starts[1:]):
         slots = trained[start:end]
-        if start >= hook.planner.annealing_start:
+        if start >= hook.planner.accounting.annealing_start:
             break
         kept = spy.epochs[starts.index(start)].size
         if kept == 11:
@@ -152,19 +153,19 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
         expected = list(zip(plan.indices.tolist(), plan.weights.tolist()))
         assert slots == expected[:len(slots)]
         assert len(slots) == min(
-            len(plan), hook.planner.annealing_start - start)
+            len(plan), hook.planner.accounting.annealing_start - start)
         assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
     assert seen >= 5
     assert any(w > 1 for _, w in trained)
     # Annealing: everything again, with weight 1.
-    rest = trained[hook.planner.annealing_start:]
+    rest = trained[hook.planner.accounting.annealing_start:]
     assert {w for _, w in rest} == {1}
     assert {i for i, _ in rest[:11]} == set(range(11))
 
     # The score of an image is its raw loss, of its last visit.
     table = np.ones(11, np.float32)
     for step, (indices, raw, _) in enumerate(steps):
-        if step < hook.planner.annealing_iter:
+        if step < hook.planner.accounting.annealing_iter:
             for index, value in zip(indices, raw):
                 table[index] = value
         np.testing.assert_allclose(spy.tables[step], table, rtol=1e-5)
@@ -276,7 +277,7 @@ def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
     listen(runner, caplog)
     spy = train(runner)
     hook = infobatch_hook(runner)
-    assert hook.planner.annealing_iter == 40
+    assert hook.planner.accounting.annealing_iter == 40
     assert spy.epochs[-1].size < 11
     last = [w for _, _, ws in runner.model.steps[-4:] for w in ws]
     assert max(last) > 1
@@ -318,7 +319,7 @@ def test_smoothed_scores_reach_the_right_images(tmp_path):
     for step, (indices, raw, _) in enumerate(runner.model.steps):
         # An image twice in a step: its last slot counts.
         for index, loss in dict(zip(indices, raw)).items():
-            if step < infobatch_hook(runner).planner.annealing_iter:
+            if step < infobatch_hook(runner).planner.accounting.annealing_iter:
                 table[index] = 0.8 * table.get(index, loss) + 0.2 * loss
         expected = [table.get(i, 1) for i in range(11)]
         np.testing.assert_allclose(spy.tables[step], expected, rtol=1e-5)
@@ -333,9 +334,8 @@ def test_annealing_calls_stock_and_records_nothing(tmp_path, monkeypatch):
         (calls.append(iteration), record(self, indices, scores, iteration)))
     train(runner)
     assert calls == list(range(17))
-    assert all(
-        loss.weights is None and loss.scores is None
-        for loss in infobatch_hook(runner).losses)
+    batch = infobatch_hook(runner).batch
+    assert batch.weights is None and batch.scores is None
 
 
 def listen(runner, caplog):
@@ -386,7 +386,7 @@ def test_logs(tmp_path, caplog):
     assert 'kept share 1.000 (11 of 11' in infos[0]
     assert '34 iterations until annealing' in infos[0]
     assert infos[-1].endswith(', annealing')
-    assert f'stock training needs {covered * 11 / 3:.0f} iterations' in (
+    assert f'the baseline needs {covered * 11 / 3:.0f} iterations' in (
         messages[-1])
 
 
@@ -445,7 +445,7 @@ def train_on_ranks(rank, results):
         state=runner.model.module.state_dict(),
         merges=len(merges),
         plans=len(plans),
-        annealing_start=hook.planner.annealing_start)
+        annealing_start=hook.planner.accounting.annealing_start)
 
 
 def test_ranks_share_plans_and_scores():
@@ -510,7 +510,7 @@ def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
         method = getattr(owner, name)
 
         def guarded(self, *args, **kwargs):
-            if name == 'forward' and self.weights is None:
+            if name == 'forward' and self.batch.weights is None:
                 # Annealing: stock reads `avg_non_ignore` back.
                 return method(self, *args, **kwargs)
             calls.append(name)
@@ -559,9 +559,9 @@ def test_policies_of_users(tmp_path):
     runners[0].register_hook(hook)
     train(runners[0])
     weights = [w for _, _, ws in runners[0].model.steps for w in ws]
-    assert set(weights[11:hook.planner.annealing_start]) == {2}
+    assert set(weights[11:hook.planner.accounting.annealing_start]) == {2}
     runners[1].register_hook(InfoBatchHook(policy=empty_policy))
-    with pytest.raises(ValueError, match='left out every image'):
+    with pytest.raises(ValueError, match='pruned every image'):
         runners[1].train()
 
 
@@ -573,7 +573,7 @@ def test_a_warning_when_annealing_begins_too_early(tmp_path, caplog):
         })
     listen(runner, caplog)
     train(runner)
-    assert any('leaves nothing out' in r.message for r in caplog.records)
+    assert any('prunes nothing' in r.message for r in caplog.records)
 
 
 def test_budget_is_met(tmp_path, caplog):
@@ -596,7 +596,7 @@ def test_budget_is_met(tmp_path, caplog):
     last = train(runner).epochs[-1]
     assert last.covered_until(120 * 3) == pytest.approx(200 * 3 / 40, rel=0.01)
     assert not any('the budget' in r.message for r in caplog.records)
-    assert 'training needs 200 iterations' in caplog.records[-1].message
+    assert 'the baseline needs 200 iterations' in caplog.records[-1].message
 
 
 def test_budget_that_cannot_be_met(tmp_path, caplog):

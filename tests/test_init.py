@@ -1,11 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import ast
+import os
+import os.path as osp
 import subprocess
 import sys
 
-import pytest
 from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS
 
 import mmib
+from mmib import pruning
 
 
 def test_import_registers_everything():
@@ -15,14 +18,48 @@ def test_import_registers_everything():
     assert mmib.__version__
 
 
-@pytest.mark.parametrize('missing', ['mmengine', 'mmcv', 'mmseg'])
-def test_without_a_stack_the_import_says_what_to_install(missing):
-    code = f'import sys; sys.modules[{missing!r}] = None; import mmib'
-    run = subprocess.run([sys.executable, '-c', code],
-                         capture_output=True,
-                         text=True)
-    assert run.returncode
-    last = run.stderr.strip().splitlines()[-1]
-    assert last.startswith('ModuleNotFoundError: mmib needs MMSegmentation')
-    assert f'`{missing}` is missing' in last
-    assert "pip install -e '.[onedl]'" in last
+def run(code):
+    return subprocess.run([sys.executable, '-c', code],
+                          capture_output=True,
+                          text=True)
+
+
+def test_without_mmengine_the_import_says_what_to_install():
+    result = run("import sys; sys.modules['mmengine'] = None; import mmib")
+    assert result.returncode
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith('ModuleNotFoundError: mmib needs MMEngine')
+    assert "pip install 'mmib[onedl]'" in last
+
+
+def test_mmengine_alone_is_enough():
+    """No other library of the stack is imported, so none is needed."""
+    result = run('import sys\n'
+                 "for name in ('mmcv', 'mmseg', 'mmdet'):\n"
+                 '    sys.modules[name] = None\n'
+                 'import mmib\n'
+                 "from mmengine.config import Config\n"
+                 "cfg = Config(dict(train_cfg=dict(type='IterBasedTrainLoop', "
+                 'max_iters=10), train_dataloader=dict(sampler=dict('
+                 "type='InfiniteSampler'))))\n"
+                 'print(mmib.convert(cfg).train_cfg.max_iters)')
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ['6']
+
+
+def test_plans_and_policies_need_numpy_alone():
+    """Each file of mmib/pruning, by what it imports."""
+    folder = osp.dirname(pruning.__file__)
+    imported = set()
+    for name in os.listdir(folder):
+        if name.endswith('.py'):
+            with open(osp.join(folder, name)) as file:
+                tree = ast.parse(file.read())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    imported.update(alias.name for alias in node.names)
+                elif isinstance(node, ast.ImportFrom):
+                    assert node.level <= 1, f'{name} imports from its parent'
+                    imported.update([node.module] if node.level == 0 else [])
+    roots = {module.partition('.')[0] for module in imported}
+    assert roots <= {*sys.stdlib_module_names, 'numpy'}

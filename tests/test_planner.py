@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
+from mmib.accounting import Accounting
 from mmib.planner import Planner
 from mmib.pruning import (AboveMean, Budget, EpsilonGreedy, MeanThreshold,
-                          QuantileTiers, RandomPruning, ScoreTable, Tier,
-                          UpperConfidenceBound)
+                          QuantileTiers, RandomPruning, Tier,
+                          UpperConfidenceBound, as_policy)
+from mmib.scores import ScoreTable
 
 CPU = torch.device('cpu')
 SIZE = 13
@@ -41,10 +43,12 @@ class Training:
         self.max_iters = max_iters
         self.iter = 0
         self.sampler = InfoBatchSampler(range(SIZE), seed=3)
-        self.scores = ScoreTable(SIZE, CPU)
-        self.planner = Planner(policy, self.scores, SIZE, None, batch_size,
-                               max_iters, annealing_iter,
-                               lookahead * batch_size)
+        self.scores = ScoreTable(np.arange(SIZE), CPU)
+        self.accounting = Accounting(SIZE, batch_size, max_iters,
+                                     annealing_iter / max_iters)
+        self.planner = Planner(
+            as_policy(policy), self.scores, self.accounting,
+            lookahead * batch_size)
         self.epochs = []
         self.slots = []
 
@@ -59,10 +63,11 @@ class Training:
                 next(indices)
             slots = self.sampler.take(self.batch_size)
             self.epochs += [
-                epoch for _, epoch in self.planner.enter(self.sampler.position)
+                epoch
+                for _, epoch in self.planner.advance(self.sampler.position)
             ]
             self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
-            if self.iter < self.planner.annealing_iter:
+            if self.iter < self.accounting.annealing_iter:
                 losses = (slots.indices + 1) / (2. + self.iter)
                 self.scores.record(slots.indices,
                                    torch.tensor(losses).float(), self.iter)
@@ -70,8 +75,7 @@ class Training:
 
     @property
     def saved(self):
-        return self.planner.saved_iters(self.planner.epoch,
-                                        self.sampler.position)
+        return self.planner.saved_iters(self.sampler.position)
 
     def resumed(self, other):
         """Load the state into a training that was just set up."""
@@ -141,10 +145,10 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
     slots = part.slots + rest.slots
     # Weights of 1 are those of full passes and of what is above thresholds.
     planner = rest.planner
-    in_annealing = slots[planner.annealing_start:]
+    in_annealing = slots[planner.accounting.annealing_start:]
     assert {weight for _, weight in in_annealing} <= {1}
-    assert planner.annealing_iter >= 51
-    assert planner.annealing_start >= planner._pruned_until
+    assert planner.accounting.annealing_iter >= 51
+    assert planner.accounting.annealing_start >= planner._pruned_until
     for epoch, following in zip(epochs, epochs[1:]):
         plan = slots[epoch.start:following.start]
         assert len({index for index, _ in plan}) == len(plan) <= epoch.size
@@ -152,7 +156,8 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
             assert sum(weight for _, weight in plan) == pytest.approx(SIZE)
         else:
             # Where annealing begins now, or began when the plan was drawn.
-            assert following.start in (51 * before, planner.annealing_start)
+            assert following.start in (51 * before,
+                                       planner.accounting.annealing_start)
 
 
 def test_the_full_equivalent_goes_on_with_another_batch_size():
@@ -177,7 +182,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     part.run(20)
     part.iter += 1
     rest = part.resumed(Training(MeanThreshold(), 2, 1))
-    assert rest.planner.annealing_start == 2 * 50
+    assert rest.accounting.annealing_start == 2 * 50
     rest.run(60)
     assert rest.planner._pruned_until <= 2 * 50
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
@@ -219,7 +224,7 @@ def test_begin_within_a_training(at, resumed):
     indices = [index for index, _ in slots]
     assert indices[:first] == expected[:first]
     assert set(indices[:first]) == set(range(SIZE))
-    assert training.planner.saved_iters(pruned, pruned.start) == (
+    assert training.accounting.saved_iters(pruned, pruned.start) == (
         pytest.approx(5))
 
 

@@ -12,7 +12,8 @@ from mmengine.model import MMDistributedDataParallel
 from mmengine.runner import Runner
 
 from mmib import InfoBatchHook
-from mmib.pruning import MeanThreshold, ScoreTable
+from mmib.pruning import MeanThreshold
+from mmib.scores import ScoreTable
 from tests.test_hook import STOCK, infobatch_hook, train
 from tests.utils import run_ranks, small_runner
 

@@ -8,7 +8,7 @@ import torch
 from mmseg.registry import DATASETS
 from small_training import IndexDataset
 
-from mmib.resume import _PastIsEmpty
+from mmib.compat import _SkipsWithoutLoading
 from tests.test_hook import infobatch_hook, train
 from tests.utils import small_runner
 
@@ -72,7 +72,7 @@ def test_resume_is_exact(tmp_path, loader, loop):
             assert torch.equal(runner.model.state_dict()[name], value)
         for ours, theirs in zip(rest.tables, spy.tables[iteration:]):
             np.testing.assert_array_equal(ours, theirs)
-        assert rest.epochs == spy.epochs[-len(rest.epochs):]
+        assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
         assert runner.message_hub.get_scalar('infobatch/saved_iters').current(
         ) == whole.message_hub.get_scalar('infobatch/saved_iters').current()
     _, _, rest_slots = resume(f'{tmp_path}/resumed', 14 + 21, **changes)
@@ -100,7 +100,7 @@ def test_resume_is_exact_with_other_arguments(tmp_path, hook):
         assert rest_slots == slots[3 * iteration:]
         assert rest.losses == spy.losses[iteration:]
         np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
-        assert rest.epochs == spy.epochs[-len(rest.epochs):]
+        assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
 
 
 @pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
@@ -179,13 +179,14 @@ def test_another_batch_size_and_other_workers(tmp_path, caplog):
         assert start > 0 and rest_slots[:start] == slots[3 *
                                                          iteration:][:start]
         assert len(rest_slots) == 2 * (40 - iteration)
-        planner = infobatch_hook(runner).planner
-        assert planner.annealing_iter == 34
-        assert planner.annealing_start == 3 * iteration + 2 * (34 - iteration)
+        accounting = infobatch_hook(runner).planner.accounting
+        assert accounting.annealing_iter == 34
+        assert accounting.annealing_start == 3 * iteration + 2 * (34 -
+                                                                  iteration)
         assert {w for _, w in rest_slots[2 * (34 - iteration):]} == {1}
 
 
 def test_past_is_empty():
-    batches = _PastIsEmpty(itertools.count(5), 3)
+    batches = _SkipsWithoutLoading(itertools.count(5), 3)
     assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
     assert iter(batches) is batches

@@ -79,11 +79,10 @@ class Spy(Hook):
         indices = [int(image[0, 0, 0]) for image in data_batch['inputs']]
         step = dict(indices=indices, loss=outputs['loss'].item())
         hook = infobatch_hook(runner)
-        if hook is not None and hook.losses[0].weights is not None:
-            step['weights'] = hook.losses[0].weights.tolist()
-            scores = sum(loss.scores for loss in hook.losses)
-            assert scores.dtype == torch.float32
-            step['scores'] = scores.tolist()
+        if hook is not None and hook.batch.weights is not None:
+            step['weights'] = hook.batch.weights.tolist()
+            assert hook.batch.scores.dtype == torch.float32
+            step['scores'] = hook.batch.scores.tolist()
         step['graphs'] = counters['stats']['unique_graphs']
         self.steps.append(step)
 

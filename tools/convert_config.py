@@ -1,23 +1,27 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Convert a config of stock training to InfoBatch, with a shorter schedule.
+"""Convert a config of the baseline to InfoBatch, with a shorter schedule.
 
 It writes a short config that inherits CONFIG, and prints what changes. The
 file trains with MMSegmentation's own tools/train.py, from any folder.
 """
 import argparse
 import os.path as osp
+import re
 import sys
 import tempfile
-from typing import List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 from yapf.yapflib.yapf_api import FormatCode
 
 from mmib import convert
-from mmib.schedule import changes, child, converted_name
-from mmib.zoo import allow_scoped_bases, resolve_config, zoo_name
+from mmib.compat import allow_scoped_bases
+from mmib.tasks.segmentation.zoo import resolve_config, zoo_name
 
+ABSENT = '-'
+"""str: What :func:`changes` says of a field that a config doesn't have."""
+_SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
 # The style of MMEngine's `Config.pretty_text`.
 STYLE = dict(
     based_on_style='pep8',
@@ -100,6 +104,69 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
         file.write(text)
 
 
+def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
+    """List what differs between two configs.
+
+    Args:
+        before (Config): A config.
+        after (Config): Another one.
+
+    Returns:
+        list[tuple[str, Any, Any]]: Dotted name of each field that differs,
+        and its value in both, :data:`ABSENT` where there is none.
+    """
+    old, new = dict(_fields(before.to_dict())), dict(_fields(after.to_dict()))
+    rows = [(name, old.get(name, ABSENT), new.get(name, ABSENT))
+            for name in dict.fromkeys([*old, *new])]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def child(before: Config, after: Config) -> dict:
+    """Reduce a config to what it has to say if it inherits another one.
+
+    Args:
+        before (Config): The base config.
+        after (Config): The config that inherits it. It has all its top-level
+            keys.
+
+    Returns:
+        dict: The smallest nested dict that turns one into the other. Lists
+        are whole, as MMEngine replaces them, and dicts that lose a key have
+        ``_delete_=True``.
+    """
+    return _difference(before.to_dict(), after.to_dict())
+
+
+def converted_name(path: str, before: Config, after: Config) -> str:
+    """Name a converted config in the way of MMSegmentation.
+
+    Args:
+        path (str): Path of the original config.
+        before (Config): The original config.
+        after (Config): The converted config.
+
+    Returns:
+        str: A name without extension, such as
+        ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``. Where the original
+        name has no iterations, they are appended.
+    """
+    name = osp.splitext(osp.basename(path))[0]
+    old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
+
+    def infobatch(iters: int) -> str:
+        return (f'{iters // 1000}k' if iters %
+                1000 == 0 else str(iters)) + '-infobatch'
+
+    # The number in the name is scaled, also where the schedule has another
+    # one (gradient accumulation, or the name of another batch size): so names
+    # that differ stay different.
+    converted, found = _SCHEDULE_IN_NAME.subn(
+        lambda match: infobatch(round(int(match[1]) * 1000 * new / old)),
+        name,
+        count=1)
+    return converted if found else f'{name}-{infobatch(new)}'
+
+
 def table(rows: List[Tuple]) -> str:
     """Lay out rows in columns.
 
@@ -114,6 +181,37 @@ def table(rows: List[Tuple]) -> str:
     return '\n'.join('  '.join(
         cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
                      for row in rows)
+
+
+def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
+    """Dotted names and values of all that isn't a filled dict or list."""
+    if isinstance(node, dict) and node:
+        items = node.items()
+    elif isinstance(node, (list, tuple)) and any(
+            isinstance(item, (dict, list, tuple)) for item in node):
+        items = enumerate(node)
+    else:
+        yield name, node
+        return
+    for key, value in items:
+        yield from _fields(value, f'{name}.{key}' if name else str(key))
+
+
+def _difference(before: dict, after: dict) -> dict:
+    difference = {}
+    for key, value in after.items():
+        if key not in before:
+            difference[key] = value
+        elif before[key] == value and type(before[key]) is type(value):
+            continue
+        elif not isinstance(value, dict):
+            difference[key] = value
+        elif isinstance(before[key],
+                        dict) and before[key].keys() <= value.keys():
+            difference[key] = _difference(before[key], value)
+        else:
+            difference[key] = dict(value, _delete_=True)
+    return difference
 
 
 def parse_args() -> argparse.Namespace:

@@ -1,13 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
-from ..registry import POLICIES
+"""Plans and policies: numpy alone, to be used and tested without a Runner."""
 from .controls import (AboveMean, EpsilonGreedy, RandomPruning,
                        UpperConfidenceBound)
-from .plan import EpochPlan, Progress, Tier, prune
+from .plan import EpochPlan, Tier, prune
 from .policies import Budget, MeanThreshold, QuantileTiers
-from .scores import ScoreTable
+from .policy import FunctionPolicy, Policy, Progress, as_policy
 
 __all__ = [
-    'POLICIES', 'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy',
-    'MeanThreshold', 'Progress', 'QuantileTiers', 'RandomPruning',
-    'ScoreTable', 'Tier', 'UpperConfidenceBound', 'prune'
+    'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
+    'MeanThreshold', 'Policy', 'Progress', 'QuantileTiers', 'RandomPruning',
+    'Tier', 'UpperConfidenceBound', 'as_policy', 'prune'
 ]

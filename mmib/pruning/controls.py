@@ -4,23 +4,20 @@ from dataclasses import replace
 from typing import Any, Dict, Tuple
 
 import numpy as np
-import torch
 
-from ..registry import POLICIES
 from .plan import EpochPlan, Tier, prune
-from .policies import WHERE, check_ratio, is_count
+from .policy import CHANGE_POLICY, Policy, check_ratio, is_count
 
 
-@POLICIES.register_module()
-class RandomPruning:
-    """Leave out a share of all images, whatever their score.
+class RandomPruning(Policy):
+    """Prune a share of all images, whatever their score.
 
     The control of every policy: what it reaches at the same cost, scores
     didn't bring. Those that stay get the weight ``N / kept``, so it is
     unbiased.
 
     Args:
-        ratio (float): Share of the images that is left out, in [0, 1).
+        ratio (float): Share of the images that is pruned, in [0, 1).
             Defaults to 0.475, which keeps as many as ``QuantileTiers``.
 
     Raises:
@@ -33,17 +30,6 @@ class RandomPruning:
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-                Only their number matters.
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order. It has one tier and the
-            threshold 0, as no score decides.
-        """
         size = len(scores)
         kept = size - int(self.ratio * size)
         return EpochPlan(
@@ -51,20 +37,16 @@ class RandomPruning:
             np.full(kept, size / kept, np.float32),
             tiers=(Tier(size, kept), ))
 
-    def __repr__(self) -> str:
-        return f'RandomPruning(ratio={self.ratio})'
 
-
-@POLICIES.register_module()
-class AboveMean:
-    """Leave out a share of the images that score above the mean.
+class AboveMean(Policy):
+    """Prune a share of the images that score above the mean.
 
     ``MeanThreshold`` the other way round (an ablation of Qin et al., ICLR
     2024): the hard images are pruned and scaled up. It is as unbiased. Images
     at the mean are never pruned.
 
     Args:
-        ratio (float): Share of the images above the mean that is left out, in
+        ratio (float): Share of the images above the mean that is pruned, in
             [0, 1). Defaults to 0.5.
 
     Raises:
@@ -77,26 +59,13 @@ class AboveMean:
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order. Its threshold is the mean,
-            up to which every image is kept, and its first tier lies there.
-        """
         mean = scores.mean(dtype=np.float64)
         # What lies above the mean lies below it with the sign reversed.
         plan = prune(-scores, [-mean], [self.ratio], rng)
         return replace(plan, threshold=-plan.threshold, tiers=plan.tiers[::-1])
 
-    def __repr__(self) -> str:
-        return f'AboveMean(ratio={self.ratio})'
 
-
-class _Selection:
+class _Selection(Policy):
     """Keep the same selected images for some plans, then select again.
 
     Args:
@@ -110,12 +79,12 @@ class _Selection:
     def __init__(self, keep: float, period: int) -> None:
         if not 0 < keep <= 1:
             raise ValueError('`keep` is the share of images to keep and must '
-                             f'be in (0, 1], but got {keep}: {WHERE}')
+                             f'be in (0, 1], but got {keep}: {CHANGE_POLICY}')
         if not is_count(period):
             raise ValueError(
                 '`period` is the number of plans from one selection to the '
                 f'next and must be a positive integer, but got {period!r}: '
-                f'{WHERE}')
+                f'{CHANGE_POLICY}')
         self.keep = keep
         self.period = period
         self._num_plans = 0
@@ -124,16 +93,6 @@ class _Selection:
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order. It has one tier and the
-            threshold 0, as the current scores alone don't decide.
-        """
         values = self._values(scores)
         if self._num_plans % self.period == 0:
             self._arrays['selected'] = self._select(
@@ -155,31 +114,13 @@ class _Selection:
         return descending(values, rng)[:count]
 
     def state_dict(self) -> Dict[str, Any]:
-        """Everything that the next plans follow from, besides the scores.
-
-        Returns:
-            dict: Tensors and plain Python values.
-        """
-        tensors = {
-            name: torch.from_numpy(array)
-            for name, array in self._arrays.items()
-        }
-        return dict(num_plans=self._num_plans, arrays=tensors)
+        return dict(num_plans=self._num_plans, arrays=dict(self._arrays))
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called.
-
-        Args:
-            state_dict (dict): What it returned.
-        """
         self._num_plans = state_dict['num_plans']
-        self._arrays = {
-            name: tensor.numpy()
-            for name, tensor in state_dict['arrays'].items()
-        }
+        self._arrays = dict(state_dict['arrays'])
 
 
-@POLICIES.register_module()
 class EpsilonGreedy(_Selection):
     """Keep the images with the highest scores, and some others at random.
 
@@ -209,7 +150,8 @@ class EpsilonGreedy(_Selection):
         if not 0 <= epsilon <= 1:
             raise ValueError(
                 '`epsilon` is the share of the kept images that is drawn at '
-                f'random and must be in [0, 1], but got {epsilon}: {WHERE}')
+                f'random and must be in [0, 1], but got {epsilon}: '
+                f'{CHANGE_POLICY}')
         self.epsilon = epsilon
 
     def _select(self, values: np.ndarray, count: int,
@@ -219,12 +161,7 @@ class EpsilonGreedy(_Selection):
         order[num_highest:] = rng.permutation(order[num_highest:])
         return order[:count]
 
-    def __repr__(self) -> str:
-        return (f'EpsilonGreedy(keep={self.keep}, epsilon={self.epsilon}, '
-                f'period={self.period})')
 
-
-@POLICIES.register_module()
 class UpperConfidenceBound(_Selection):
     """Keep the images whose scores are high on average, or vary.
 
@@ -256,11 +193,11 @@ class UpperConfidenceBound(_Selection):
         super().__init__(keep, period)
         if not 0 <= c < np.inf:
             raise ValueError('`c` is the weight of the variance and must be '
-                             f'at least 0, but got {c}: {WHERE}')
+                             f'at least 0, but got {c}: {CHANGE_POLICY}')
         if not 0 < alpha <= 1:
             raise ValueError(
                 '`alpha` is the share of the new score in the averages and '
-                f'must be in (0, 1], but got {alpha}: {WHERE}')
+                f'must be in (0, 1], but got {alpha}: {CHANGE_POLICY}')
         self.c = c
         self.alpha = alpha
 
@@ -285,10 +222,6 @@ class UpperConfidenceBound(_Selection):
             mean=mean,
             variance=variance)
         return mean + self.c * variance
-
-    def __repr__(self) -> str:
-        return (f'UpperConfidenceBound(keep={self.keep}, c={self.c}, '
-                f'alpha={self.alpha}, period={self.period})')
 
 
 def descending(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:

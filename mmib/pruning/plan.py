@@ -18,26 +18,6 @@ class Tier(NamedTuple):
     kept: int
 
 
-class Progress(NamedTuple):
-    """Where in the training a plan is drawn.
-
-    Args:
-        slots_per_iter (int): Slots of one iteration, of all ranks.
-        max_iters (int): Iterations of the training.
-        slots_left (int): Slots from the start of this plan until annealing
-            begins.
-        annealing_slots (int): Slots after that.
-        full_equivalent (float): Iterations that stock training needs for the
-            virtual epochs before this plan.
-    """
-
-    slots_per_iter: int
-    max_iters: int
-    slots_left: int
-    annealing_slots: int
-    full_equivalent: float
-
-
 @dataclass(frozen=True)
 class EpochPlan:
     """The ordered slots of one virtual epoch.
@@ -47,8 +27,8 @@ class EpochPlan:
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
         threshold (float): Score from which on every image is kept, or up to
-            which, by a policy that leaves out high scores. Defaults to 0,
-            where no score decides.
+            which, by a policy that prunes high scores. Defaults to 0, where
+            no score decides.
         tiers (tuple[Tier]): Tiers in increasing order of score; one of all
             images where no score decides. Defaults to ().
         note (str): What the user should know about this plan. Defaults to
@@ -63,14 +43,14 @@ class EpochPlan:
 
     @classmethod
     def full(cls, indices: np.ndarray) -> 'EpochPlan':
-        """A plan that leaves nothing out: every weight is 1."""
+        """A plan that prunes nothing: every weight is 1."""
         size = len(indices)
         return cls(
             indices, np.ones(size, np.float32), tiers=(Tier(size, size), ))
 
     @property
     def is_full(self) -> bool:
-        """bool: Whether it is known to leave nothing out, with weight 1."""
+        """bool: Whether it is known to prune nothing, with weight 1."""
         return (len(self.tiers) > 0
                 and all(tier.kept == tier.size for tier in self.tiers)
                 and bool((self.weights == 1).all()))
@@ -89,11 +69,11 @@ def prune(scores: np.ndarray,
           ratios: Sequence[float],
           rng: np.random.Generator,
           rescale: bool = True) -> EpochPlan:
-    """Draw a plan that leaves out images with a low score.
+    """Draw a plan that prunes images with a low score.
 
     Tier ``i`` holds the images with ``thresholds[i - 1] <= score <
-    thresholds[i]``. Of its ``n`` images ``floor(ratios[i] * n)`` are left out
-    at random. Those that stay get the weight ``n / kept``: with it
+    thresholds[i]``. Of its ``n`` images ``floor(ratios[i] * n)`` are pruned at
+    random. Those that stay get the weight ``n / kept``: with it
     :math:`E[weight \\cdot kept] = 1` for each image, also where the count
     rounds, and no weight exceeds :math:`1 / (1 - r)` of InfoBatch's Eq. 5
     (Qin et al., ICLR 2024). Images at or above the last threshold all stay,
@@ -102,7 +82,7 @@ def prune(scores: np.ndarray,
     Args:
         scores (np.ndarray): Score of each image, float32 of shape (N,).
         thresholds (Sequence[float]): Upper ends of the tiers, increasing.
-        ratios (Sequence[float]): Share to leave out of each tier, in [0, 1).
+        ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
         rng (np.random.Generator): Source of every random choice.
         rescale (bool): Whether those that stay get this weight, or 1, which
             is biased. Defaults to True.
@@ -127,10 +107,10 @@ def prune(scores: np.ndarray,
     for number, ratio in enumerate((*ratios, 0.)):
         members = np.flatnonzero(tier_of_image == number)
         size = len(members)
-        left_out = int(ratio * size)
-        if left_out:
+        num_pruned = int(ratio * size)
+        if num_pruned:
             members = rng.choice(
-                members, size - left_out, replace=False, shuffle=False)
+                members, size - num_pruned, replace=False, shuffle=False)
         kept.append(members)
         tiers.append(Tier(size, len(members)))
 

@@ -1,28 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Policies: which images a virtual epoch leaves out, by their scores."""
+"""The policies to train with."""
 import math
 from dataclasses import replace
-from typing import Any, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..registry import POLICIES
-from .plan import EpochPlan, Progress, prune
-
-WHERE = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
-
-
-def check_ratio(ratio: float, name: str) -> None:
-    """Raise a ValueError unless a share to leave out is in [0, 1)."""
-    if not 0 <= ratio < 1:
-        raise ValueError(
-            f'`{name}` is the share of images to leave out and must be in '
-            f'[0, 1), but got {ratio}: {WHERE}')
-
-
-def is_count(number: Any) -> bool:
-    """Whether something is a positive integer."""
-    return type(number) is int and number > 0
+from .plan import EpochPlan, prune
+from .policy import CHANGE_POLICY, Policy, Progress, check_ratio, is_count
 
 
 def _check_quantiles(quantiles: Sequence[float]) -> None:
@@ -31,25 +16,19 @@ def _check_quantiles(quantiles: Sequence[float]) -> None:
             or quantiles[-1] > 1):
         raise ValueError(
             '`quantiles` must increase and lie in (0, 1], but got '
-            f'{tuple(quantiles)}: {WHERE}')
+            f'{tuple(quantiles)}: {CHANGE_POLICY}')
 
 
-def _biased(rescale: bool) -> str:
-    """What a policy's name has besides if it doesn't rescale."""
-    return '' if rescale else ', rescale=False'
-
-
-@POLICIES.register_module()
-class MeanThreshold:
-    """Leave out a share of the images that score below the mean.
+class MeanThreshold(Policy):
+    """Prune a share of the images that score below the mean.
 
     The policy of InfoBatch (Qin et al., ICLR 2024, Eq. 3).
 
     Args:
-        ratio (float): Share of the images below the mean that is left out, in
+        ratio (float): Share of the images below the mean that is pruned, in
             [0, 1). The paper keeps the accuracy up to 0.5. Defaults to 0.5.
-        rescale (bool): Whether the images that stay stand for those left out
-            by their weight. If not, every weight is 1, which is biased: the
+        rescale (bool): Whether the weights of the kept images make up for
+            the pruned ones. If not, every weight is 1, which is biased: the
             paper's ablation. Defaults to True.
 
     Raises:
@@ -63,27 +42,14 @@ class MeanThreshold:
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order.
-        """
         # The mean of equal scores must be that score, or ties were pruned:
         # sums of float32 are exact in float64 up to 2^29 images.
         mean = scores.mean(dtype=np.float64)
         return prune(scores, [mean], [self.ratio], rng, self.rescale)
 
-    def __repr__(self) -> str:
-        return f'MeanThreshold(ratio={self.ratio}{_biased(self.rescale)})'
 
-
-@POLICIES.register_module()
-class QuantileTiers:
-    """Leave out more of the lowest scores than of those above them.
+class QuantileTiers(Policy):
+    """Prune more of the lowest scores than of those above them.
 
     The policy of InfoBatch's semantic segmentation (Qin et al., ICLR 2024,
     Sec. 4.4): the lowest 20 % are pruned harder than the rest below the
@@ -92,10 +58,10 @@ class QuantileTiers:
     Args:
         quantiles (Sequence[float]): Upper end of each tier as a quantile of
             all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
-        ratios (Sequence[float]): Share that is left out of each tier, in
+        ratios (Sequence[float]): Share that is pruned of each tier, in
             [0, 1). Defaults to (0.75, 0.5).
-        rescale (bool): Whether the images that stay stand for those left out
-            by their weight. If not, every weight is 1, which is biased: the
+        rescale (bool): Whether the weights of the kept images make up for
+            the pruned ones. If not, every weight is 1, which is biased: the
             paper's ablation. Defaults to True.
 
     Raises:
@@ -110,7 +76,7 @@ class QuantileTiers:
         if len(quantiles) == 0 or len(quantiles) != len(ratios):
             raise ValueError(
                 '`quantiles` and `ratios` need one entry for each tier, but '
-                f'got {len(quantiles)} and {len(ratios)}: {WHERE}')
+                f'got {len(quantiles)} and {len(ratios)}: {CHANGE_POLICY}')
         _check_quantiles(quantiles)
         for ratio in ratios:
             check_ratio(ratio, 'ratios')
@@ -120,29 +86,15 @@ class QuantileTiers:
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order.
-        """
         thresholds = np.quantile(scores, self.quantiles)
         return prune(scores, thresholds, self.ratios, rng, self.rescale)
 
-    def __repr__(self) -> str:
-        return (f'QuantileTiers(quantiles={self.quantiles}, '
-                f'ratios={self.ratios}{_biased(self.rescale)})')
 
+class Budget(Policy):
+    """Prune as much as the schedule needs.
 
-@POLICIES.register_module()
-class Budget:
-    """Leave out as much as the schedule needs.
-
-    The training covers the virtual epochs of ``full_iters`` iterations of
-    stock training, whatever the losses look like. Each plan is drawn for what
+    The training covers the passes of ``full_iters`` iterations of the
+    baseline, whatever the losses look like. Each plan is drawn for what
     is still to cover until annealing, so that it corrects those before it.
 
     The tiers are those of :class:`QuantileTiers`, and so is the shape of the
@@ -152,12 +104,12 @@ class Budget:
     extended.
 
     Args:
-        full_iters (int): Iterations of stock training whose virtual epochs
-            are to be covered, so more than ``max_iters``.
+        full_iters (int): Iterations of the baseline whose passes are to be
+            covered, so more than ``max_iters``.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
-        max_ratio (float): Largest share that is left out of a tier, in
-            (0, 1). No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
+        max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
+            No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
             0.75.
 
     Raises:
@@ -172,84 +124,72 @@ class Budget:
                  max_ratio: float = 0.75) -> None:
         if not is_count(full_iters):
             raise ValueError(
-                '`full_iters` is the number of iterations of stock training '
-                'whose virtual epochs are to be covered and must be a '
-                f'positive integer, but got {full_iters!r}: {WHERE}')
+                '`full_iters` is the number of iterations of the baseline '
+                'whose passes are to be covered and must be a '
+                f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
         if len(quantiles) != 2:
             raise ValueError(
                 '`quantiles` needs one entry for each of two tiers, but got '
-                f'{len(quantiles)}: {WHERE}')
+                f'{len(quantiles)}: {CHANGE_POLICY}')
         _check_quantiles(quantiles)
         if not 0 < max_ratio < 1:
             raise ValueError(
-                '`max_ratio` is the largest share of images to leave out of '
-                f'a tier and must be in (0, 1), but got {max_ratio}: {WHERE}')
+                '`max_ratio` is the largest share of images to prune of '
+                f'a tier and must be in (0, 1), but got {max_ratio}: '
+                f'{CHANGE_POLICY}')
         self.full_iters = full_iters
         self.quantiles = tuple(quantiles)
         self.max_ratio = max_ratio
-        self.progress: Optional[Progress] = None
-        """Progress, optional: Where the next plan begins."""
+        self._progress: Optional[Progress] = None
+
+    def begin_plan(self, progress: Progress) -> None:
+        self._progress = progress
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
-
-        Args:
-            scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan: The plan, in random order. Its ``note`` is set if the
-            budget can't be met with these scores, where it leaves out as much
-            as ``max_ratio`` allows, or if the training is longer than it.
-
-        Raises:
-            RuntimeError: If ``progress`` wasn't set.
-        """
         share = self._kept_share()
         # Never more than the share is kept, or later plans had to prune harder
         # than this one. The share of a whole number may be a little less.
-        num_left_out = len(scores) - math.floor(share * len(scores) + 1e-6)
+        num_pruned = len(scores) - math.floor(share * len(scores) + 1e-6)
         thresholds = np.quantile(scores, self.quantiles)
         sizes = self._sizes(scores, thresholds)
-        if sum(map(self._most, sizes)) < num_left_out:
-            thresholds[1] = self._raise_threshold(scores, sizes[0],
-                                                  num_left_out)
+        if sum(map(self._most, sizes)) < num_pruned:
+            thresholds[1] = self._raise_threshold(scores, sizes[0], num_pruned)
             sizes = self._sizes(scores, thresholds)
-        counts = self._counts(sizes, num_left_out)
+        counts = self._counts(sizes, num_pruned)
         # Half an image more: `prune` rounds down, also the rounding of this.
         ratios = [(n + 0.5) / max(size, 1) for n, size in zip(counts, sizes)]
         plan = prune(scores, thresholds, ratios, rng)
-        if sum(counts) < num_left_out:
+        if sum(counts) < num_pruned:
             plan = replace(
                 plan,
                 note=f'the budget needs a kept share of {share:.3f}, but at '
                 f'most {100 * self.max_ratio:g} % of the images below the '
-                'highest score can be left out: kept share '
+                'highest score can be pruned: kept share '
                 f'{len(plan) / len(scores):.3f}. Run more iterations or '
                 'lower `full_iters` in the `policy` of InfoBatchHook in '
                 '`custom_hooks`.')
-        elif self.progress.max_iters > self.full_iters:
+        elif self._progress.max_iters > self.full_iters:
             plan = replace(
                 plan,
                 note=f'`full_iters = {self.full_iters}` is less than the '
-                f'{self.progress.max_iters} iterations of the training, so '
-                'nothing is left out: raise it in the `policy` of '
+                f'{self._progress.max_iters} iterations of the training, so '
+                'nothing is pruned: raise it in the `policy` of '
                 'InfoBatchHook in `custom_hooks`, or lower '
                 '`train_cfg.max_iters`.')
         return plan
 
     def _kept_share(self) -> float:
         """The share that covers the rest of the budget until annealing, in
-        as many slots as if nothing were left out."""
-        if self.progress is None:
+        as many slots as if nothing were pruned."""
+        if self._progress is None:
             raise RuntimeError(
-                'Budget must know how far the training is: set its '
-                '`progress` before each plan, as InfoBatchHook does.')
-        to_cover = ((self.full_iters - self.progress.full_equivalent) *
-                    self.progress.slots_per_iter -
-                    self.progress.annealing_slots)
-        slots_left = self.progress.slots_left
+                'Budget must know how far the training is: call its '
+                '`begin_plan` before each plan, as InfoBatchHook does.')
+        to_cover = ((self.full_iters - self._progress.full_equivalent) *
+                    self._progress.slots_per_iter -
+                    self._progress.annealing_slots)
+        slots_left = self._progress.slots_left
         # This is right for the last plan too, of which annealing leaves a
         # part only: it is as large as if the rest of it still came.
         return 1. if to_cover <= slots_left else slots_left / to_cover
@@ -262,32 +202,32 @@ class Budget:
         return below[0], below[1] - below[0]
 
     def _most(self, size: int) -> int:
-        """The most images that can be left out of a tier."""
+        """The most images that can be pruned of a tier."""
         return int(self.max_ratio * size)
 
     def _counts(self, sizes: Tuple[int, int],
-                num_left_out: int) -> Tuple[int, int]:
-        """How many images to leave out of each tier.
+                num_pruned: int) -> Tuple[int, int]:
+        """How many images to prune of each tier.
 
         With the ratio ``t`` of the upper tier, ``low * min(max_ratio, 1.5 *
-        t) + high * t`` images are left out. This is solved for ``t``, first
+        t) + high * t`` images are pruned. This is solved for ``t``, first
         as if the lower tier weren't at its maximum.
         """
         low, high = sizes
-        num_low = round(1.5 * low * num_left_out / max(1.5 * low + high, 1))
+        num_low = round(1.5 * low * num_pruned / max(1.5 * low + high, 1))
         # The upper tier takes what the lower one can't, and then the other
         # way round.
         num_low = min(num_low, self._most(low))
-        num_high = min(num_left_out - num_low, self._most(high))
-        return min(num_left_out - num_high, self._most(low)), num_high
+        num_high = min(num_pruned - num_low, self._most(high))
+        return min(num_pruned - num_high, self._most(low)), num_high
 
     def _raise_threshold(self, scores: np.ndarray, low: int,
-                         num_left_out: int) -> float:
+                         num_pruned: int) -> float:
         """The lowest upper threshold from which on the budget is met.
 
         At most the highest score: images that share it all stay.
         """
-        rest = num_left_out - self._most(low)
+        rest = num_pruned - self._most(low)
         high = math.ceil(rest / self.max_ratio)
         high += self._most(high) < rest  # By the rounding of the division.
         # All images up to this rank must lie below the threshold.
@@ -295,7 +235,3 @@ class Budget:
         score = np.partition(scores, rank)[rank]
         above = scores[scores > score]
         return float(above.min() if len(above) else score)
-
-    def __repr__(self) -> str:
-        return (f'Budget(full_iters={self.full_iters}, '
-                f'quantiles={self.quantiles}, max_ratio={self.max_ratio})')

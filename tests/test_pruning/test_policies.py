@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import (POLICIES, AboveMean, Budget, EpochPlan,
-                          MeanThreshold, Progress, QuantileTiers,
-                          RandomPruning, Tier)
-from mmib.registry import build_policy
+from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold,
+                          Progress, QuantileTiers, RandomPruning, Tier)
+from mmib.registry import POLICIES, build_policy
 
 finite = st.floats(0, 1e6, width=32)
 scores_of_any_size = st_numpy.arrays(
@@ -40,12 +39,13 @@ tied_scores = st.one_of(
 def budget(kept_share, **kwargs):
     """A policy that needs this kept share, for any number of images."""
     policy = Budget(10_000, **kwargs)
-    policy.progress = Progress(
-        slots_per_iter=100,
-        max_iters=1_000 + 9_000 * kept_share,
-        slots_left=kept_share * 900_000,
-        annealing_slots=100_000,
-        full_equivalent=0)
+    policy.begin_plan(
+        Progress(
+            slots_per_iter=100,
+            max_iters=1_000 + 9_000 * kept_share,
+            slots_left=kept_share * 900_000,
+            annealing_slots=100_000,
+            full_equivalent=0))
     return policy
 
 
@@ -338,7 +338,7 @@ def test_budget_does_not_stop_at_ties():
 def test_budget_where_counts_round():
     scores = np.arange(20, dtype=np.float32)
     policy = budget(0.55, quantiles=(0.5, 0.57), max_ratio=0.99)
-    # The one image of the upper tier can't be left out: the lower one must.
+    # The one image of the upper tier can't be pruned: the lower one must.
     plan = policy(scores, np.random.default_rng(0))
     assert plan.tiers == ((10, 1), (1, 1), (9, 9)) and not plan.note
     # 0.58 * 50 is a little less than 29: one more image must lie below.
@@ -354,7 +354,7 @@ def test_budget_that_cannot_be_met():
     assert len(plan) == 625 and plan.weights.max() == 4
     assert plan.note == (
         'the budget needs a kept share of 0.410, but at most 75 % of the '
-        'images below the highest score can be left out: kept share 0.625. '
+        'images below the highest score can be pruned: kept share 0.625. '
         'Run more iterations or lower `full_iters` in the `policy` of '
         'InfoBatchHook in `custom_hooks`.')
     plan = budget(0.41)(np.ones(1000, np.float32), np.random.default_rng(0))
@@ -378,7 +378,7 @@ def test_budget_that_cannot_be_met():
     ])
 def test_budget_counts_what_was_covered(slots_left, covered, kept):
     policy = Budget(100)
-    policy.progress = Progress(9, 90, slots_left, 100, covered * 100 / 9)
+    policy.begin_plan(Progress(9, 90, slots_left, 100, covered * 100 / 9))
     scores = np.random.default_rng(0).random(100).astype(np.float32)
     plan = policy(scores, np.random.default_rng(0))
     assert len(plan) == kept and not plan.note
@@ -387,7 +387,7 @@ def test_budget_counts_what_was_covered(slots_left, covered, kept):
 
 def test_budget_of_a_training_that_is_longer():
     policy = Budget(100)
-    policy.progress = Progress(9, 101, 809, 0, 100 / 9)
+    policy.begin_plan(Progress(9, 101, 809, 0, 100 / 9))
     plan = policy(np.arange(100, dtype=np.float32), np.random.default_rng(0))
     assert plan.is_full and plan.note.startswith(
         '`full_iters = 100` is less than the 101 iterations of the training')
@@ -395,8 +395,7 @@ def test_budget_of_a_training_that_is_longer():
 
 def test_budget_without_progress():
     policy = Budget(80_000)
-    assert policy.progress is None
-    with pytest.raises(RuntimeError, match='set its `progress`'):
+    with pytest.raises(RuntimeError, match='call its `begin_plan`'):
         policy(np.arange(8, dtype=np.float32), np.random.default_rng(0))
 
 

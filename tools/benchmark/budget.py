@@ -146,13 +146,13 @@ def simulate(policy: Callable,
         position += len(issued)
         if plan_end >= annealing_start:
             break
-        if isinstance(policy, Budget):
-            policy.progress = Progress(
+        policy.begin_plan(
+            Progress(
                 slots_per_iter=slots_per_iter,
                 max_iters=max_iters,
                 slots_left=annealing_start - position,
                 annealing_slots=end - annealing_start,
-                full_equivalent=covered * num_images / slots_per_iter)
+                full_equivalent=covered * num_images / slots_per_iter))
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images

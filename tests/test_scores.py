@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.pruning import ScoreTable
+from mmib.scores import ScoreTable
 from tests.utils import run_ranks
 
 CPU = torch.device('cpu')
@@ -20,7 +20,7 @@ def record(table, indices, scores, iteration):
 
 
 def test_scores_start_at_1_and_are_those_of_the_last_visit():
-    table = ScoreTable(5, CPU)
+    table = ScoreTable(np.arange(5), CPU)
     assert table.empty
     assert table.numpy().tolist() == [1] * 5
     record(table, [3, 0], [0.5, 2.], 0)
@@ -31,20 +31,20 @@ def test_scores_start_at_1_and_are_those_of_the_last_visit():
 
 
 def test_what_was_read_stays():
-    table = ScoreTable(2, CPU)
+    table = ScoreTable(np.arange(2), CPU)
     before = table.numpy()
     record(table, [0, 1], [2., 3.], 0)
     assert before.tolist() == [1, 1]
 
 
 def test_an_image_twice_in_a_batch_keeps_its_last_score():
-    table = ScoreTable(3, CPU)
+    table = ScoreTable(np.arange(3), CPU)
     record(table, [1, 2, 1, 0], [5., 6., 7., 8.], 0)
     assert table.numpy().tolist() == [8, 7, 6]
 
 
 def test_non_finite_losses_are_counted_and_never_scored():
-    table = ScoreTable(3, CPU)
+    table = ScoreTable(np.arange(3), CPU)
     record(table, [0, 1, 2], [2., float('nan'), 3.], 0)
     record(table, [0, 1, 2], [float('inf'), 4., -float('inf')], 1)
     assert table.numpy().tolist() == [2, 4, 3]
@@ -63,7 +63,7 @@ def saved_and_loaded(table):
     buffer = io.BytesIO()
     torch.save(table.state_dict(), buffer)
     buffer.seek(0)
-    loaded = ScoreTable(len(table), CPU, table.ema)
+    loaded = ScoreTable(np.arange(table.num_images), CPU, table.ema)
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
 
@@ -73,7 +73,7 @@ def saved_and_loaded(table):
     st.integers(0, 6))
 def test_scores_are_moving_averages(visits, ema, loaded_at):
     """The first visit sets the loss; also across a checkpoint."""
-    table = ScoreTable(2, CPU, ema)
+    table = ScoreTable(np.arange(2), CPU, ema)
     expected = visits[0]
     for step, loss in enumerate(visits):
         if step == loaded_at:
@@ -86,7 +86,7 @@ def test_scores_are_moving_averages(visits, ema, loaded_at):
 
 def test_a_first_visit_whose_loss_is_1():
     """What was visited isn't read from the scores."""
-    table = ScoreTable(2, CPU, 0.5)
+    table = ScoreTable(np.arange(2), CPU, 0.5)
     record(table, [0], [1.], 0)
     table = saved_and_loaded(table)
     record(table, [0, 1], [2., 2.], 1)
@@ -94,7 +94,7 @@ def test_a_first_visit_whose_loss_is_1():
 
 
 def test_non_finite_losses_are_no_visits_of_an_average():
-    table = ScoreTable(1, CPU, 0.5)
+    table = ScoreTable(np.arange(1), CPU, 0.5)
     for step, (loss, score) in enumerate([(float('nan'), 1), (4., 4),
                                           (float('inf'), 4), (2., 3)]):
         record(table, [0], [loss], step)
@@ -102,7 +102,7 @@ def test_non_finite_losses_are_no_visits_of_an_average():
 
 
 def test_an_image_twice_in_a_batch_is_one_visit_of_an_average():
-    table = ScoreTable(2, CPU, 0.5)
+    table = ScoreTable(np.arange(2), CPU, 0.5)
     record(table, [0, 1, 0], [4., 1., 8.], 0)
     assert table.numpy().tolist() == [8, 1]
     record(table, [0, 0], [0., 4.], 1)
@@ -111,7 +111,7 @@ def test_an_image_twice_in_a_batch_is_one_visit_of_an_average():
 
 @pytest.mark.parametrize('ema', [0., 0.5])
 def test_what_is_loaded_is_earlier_than_any_visit(ema):
-    table = ScoreTable(2, CPU, ema)
+    table = ScoreTable(np.arange(2), CPU, ema)
     record(table, [0], [4.], 50)
     table = saved_and_loaded(table)
     assert not table.empty
@@ -124,11 +124,11 @@ def memory(table):
 
 
 def test_memory_of_an_image():
-    assert memory(ScoreTable(10_000, CPU)) <= 8 * 10_000 + 64
+    assert memory(ScoreTable(np.arange(10_000), CPU)) <= 8 * 10_000 + 64
 
 
 def merge_on_ranks(rank, results):
-    table = ScoreTable(6, CPU)
+    table = ScoreTable(np.arange(6), CPU)
     # Image 1 is visited by both ranks: rank 0 later, with a smaller score.
     # Image 2 as well, but the later visit has no finite score.
     if rank == 0:
@@ -143,13 +143,13 @@ def merge_on_ranks(rank, results):
     record(table, [4 + rank], [float(rank)], 8)
     table.merge()
     results[rank] += (table.numpy().tolist(), table.num_non_finite())
-    table = ScoreTable(10_000, CPU)
+    table = ScoreTable(np.arange(10_000), CPU)
     table.merge()
     results[rank] += (memory(table), )
 
 
 def merge_averages(rank, results):
-    table = ScoreTable(4, CPU, 0.5)
+    table = ScoreTable(np.arange(4), CPU, 0.5)
     # Each rank has visited one image, and both image 2.
     record(table, [rank, 2], [4., 6. + 2 * rank], rank)
     table.merge()
@@ -175,18 +175,20 @@ def test_merge_makes_the_tables_of_all_ranks_equal():
 
 
 def test_states_of_another_ema_and_without_one():
-    table = ScoreTable(3, torch.device('cpu'), ema=0.5)
+    table = ScoreTable(np.arange(3), torch.device('cpu'), ema=0.5)
     table.record(np.array([1]), torch.tensor([3.]), iteration=0)
     state = table.state_dict()
     assert ScoreTable(
-        3, torch.device('cpu'), ema=0.5).load_state_dict(state) == []
-    assert ScoreTable(3, torch.device('cpu')).load_state_dict(state) == [
-        '`ema` is 0.0 instead '
-        'of 0.5'
-    ]
+        np.arange(3), torch.device('cpu'),
+        ema=0.5).load_state_dict(state) == []
+    assert ScoreTable(np.arange(3),
+                      torch.device('cpu')).load_state_dict(state) == [
+                          '`ema` is 0.0 instead '
+                          'of 0.5'
+                      ]
     # As states were before.
     del state['ema'], state['visited']
-    old = ScoreTable(3, torch.device('cpu'), ema=0.5)
+    old = ScoreTable(np.arange(3), torch.device('cpu'), ema=0.5)
     assert old.load_state_dict(state) == ['`ema` is 0.5 instead of 0.0']
     old.record(np.array([0, 1]), torch.tensor([5., 5.]), iteration=1)
     assert old.numpy().tolist() == [5, 4, 1]

@@ -21,12 +21,16 @@ class ScoreTable:
     """Score of each image: its raw loss at its last visit, or a moving
     average over its visits, and 1 before the first one.
 
+    An image that a data set repeats has several indices and one score. Who
+    uses the table knows indices only.
+
     Every rank records what it trains on; :meth:`merge` makes the tables of
     all ranks equal. The table takes 8 bytes an image. Only :meth:`merge`,
     :meth:`numpy` and :meth:`num_non_finite` wait for the device.
 
     Args:
-        num_samples (int): Images in the data set.
+        images (np.ndarray): Number of the image of each index of the data
+            set, from 0, int64 of shape (pass_length,).
         device (torch.device): Device of the training.
         ema (float): Share of the old score in the new one, in [0, 1). The
             first visit of an image sets its loss. Where two ranks visit an
@@ -35,16 +39,19 @@ class ScoreTable:
     """
 
     def __init__(self,
-                 num_samples: int,
+                 images: np.ndarray,
                  device: torch.device,
                  ema: float = 0.) -> None:
+        num_images = int(images.max()) + 1
+        # Most data sets repeat nothing.
+        self._images = None if num_images == len(images) else images
         self.ema = ema
-        self._scores = torch.ones(num_samples, device=device)
+        self._scores = torch.ones(num_images, device=device)
         # Iteration of the last visit, counted from 1, and 0 before the first
         # one: when two ranks visited an image since the last merge, the later
         # visit is the score.
         self._visits = torch.zeros(
-            num_samples, dtype=torch.int32, device=device)
+            num_images, dtype=torch.int32, device=device)
         self.empty = True
         """bool: Whether nothing was recorded yet."""
         self._non_finite = torch.zeros(
@@ -52,7 +59,9 @@ class ScoreTable:
         # Equal on all ranks, as each of them records every batch.
         self._merged = True
 
-    def __len__(self) -> int:
+    @property
+    def num_images(self) -> int:
+        """int: Images in the data set, each counted once."""
         return len(self._scores)
 
     def record(self, indices: np.ndarray, scores: Tensor,
@@ -67,17 +76,18 @@ class ScoreTable:
         """
         finite = torch.isfinite(scores)
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
-        if len(set(indices.tolist())) < len(indices):
+        images = indices if self._images is None else self._images[indices]
+        if len(set(images.tolist())) < len(images):
             # The batch crosses the edge of a virtual epoch and holds an image
             # twice: its last slot counts. (Writing both is not deterministic
             # on a GPU.)
-            _, first_of_reversed = np.unique(indices[::-1], return_index=True)
-            last = len(indices) - 1 - first_of_reversed
-            indices = indices[last]
+            _, first_of_reversed = np.unique(images[::-1], return_index=True)
+            last = len(images) - 1 - first_of_reversed
+            images = images[last]
             where = to_device(last, scores.device)
             scores, finite = scores[where], finite[where]
         self.empty = self._merged = False
-        where = to_device(indices, self._scores.device)
+        where = to_device(images, self._scores.device)
         old = self._scores[where]
         if self.ema:
             smoothed = self.ema * old + (1 - self.ema) * scores
@@ -86,38 +96,41 @@ class ScoreTable:
         self._visits[where] = torch.where(finite, iteration + 1,
                                           self._visits[where])
 
-    def merge(self, number: int = 0) -> bool:
+    def merge(self, checksum: int = 0) -> bool:
         """Make the tables of all ranks equal, in one collective. It takes
         none if nothing was recorded since the last one.
 
         Args:
-            number (int): What should be the same on all ranks besides, less
-                than 2^63. Defaults to 0.
+            checksum (int): A number that should be the same on all ranks,
+                less than 2^63. Defaults to 0.
 
         Returns:
-            bool: Whether it is, as far as was asked.
+            bool: Whether it is. True if there was no collective.
         """
         if get_dist_info()[1] == 1 or self._merged:
             return True
         # The later visit wins, so the visit is the high half of a number of
         # which the maximum is taken, and the bits of its score the low half.
         bits = self._scores.view(torch.int32).long() & 0xffffffff
-        numbers = self._non_finite.new_tensor([number, -number])
+        # Its largest and its smallest value, which must be the same.
+        checksums = self._non_finite.new_tensor([checksum, -checksum])
         latest = torch.cat([(self._visits.long() << 32) | bits,
-                            self._non_finite, numbers])
+                            self._non_finite, checksums])
         all_reduce(latest, op='max')
-        latest, counts, numbers = latest.split(
+        latest, counts, checksums = latest.split(
             [len(bits), len(self._non_finite), 2])
         # A view would keep all of `latest` alive.
         self._non_finite = counts.clone()
         self._scores = latest.int().view(torch.float32)
         self._visits = (latest >> 32).int()
         self._merged = True
-        return bool(numbers.sum() == 0)
+        return bool(checksums.sum() == 0)
 
     def numpy(self) -> np.ndarray:
-        """A copy of the scores on the host, float32 of shape (N,)."""
-        return self._scores.to('cpu', copy=True).numpy()
+        """A copy of the scores on the host, one for each index of the data
+        set, float32 of shape (pass_length,)."""
+        scores = self._scores.to('cpu', copy=True).numpy()
+        return scores if self._images is None else scores[self._images]
 
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last

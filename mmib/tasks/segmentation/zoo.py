@@ -3,15 +3,12 @@
 import difflib
 import glob
 import os.path as osp
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import List, Optional
 
 import mmseg
-from mmengine.config.utils import MODULE2PACKAGE
 
 CONFIGS = osp.join(mmseg.__path__[0], '.mim', 'configs')
 _SCOPE = 'mmseg::'
-_ONEDL = 'onedl-mmsegmentation'
 
 
 def zoo_names() -> List[str]:
@@ -76,16 +73,3 @@ def resolve_config(path: str) -> str:
     hint = ''.join(f'\n  {_SCOPE}{match}' for match in close)
     raise FileNotFoundError(f'MMSegmentation has no config `{path}`' + (
         f'. Close matches:{hint}' if close else f': see {CONFIGS}'))
-
-
-def allow_scoped_bases() -> None:
-    """Let configs inherit by ``_base_ = 'mmseg::...'`` on OneDL's stack too.
-
-    Call it before the config is read: ``custom_imports`` are too late.
-    Nothing changes where the distribution has its original name.
-    """
-    try:
-        distribution(_ONEDL)
-    except PackageNotFoundError:
-        return
-    MODULE2PACKAGE['mmseg'] = _ONEDL

@@ -7,7 +7,8 @@ from mmseg.models import losses as mmseg_losses
 from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchLoss
-from mmib.losses import register_form
+from mmib.losses import check_loss, register_unreduced
+from mmib.tasks import segmentation  # noqa: F401
 
 B, C, H, W = 3, 5, 6, 7
 IGNORE = 255
@@ -150,7 +151,7 @@ def test_weighted_loss_equals_the_one_by_hand(kwargs, num_classes, ignored):
     logits, label = make_batch(ignored, num_classes)
     weights = torch.tensor([1., 3., 0.5])
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.weights = weights
+    loss.batch.weights = weights
     value, grad = run(loss, logits, label)
 
     by_hand = sigmoid_by_hand if 'use_sigmoid' in kwargs else softmax_by_hand
@@ -159,11 +160,11 @@ def test_weighted_loss_equals_the_one_by_hand(kwargs, num_classes, ignored):
     expected.backward()
     torch.testing.assert_close(value, expected.detach().float())
     torch.testing.assert_close(grad, logits.grad)
-    torch.testing.assert_close(loss.scores, raw.float())
-    assert loss.scores.dtype == torch.float32
-    assert not loss.scores.requires_grad
+    torch.testing.assert_close(loss.batch.scores, raw.float())
+    assert loss.batch.scores.dtype == torch.float32
+    assert not loss.batch.scores.requires_grad
     if ignored == 'an image':
-        assert loss.scores[2] == 0
+        assert loss.batch.scores[2] == 0
 
 
 @pytest.mark.parametrize('weights', [torch.ones(B), None], ids=['1', 'off'])
@@ -173,7 +174,7 @@ def test_without_weights_it_is_the_stock_loss(kwargs, ignored, weights):
     logits, label = make_batch(ignored)
     stock = make_stock(**kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.weights = weights
+    loss.batch.weights = weights
     for got, expected in zip(
             run(loss, logits, label), run(stock, logits, label)):
         torch.testing.assert_close(got, expected)
@@ -187,7 +188,7 @@ def test_weights_equal_pixel_weights_of_stock(kwargs):
     weights = torch.tensor([4., 1., 2.])
     stock = make_stock(**kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.weights = weights
+    loss.batch.weights = weights
     expected = run(stock, logits, label, weight=weights[:, None, None])
     torch.testing.assert_close(run(loss, logits, label), expected)
 
@@ -196,8 +197,9 @@ def test_class_weights_equal_stock_where_it_works():
     logits, label = make_batch('none')
     stock = CrossEntropyLoss(class_weight=CLASS_WEIGHT)
     loss = InfoBatchLoss(stock)
-    loss.weights = torch.tensor([4., 1., 2.])
-    expected = run(stock, logits, label, weight=loss.weights[:, None, None])
+    loss.batch.weights = torch.tensor([4., 1., 2.])
+    expected = run(
+        stock, logits, label, weight=loss.batch.weights[:, None, None])
     torch.testing.assert_close(run(loss, logits, label), expected)
 
 
@@ -213,7 +215,7 @@ def test_amp(kwargs):
         low = conv(logits)
         assert low.dtype == torch.bfloat16
         for value_of in (torch.ones(B), weights):
-            loss.weights = value_of
+            loss.batch.weights = value_of
             got, grad = run(loss, low.detach(), label)
             expected, _ = run(
                 stock,
@@ -238,10 +240,13 @@ def test_pixel_weights_count_in_score_and_loss():
     pixels = (torch.arange(B * H * W).reshape(B, H, W) % 3 == 0).float()
     stock = CrossEntropyLoss()
     loss = InfoBatchLoss(stock)
-    loss.weights = torch.tensor([1., 3., 0.5])
+    loss.batch.weights = torch.tensor([1., 3., 0.5])
     got = run(loss, logits, label, weight=pixels)
     expected = run(
-        stock, logits, label, weight=pixels * loss.weights[:, None, None])
+        stock,
+        logits,
+        label,
+        weight=pixels * loss.batch.weights[:, None, None])
     torch.testing.assert_close(got, expected)
     raw = stock(
         logits,
@@ -249,7 +254,7 @@ def test_pixel_weights_count_in_score_and_loss():
         weight=pixels,
         ignore_index=IGNORE,
         reduction_override='none')
-    torch.testing.assert_close(loss.scores, raw.mean((1, 2)))
+    torch.testing.assert_close(loss.batch.scores, raw.mean((1, 2)))
 
 
 def test_calls_that_are_neither_scored_nor_weighted():
@@ -260,23 +265,23 @@ def test_calls_that_are_neither_scored_nor_weighted():
     for got, expected in zip(
             run(loss, logits, label), run(stock, logits, label)):
         assert torch.equal(got, expected)
-    assert loss.scores is None
+    assert loss.batch.scores is None
     # OHEMPixelSampler(thresh=None) asks for the pixel losses first.
-    loss.weights = torch.tensor([1., 3., 0.5])
+    loss.batch.weights = torch.tensor([1., 3., 0.5])
     kwargs = dict(ignore_index=IGNORE, reduction_override='none')
     assert torch.equal(
         loss(logits, label, **kwargs), stock(logits, label, **kwargs))
-    assert loss.scores is None
+    assert loss.batch.scores is None
 
 
 def test_scores_of_several_calls_add_up():
     logits, label = make_batch()
     loss = InfoBatchLoss(CrossEntropyLoss())
-    loss.weights = torch.ones(B)
+    loss.batch.weights = torch.ones(B)
     loss(logits, label, ignore_index=IGNORE)
-    once = loss.scores
+    once = loss.batch.scores
     loss(logits, label, ignore_index=IGNORE)
-    torch.testing.assert_close(loss.scores, 2 * once)
+    torch.testing.assert_close(loss.batch.scores, 2 * once)
 
 
 def test_reduction_none():
@@ -284,12 +289,12 @@ def test_reduction_none():
     logits, label = make_batch()
     stock = CrossEntropyLoss(reduction='none', avg_non_ignore=True)
     loss = InfoBatchLoss(stock)
-    weights = loss.weights = torch.tensor([1., 3., 0.5])
+    weights = loss.batch.weights = torch.tensor([1., 3., 0.5])
     pixels = stock(logits, label, ignore_index=IGNORE)
     assert pixels.shape == (B, H, W)
     got = loss(logits, label, ignore_index=IGNORE)
     torch.testing.assert_close(got, (pixels * weights[:, None, None]).mean())
-    torch.testing.assert_close(loss.scores, pixels.mean((1, 2)))
+    torch.testing.assert_close(loss.batch.scores, pixels.mean((1, 2)))
 
 
 def one_hot(label, num_classes=C):
@@ -345,20 +350,21 @@ def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
     stock = getattr(mmseg_losses, loss_type)(**kwargs)
     loss = InfoBatchLoss(stock)
     expected = run_other(stock, logits, label)
-    for loss.weights in (None, torch.ones(B)):
+    for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(run_other(loss, logits, label), expected)
 
-    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     got, grad = run_other(loss, logits, label)
     images = [
         run_other(stock, logits[i:i + 1], label[i:i + 1]) for i in range(B)
     ]
     raw = torch.stack([value for value, _ in images])
-    torch.testing.assert_close(got, (raw * loss.weights).mean())
+    torch.testing.assert_close(got, (raw * loss.batch.weights).mean())
     torch.testing.assert_close(
         grad,
-        torch.cat([w * g / B for w, (_, g) in zip(loss.weights, images)]))
-    torch.testing.assert_close(loss.scores, raw)
+        torch.cat([w * g / B
+                   for w, (_, g) in zip(loss.batch.weights, images)]))
+    torch.testing.assert_close(loss.batch.scores, raw)
     assert len(set(raw.tolist())) == B
 
 
@@ -366,10 +372,10 @@ def test_reduction_sum():
     logits, label = make_batch()
     stock = mmseg_losses.DiceLoss(reduction='sum')
     loss = InfoBatchLoss(stock)
-    loss.weights = torch.tensor([1., 3., 0.5])
+    loss.batch.weights = torch.tensor([1., 3., 0.5])
     images = stock(logits, label, reduction_override='none')
     torch.testing.assert_close(
-        loss(logits, label), (images * loss.weights).sum())
+        loss(logits, label), (images * loss.batch.weights).sum())
 
 
 def ohem_by_hand(logits, label, weights, thres, min_kept, class_weight=None):
@@ -403,26 +409,26 @@ def test_ohem_cross_entropy(kwargs, ignored):
     logits, label = make_batch(ignored)
     stock = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
     loss = InfoBatchLoss(stock)
-    for loss.weights in (None, torch.ones(B)):
+    for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
             run_other(loss, logits, label), run_other(stock, logits, label))
-    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, label)
     logits.requires_grad_()
-    expected, raw = ohem_by_hand(logits, label, loss.weights, **kwargs)
+    expected, raw = ohem_by_hand(logits, label, loss.batch.weights, **kwargs)
     (0.5 * expected).backward()
     torch.testing.assert_close(value, 0.5 * expected.detach().float())
     torch.testing.assert_close(grad, logits.grad)
-    torch.testing.assert_close(loss.scores, 0.5 * raw.float())
+    torch.testing.assert_close(loss.batch.scores, 0.5 * raw.float())
 
 
 def test_ohem_cross_entropy_of_ignored_pixels():
     logits, label = make_batch('all')
     stock = mmseg_losses.OhemCrossEntropy()
     loss = InfoBatchLoss(stock)
-    loss.weights = torch.ones(B)
+    loss.batch.weights = torch.ones(B)
     assert loss(logits, label) == stock(logits, label) == 0
-    assert torch.equal(loss.scores, torch.zeros(B))
+    assert torch.equal(loss.batch.scores, torch.zeros(B))
 
 
 @pytest.mark.parametrize('edges', ['some', 'none', 'all ignored'])
@@ -437,10 +443,10 @@ def test_boundary_loss(edges):
         label[:] = IGNORE
     stock = mmseg_losses.BoundaryLoss(loss_weight=20.)
     loss = InfoBatchLoss(stock)
-    for loss.weights in (None, torch.ones(B)):
+    for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
             run_other(loss, logits, label), run_other(stock, logits, label))
-    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, label)
 
     # By hand: the pixels of the other class, as a share of both, weigh.
@@ -456,9 +462,10 @@ def test_boundary_loss(edges):
         loss_of_pixel = F.softplus(-logit if k else logit)
         share = counts[1 - k] / max(sum(counts), 1)
         raw[b] = raw[b] + 20 * share * loss_of_pixel / (H * W)
-    expected = sum(w * one for w, one in zip(loss.weights.tolist(), raw)) / B
+    expected = sum(w * one
+                   for w, one in zip(loss.batch.weights.tolist(), raw)) / B
     torch.testing.assert_close(float(value), float(expected))
-    torch.testing.assert_close(loss.scores,
+    torch.testing.assert_close(loss.batch.scores,
                                torch.tensor(list(map(float, raw))))
     if edges == 'some':
         expected.backward()
@@ -482,20 +489,21 @@ def test_lovasz_loss_of_a_batch(kwargs, ignored):
     stock = mmseg_losses.LovaszLoss(reduction='none', **kwargs)
     loss = InfoBatchLoss(stock)
     expected, stock_grad = run(stock, logits, label)
-    for loss.weights in (None, torch.ones(B)):
+    for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
             run(loss, logits, label), (expected, stock_grad))
-    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run(loss, logits, label)
     assert value == expected
     shape = [B] + [1] * (grad.dim() - 1)
-    torch.testing.assert_close(grad, stock_grad * loss.weights.view(shape))
+    torch.testing.assert_close(grad,
+                               stock_grad * loss.batch.weights.view(shape))
     alone = [
         float(
             stock(logits[i:i + 1], label[i:i + 1], ignore_index=IGNORE).sum())
         for i in range(B)
     ]
-    torch.testing.assert_close(loss.scores, torch.tensor(alone))
+    torch.testing.assert_close(loss.batch.scores, torch.tensor(alone))
     # Without a gradient to scale, as under `torch.no_grad`.
     assert loss(logits, label, ignore_index=IGNORE) == expected
 
@@ -512,18 +520,18 @@ def test_masks_belong_to_images(loss_type, masks):
         kwargs.update(ignore_index=None, naive_dice=True, eps=1.)
     stock = getattr(mmseg_losses, loss_type)(**kwargs)
     loss = InfoBatchLoss(stock)
-    loss.masks_per_image = masks
+    loss.rows_per_image = masks
     avg_factor = torch.tensor([6.])
     if loss_type == 'CrossEntropyLoss':
         avg_factor = avg_factor * 20
 
-    loss.weights = torch.ones(B)
+    loss.batch.weights = torch.ones(B)
     torch.testing.assert_close(
         run_other(loss, logits, target, avg_factor=avg_factor),
         run_other(stock, logits, target, avg_factor=avg_factor))
-    loss.weights, loss.scores = torch.tensor([1., 3., 0.5]), None
+    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, target, avg_factor=avg_factor)
-    weight_of_mask = loss.weights.repeat_interleave(torch.tensor(masks))
+    weight_of_mask = loss.batch.weights.repeat_interleave(torch.tensor(masks))
     rows = stock(logits, target, reduction_override='none').view(6, -1)
     torch.testing.assert_close(value,
                                (rows.mean(1) * weight_of_mask).sum() / 6)
@@ -532,7 +540,7 @@ def test_masks_belong_to_images(loss_type, masks):
     scores = [
         float(part.mean()) if len(part) else 0. for part in rows.split(masks)
     ]
-    torch.testing.assert_close(loss.scores, torch.tensor(scores))
+    torch.testing.assert_close(loss.batch.scores, torch.tensor(scores))
 
 
 class SquaredLoss(nn.Module):
@@ -549,22 +557,22 @@ def test_rows_that_are_not_the_images(loss_type, rows):
     """As of a segmentor that trains on a part of a batch, or on two views."""
     logits, label = make_batch('none')
     loss = InfoBatchLoss(getattr(mmseg_losses, loss_type)())
-    loss.weights = torch.ones(B)
+    loss.batch.weights = torch.ones(B)
     with pytest.raises(RuntimeError, match=f'{rows} rows for a batch of 3 im'):
         loss(
             logits.repeat(2, 1, 1, 1)[:rows].requires_grad_(),
             label.repeat(2, 1, 1)[:rows])
-    assert loss.scores is None
+    assert loss.batch.scores is None
 
 
 def test_rows_of_lovasz_and_of_masks():
     logits, label = make_batch('none')
     loss = InfoBatchLoss(mmseg_losses.LovaszLoss(reduction='none'))
-    loss.weights = torch.ones(2)
+    loss.batch.weights = torch.ones(2)
     with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
         loss(logits, label)
     loss = InfoBatchLoss(mmseg_losses.DiceLoss(ignore_index=None))
-    loss.weights, loss.masks_per_image = torch.ones(2), [1, 1]
+    loss.batch.weights, loss.rows_per_image = torch.ones(2), [1, 1]
     with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
         loss(torch.randn(3, 5), torch.ones(3, 5))
 
@@ -574,28 +582,28 @@ def test_what_is_not_differentiated_is_stock():
     logits, label = make_batch()
     stock = CrossEntropyLoss()
     loss = InfoBatchLoss(stock)
-    loss.weights = torch.tensor([1., 3., 0.5])
+    loss.batch.weights = torch.tensor([1., 3., 0.5])
     with torch.no_grad():
         got = loss(logits[:2], label[:2], ignore_index=IGNORE)
     assert torch.equal(got, stock(logits[:2], label[:2], ignore_index=IGNORE))
-    assert loss.scores is None
+    assert loss.batch.scores is None
 
 
-def test_forms_that_are_wrong():
+def test_what_is_registered_wrongly():
 
     class Alone(SquaredLoss):
         pass
 
-    register_form(Alone)(lambda *args, **kwargs: None)
+    register_unreduced(Alone)(lambda *args, **kwargs: None)
     with pytest.raises(ValueError, match='no `reduction`.*reduces=False'):
-        InfoBatchLoss(Alone())
+        check_loss(Alone())
 
-    @register_form(Alone, reduces=False)
+    @register_unreduced(Alone, reduces=False)
     def scalar(loss, pred, target, ignore_index):
         return loss(pred, target), 1
 
     loss = InfoBatchLoss(Alone())
-    loss.weights = torch.ones(B)
+    loss.batch.weights = torch.ones(B)
     with pytest.raises(RuntimeError, match='`scalar`.*gives a scalar'):
         run(loss, *make_batch('none'))
 
@@ -611,36 +619,36 @@ class StatefulLoss(nn.Module):
 
 
 def test_losses_with_parameters():
-    register_form(StatefulLoss)(lambda *args, **kwargs: None)
+    register_unreduced(StatefulLoss)(lambda *args, **kwargs: None)
     with pytest.raises(ValueError, match=r'StatefulLoss.*\(log_var\).*head'):
-        InfoBatchLoss(StatefulLoss())
+        check_loss(StatefulLoss())
 
 
 def test_losses_of_users():
-    with pytest.raises(ValueError, match='none for SquaredLoss.*register_for'):
-        InfoBatchLoss(SquaredLoss())
+    with pytest.raises(ValueError, match='none for SquaredLoss.*register_unr'):
+        check_loss(SquaredLoss())
 
     class Registered(SquaredLoss):
         pass
 
-    @register_form(Registered, reduces=False)
+    @register_unreduced(Registered, reduces=False)
     def elements(loss, pred, target, ignore_index):
         squares = (pred.softmax(1) - one_hot(target)).square()
         return squares, squares.numel()
 
     logits, label = make_batch('none')
     loss = InfoBatchLoss(Registered())
-    loss.weights = torch.tensor([1., 3., 0.5])
+    loss.batch.weights = torch.tensor([1., 3., 0.5])
     got, _ = run(loss, logits, label)
     images = torch.stack(
         [SquaredLoss()(logits[i:i + 1], label[i:i + 1]) for i in range(B)])
-    torch.testing.assert_close(got, (images * loss.weights).mean())
-    torch.testing.assert_close(loss.scores, images)
+    torch.testing.assert_close(got, (images * loss.batch.weights).mean())
+    torch.testing.assert_close(loss.batch.scores, images)
     # What a subclass computes isn't known.
     with pytest.raises(ValueError, match='none for Other'):
-        InfoBatchLoss(type('Other', (Registered, ), {})())
+        check_loss(type('Other', (Registered, ), {})())
 
 
 def test_mask_loss_is_refused():
     with pytest.raises(ValueError, match='use_mask=True'):
-        InfoBatchLoss(CrossEntropyLoss(use_mask=True))
+        check_loss(CrossEntropyLoss(use_mask=True))

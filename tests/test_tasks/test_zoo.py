@@ -7,7 +7,8 @@ import pytest
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 
-from mmib import convert, zoo
+from mmib import compat, convert
+from mmib.tasks.segmentation import zoo
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 PATH = osp.join(mmseg.__path__[0], '.mim', 'configs', NAME + '.py')
@@ -65,7 +66,7 @@ def test_scoped_bases_load(tmp_path, packages):
     config = tmp_path / 'child.py'
     config.write_text(f"_base_ = 'mmseg::{NAME}.py'\n"
                       'train_cfg = dict(max_iters=5)\n')
-    zoo.allow_scoped_bases()
+    compat.allow_scoped_bases()
     cfg = Config.fromfile(str(config))
     assert cfg.train_cfg.max_iters == 5
     assert cfg.model.backbone == Config.fromfile(PATH).model.backbone
@@ -77,6 +78,6 @@ def test_scoped_bases_of_the_original_distribution(packages, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(zoo, 'distribution', missing)
-    zoo.allow_scoped_bases()
+    monkeypatch.setattr(compat, 'distribution', missing)
+    compat.allow_scoped_bases()
     assert packages['mmseg'] == 'mmsegmentation'

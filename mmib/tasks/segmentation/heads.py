@@ -1,14 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which losses the heads of a segmentor have, and where they keep them."""
-import functools
-from typing import Dict, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 import torch.nn as nn
 from mmseg.models import decode_heads
 from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
-from .losses import InfoBatchLoss
+from ...compat import observe_get_targets
+from ...losses import BatchContext, InfoBatchLoss, check_loss
 
 # Head: attributes that hold its losses.
 _LOSSES_OF_HEAD: Dict[type, Tuple[str, ...]] = {
@@ -48,12 +48,13 @@ def register_head(head_type: type, *losses: str) -> None:
     _LOSSES_OF_HEAD[head_type] = losses
 
 
-def wrap_losses(model: nn.Module) -> List[InfoBatchLoss]:
+def wrap_losses(model: nn.Module, batch: BatchContext) -> List[InfoBatchLoss]:
     """Wrap the losses of every head of a segmentor in place.
 
     Args:
         model (nn.Module): A segmentor with a ``decode_head`` and optionally
             an ``auxiliary_head``, each a head or a list of heads.
+        batch (BatchContext): Weights and scores of the batch in training.
 
     Returns:
         list[InfoBatchLoss]: The wrapped losses of all heads. Losses that the
@@ -63,51 +64,59 @@ def wrap_losses(model: nn.Module) -> List[InfoBatchLoss]:
         ValueError: If mmib doesn't know a head or a loss.
     """
     wrapped = []
+    for where, head in _heads(model):
+        wrapped += _wrap_head(head, where, batch)
+    return wrapped
+
+
+def _heads(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
     for part in ('decode_head', 'auxiliary_head'):
         heads = getattr(model, part, None)
         for head in heads if isinstance(heads, nn.ModuleList) else [heads]:
             if head is not None:
-                wrapped += _wrap_head(head, f'model.{part}')
-    if not wrapped:
-        raise ValueError(
-            'InfoBatch scores the losses of `decode_head`, and '
-            f'{type(model).__name__} has none: use a segmentor such as '
-            'EncoderDecoder, or train without InfoBatchHook.')
-    return wrapped
+                yield f'model.{part}', head
 
 
-def _wrap_head(head: nn.Module, where: str) -> List[InfoBatchLoss]:
+def _wrap_head(head: nn.Module, where: str,
+               batch: BatchContext) -> List[InfoBatchLoss]:
+    names = _losses_of(head, where)
     if isinstance(head, decode_heads.IterativeDecodeHead):
-        _check_head(head, where)
         return _wrap_head(head.kernel_generate_head,
-                          f'{where}.kernel_generate_head')
-    wrapped = []
-    for name in _check_head(head, where):
+                          f'{where}.kernel_generate_head', batch)
+    wrapped: Dict[str, List[InfoBatchLoss]] = {}
+    for name in names:
         loss = getattr(head, name)
         try:
             if isinstance(loss, nn.ModuleList):
-                setattr(head, name, nn.ModuleList(map(_wrap, loss)))
-                wrapped += getattr(head, name)
+                wrapped[name] = [_wrap(each, batch) for each in loss]
+                setattr(head, name, nn.ModuleList(wrapped[name]))
             else:
-                setattr(head, name, _wrap(loss))
-                wrapped.append(getattr(head, name))
+                wrapped[name] = [_wrap(loss, batch)]
+                setattr(head, name, wrapped[name][0])
         except ValueError as error:
             raise ValueError(f'`{where}.{name}` of {type(head).__name__}: '
                              f'{error}') from None
     if isinstance(head,
                   (decode_heads.MaskFormerHead, decode_heads.Mask2FormerHead)):
-        _count_masks(head, [head.loss_mask, head.loss_dice])
+        _follow_matching(head, wrapped['loss_cls'],
+                         wrapped['loss_mask'] + wrapped['loss_dice'])
     elif isinstance(head, decode_heads.SideAdapterCLIPHead):
-        _count_masks(head.match_masks,
-                     [loss for loss in wrapped if 'mask' in loss.loss_name])
-    return wrapped
+        losses = wrapped['loss_decode']
+        _follow_matching(head.match_masks,
+                         [x for x in losses if 'mask' not in x.loss_name],
+                         [x for x in losses if 'mask' in x.loss_name])
+    return sum(wrapped.values(), [])
 
 
-def _wrap(loss: nn.Module) -> InfoBatchLoss:
-    return loss if isinstance(loss, InfoBatchLoss) else InfoBatchLoss(loss)
+def _wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
+    if not isinstance(loss, InfoBatchLoss):
+        loss = InfoBatchLoss(loss)
+    check_loss(loss.loss)
+    loss.batch = batch
+    return loss
 
 
-def _check_head(head: nn.Module, where: str) -> Tuple[str, ...]:
+def _losses_of(head: nn.Module, where: str) -> Tuple[str, ...]:
     """The attributes with the losses of a head that mmib knows."""
     for known in type(head).__mro__:
         if known in _LOSSES_OF_HEAD:
@@ -121,49 +130,52 @@ def _check_head(head: nn.Module, where: str) -> Tuple[str, ...]:
         'InfoBatch needs a loss per image, and mmib knows none for '
         f'{type(head).__name__}, which computes its losses in its own way: '
         f'change `{where}`, tell mmib which losses it calls with '
-        '`mmib.heads.register_head`, or train without InfoBatchHook.')
+        '`mmib.tasks.segmentation.register_head`, or train without '
+        'InfoBatchHook.')
 
 
 def _check_names(head: nn.Module, names: Tuple[str, ...]) -> None:
     """Check that these are the losses of the head: others would train with
     weight 1."""
+    register = '`mmib.tasks.segmentation.register_head'
     for name in names:
         if not hasattr(head, name):
             raise ValueError(f'{type(head).__name__} has no loss `{name}`: '
-                             'correct its `mmib.heads.register_head`.')
+                             f'correct its {register}`.')
     for name, child in head.named_children():
         losses = child if isinstance(child, nn.ModuleList) else [child]
         if name not in names and any(hasattr(x, 'loss_name') for x in losses):
             raise ValueError(
                 f'{type(head).__name__} has the loss `{name}`, of which mmib '
                 'was not told: give it all losses of the head with '
-                f'`mmib.heads.register_head({type(head).__name__}, '
+                f'{register}({type(head).__name__}, '
                 f'{", ".join(map(repr, (*names, name)))})`.')
 
 
-def _count_masks(matcher: object, losses: List[InfoBatchLoss]) -> None:
-    """Tell the losses of masks how many masks each image has.
+def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
+                     of_masks: List[InfoBatchLoss]) -> None:
+    """Tell the losses of a head that classifies masks which rows of a call
+    are which image: all queries of each, or the masks that were matched.
 
-    Heads that classify masks call these losses on the matched masks of all
-    images in one row. How many an image has is known where they are matched.
+    How many masks an image has is known where they are matched.
 
     Args:
         matcher (object): Head or part of it with a ``get_targets``.
-        losses (list[InfoBatchLoss]): The losses of its masks.
+        of_queries (list[InfoBatchLoss]): Losses that are called on all
+            queries.
+        of_masks (list[InfoBatchLoss]): Losses that are called on the matched
+            masks of all images, one after the other.
     """
-    get_targets = matcher.get_targets
 
-    @functools.wraps(get_targets)
-    def counting(cls_scores, mask_preds, batch_gt_instances, *args, **kwargs):
-        targets = get_targets(cls_scores, mask_preds, batch_gt_instances,
-                              *args, **kwargs)
+    def count(cls_scores, mask_preds, batch_gt_instances, *args, **kwargs):
+        for loss in of_queries:
+            loss.rows_per_image = len(cls_scores[0])
         # Each mask of the labels is matched while there are queries.
-        masks = [
+        num_masks = [
             min(len(instances.labels), len(scores))
             for instances, scores in zip(batch_gt_instances, cls_scores)
         ]
-        for loss in losses:
-            loss.masks_per_image = masks
-        return targets
+        for loss in of_masks:
+            loss.rows_per_image = num_masks
 
-    matcher.get_targets = counting
+    observe_get_targets(matcher, count)

@@ -15,7 +15,10 @@ from mmseg.utils import MatchMasks
 from small_training import small_head
 
 from mmib import InfoBatchLoss
-from mmib.heads import _count_masks, register_head, wrap_losses
+from mmib.losses import BatchContext
+from mmib.tasks import attach
+from mmib.tasks.segmentation import register_head
+from mmib.tasks.segmentation.heads import _follow_matching, wrap_losses
 
 B, C, SIZE = 3, 5, 16
 IGNORE = 255
@@ -209,23 +212,21 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
 
     model = nn.Module()
     model.decode_head = head
-    wrapped = wrap_losses(model)
-    assert len(wrapped) == num_losses
+    batch = BatchContext()
+    assert len(wrap_losses(model, batch)) == num_losses
     for weights in (None, torch.ones(B)):
-        for loss in wrapped:
-            loss.weights = weights
+        batch.begin(weights)
         total, grads = run_head(head, features)
         torch.testing.assert_close(total, stock)
         torch.testing.assert_close(grads, stock_grads)
 
-    for loss in wrapped:
-        loss.weights, loss.scores = WEIGHTS, None
+    batch.begin(WEIGHTS)
     total, grads = run_head(head, features)
     for grad, stock_grad in zip(grads, stock_grads):
         torch.testing.assert_close(
             grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1), rtol=1e-4, atol=1e-6)
     assert sum(grad.abs().sum() for grad in grads) > 0
-    score = sum(loss.scores for loss in wrapped)
+    score = batch.scores
     assert score.shape == (B, ) and score.isfinite().all()
     assert len(set(score.tolist())) == B
     if name == 'CE and Lovasz':
@@ -235,8 +236,7 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     # The loss is linear in the weights.
     parts = []
     for one in torch.eye(B):
-        for loss in wrapped:
-            loss.weights = one
+        batch.begin(one)
         part = run_head(head, features)[0]
         parts.append(part - lovasz if name == 'CE and Lovasz' else part)
     parts = torch.stack(parts)
@@ -272,12 +272,13 @@ def test_point_head():
     stock, stock_grad = run()
     model = nn.Module()
     model.decode_head = nn.ModuleList([head])
-    loss, = wrap_losses(model)
-    loss.weights = torch.ones(B)
+    batch = BatchContext()
+    wrap_losses(model, batch)
+    batch.begin(torch.ones(B))
     torch.testing.assert_close(run(), (stock, stock_grad))
-    raw = loss.scores
+    raw = batch.scores
     torch.testing.assert_close(raw.mean(), stock)
-    loss.weights = WEIGHTS
+    batch.begin(WEIGHTS)
     total, grad = run()
     torch.testing.assert_close(total, (raw * WEIGHTS).mean())
     torch.testing.assert_close(grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1))
@@ -314,11 +315,10 @@ def test_two_auxiliary_heads():
 
     model.eval()  # a batch of one image must not change the features
     stock = [losses_of([i]) for i in range(B)]
-    wrapped = wrap_losses(model)
-    assert len(wrapped) == 4
+    batch = BatchContext()
+    assert len(wrap_losses(model, batch)) == 4
     weights = torch.tensor([1., 3., 0.5])
-    for loss in wrapped:
-        loss.weights = weights
+    batch.begin(weights)
     got = losses_of(range(B))
     assert got.keys() == stock[0].keys() == {
         'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
@@ -326,9 +326,8 @@ def test_two_auxiliary_heads():
     for key, value in got.items():
         by_hand = sum(w * one[key] for w, one in zip(weights, stock)) / B
         torch.testing.assert_close(value, by_hand)
-    score = sum(loss.scores for loss in wrapped)
     torch.testing.assert_close(
-        score,
+        batch.scores,
         torch.stack([sum(one.values()) for one in stock]).detach())
 
 
@@ -341,7 +340,8 @@ def test_cascade():
         ocr.pop(key)
     model = make_model(decode=ce())
     model.decode_head = nn.ModuleList([MODELS.build(fcn), MODELS.build(ocr)])
-    assert [type(loss) for loss in wrap_losses(model)] == [InfoBatchLoss] * 2
+    assert [type(loss) for loss in wrap_losses(model, BatchContext())
+            ] == [InfoBatchLoss] * 2
 
 
 class OwnHead(FCNHead):
@@ -354,7 +354,7 @@ def test_a_head_with_a_loss_of_its_own():
     model = make_model(decode=ce())
     model.decode_head.__class__ = OwnHead
     with pytest.raises(ValueError, match='none for OwnHead'):
-        wrap_losses(model)
+        wrap_losses(model, BatchContext())
 
 
 @pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
@@ -375,7 +375,7 @@ def test_masks_of_each_image(num_masks):
                 ]))
     loss = InfoBatchLoss(
         MODELS.build(dice(use_sigmoid=True, ignore_index=None)))
-    _count_masks(matcher, [loss])
+    _follow_matching(matcher, [], [loss])
     instances = [
         InstanceData(
             labels=torch.arange(n) % C,
@@ -384,8 +384,8 @@ def test_masks_of_each_image(num_masks):
     _, targets, mask_weights, _ = matcher.get_targets(
         torch.randn(B, num_queries, C + 1),
         torch.randn(B, num_queries, SIZE, SIZE), instances)
-    assert loss.masks_per_image == (mask_weights > 0).sum(1).tolist()
-    assert sum(loss.masks_per_image) == len(targets)
+    assert loss.rows_per_image == (mask_weights > 0).sum(1).tolist()
+    assert sum(loss.rows_per_image) == len(targets)
 
 
 class EdgeHead(FCNHead):
@@ -409,33 +409,34 @@ def test_heads_of_users():
     model.decode_head = EdgeHead(**cfg)
     message = '`model.decode_head`.*register_head'
     with pytest.raises(ValueError, match=message):
-        wrap_losses(model)
+        wrap_losses(model, BatchContext())
     register_head(EdgeHead, 'loss_decode')
     message = "the loss `loss_edge`.*'loss_decode', 'loss_edge'"
     with pytest.raises(ValueError, match=message):
-        wrap_losses(model)
+        wrap_losses(model, BatchContext())
     register_head(EdgeHead, 'loss_decode', 'loss_edeg')
     with pytest.raises(ValueError, match='has no loss `loss_edeg`'):
-        wrap_losses(model)
+        wrap_losses(model, BatchContext())
     register_head(EdgeHead, 'loss_decode', 'loss_edge')
-    assert wrap_losses(model) == [
+    assert wrap_losses(model, BatchContext()) == [
         model.decode_head.loss_decode, model.decode_head.loss_edge
     ]
 
 
 def test_a_config_may_write_the_loss_out():
-    model = make_model(
-        decode=dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = make_model(
+            decode=dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
     written = model.decode_head.loss_decode
     assert isinstance(written, InfoBatchLoss)
     assert written.loss_name == 'loss_x'
-    assert wrap_losses(model) == [written]
+    assert wrap_losses(model, BatchContext()) == [written]
 
 
 def test_wrapping_keeps_the_names_of_parameters():
     model = make_model(decode=ce(), aux=[ce()])
     before = list(model.state_dict())
-    wrap_losses(model)
+    wrap_losses(model, BatchContext())
     assert list(model.state_dict()) == before
 
 
@@ -447,9 +448,9 @@ def test_wrapping_keeps_the_names_of_parameters():
 ])
 def test_losses_without_a_value_per_image(heads, message):
     with pytest.raises(ValueError, match=message):
-        wrap_losses(make_model(**heads))
+        wrap_losses(make_model(**heads), BatchContext())
 
 
 def test_missing_head():
-    with pytest.raises(ValueError, match='Sequential has none'):
-        wrap_losses(nn.Sequential())
+    with pytest.raises(ValueError, match='no losses of Sequential'):
+        attach(nn.Sequential(), BatchContext())

@@ -1,0 +1,192 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How far the training is: passes covered, iterations saved, and whether it
+is annealing.
+
+The stream of slots is the clock. An iteration has ``slots_per_iter`` of them,
+until a training is resumed with another batch size or on another number of
+ranks.
+"""
+from typing import List, NamedTuple, Sequence
+
+from .pruning import Progress, Tier
+
+
+class VirtualEpoch(NamedTuple):
+    """What is known of a plan after its slots are gone.
+
+    Args:
+        start (int): Number of its first slot in the stream of all ranks.
+        covered (float): Virtual epochs before it.
+        size (int): Its slots, before annealing cut it short.
+        threshold (float): That of its plan, 0 if nothing was pruned.
+        tiers (Sequence[Tier]): Its tiers, by increasing score.
+        mean_score (float): Mean of all scores when it was drawn.
+        non_finite (int): Losses until then that weren't finite.
+        note (str): What the policy says of it.
+        logged (bool): Whether it has a line in the log.
+    """
+
+    start: int
+    covered: float
+    size: int
+    threshold: float
+    tiers: Sequence[Tier]
+    mean_score: float
+    non_finite: int
+    note: str
+    logged: bool
+
+    def covered_until(self, position: int) -> float:
+        """Virtual epochs before a slot of it or its end. If annealing cuts
+        it short, it counts with the part that was issued."""
+        return self.covered + (position - self.start) / self.size
+
+
+class Origin(NamedTuple):
+    """From where on an iteration has as many slots as now.
+
+    Args:
+        iteration (int): Iterations before it.
+        position (int): Slots before it.
+        covered (float): Virtual epochs before it.
+        full_equivalent (float): Iterations of the baseline that cover as
+            many.
+    """
+
+    iteration: int = 0
+    position: int = 0
+    covered: float = 0.
+    full_equivalent: float = 0.
+
+
+class Accounting:
+    """Turns slots into iterations, passes and savings.
+
+    Args:
+        pass_length (int): Slots of a full pass.
+        slots_per_iter (int): Slots of an iteration, of all ranks.
+        max_iters (int): Iterations of the training.
+        delta (float): Fraction of the iterations after which the training is
+            annealing, in [0, 1].
+    """
+
+    def __init__(self, pass_length: int, slots_per_iter: int, max_iters: int,
+                 delta: float) -> None:
+        self.pass_length = pass_length
+        self.slots_per_iter = slots_per_iter
+        self.max_iters = max_iters
+        self.annealing_iter = round(delta * max_iters)
+        self.origin = Origin()
+
+    def is_annealing(self, position: int) -> bool:
+        """Whether nothing is pruned from a slot on."""
+        return position >= self.annealing_start
+
+    @property
+    def annealing_start(self) -> int:
+        """int: Slots before annealing."""
+        return self.origin.position + self.slots_per_iter * (
+            self.annealing_iter - self.origin.iteration)
+
+    def iteration_at(self, position: int) -> float:
+        """Iterations of the training before a slot."""
+        return self.origin.iteration + (
+            position - self.origin.position) / self.slots_per_iter
+
+    def full_equivalent(self, covered: float) -> float:
+        """Iterations of the baseline that cover so many virtual epochs."""
+        return self.origin.full_equivalent + (
+            covered -
+            self.origin.covered) * self.pass_length / self.slots_per_iter
+
+    def saved_iters(self, epoch: VirtualEpoch, position: int) -> float:
+        """Iterations that the baseline needs more for the same virtual
+        epochs.
+
+        Args:
+            epoch (VirtualEpoch): The virtual epoch at the position.
+            position (int): Slots of the training until then.
+        """
+        return self.full_equivalent(
+            epoch.covered_until(position)) - self.iteration_at(position)
+
+    def progress(self, start: int, covered: float) -> Progress:
+        """What a policy is told of a plan.
+
+        Args:
+            start (int): Number of the plan's first slot.
+            covered (float): Virtual epochs before it.
+        """
+        return Progress(
+            slots_per_iter=self.slots_per_iter,
+            max_iters=self.max_iters,
+            slots_left=self.annealing_start - start,
+            annealing_slots=(self.max_iters - self.annealing_iter) *
+            self.slots_per_iter,
+            full_equivalent=self.full_equivalent(covered))
+
+    def state_dict(self, covered: float) -> dict:
+        """Everything that the accounts follow from.
+
+        Args:
+            covered (float): Virtual epochs until now.
+
+        Returns:
+            dict: Plain Python values.
+        """
+        return dict(
+            slots_per_iter=self.slots_per_iter,
+            annealing_iter=self.annealing_iter,
+            full_equivalent=self.full_equivalent(covered),
+            origin=tuple(self.origin))
+
+    def load_state_dict(self, state_dict: dict, iteration: int, position: int,
+                        covered: float, pruned_until: int) -> List[str]:
+        """Go on where :meth:`state_dict` was called.
+
+        The batch size, the number of ranks, ``delta`` and ``max_iters`` are
+        those of the config that goes on. A plan that was drawn is kept, so
+        annealing begins after it.
+
+        Args:
+            state_dict (dict): What it returned.
+            iteration (int): Iterations of the training until then.
+            position (int): Slots that were taken.
+            covered (float): Virtual epochs until then.
+            pruned_until (int): Slots before the end of the last plan that
+                prunes.
+
+        Returns:
+            list[str]: What has changed since then, for the log.
+        """
+        changes = []
+        self.origin = Origin(*state_dict['origin'])
+        if state_dict['slots_per_iter'] != self.slots_per_iter:
+            changes.append(
+                f'an iteration has {self.slots_per_iter} images instead of '
+                f'{state_dict["slots_per_iter"]}')
+        # After a validation FlexibleRunner saves one iteration too many.
+        if changes or self.iteration_at(position) != iteration:
+            self.origin = Origin(iteration, position, covered,
+                                 state_dict['full_equivalent'])
+        after_plan = self.origin.iteration - (
+            self.origin.position - pruned_until) // self.slots_per_iter
+        self.annealing_iter = max(self.annealing_iter, after_plan)
+        if state_dict['annealing_iter'] != self.annealing_iter:
+            changes.append(
+                f'annealing begins at iteration {self.annealing_iter} instead '
+                f'of {state_dict["annealing_iter"]}')
+        return changes
+
+    def begin(self, iteration: int, position: int,
+              full_equivalent: float) -> None:
+        """Begin within a training that went on without scores until now.
+
+        Args:
+            iteration (int): Iterations of the training until then.
+            position (int): Slots of full passes until then.
+            full_equivalent (float): Iterations of the baseline that cover as
+                many passes as what was trained on until then.
+        """
+        self.origin = Origin(iteration, position, position / self.pass_length,
+                             full_equivalent)

@@ -1,0 +1,180 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Every place where mmib reaches into MMEngine or a library on it: why, and
+when it can go."""
+import functools
+import gc
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any, Callable, Iterator, Optional
+
+import torch.distributed as dist
+from mmengine.config import Config
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.logging import MessageHub
+from mmengine.runner import IterBasedTrainLoop, Runner
+from torch import nn
+
+
+def in_training() -> bool:
+    """Whether the process is in a training loop.
+
+    A sampler has no Runner to ask. It can go when MMEngine gives samplers one
+    or when the sampler is built by the hook.
+    """
+    # RuntimeInfoHook, a default hook, keeps the stage up to date.
+    info = MessageHub.get_current_instance().runtime_info
+    return info.get('loop_stage') == 'train'
+
+
+def before_saving(runner: Runner, act: Callable[[], None]) -> None:
+    """Act on all ranks before any of them saves a checkpoint.
+
+    ``save_checkpoint`` is the last call that all ranks make at once. Nothing
+    later is called on more than the first one, where a collective would wait
+    for good. It can go when MMEngine calls ``before_save_checkpoint`` of hooks
+    on every rank.
+
+    Args:
+        runner (Runner): The runner of the training process.
+        act (Callable): What to do.
+    """
+    save_checkpoint = runner.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def act_and_save(*args, **kwargs) -> None:
+        act()
+        save_checkpoint(*args, **kwargs)
+
+    runner.save_checkpoint = act_and_save
+
+
+def restart_loader(loop: IterBasedTrainLoop) -> None:
+    """Let a resumed loop read from where its sampler stands now.
+
+    OneDL's loop starts its workers when it asks for the first batch, and skips
+    the past by ``skip`` of the sampler. OpenMMLab's has started them before
+    the checkpoint was read, so what they were asked for is dropped, and skips
+    the past by asking for each batch of it, so these are none. It can go with
+    the support of OpenMMLab's stack.
+
+    Args:
+        loop (IterBasedTrainLoop): The loop, before it begins.
+    """
+    batches = loop.dataloader_iterator
+    if hasattr(batches, 'skip_iter'):
+        return
+    kind = type(batches)
+    # Its workers end before others start.
+    loop.dataloader_iterator = batches = None
+    loop.dataloader_iterator = _SkipsWithoutLoading(
+        kind(loop.dataloader), loop.iter)
+
+
+class _SkipsWithoutLoading:
+    """An iterator whose first ``num_skipped`` items are None, without any
+    work."""
+
+    def __init__(self, iterator: Iterator, num_skipped: int) -> None:
+        self._iterator = iterator
+        self._num_skipped = num_skipped
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._num_skipped > 0:
+            self._num_skipped -= 1
+            return None
+        return next(self._iterator)
+
+
+def observe_get_targets(matcher: object, observe: Callable) -> None:
+    """Call a function with the arguments of each ``get_targets``.
+
+    Which masks of a batch belong to which image is known there alone. It can
+    go when mmseg's mask heads pass it to their losses.
+
+    Args:
+        matcher (object): A head, or a part of it.
+        observe (Callable): Takes the arguments of ``get_targets``.
+    """
+    get_targets = matcher.get_targets
+
+    @functools.wraps(get_targets)
+    def observed(*args, **kwargs):
+        targets = get_targets(*args, **kwargs)
+        observe(*args, **kwargs)
+        return targets
+
+    matcher.get_targets = observed
+
+
+def allow_scoped_bases() -> None:
+    """Let configs inherit by ``_base_ = 'mmseg::...'`` on OneDL's stack too.
+
+    MMEngine looks for a distribution called mmsegmentation. Call it before
+    the config is read: ``custom_imports`` are too late. Nothing changes where
+    the distribution has its original name. It can go when OneDL's MMEngine
+    knows the names of its own packages.
+    """
+    try:
+        distribution('onedl-mmsegmentation')
+    except PackageNotFoundError:
+        return
+    MODULE2PACKAGE['mmseg'] = 'onedl-mmsegmentation'
+
+
+def change_next_config(change: Callable[..., Config]) -> None:
+    """Let the next config that is read be another one.
+
+    The libraries' ``tools/train.py`` read the config of the training first,
+    and have no place to change it. It can go with their use.
+
+    Args:
+        change (Callable): ``change(fromfile, path, *args, **kwargs)`` returns
+            the config, with MMEngine's own ``fromfile``.
+    """
+    fromfile = Config.fromfile
+
+    def changed(path: str, *args, **kwargs) -> Config:
+        # What is read after the config of the training is as it was.
+        Config.fromfile = staticmethod(fromfile)
+        return change(fromfile, path, *args, **kwargs)
+
+    Config.fromfile = staticmethod(changed)
+
+
+@contextmanager
+def distributed_on_cpu() -> Iterator[None]:
+    """Let processes without a GPU train together.
+
+    MMEngine's launcher gives each a CUDA device, which builds of torch for
+    CPU can't, and its wrapper names a device, which
+    ``DistributedDataParallel`` refuses for models on the CPU. So the process
+    group is there before the Runner, which then makes none, and the wrapper
+    has no device. Its other arguments are those of the Runner. It can go when
+    MMEngine's launcher knows processes without a GPU.
+    """
+    dist.init_process_group('gloo')
+    wrap_model = Runner.wrap_model
+
+    def wrap_on_cpu(self, model_wrapper_cfg: Optional[dict],
+                    model: nn.Module) -> nn.Module:
+        if model_wrapper_cfg is None:
+            model_wrapper_cfg = dict(
+                broadcast_buffers=False,
+                find_unused_parameters=self.cfg.get('find_unused_parameters',
+                                                    False))
+        return wrap_model(self, {
+            'device_ids': None,
+            **model_wrapper_cfg
+        }, model)
+
+    Runner.wrap_model = wrap_on_cpu
+    yield
+    # A thread of gloo that lets go of a tensor when the interpreter ends
+    # aborts the process, and a training that is complete exits with 1
+    # (pytorch/pytorch#179291). Gloo waits for its threads when nothing refers
+    # to the group any more; the Runner, whose model does, is in a cycle.
+    gc.collect()
+    dist.destroy_process_group()

@@ -1,0 +1,109 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""From a config of the baseline to one that trains with InfoBatch."""
+from inspect import signature
+from typing import Any, Optional
+
+from mmengine.config import Config
+
+from .checks import no_batch_sampler
+from .hook import InfoBatchHook
+from .schedule import iterations_of, shorten, type_name
+
+
+def convert(cfg: Config,
+            ratio: float = 0.6,
+            delta: float = 0.85,
+            policy: Optional[dict] = None,
+            **hook: Any) -> Config:
+    """Convert a config of the baseline to InfoBatch.
+
+    The schedule is that of :func:`shorten`. What else changes are the
+    sampler, the hook and ``custom_imports``. No data is read.
+
+    Args:
+        cfg (Config): A config with a schedule based on iterations. It stays
+            as it is.
+        ratio (float): Share of the iterations to run, in (0, 1]. Defaults to
+            0.6.
+        delta (float): Fraction of these iterations that prune, in [0, 1].
+            Defaults to 0.85.
+        policy (dict, optional): Config of the policy that draws the plans. If
+            None, it is ``Budget``, which prunes as much as it takes to
+            cover all the passes of the original schedule. Defaults to None.
+        **hook: Other arguments of :class:`InfoBatchHook`.
+
+    Returns:
+        Config: The converted copy.
+
+    Raises:
+        ValueError: If an argument is out of range, if ``Budget`` would have
+            nothing to save, or if something in the config can't be
+            converted. It names the line to change.
+        TypeError: If ``InfoBatchHook`` or the policy has no such argument.
+        KeyError: If no policy has the ``type`` of ``policy``.
+
+    Examples:
+        >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
+        >>> convert(cfg, ema=0.8).custom_hooks[-1].ema
+        0.8
+    """
+    _check_not_converted(cfg)
+    arguments = signature(InfoBatchHook).parameters
+    for name in hook:
+        if name not in arguments:
+            raise TypeError(f'`{name}` is no argument of InfoBatchHook, which '
+                            f'has {", ".join(arguments)}.')
+    full_iters = iterations_of(cfg)
+    cfg = shorten(cfg, ratio)
+    if policy is None:
+        if cfg.train_cfg.max_iters == full_iters or delta == 0:
+            raise ValueError(
+                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
+                'nothing out: lower `ratio`, raise `delta`, or give a '
+                '`policy`.')
+        policy = dict(type='Budget', full_iters=full_iters)
+    hook = dict(policy=policy, delta=delta, **hook)
+    InfoBatchHook(**hook)  # Checks the arguments.
+
+    cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
+    cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
+    cfg.custom_hooks = [
+        *(cfg.get('custom_hooks') or []),
+        dict(type='InfoBatchHook', **hook)
+    ]
+    return cfg
+
+
+def _check_not_converted(cfg: Config) -> None:
+    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
+    hooks = cfg.get('custom_hooks') or []
+    if type_name(sampler) == 'InfoBatchSampler' or any(
+            isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
+            for hook in hooks):
+        raise ValueError(
+            'The config trains with InfoBatch already: convert the one it '
+            'was made from, or remove InfoBatchHook from `custom_hooks` and '
+            'InfoBatchSampler from `train_dataloader.sampler`.')
+
+
+def _sampler(train_dataloader: dict) -> dict:
+    if train_dataloader.get('batch_sampler') is not None:
+        raise no_batch_sampler()
+    sampler = train_dataloader.get('sampler') or {}
+    name = type_name(sampler)
+    if name not in ('InfiniteSampler', 'DefaultSampler'):
+        raise ValueError(
+            f'InfoBatchSampler takes the place of InfiniteSampler, not of '
+            f'{name}: set `train_dataloader.sampler = '
+            "dict(type='InfiniteSampler', shuffle=True)` first.")
+    kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
+    return dict(type='InfoBatchSampler', **kept)
+
+
+def _custom_imports(custom_imports: Optional[dict]) -> dict:
+    custom_imports = dict(custom_imports or dict(allow_failed_imports=False))
+    imports = custom_imports.get('imports') or []
+    imports = [imports] if isinstance(imports, str) else list(imports)
+    if 'mmib' not in imports:
+        imports.append('mmib')
+    return dict(custom_imports, imports=imports)

@@ -1,0 +1,144 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the user is told: log lines, scalars, warnings."""
+from typing import List, Optional, Set
+
+from mmengine.runner import Runner
+
+from .accounting import VirtualEpoch
+from .planner import Planner
+
+
+class Reporter:
+    """Writes to the log and the visualizer of a training.
+
+    Args:
+        runner (Runner): The runner of the training process.
+        planner (Planner): Knows how far the training is.
+    """
+
+    def __init__(self, runner: Runner, planner: Planner) -> None:
+        self._runner = runner
+        self._logger = runner.logger
+        self._planner = planner
+        self._accounting = planner.accounting
+        self._non_finite = 0
+        self._has_noted = False
+        self._not_delivered: Set[str] = set()
+
+    def prunes_nothing(self) -> None:
+        """Warn of a training that ends, or anneals, before it prunes."""
+        self._logger.warning(
+            'InfoBatch prunes nothing: annealing begins at iteration '
+            f'{self._accounting.annealing_iter}, before the first pass over '
+            f'{self._accounting.pass_length} images ends. Train longer, or '
+            'raise `delta` if it is less than 1.')
+
+    def goes_on(self, position: int, changes: List[str]) -> None:
+        """Tell that a training goes on with the plan of the checkpoint.
+
+        Args:
+            position (int): Slots that were taken.
+            changes (list[str]): What has changed since then.
+        """
+        self._non_finite = self._planner.epoch.non_finite
+        self._logger.info('InfoBatch goes on in virtual epoch '
+                          f'{self._planner.num_epochs} at slot {position}' +
+                          ''.join(f'; {change}' for change in changes) + '.')
+
+    def starts_afresh(self, reason: str) -> None:
+        """Warn that a training goes on without the scores it had."""
+        self._logger.warning(
+            f'InfoBatch: {reason}. All scores start at 1, and nothing is '
+            'pruned until every image was trained on once.')
+
+    def not_delivered(self, path: str) -> None:
+        """Warn once of an image for which another one was delivered."""
+        if path not in self._not_delivered:
+            self._not_delivered.add(path)
+            self._logger.warning(
+                'InfoBatch: the data set delivered another image than '
+                f'{path}, which keeps its score. Check whether this file can '
+                'be read.')
+
+    def paths_differ(self) -> None:
+        """Warn that delivered images can't be told from those asked for."""
+        self._logger.warning(
+            'InfoBatch: the pipeline changes `img_path`, so images that '
+            'cannot be read, for which the data set delivers others, are '
+            'not noticed.')
+
+    def epoch_begins(self, last: Optional[VirtualEpoch],
+                     epoch: VirtualEpoch) -> None:
+        """Tell of the virtual epoch that begins with this batch.
+
+        Args:
+            last (VirtualEpoch, optional): The one before.
+            epoch (VirtualEpoch): The one that begins.
+        """
+        # The first plan knows too few scores, which the next ones make up.
+        if (epoch.note and last is not None and last.note
+                and not self._has_noted):
+            self._logger.warning(f'InfoBatch: {epoch.note}')
+            self._has_noted = True
+        if not epoch.logged:
+            return
+        pass_length = self._accounting.pass_length
+        kept_share = epoch.size / pass_length
+        saved = self._accounting.saved_iters(epoch, epoch.start)
+        self._add_scalars({
+            'infobatch/kept_share': kept_share,
+            'infobatch/threshold': epoch.threshold,
+            'infobatch/mean_score': epoch.mean_score,
+            'infobatch/saved_iters': saved
+        })
+        tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
+        self._logger.info(
+            f'InfoBatch: virtual epoch {self._planner.num_epochs}: '
+            f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
+            f'({epoch.size} of {pass_length} images; by tier {tiers}), '
+            f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
+            f'saved so far, {self._until_annealing()}')
+        self.non_finite(epoch.non_finite)
+
+    def _until_annealing(self) -> str:
+        left = self._accounting.annealing_iter - self._runner.iter
+        if self._accounting.annealing_iter >= self._accounting.max_iters:
+            return 'no annealing'
+        return (f'{left} iterations until annealing'
+                if left > 0 else 'annealing')
+
+    def non_finite(self, total: int) -> None:
+        """Warn of losses that aren't finite, if there are more than before.
+
+        Args:
+            total (int): Such losses so far.
+        """
+        # Each text is another one: MMEngine leaves out warnings that repeat.
+        if total > self._non_finite:
+            self._logger.warning(
+                f'InfoBatch: {total - self._non_finite} losses of '
+                f'images were NaN or infinite, {total} so far; these images '
+                'keep the score they had before.')
+        self._non_finite = total
+
+    def ends(self, position: int) -> None:
+        """Tell what the training saved.
+
+        Args:
+            position (int): Slots that were taken.
+        """
+        covered = self._planner.epoch.covered_until(position)
+        pruned = covered * self._accounting.pass_length - position
+        saved = self._planner.saved_iters(position)
+        self._add_scalars({'infobatch/saved_iters': saved})
+        iteration = self._runner.iter
+        self._logger.info(
+            f'InfoBatch: {iteration} iterations ran {covered:.2f} virtual '
+            f'epochs, for which the baseline needs {iteration + saved:.0f} '
+            f'iterations; {pruned:.0f} of {pruned + position:.0f} visits of '
+            'images were pruned.')
+
+    def _add_scalars(self, scalars: dict) -> None:
+        for name, value in scalars.items():
+            self._runner.message_hub.update_scalar(name, value)
+        self._runner.visualizer.add_scalars(scalars, step=self._runner.iter)

@@ -1,0 +1,62 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What mmib knows of a library: which losses its models call.
+
+The core knows images, weights and scores. A task connects them to the losses
+of one library, and is imported only where that library is in use.
+"""
+import importlib
+import sys
+from typing import Iterator, Protocol
+
+import torch.nn as nn
+
+from ..losses import BatchContext
+
+_TASK_OF_LIBRARY = dict(mmseg='segmentation')
+
+
+class Task(Protocol):
+    """The seam to a library. Each module of this package has one, ``TASK``."""
+
+    def matches(self, model: nn.Module) -> bool:
+        """Whether the model is one of this library."""
+
+    def attach(self, model: nn.Module, batch: BatchContext) -> None:
+        """Let each loss of the model take the weights of the batch, and add
+        to its scores.
+
+        Args:
+            model (nn.Module): The model that will be trained, changed in
+                place.
+            batch (BatchContext): Weights and scores of the batch in training.
+
+        Raises:
+            ValueError: If a loss of it has no value per image.
+        """
+
+
+def tasks_in_use() -> Iterator[Task]:
+    """The tasks of the libraries that the process has imported."""
+    for library, name in _TASK_OF_LIBRARY.items():
+        if library in sys.modules:
+            yield importlib.import_module(f'{__name__}.{name}').TASK
+
+
+def attach(model: nn.Module, batch: BatchContext) -> None:
+    """Let the task of a model connect its losses with the hook.
+
+    Args:
+        model (nn.Module): The model that will be trained.
+        batch (BatchContext): Weights and scores of the batch in training.
+
+    Raises:
+        ValueError: If no task knows the model, or a loss of it.
+    """
+    for task in tasks_in_use():
+        if task.matches(model):
+            task.attach(model, batch)
+            return
+    raise ValueError(
+        f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
+        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or '
+        'train without InfoBatchHook.')

@@ -1,0 +1,151 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How the losses of MMSegmentation, and those of MMDetection in its heads,
+fall into images. ``docs/losses.md`` has the table of them."""
+import functools
+from typing import Optional, Tuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from mmseg.models import losses as mmseg_losses
+from torch import Tensor
+
+from ...losses import AvgFactor, register_coupled, register_unreduced
+
+Elements = Tuple[Tensor, AvgFactor]
+
+
+def _fails_at_ignored_pixels(loss: nn.Module) -> bool:
+    """Class weights: the baseline's divisor fails at ignored pixels in
+    MMSegmentation 1.2.2, and with ``avg_non_ignore`` in OneDL's 1.4.2 too."""
+    return loss.class_weight is not None and not loss.use_sigmoid
+
+
+@register_unreduced(
+    mmseg_losses.CrossEntropyLoss, always=_fails_at_ignored_pixels)
+def cross_entropy(loss: nn.Module,
+                  pred: Tensor,
+                  target: Tensor,
+                  ignore_index: int = -100,
+                  **kwargs) -> Elements:
+    """The divisor follows ``cross_entropy`` and ``binary_cross_entropy`` in
+    ``mmseg/models/losses/cross_entropy_loss.py``, without their ``.item()``,
+    which would wait for the GPU."""
+    elements = loss(
+        pred,
+        target,
+        ignore_index=ignore_index,
+        reduction_override='none',
+        **kwargs)
+    valid = target != ignore_index
+    if loss.use_sigmoid:
+        if not loss.avg_non_ignore:
+            return elements, elements.numel()
+        valid &= target >= 0
+        return elements, valid.sum() * (elements.numel() // target.numel())
+    if loss.class_weight is not None:
+        class_weight = _class_weight_like(loss, pred)
+        pixel_weight = class_weight[target.masked_fill(~valid, 0)]
+        return elements, (pixel_weight * valid).sum()
+    return elements, valid.sum() if loss.avg_non_ignore else target.numel()
+
+
+def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
+                     **kwargs) -> Elements:
+    """For losses whose mean divides by the number of their elements."""
+    elements = loss(pred, target, reduction_override='none', **kwargs)
+    return elements, elements.numel()
+
+
+register_unreduced(mmseg_losses.DiceLoss, mmseg_losses.FocalLoss,
+                   mmseg_losses.LovaszLoss, mmseg_losses.SiLogLoss)(
+                       mean_of_elements)
+try:
+    # Heads that classify masks take their losses from here.
+    from mmdet.models import losses as mmdet_losses
+    register_unreduced(mmdet_losses.CrossEntropyLoss, mmdet_losses.DiceLoss,
+                       mmdet_losses.FocalLoss)(
+                           mean_of_elements)
+except ImportError:
+    pass
+
+
+@register_unreduced(
+    mmseg_losses.TverskyLoss,
+    mmseg_losses.HuasdorffDisstanceLoss,
+    reduces=False)
+def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
+                   **kwargs) -> Elements:
+    """For losses that are the mean of the losses of the images alone."""
+    images = [
+        loss(pred[i:i + 1], target[i:i + 1], **kwargs)
+        for i in range(len(pred))
+    ]
+    return torch.stack(images), len(images)
+
+
+@register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
+def ohem_cross_entropy(loss: nn.Module, pred: Tensor,
+                       target: Tensor) -> Elements:
+    """The mean over the hard pixels, which are chosen in the whole batch."""
+    valid = target != loss.ignore_label
+    elements = loss.loss_weight * F.cross_entropy(
+        pred,
+        target,
+        weight=_class_weight_like(loss, pred),
+        ignore_index=loss.ignore_label,
+        reduction='none')
+    with torch.no_grad():
+        prob = pred.softmax(1).gather(
+            1,
+            target.masked_fill(~valid, 0).unsqueeze(1)).squeeze(1)
+        increasing = prob.masked_fill(~valid, float('inf')).flatten().sort()[0]
+        last = (valid.sum() - 1).clamp(min=0, max=loss.min_kept)
+        threshold = increasing.gather(0, last.view(1)).clamp(min=loss.thresh)
+        hard = valid & (prob < threshold)
+    return elements * hard, hard.sum()
+
+
+@register_unreduced(mmseg_losses.BoundaryLoss, reduces=False)
+def boundary(loss: nn.Module, pred: Tensor, target: Tensor) -> Elements:
+    """Boundary and other pixels are balanced in the whole batch."""
+    pred = pred.flatten(1)
+    target = target.flatten(1).float()
+    positive, negative = target == 1, target == 0
+    num_positive, num_negative = positive.sum(), negative.sum()
+    total = num_positive + num_negative
+    balance = positive * num_negative + negative * num_positive
+    # Without either nothing counts, as in the baseline.
+    balance = balance / total.clamp(min=1)
+    elements = loss.loss_weight * F.binary_cross_entropy_with_logits(
+        pred, target, balance.to(pred), reduction='none')
+    return elements, elements.numel()
+
+
+@register_coupled(mmseg_losses.LovaszLoss)
+def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
+                  **kwargs) -> Optional[Tensor]:
+    """The Lovasz loss of a whole batch is no sum over images, that of each
+    image alone is."""
+    if loss.per_image:
+        return None
+    with torch.no_grad():
+        # Of an image that is all ignored it is empty.
+        return torch.stack([
+            loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
+            for i in range(len(pred))
+        ])
+
+
+def _class_weight_like(loss: nn.Module, pred: Tensor) -> Optional[Tensor]:
+    """Class weights in the type of the logits, as the baseline has them."""
+    if loss.class_weight is None:
+        return None
+    return _to_tensor(tuple(loss.class_weight), pred.dtype, pred.device)
+
+
+@functools.lru_cache(maxsize=None)
+def _to_tensor(values: Tuple[float, ...], dtype: torch.dtype,
+               device: torch.device) -> Tensor:
+    # Kept, as a copy to the GPU would wait for it in each iteration.
+    return torch.tensor(values, dtype=dtype, device=device)
