@@ -99,7 +99,8 @@ def prune(scores: np.ndarray,
             'finite, of shape (N,) and N > 0.')
     # `not (score < threshold)` and not `score >= threshold`: what can't be
     # compared is never pruned. Python floats keep the comparison in float32.
-    tier_of_image = np.zeros(len(scores), np.uint8)
+    tier_of_image = np.zeros(
+        len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold,
-                          Progress, QuantileTiers, RandomPruning, Tier)
+                          Progress, QuantileTiers, RandomPruning, Tier, prune)
 from mmib.registry import POLICIES, build_policy
 
 finite = st.floats(0, 1e6, width=32)
@@ -510,3 +510,13 @@ def test_budget_of_any_training(num_images, slots_per_iter, passes, ratio,
         assert not any(plan.note for plan in run.plans)
     if highest < run.target:
         assert all(plan.note for plan in run.plans)
+
+
+@pytest.mark.parametrize('num_tiers', [255, 256, 300])
+def test_more_tiers_than_a_byte_has_numbers(num_tiers):
+    """Each image is a tier of its own, and one lies above all thresholds."""
+    scores = np.arange(num_tiers + 1, dtype=np.float32)
+    plan = prune(scores, scores[1:], [0.] * num_tiers,
+                 np.random.default_rng(0))
+    assert [tier.size for tier in plan.tiers] == [1] * (num_tiers + 1)
+    assert sorted(plan.indices) == list(range(num_tiers + 1))
