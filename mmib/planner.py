@@ -10,7 +10,7 @@ import torch
 from mmengine.utils import apply_to
 
 from .accounting import Accounting, VirtualEpoch
-from .pruning import EpochPlan, Policy, Tier
+from .pruning import EpochPlan, Policy, Tier, check_plan
 from .scores import ScoreTable
 
 
@@ -72,7 +72,8 @@ class Planner:
             EpochPlan, optional: The plan, or None for a full pass.
 
         Raises:
-            ValueError: If the policy prunes every image.
+            TypeError: If the policy returns no plan.
+            ValueError: If the plan can't be trained on.
         """
         last, accounting = self.newest, self.accounting
         covered = (
@@ -113,10 +114,18 @@ class Planner:
     def _ask_policy(self, start: int, covered: float,
                     rng: np.random.Generator) -> EpochPlan:
         self.policy.begin_plan(self.accounting.progress(start, covered))
-        plan = self.policy(self.plan_scores, rng)
-        if len(plan) == 0:
-            raise ValueError(f'The policy {self.policy!r} pruned every image: '
-                             'change it at InfoBatchHook in `custom_hooks`.')
+        # The next plans are drawn from the same scores, so a policy that
+        # sorts them in place must fail.
+        scores = self.plan_scores.view()
+        scores.flags.writeable = False
+        plan = self.policy(scores, rng)
+        try:
+            check_plan(plan, self.accounting.pass_length)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f'The policy {self.policy!r} draws no plan to train on: '
+                f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
+            ) from None
         return plan
 
     def _read_scores(self) -> None:

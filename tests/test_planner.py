@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
 from mmib.planner import Planner
-from mmib.pruning import (AboveMean, Budget, EpsilonGreedy, MeanThreshold,
-                          QuantileTiers, RandomPruning, Tier,
+from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
+                          MeanThreshold, QuantileTiers, RandomPruning, Tier,
                           UpperConfidenceBound, as_policy)
 from mmib.scores import ScoreTable
 
@@ -299,4 +299,67 @@ def test_policies_that_give_numbers_of_numpy():
     part.run(20)
     rest = part.resumed(Training(numpy_numbers, 3, 1))
     assert not rest.changes
+    rest.run(60)
+
+
+def full_plan(scores, rng, **changes):
+    size = len(scores)
+    return replace(
+        EpochPlan(rng.permutation(size), np.ones(size, np.float32)), **changes)
+
+
+WRONG_PLANS = {
+    'no plan': (lambda scores, rng: np.arange(3), 'must return an EpochPlan'),
+    'weights of all images':
+    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(5)),
+     r'one entry for each slot.*\(5,\) and \(13,\)'),
+    'a column': (lambda scores, rng: full_plan(
+        scores,
+        rng,
+        indices=np.arange(SIZE)[:, None],
+        weights=np.ones((SIZE, 1), np.float32)), 'one entry for each slot'),
+    'a mask': (lambda scores, rng: full_plan(scores, rng, indices=scores > 0),
+               'must be integers, but are bool: np.flatnonzero'),
+    'negative indices':
+    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(SIZE) - 1),
+     r'in \[0, 13\), but reach from -1 to 11'),
+    'too large indices':
+    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(SIZE) + 1),
+     r'in \[0, 13\), but reach from 1 to 13'),
+    'float64':
+    (lambda scores, rng: full_plan(scores, rng, weights=np.ones(SIZE)),
+     'must be float32, but are float64'),
+    'NaN': (lambda scores, rng: full_plan(
+        scores, rng, weights=np.full(SIZE, np.nan, np.float32)),
+            'finite and not negative'),
+    'infinite': (lambda scores, rng: full_plan(
+        scores, rng, weights=np.full(SIZE, np.inf, np.float32)),
+                 'finite and not negative'),
+    'negative weights': (lambda scores, rng: full_plan(
+        scores, rng, weights=-np.ones(SIZE, np.float32)),
+                         'finite and not negative'),
+    'empty': (lambda scores, rng: full_plan(
+        scores, rng, indices=np.empty(0, int), weights=np.empty(0, np.float32)
+    ), 'pruned every image'),
+    'sorts the scores': (lambda scores, rng: scores.sort(), 'read-only'),
+}
+
+
+@pytest.mark.parametrize('case', WRONG_PLANS)
+def test_plans_that_cannot_be_trained_on(case):
+    """They stop when they are drawn, and the policy is named."""
+    policy, message = WRONG_PLANS[case]
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        Training(policy, 3, 1).run(20)
+    if case != 'sorts the scores':
+        assert repr(as_policy(policy)) in str(error.value)
+        assert '`custom_hooks`' in str(error.value)
+
+
+def test_the_scores_of_a_policy_are_those_of_the_next_plan():
+    """The read-only view doesn't reach the checkpoint."""
+    part = Training(full_plan, 3, 1)
+    part.run(20)
+    assert part.planner.plan_scores.flags.writeable
+    rest = part.resumed(Training(full_plan, 3, 1))
     rest.run(60)

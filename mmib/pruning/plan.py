@@ -64,6 +64,41 @@ class EpochPlan:
                          self.threshold, self.tiers, self.note)
 
 
+def check_plan(plan: EpochPlan, pass_length: int) -> None:
+    """Check that a plan can be trained on.
+
+    Args:
+        plan (EpochPlan): What a policy has drawn.
+        pass_length (int): Length of the scores that it was given.
+
+    Raises:
+        TypeError: If it is no plan, or an array has another type.
+        ValueError: If it is empty, or an array has another shape or values
+            out of range.
+    """
+    if not isinstance(plan, EpochPlan):
+        raise TypeError(f'it must return an EpochPlan, but got {plan!r}')
+    indices, weights = plan.indices, plan.weights
+    if not np.issubdtype(indices.dtype, np.integer):
+        raise TypeError('`indices` must be integers, but are '
+                        f'{indices.dtype}: np.flatnonzero gives those of a '
+                        'mask')
+    if weights.dtype != np.float32:
+        raise TypeError(f'`weights` must be float32, but are {weights.dtype}')
+    if indices.ndim != 1 or indices.shape != weights.shape:
+        raise ValueError('`indices` and `weights` must have one entry for '
+                         'each slot, but their shapes are '
+                         f'{indices.shape} and {weights.shape}')
+    if len(indices) == 0:
+        raise ValueError('it pruned every image')
+    if indices.min() < 0 or indices.max() >= pass_length:
+        raise ValueError(f'`indices` must be in [0, {pass_length}), but reach '
+                         f'from {indices.min()} to {indices.max()}')
+    # One NaN makes the sum NaN, and one infinity at least infinite.
+    if not np.isfinite(weights.sum()) or weights.min() < 0:
+        raise ValueError('`weights` must be finite and not negative')
+
+
 def prune(scores: np.ndarray,
           thresholds: Sequence[float],
           ratios: Sequence[float],
@@ -99,8 +134,7 @@ def prune(scores: np.ndarray,
             'finite, of shape (N,) and N > 0.')
     # `not (score < threshold)` and not `score >= threshold`: what can't be
     # compared is never pruned. Python floats keep the comparison in float32.
-    tier_of_image = np.zeros(
-        len(scores), np.min_scalar_type(len(thresholds)))
+    tier_of_image = np.zeros(len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))
 
