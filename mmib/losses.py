@@ -4,7 +4,8 @@
 How a loss falls into images is known for each class of losses, see
 :func:`register_unreduced`. The losses of a library are registered by its task.
 """
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Tuple,
+                    Union)
 
 import torch
 import torch.nn as nn
@@ -124,7 +125,8 @@ class InfoBatchLoss(nn.Module):
     """Multiply the loss of each image by its weight, and keep its raw value.
 
     :class:`InfoBatchHook` wraps the losses of a model in it. Without weights
-    the call goes straight to the wrapped loss.
+    the call goes straight to the wrapped loss. What is read or set of it that
+    is not its own is the wrapped loss's.
 
     With weights the loss is computed without reduction. It is summed over
     each image's elements (pixels, mostly), weighted, and divided by what the
@@ -146,14 +148,32 @@ class InfoBatchLoss(nn.Module):
                  rows_per_image: Union[int, List[int]] = 1,
                  batch: Optional[BatchContext] = None) -> None:
         super().__init__()
-        self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
         self.rows_per_image = rows_per_image
         self.batch = batch or BatchContext()
+        # From here on what isn't its own is set on the loss.
+        self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
 
-    @property
-    def loss_name(self) -> str:
-        """str: Name of the wrapped loss. Log keys follow from it."""
-        return self.loss.loss_name
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped loss, such as ``loss_name``, from which
+        log keys follow."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == 'loss':  # As while it is copied or unpickled.
+                raise
+            return getattr(self.loss, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the wrapped loss has there, such as a ``loss_weight`` that
+        a hook changes while it trains."""
+        wrapped = self.__dict__.get('_modules', {}).get('loss')
+        is_own = (
+            name == 'loss' or name in self.__dict__
+            or hasattr(nn.Module, name))
+        if is_own or not hasattr(wrapped, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(wrapped, name, value)
 
     def forward(self,
                 pred: Tensor,

@@ -1,4 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn as nn
@@ -652,3 +655,29 @@ def test_losses_of_users():
 def test_mask_loss_is_refused():
     with pytest.raises(ValueError, match='use_mask=True'):
         check_loss(CrossEntropyLoss(use_mask=True))
+
+
+@pytest.mark.parametrize('weights', [None, torch.ones(B)], ids=['off', 'on'])
+def test_attributes_are_those_of_the_wrapped_loss(weights):
+    """As of a hook that changes a loss while it trains."""
+    logits, label = make_batch()
+    loss = InfoBatchLoss(CrossEntropyLoss(loss_weight=0.4))
+    assert (loss.loss_weight, loss.loss_name) == (0.4, 'loss_ce')
+    loss.batch.weights = weights
+    before, _ = run(loss, logits, label)
+    loss.loss_weight = 0.8
+    after, _ = run(loss, logits, label)
+    torch.testing.assert_close(after, 2 * before)
+    with pytest.raises(AttributeError, match='no_such'):
+        loss.no_such
+
+
+def test_a_wrapped_loss_is_copied_and_pickled():
+    """As by EMAHook."""
+    loss = InfoBatchLoss(CrossEntropyLoss(loss_weight=0.4)).eval()
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert other.loss is not loss.loss and not other.training
+        other.loss_weight = 2.
+        assert (other.loss_weight, loss.loss_weight) == (2., 0.4)
+    loss.train()
+    assert loss.training and loss.loss.training
