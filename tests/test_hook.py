@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmib import InfoBatchHook, InfoBatchLoss, scores
 from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers
 from mmib.scores import ScoreTable
+from mmib.tasks.segmentation import register_segmentor
 from tests.utils import run_ranks, small_runner
 
 DEMO_CONFIG = osp.join(
@@ -78,6 +79,9 @@ class RecordingSegmentor(EncoderDecoder):
             (inputs[:, 0, 0, 0].int().tolist(), raw.numpy(),
              np.ones(len(raw)) if weights is None else weights.numpy()))
         return super().loss(inputs, data_samples)
+
+
+register_segmentor(RecordingSegmentor)
 
 
 def infobatch_hook(runner):

@@ -7,6 +7,7 @@ import torch.nn as nn
 from mmengine.config import ConfigDict
 from mmengine.registry import DefaultScope
 from mmengine.structures import InstanceData, PixelData
+from mmseg.models import EncoderDecoder
 from mmseg.models.decode_heads import FCNHead
 from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
@@ -17,7 +18,7 @@ from small_training import small_head
 from mmib import InfoBatchLoss
 from mmib.losses import BatchContext
 from mmib.tasks import attach
-from mmib.tasks.segmentation import register_head
+from mmib.tasks.segmentation import heads, register_head, register_segmentor
 from mmib.tasks.segmentation.heads import _follow_matching, wrap_losses
 
 B, C, SIZE = 3, 5, 16
@@ -210,7 +211,7 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     features = make_features(name, num_maps)
     stock, stock_grads = run_head(head, features)
 
-    model = nn.Module()
+    model = HeadsAlone()
     model.decode_head = head
     batch = BatchContext()
     assert len(wrap_losses(model, batch)) == num_losses
@@ -270,7 +271,7 @@ def test_point_head():
         return losses['pointloss_ce'].detach(), features.grad
 
     stock, stock_grad = run()
-    model = nn.Module()
+    model = HeadsAlone()
     model.decode_head = nn.ModuleList([head])
     batch = BatchContext()
     wrap_losses(model, batch)
@@ -282,6 +283,13 @@ def test_point_head():
     total, grad = run()
     torch.testing.assert_close(total, (raw * WEIGHTS).mean())
     torch.testing.assert_close(grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1))
+
+
+class HeadsAlone(nn.Module):
+    """A segmentor of which nothing but its heads matters."""
+
+
+register_segmentor(HeadsAlone)
 
 
 def make_model(**heads):
@@ -454,3 +462,71 @@ def test_losses_without_a_value_per_image(heads, message):
 def test_missing_head():
     with pytest.raises(ValueError, match='no losses of Sequential'):
         attach(nn.Sequential(), BatchContext())
+
+
+def test_losses_that_are_only_logged():
+    """Their keys have no "loss", so they train nothing and score nothing."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(B, 3, SIZE, SIZE, generator=generator)
+    runs = []
+    for losses in ([ce(), dice(loss_name='dice_metric')], ce()):
+        torch.manual_seed(0)
+        with DefaultScope.overwrite_default_scope('mmseg'):
+            model = make_model(decode=losses)
+        batch = BatchContext()
+        wrap_losses(model, batch)
+        batch.begin(WEIGHTS)
+        losses = model.loss(inputs, make_samples())
+        runs.append((batch.scores, model.parse_losses(losses)[0]))
+    torch.testing.assert_close(*runs)
+
+
+class EdgeSegmentor(EncoderDecoder):
+    """A segmentor of a user, with a third head."""
+
+    def loss(self, inputs, data_samples):
+        losses = super().loss(inputs, data_samples)
+        edge = self.edge_head.loss(
+            self.extract_feat(inputs), data_samples, self.train_cfg)
+        return dict(losses, **{f'edge.{k}': v for k, v in edge.items()})
+
+
+class CalledElsewhere(EncoderDecoder):
+    """Calls its third head where nothing is overridden."""
+
+
+@pytest.mark.parametrize('kind', [EdgeSegmentor, CalledElsewhere])
+def test_a_third_head_is_never_trained_without_weights(monkeypatch, kind):
+    monkeypatch.setattr(heads, '_HEADS_OF_SEGMENTOR',
+                        dict(heads._HEADS_OF_SEGMENTOR))
+
+    def build():
+        model = make_model(decode=ce())
+        model.__class__ = kind
+        model.edge_head = MODELS.build(small_head(ce(), num_classes=C))
+        return model
+
+    message = {
+        EdgeSegmentor: 'EdgeSegmentor computes its losses in its own way',
+        CalledElsewhere: '`model.edge_head.loss_decode` is a loss outside'
+    }
+    with pytest.raises(ValueError, match=message[kind]) as error:
+        wrap_losses(build(), BatchContext())
+    assert 'register_segmentor' in str(error.value)
+    register_segmentor(kind, 'decode_head')
+    with pytest.raises(ValueError, match='`model.edge_head.loss_decode`'):
+        wrap_losses(build(), BatchContext())
+
+    register_segmentor(kind, 'decode_head', 'edge_head')
+    model, batch = build(), BatchContext()
+    assert len(wrap_losses(model, batch)) == 2
+    inputs = torch.randn(B, 3, SIZE, SIZE)
+    totals, scores = [], []
+    for weights in (torch.ones(B), *torch.eye(B)):
+        batch.begin(weights)
+        losses = model.loss(inputs, make_samples())
+        totals.append(model.parse_losses(losses)[0])
+        scores.append(batch.scores)
+    # The shares of the images are the whole loss, that of the edge too.
+    torch.testing.assert_close(sum(totals[1:]), totals[0])
+    torch.testing.assert_close(scores[0].mean(), totals[0].detach())

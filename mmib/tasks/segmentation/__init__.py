@@ -4,12 +4,11 @@ import torch.nn as nn
 
 from ...losses import BatchContext
 from . import losses  # noqa: F401
-from .heads import register_head, wrap_losses
+from .heads import register_head, register_segmentor, wrap_losses
 
 
 class SegmentationTask:
-    """Segmentors with a ``decode_head`` and optionally an
-    ``auxiliary_head``, each a head or a list of heads."""
+    """Segmentors with a ``decode_head``, mostly with others besides."""
 
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None
@@ -20,4 +19,4 @@ class SegmentationTask:
 
 TASK = SegmentationTask()
 
-__all__ = ['TASK', 'SegmentationTask', 'register_head']
+__all__ = ['TASK', 'SegmentationTask', 'register_head', 'register_segmentor']

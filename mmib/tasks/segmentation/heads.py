@@ -1,9 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which losses the heads of a segmentor have, and where they keep them."""
-from typing import Dict, Iterator, List, Tuple
+"""Which heads a segmentor has, which losses these call, and where they keep
+them."""
+from typing import Dict, Iterator, List, Optional, Tuple
 
 import torch.nn as nn
-from mmseg.models import decode_heads
+from mmseg.models import decode_heads, segmentors
 from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
@@ -27,8 +28,19 @@ _LOSSES_OF_HEAD: Dict[type, Tuple[str, ...]] = {
     decode_heads.STDCHead: ('loss_decode', ),
     decode_heads.VPDDepthHead: ('loss_decode', ),
 }
+# Segmentor: attributes that hold its heads.
+_HEADS_OF_SEGMENTOR: Dict[type, Tuple[str, ...]] = {
+    kind: ('decode_head', 'auxiliary_head')
+    for kind in (segmentors.EncoderDecoder, segmentors.CascadeEncoderDecoder,
+                 segmentors.DepthEstimator,
+                 segmentors.MultimodalEncoderDecoder)
+}
 # A subclass that has another one of these computes its losses in its own way.
-_LOSS_METHODS = ('loss', 'loss_by_feat', '_loss_by_feat_single')
+_METHODS_OF_HEAD = ('loss', 'loss_by_feat', '_loss_by_feat_single')
+_METHODS_OF_SEGMENTOR = ('loss', '_decode_head_forward_train',
+                         '_auxiliary_head_forward_train')
+# The keys of their losses don't follow from the names of the losses.
+_KEYS_OF_THEIR_OWN = (decode_heads.DDRHead, decode_heads.PIDHead)
 
 
 def register_head(head_type: type, *losses: str) -> None:
@@ -48,12 +60,30 @@ def register_head(head_type: type, *losses: str) -> None:
     _LOSSES_OF_HEAD[head_type] = losses
 
 
+def register_segmentor(segmentor_type: type, *heads: str) -> None:
+    """Tell mmib which heads a segmentor has that overrides ``loss``.
+
+    All of its loss must come from these: a term that it adds itself would be
+    trained without weights.
+
+    Args:
+        segmentor_type (type): Class of the segmentor. Subclasses that don't
+            override ``loss`` again are meant too.
+        *heads (str): Attributes with a head, or a ``ModuleList`` of heads.
+            Without any they are ``decode_head`` and ``auxiliary_head``.
+
+    Examples:
+        >>> register_segmentor(MySegmentor, 'decode_head', 'edge_head')
+    """
+    _HEADS_OF_SEGMENTOR[segmentor_type] = heads or ('decode_head',
+                                                    'auxiliary_head')
+
+
 def wrap_losses(model: nn.Module, batch: BatchContext) -> List[InfoBatchLoss]:
     """Wrap the losses of every head of a segmentor in place.
 
     Args:
-        model (nn.Module): A segmentor with a ``decode_head`` and optionally
-            an ``auxiliary_head``, each a head or a list of heads.
+        model (nn.Module): A segmentor.
         batch (BatchContext): Weights and scores of the batch in training.
 
     Returns:
@@ -61,20 +91,58 @@ def wrap_losses(model: nn.Module, batch: BatchContext) -> List[InfoBatchLoss]:
         config wrapped already are among them.
 
     Raises:
-        ValueError: If mmib doesn't know a head or a loss.
+        ValueError: If mmib doesn't know the segmentor, a head or a loss.
     """
     wrapped = []
-    for where, head in _heads(model):
+    for where, head in _heads_of(model):
         wrapped += _wrap_head(head, where, batch)
+    _check_all_wrapped(model)
     return wrapped
 
 
-def _heads(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
-    for part in ('decode_head', 'auxiliary_head'):
-        heads = getattr(model, part, None)
+def _heads_of(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
+    names = _known(model, _HEADS_OF_SEGMENTOR, _METHODS_OF_SEGMENTOR)
+    if names is None:
+        raise ValueError(
+            f'{type(model).__name__} computes its losses in its own way, and '
+            'what it adds itself would be trained without weights: if all of '
+            'its loss comes from its heads, name them with `mmib.tasks.'
+            'segmentation.register_segmentor`, or train without '
+            'InfoBatchHook.')
+    for name in names:
+        heads = getattr(model, name, None)
         for head in heads if isinstance(heads, nn.ModuleList) else [heads]:
             if head is not None:
-                yield f'model.{part}', head
+                yield f'model.{name}', head
+
+
+def _known(module: nn.Module, table: Dict[type, Tuple[str, ...]],
+           methods: Tuple[str, ...]) -> Optional[Tuple[str, ...]]:
+    """What a table has of the nearest class of a module, if the module
+    computes its losses as that class does."""
+    for kind in type(module).__mro__:
+        if kind in table:
+            overrides = any(
+                getattr(type(module), method, None) is not getattr(
+                    kind, method, None) for method in methods)
+            return None if overrides else table[kind]
+    return None
+
+
+def _check_all_wrapped(model: nn.Module) -> None:
+    """Check that no loss is left that would be trained without weights."""
+    inside = tuple(f'{name}.' for name, module in model.named_modules()
+                   if isinstance(module, InfoBatchLoss))
+    for name, module in model.named_modules():
+        if ('loss' in getattr(module, 'loss_name', '')
+                and not isinstance(module, InfoBatchLoss)
+                and not name.startswith(inside)):
+            raise ValueError(
+                f'`model.{name}` is a loss outside of the heads that '
+                f'{type(model).__name__} is known to have, and would be '
+                'trained without weights: name all of its heads with '
+                '`mmib.tasks.segmentation.register_segmentor`, or train '
+                'without InfoBatchHook.')
 
 
 def _wrap_head(head: nn.Module, where: str,
@@ -88,11 +156,12 @@ def _wrap_head(head: nn.Module, where: str,
         loss = getattr(head, name)
         try:
             if isinstance(loss, nn.ModuleList):
-                wrapped[name] = [_wrap(each, batch) for each in loss]
-                setattr(head, name, nn.ModuleList(wrapped[name]))
+                losses = [_wrap(each, head, name, batch) for each in loss]
+                setattr(head, name, nn.ModuleList(losses))
             else:
-                wrapped[name] = [_wrap(loss, batch)]
-                setattr(head, name, wrapped[name][0])
+                losses = [_wrap(loss, head, name, batch)]
+                setattr(head, name, losses[0])
+            wrapped[name] = [x for x in losses if isinstance(x, InfoBatchLoss)]
         except ValueError as error:
             raise ValueError(f'`{where}.{name}` of {type(head).__name__}: '
                              f'{error}') from None
@@ -108,7 +177,13 @@ def _wrap_head(head: nn.Module, where: str,
     return sum(wrapped.values(), [])
 
 
-def _wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
+def _wrap(loss: nn.Module, head: nn.Module, name: str,
+          batch: BatchContext) -> nn.Module:
+    # MMEngine trains the terms that have "loss" in their key; others are only
+    # logged, and are no part of the score.
+    if (name == 'loss_decode' and not isinstance(head, _KEYS_OF_THEIR_OWN)
+            and 'loss' not in getattr(loss, 'loss_name', 'loss')):
+        return loss
     if not isinstance(loss, InfoBatchLoss):
         loss = InfoBatchLoss(loss)
     check_loss(loss.loss)
@@ -118,20 +193,16 @@ def _wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
 
 def _losses_of(head: nn.Module, where: str) -> Tuple[str, ...]:
     """The attributes with the losses of a head that mmib knows."""
-    for known in type(head).__mro__:
-        if known in _LOSSES_OF_HEAD:
-            if all(
-                    getattr(type(head), method, None) is getattr(
-                        known, method, None) for method in _LOSS_METHODS):
-                _check_names(head, _LOSSES_OF_HEAD[known])
-                return _LOSSES_OF_HEAD[known]
-            break
-    raise ValueError(
-        'InfoBatch needs a loss per image, and mmib knows none for '
-        f'{type(head).__name__}, which computes its losses in its own way: '
-        f'change `{where}`, tell mmib which losses it calls with '
-        '`mmib.tasks.segmentation.register_head`, or train without '
-        'InfoBatchHook.')
+    names = _known(head, _LOSSES_OF_HEAD, _METHODS_OF_HEAD)
+    if names is None:
+        raise ValueError(
+            'InfoBatch needs a loss per image, and mmib knows none for '
+            f'{type(head).__name__}, which computes its losses in its own way:'
+            f' change `{where}`, tell mmib which losses it calls with '
+            '`mmib.tasks.segmentation.register_head`, or train without '
+            'InfoBatchHook.')
+    _check_names(head, names)
+    return names
 
 
 def _check_names(head: nn.Module, names: Tuple[str, ...]) -> None:
