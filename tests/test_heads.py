@@ -12,10 +12,10 @@ from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 from mmseg.utils import MatchMasks
-from small_training import small_head
 
 from mmib import InfoBatchLoss
 from mmib.heads import _count_masks, register_head, wrap_losses
+from tests.system.small_training import small_head
 
 B, C, SIZE = 3, 5, 16
 IGNORE = 255

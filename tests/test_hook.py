@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from make_demo_data import make_demo_data
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
@@ -21,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.pruning import (EpochPlan, MeanThreshold, QuantileTiers, ScoreTable,
                           scores)
-from tests.utils import run_ranks, small_runner
+from tests.system.processes import run_ranks
+from tests.system.small_training import (BASELINE, infobatch_hook,
+                                         small_runner, write_images)
 
 DEMO_CONFIG = osp.join(
     osp.dirname(__file__), '..', 'configs', 'upernet',
@@ -77,11 +78,6 @@ class RecordingSegmentor(EncoderDecoder):
             (inputs[:, 0, 0, 0].int().tolist(), raw.numpy(),
              np.ones(len(raw)) if weights is None else weights.numpy()))
         return super().loss(inputs, data_samples)
-
-
-def infobatch_hook(runner):
-    hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
-    return hooks[0] if hooks else None
 
 
 def train(runner):
@@ -180,12 +176,6 @@ def test_trained_loss_is_the_weighted_mean_of_the_raw_losses(tmp_path):
     np.testing.assert_allclose(spy.losses, losses, rtol=1e-5)
 
 
-STOCK = {
-    'train_dataloader.sampler.type': 'InfiniteSampler',
-    'custom_hooks': [],
-}
-
-
 @pytest.mark.parametrize(
     'policy', [
         dict(type='MeanThreshold', ratio=0),
@@ -194,7 +184,7 @@ STOCK = {
     ids=str)
 def test_ratio_0_is_stock_training(tmp_path, policy):
     runs = []
-    for changes in (STOCK, {
+    for changes in (BASELINE, {
             'custom_hooks': [dict(type='InfoBatchHook', policy=policy)]
     }):
         runner = small_runner(
@@ -213,7 +203,7 @@ def test_ratio_0_is_stock_training(tmp_path, policy):
 
 def test_ratio_0_is_stock_training_of_upernet(tmp_path):
     """20 steps of a real network with a random pipeline."""
-    make_demo_data(str(tmp_path / 'data'), 30, 1)
+    write_images(tmp_path / 'data', 30)
     losses = []
     for sampler, hooks in (('InfiniteSampler', []), ('InfoBatchSampler', [
             dict(
@@ -252,7 +242,7 @@ def test_ratio_0_is_stock_training_of_upernet(tmp_path):
 
 def test_the_first_pass_is_stock_training(tmp_path):
     runs = []
-    for changes in (STOCK, {}):
+    for changes in (BASELINE, {}):
         runner = small_runner(
             tmp_path, **{
                 'model.type': 'RecordingSegmentor',

@@ -20,7 +20,7 @@ from mmib.schedule import (ABSENT, IterMap, changes, child, convert,
                            converted_name, shorten)
 from mmib.zoo import resolve_config
 
-from .utils import EagerTrainLoop
+from .system.small_training import EagerTrainLoop
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 

@@ -100,8 +100,8 @@ def run_tests():
     with tempfile.TemporaryDirectory() as folder:
         report = osp.join(folder, 'report.xml')
         result = subprocess.run([
-            sys.executable, '-m', 'pytest', '-m', 'gpu', 'tests/test_gpu.py',
-            '--junitxml', report
+            sys.executable, '-m', 'pytest', '-m', 'gpu',
+            'tests/system/test_gpu.py', '--junitxml', report
         ],
                                 cwd=ROOT,
                                 stdout=subprocess.PIPE,

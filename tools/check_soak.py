@@ -30,10 +30,10 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 from mmseg.registry import DATASETS
-from small_training import IndexDataset, small_config
 
 from mmib import InfoBatchHook
 from mmib.planner import VirtualEpoch
+from tests.system.small_training import IndexDataset, small_config
 
 POLICIES = ('QuantileTiers', 'MeanThreshold', 'Budget')
 # What remains of the iterations with each of them, about.
