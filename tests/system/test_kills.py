@@ -204,32 +204,23 @@ def train(rank, setting, work_dir, prefix, resume, victims):
     """Train, or go on from the last checkpoint of the folder."""
     record = f'{prefix}_rank{rank}.jsonl'
     runner = small_runner(
-        work_dir, **{
-            'resume':
-            resume,
-            'train_cfg.max_iters':
-            MAX_ITERS,
-            'optim_wrapper.optimizer.momentum':
-            0.9,
-            'param_scheduler':
-            dict(type='PolyLR', end=MAX_ITERS, by_epoch=False),
-            'default_hooks.checkpoint.interval':
-            INTERVAL,
-            'default_hooks.checkpoint.max_keep_ckpts':
-            2,
-            'train_dataloader':
-            dict(
-                batch_size=setting.batch_size,
-                num_workers=setting.workers,
-                persistent_workers=(setting.workers > 0
-                                    and setting.policy == 'QuantileTiers')),
-            'train_dataloader.dataset.size':
-            setting.size,
-            'custom_hooks': [
-                dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
-                dict(type='RecordHook', record=record)
-            ]
-        })
+        work_dir,
+        resume=resume,
+        train_cfg=dict(max_iters=MAX_ITERS),
+        optim_wrapper=dict(optimizer=dict(momentum=0.9)),
+        param_scheduler=dict(type='PolyLR', end=MAX_ITERS, by_epoch=False),
+        default_hooks=dict(
+            checkpoint=dict(interval=INTERVAL, max_keep_ckpts=2)),
+        train_dataloader=dict(
+            batch_size=setting.batch_size,
+            num_workers=setting.workers,
+            persistent_workers=(setting.workers > 0
+                                and setting.policy == 'QuantileTiers'),
+            dataset=dict(size=setting.size)),
+        custom_hooks=[
+            dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
+            dict(type='RecordHook', record=record)
+        ])
     if setting.ranks > 1:
         # MMEngine's launcher wraps models for GPUs alone. By default, torch
         # orders the gradients anew after the first step of a process, and with

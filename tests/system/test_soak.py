@@ -294,48 +294,34 @@ def train(rank, soak, work_dir, resume):
     # that of one process.
     kill_at = None if resume else 16 * interval + interval // 2
     small_runner(
-        work_dir, **{
-            'train_dataloader.batch_size':
-            soak.batch_size,
-            'train_dataloader.num_workers':
-            WORKERS,
-            'train_dataloader.persistent_workers':
-            True,
-            'train_dataloader.dataset':
-            dict(
+        work_dir,
+        resume=resume,
+        model=dict(test_cfg=dict(mode='whole')),
+        train_cfg=dict(
+            max_iters=soak.max_iters,
+            val_interval=max(1, soak.max_iters // 20)),
+        train_dataloader=dict(
+            batch_size=soak.batch_size,
+            num_workers=WORKERS,
+            persistent_workers=True,
+            dataset=dict(
                 type='SoakDataset', size=soak.images,
-                nan_share=soak.nan_share),
-            'model.test_cfg':
-            dict(mode='whole'),
-            'val_dataloader':
-            dict(
-                batch_size=1,
-                num_workers=0,
-                sampler=dict(type='DefaultSampler', shuffle=False),
-                dataset=dict(type='SoakDataset', size=20)),
-            'val_cfg':
-            dict(type='ValLoop'),
-            'val_evaluator':
-            dict(type='IoUMetric', iou_metrics=['mIoU']),
-            'optim_wrapper.type':
-            'FiniteOptimWrapper',
-            'train_cfg.max_iters':
-            soak.max_iters,
-            'train_cfg.val_interval':
-            max(1, soak.max_iters // 20),
-            'default_hooks.logger.interval':
-            100,
-            'default_hooks.checkpoint.interval':
-            interval,
-            'default_hooks.checkpoint.max_keep_ckpts':
-            3,
-            'custom_hooks': [
-                dict(type='InfoBatchHook', policy=policy, delta=DELTA),
-                dict(type='SoakHook', soak=tuple(soak), kill_at=kill_at),
-            ],
-            'resume':
-            resume,
-        }).train()
+                nan_share=soak.nan_share)),
+        val_cfg=dict(type='ValLoop'),
+        val_dataloader=dict(
+            batch_size=1,
+            num_workers=0,
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            dataset=dict(type='SoakDataset', size=20)),
+        val_evaluator=dict(type='IoUMetric', iou_metrics=['mIoU']),
+        optim_wrapper=dict(type='FiniteOptimWrapper'),
+        default_hooks=dict(
+            logger=dict(interval=100),
+            checkpoint=dict(interval=interval, max_keep_ckpts=3)),
+        custom_hooks=[
+            dict(type='InfoBatchHook', policy=policy, delta=DELTA),
+            dict(type='SoakHook', soak=tuple(soak), kill_at=kill_at),
+        ]).train()
 
 
 SHORT = Soak(virtual_epochs=8, images=100, batch_size=5, nan_share=0.03)
