@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os
 import weakref
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -38,3 +39,22 @@ def stop_workers():
     yield
     for iterator in list(_loader_iterators):
         iterator._shutdown_workers()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        '--kills', type=int, default=30, help='of tests/system/test_kills.py')
+    parser.addoption('--seed', type=int, default=0, help='of these kills')
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What the tests recorded: texts, and the sums of numbers."""
+    sums = Counter()
+    for report in terminalreporter.getreports('passed'):
+        for name, value in report.user_properties:
+            if isinstance(value, str):
+                terminalreporter.line(f'{name}: {value}')
+            else:
+                sums[name] += value
+    for name, value in sums.items():
+        terminalreporter.line(f'{name}: {value}')

@@ -5,11 +5,10 @@ from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
 from mmseg.models import EncoderDecoder
-from small_training import small_head
 from torch.utils.data import BatchSampler
 
 from mmib import InfoBatchSampler
-from tests.utils import small_runner
+from tests.system.small_training import small_head, small_runner
 
 
 def never_reached(*args, **kwargs):

@@ -6,8 +6,9 @@ import sys
 
 import mmseg
 import pytest
-from make_demo_data import make_demo_data
 from mmengine.config import Config
+
+from tests.system.small_training import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', 'upernet', '*.py')))
@@ -69,7 +70,7 @@ def test_flagships_change_only_what_pruning_needs(schedule, iters, policy):
 def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
     """As it is from another folder, but for size, device and downloads."""
     data_root = tmp_path / 'ade'
-    make_demo_data(str(data_root), num_training=12, num_validation=2)
+    write_images(data_root, 12)
     changes = dict.fromkeys([
         f'{split}_dataloader.dataset.data_root'
         for split in ('train', 'val', 'test')

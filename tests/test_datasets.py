@@ -10,7 +10,7 @@ from mmseg.registry import DATASETS, TRANSFORMS
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.datasets import image_numbers, image_path, unwrap_repeats
 from mmib.scores import ScoreTable
-from tests.utils import small_runner
+from tests.system.small_training import small_runner
 
 
 @TRANSFORMS.register_module()

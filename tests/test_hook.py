@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from make_demo_data import make_demo_data
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
@@ -22,7 +21,9 @@ from mmib import InfoBatchHook, InfoBatchLoss, scores
 from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers
 from mmib.scores import ScoreTable
 from mmib.tasks.segmentation import register_segmentor
-from tests.utils import run_ranks, small_runner
+from tests.system.processes import run_ranks
+from tests.system.small_training import (BASELINE, infobatch_hook,
+                                         small_runner, write_images)
 
 DEMO_CONFIG = osp.join(
     osp.dirname(__file__), '..', 'configs', 'upernet',
@@ -82,11 +83,6 @@ class RecordingSegmentor(EncoderDecoder):
 
 
 register_segmentor(RecordingSegmentor)
-
-
-def infobatch_hook(runner):
-    hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
-    return hooks[0] if hooks else None
 
 
 def train(runner):
@@ -185,12 +181,6 @@ def test_trained_loss_is_the_weighted_mean_of_the_raw_losses(tmp_path):
     np.testing.assert_allclose(spy.losses, losses, rtol=1e-5)
 
 
-STOCK = {
-    'train_dataloader.sampler.type': 'InfiniteSampler',
-    'custom_hooks': [],
-}
-
-
 @pytest.mark.parametrize(
     'policy', [
         dict(type='MeanThreshold', ratio=0),
@@ -199,7 +189,7 @@ STOCK = {
     ids=str)
 def test_ratio_0_is_stock_training(tmp_path, policy):
     runs = []
-    for changes in (STOCK, {
+    for changes in (BASELINE, {
             'custom_hooks': [dict(type='InfoBatchHook', policy=policy)]
     }):
         runner = small_runner(
@@ -218,7 +208,7 @@ def test_ratio_0_is_stock_training(tmp_path, policy):
 
 def test_ratio_0_is_stock_training_of_upernet(tmp_path):
     """20 steps of a real network with a random pipeline."""
-    make_demo_data(str(tmp_path / 'data'), 30, 1)
+    write_images(tmp_path / 'data', 30)
     losses = []
     for sampler, hooks in (('InfiniteSampler', []), ('InfoBatchSampler', [
             dict(
@@ -257,7 +247,7 @@ def test_ratio_0_is_stock_training_of_upernet(tmp_path):
 
 def test_the_first_pass_is_stock_training(tmp_path):
     runs = []
-    for changes in (STOCK, {}):
+    for changes in (BASELINE, {}):
         runner = small_runner(
             tmp_path, **{
                 'model.type': 'RecordingSegmentor',

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmib import InfoBatchSampler
 from mmib.pruning import EpochPlan, MeanThreshold
-from tests.utils import run_ranks
+from tests.system.processes import run_ranks
 
 
 class Range(Dataset):

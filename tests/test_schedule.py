@@ -20,7 +20,7 @@ from mmib import convert, shorten
 from mmib.schedule import IterMap
 from mmib.tasks.segmentation.zoo import resolve_config
 
-from .utils import EagerTrainLoop
+from .system.small_training import EagerTrainLoop
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.scores import ScoreTable
-from tests.utils import run_ranks
+from tests.system.processes import run_ranks
 
 CPU = torch.device('cpu')
 

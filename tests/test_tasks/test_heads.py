@@ -13,13 +13,13 @@ from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 from mmseg.utils import MatchMasks
-from small_training import small_head
 
 from mmib import InfoBatchLoss
 from mmib.losses import BatchContext
 from mmib.tasks import attach
 from mmib.tasks.segmentation import heads, register_head, register_segmentor
 from mmib.tasks.segmentation.heads import _follow_matching, wrap_losses
+from tests.system.small_training import small_head
 
 B, C, SIZE = 3, 5, 16
 IGNORE = 255

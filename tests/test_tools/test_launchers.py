@@ -8,7 +8,7 @@ import pytest
 import torch
 from make_demo_data import make_demo_data
 
-from ..utils import _free_port
+from ..system.processes import free_port
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 TOOLS = osp.join(ROOT, 'tools')
@@ -78,7 +78,7 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         cwd=tmp_path,
         # `python` is the one that runs the tests.
         programs=osp.dirname(sys.executable),
-        PORT=str(_free_port()),
+        PORT=str(free_port()),
         PYTHONPATH=str(tmp_path))
     output = result.stdout + result.stderr
     # torchrun says last how a process ended, after all that MMEngine logs.

@@ -10,7 +10,7 @@ import train as tool
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from .. import utils  # noqa: F401
+from ..system import small_training  # noqa: F401
 
 # Stock training on 6 images.
 CONFIG = """

@@ -29,13 +29,13 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmseg.registry import DATASETS
 
-TOOLS = osp.dirname(osp.dirname(osp.abspath(__file__)))
-sys.path.insert(0, TOOLS)
-from small_training import IndexDataset, small_config  # noqa: E402
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+sys.path.insert(0, ROOT)
+from tests.system.small_training import IndexDataset  # noqa: E402
+from tests.system.small_training import small_config  # noqa: E402
 
-FLAGSHIP = osp.join(
-    osp.dirname(TOOLS), 'configs', 'upernet',
-    'upernet_r50_4xb4-48k-infobatch_ade20k-512x512.py')
+FLAGSHIP = osp.join(ROOT, 'configs', 'upernet',
+                    'upernet_r50_4xb4-48k-infobatch_ade20k-512x512.py')
 TRAININGS = ('fresh', 'resumed', 'stock fresh', 'stock resumed')
 # Iterations that the training of the checkpoint runs on, to know what follows.
 NUM_FOLLOWING = 50

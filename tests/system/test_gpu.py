@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What only a GPU can show. ``tools/check_gpu.py`` runs these."""
+"""What only a GPU can show."""
 import itertools
 import shutil
 
@@ -11,9 +11,10 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from mmseg.models.losses import CrossEntropyLoss
-from small_training import small_config
 
 from mmib import InfoBatchHook, InfoBatchLoss
+from tests.system.small_training import (infobatch_hook, scores_of_batch,
+                                         small_config, weights_of_batch)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,10 +43,10 @@ class Spy(Hook):
         self.indices.append(
             [int(image[0, 0, 0]) for image in data_batch['inputs']])
         self.losses.append(outputs['loss'].detach())
-        batch = infobatch_hook(runner).batch
-        if batch.weights is not None:
-            self.weights.append(batch.weights)
-            self.scores.append(batch.scores)
+        weights = weights_of_batch(runner)
+        if weights is not None:
+            self.weights.append(weights)
+            self.scores.append(scores_of_batch(runner))
 
     def numpy(self, name):
         return torch.stack(getattr(self, name)).cpu().numpy()
@@ -57,10 +58,6 @@ def same_arithmetic(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, 'deterministic', True)
     monkeypatch.setattr(torch.backends.cudnn, 'benchmark', False)
     monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', False)
-
-
-def infobatch_hook(runner):
-    return next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
 
 
 def build(work_dir, **changes):
@@ -146,8 +143,8 @@ def guard(monkeypatch, owner, name, mode, applies=lambda self: True):
 def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
                                             dtype):
     runner = build(tmp_path, **loss_config(**loss), **amp(dtype))
-    # Annealing calls stock, which reads `avg_non_ignore` back. And class
-    # weights are copied to the GPU once.
+    # Annealing calls the losses of the baseline, which read `avg_non_ignore`
+    # back. And class weights are copied to the GPU once.
     warm = itertools.count()
     calls = guard(
         monkeypatch,
@@ -157,7 +154,7 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
         applies=lambda self: self.batch.weights is not None and next(warm) > 1)
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
     if 'class_weight' in loss:
-        # Stock copies its class weights to the GPU in each call.
+        # The loss copies its class weights to the GPU in each call.
         guard(monkeypatch, CrossEntropyLoss, 'forward', 'default')
     records = guard(monkeypatch, InfoBatchHook, 'after_train_iter', 'error')
     runner.train()

@@ -24,31 +24,22 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import DATASETS, HOOKS
-from small_training import IndexDataset, small_config
 from torch.utils.data import get_worker_info
 
-from mmib import InfoBatchHook
-from tests.utils import CONTEXT, _free_port, small_runner
+from tests.system.processes import free_port, start_ranks, wait_for_end
+from tests.system.small_training import (BASELINE, IndexDataset,
+                                         infobatch_hook, small_config,
+                                         small_runner, weights_of_batch)
 
 # Annealing begins at iteration 34.
 ITERS = 40
-STOCK = {
-    'train_dataloader.sampler.type': 'InfiniteSampler',
-    'custom_hooks': [],
-}
 WORKERS = {
     'train_dataloader.num_workers': 2,
     'train_dataloader.persistent_workers': True,
 }
 RUNNERS = []
 DIST_TRAIN = osp.join(
-    osp.dirname(osp.dirname(osp.abspath(__file__))), 'tools', 'dist_train.sh')
-
-
-@pytest.fixture(autouse=True)
-def load_any_checkpoint(monkeypatch):
-    """OpenMMLab's ``torch.load`` needs it to resume."""
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    osp.dirname(__file__), '..', '..', 'tools', 'dist_train.sh')
 
 
 @pytest.fixture(autouse=True)
@@ -107,9 +98,7 @@ class StepLog(Hook):
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         images = [int(image[0, 0, 0]) for image in data_batch['inputs']]
-        model = getattr(runner.model, 'module', runner.model)
-        batch = getattr(model.decode_head.loss_decode, 'batch', None)
-        weights = batch and batch.weights
+        weights = weights_of_batch(runner)
         weights = [1.] * len(images) if weights is None else weights.tolist()
         step = [runner.iter, images, weights, outputs['loss'].item()]
         path = osp.join(runner.work_dir, f'steps_{get_rank()}.jsonl')
@@ -162,16 +151,9 @@ def train(work_dir, *hooks, **changes):
     return runner
 
 
-def train_rank(rank, world_size, rendezvous, work_dir, hooks, changes):
-    torch.set_num_threads(1)
-    if world_size > 1:
-        dist.init_process_group(
-            'gloo',
-            init_method=f'file://{rendezvous}',
-            rank=rank,
-            world_size=world_size)
+def train_rank(rank, work_dir, hooks, changes):
     runner = build(work_dir, *hooks, **changes)
-    if world_size > 1:
+    if dist.is_initialized():
         # MMEngine's launcher wraps models for GPUs alone.
         runner.model = MMDistributedDataParallel(runner.model)
     try:
@@ -180,8 +162,6 @@ def train_rank(rank, world_size, rendezvous, work_dir, hooks, changes):
         with open(osp.join(work_dir, f'error_{rank}'), 'w') as file:
             file.write(f'{type(error).__name__}: {error}')
         raise
-    if world_size > 1:
-        dist.destroy_process_group()
 
 
 def train_ranks(world_size, work_dir, *hooks, **changes):
@@ -191,26 +171,11 @@ def train_ranks(world_size, work_dir, *hooks, **changes):
         list[int]: How each of them ended.
     """
     os.makedirs(work_dir, exist_ok=True)
-    rendezvous = osp.join(work_dir, f'rendezvous_{len(os.listdir(work_dir))}')
-    processes = [
-        CONTEXT.Process(
-            target=train_rank,
-            args=(rank, world_size, rendezvous, work_dir, hooks, changes))
-        for rank in range(world_size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        if process.exitcode is None:
-            for hanging in processes:
-                hanging.kill()
-            raise AssertionError('The training hangs.')
-    return [process.exitcode for process in processes]
-
-
-def infobatch_hook(runner):
-    return next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+    prefix = osp.join(work_dir, f'start_{len(os.listdir(work_dir))}')
+    with start_ranks(train_rank, world_size, prefix, work_dir, hooks,
+                     changes) as processes:
+        assert wait_for_end(processes), 'The training hangs.'
+        return [process.exitcode for process in processes]
 
 
 def steps(work_dir, rank=0):
@@ -345,8 +310,7 @@ def test_sigterm_of_dist_train(tmp_path):
         folder, **{
             'train_cfg.max_iters': 10**6,
             'default_hooks.checkpoint.interval': 7,
-            'custom_imports':
-            dict(imports=['small_training', 'tests.test_faults'])
+            'custom_imports': dict(imports=['tests.system.test_faults'])
         })
     # A signal while MMEngine writes a file would be another fault.
     cfg.custom_hooks.append(dict(type='WaitForSignal', iteration=16))
@@ -355,7 +319,7 @@ def test_sigterm_of_dist_train(tmp_path):
         ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
         env={
             **os.environ, 'PORT':
-            str(_free_port()),
+            str(free_port()),
             'PATH':
             os.pathsep.join([osp.dirname(sys.executable), os.environ['PATH']])
         },
@@ -397,7 +361,8 @@ def test_a_full_disk(folders, free_disk):
     fault, reference = folders
     train(reference)
     errors = []
-    for folder, changes in ((fault + '_of_stock', STOCK), (fault, {})):
+    for folder, changes in ((fault + '_of_the_baseline', BASELINE), (fault,
+                                                                     {})):
         with pytest.raises(OSError) as raised:
             train(
                 folder,
@@ -605,7 +570,7 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
 def test_weights_of_the_model_that_are_nan(tmp_path):
     """The training goes on to its end, as without mmib."""
     losses = []
-    for name, changes in (('stock', STOCK), ('mmib', {})):
+    for name, changes in (('baseline', BASELINE), ('mmib', {})):
         folder = str(tmp_path / name)
         train(
             folder, **{
@@ -637,9 +602,10 @@ def test_images_that_are_all_ignored(finished, tmp_path, avg_non_ignore):
         'model.decode_head.loss_decode.avg_non_ignore': avg_non_ignore,
         'model.auxiliary_head.loss_decode.avg_non_ignore': avg_non_ignore,
     }
-    # With ratio 0 the loss is that of stock, also where a batch has no pixel.
+    # With ratio 0 the loss is that of the baseline, also where a batch has no
+    # pixel.
     losses = []
-    for name, hooks in (('stock', STOCK), ('full', {
+    for name, hooks in (('baseline', BASELINE), ('full', {
             'custom_hooks': [
                 dict(
                     type='InfoBatchHook',
@@ -702,9 +668,9 @@ def resume(folder, finished, iteration=14, **changes):
         **changes)
 
 
-def stock_steps(folder, **changes):
+def baseline_steps(folder, **changes):
     """The steps of ``InfiniteSampler`` without mmib."""
-    train(folder, **STOCK, **changes)
+    train(folder, **BASELINE, **changes)
     return [images for _, images, _, _ in steps(folder)]
 
 
@@ -717,12 +683,12 @@ def first_plan(folder):
 
 @pytest.mark.parametrize('size', [11, 13])
 def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
-    """Of stock training, or of a data set of another length: the stream is
+    """Of the baseline, or of a data set of another length: the stream is
     that of the baseline, and nothing is pruned in the first full pass."""
-    fault, stock = folders
+    fault, baseline = folders
     changes = {'train_dataloader.dataset.size': size}
-    expected = sum(stock_steps(stock, **changes)[14:], [])
-    resume(fault, stock if size == 11 else finished, **changes)
+    expected = sum(baseline_steps(baseline, **changes)[14:], [])
+    resume(fault, baseline if size == 11 else finished, **changes)
     reason = ('the checkpoint is of a training without InfoBatchHook'
               if size == 11 else 'the checkpoint is of 11 images, and '
               '`train_dataloader.dataset` has 13 images')
@@ -801,10 +767,10 @@ def test_load_from_is_a_fresh_start(finished, tmp_path):
 
 
 def test_without_mmib(finished, folders):
-    """A checkpoint of InfoBatch resumes stock training."""
-    fault, stock = folders
-    expected = stock_steps(stock)[14:]
-    resume(fault, finished, **STOCK)
+    """A checkpoint of InfoBatch resumes the baseline."""
+    fault, baseline = folders
+    expected = baseline_steps(baseline)[14:]
+    resume(fault, finished, **BASELINE)
     assert [images for _, images, _, _ in steps(fault)] == expected
 
 

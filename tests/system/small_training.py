@@ -1,13 +1,26 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A training of a second that needs no files, for checks and tests."""
+"""A training of a second that needs no files, and ways to look at it."""
+import os
+import os.path as osp
+
+import cv2
+import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.registry import LOOPS
+from mmengine.runner import IterBasedTrainLoop, Runner
 from mmengine.structures import PixelData
 from mmseg.registry import DATASETS, MODELS
 from mmseg.structures import SegDataSample
 from torch.utils.data import Dataset
 
-import mmib  # noqa: F401
+from mmib import InfoBatchHook
+
+# Of the same training without mmib.
+BASELINE = {
+    'train_dataloader.sampler.type': 'InfiniteSampler',
+    'custom_hooks': [],
+}
 
 
 @DATASETS.register_module()
@@ -116,3 +129,74 @@ def small_config(work_dir, **changes):
                 vis_backends=[dict(type='LocalVisBackend')])))
     cfg.merge_from_dict(changes)
     return cfg
+
+
+def small_runner(work_dir, **changes):
+    """The Runner of ``small_config(work_dir, **changes)``."""
+    return Runner.from_cfg(small_config(work_dir, **changes))
+
+
+def infobatch_hook(runner):
+    """The hook of a training, None of one without mmib."""
+    hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
+    return hooks[0] if hooks else None
+
+
+def weights_of_batch(runner):
+    """The weights that the losses have for the images of this iteration; None
+    in annealing, without mmib, and after InfoBatchHook."""
+    hook = infobatch_hook(runner)
+    return None if hook is None else hook.batch.weights
+
+
+def scores_of_batch(runner):
+    """The scores of the images of this iteration, before InfoBatchHook takes
+    them."""
+    return infobatch_hook(runner).batch.scores
+
+
+@DATASETS.register_module()
+class ValDataset(IndexDataset):
+    """Samples that a segmentor can predict."""
+
+    def __getitem__(self, index):
+        results = super().__getitem__(index)
+        results['data_samples'].set_metainfo(
+            dict(img_shape=(8, 8), ori_shape=(8, 8)))
+        return results
+
+
+@MODELS.register_module()
+class UnknownLoss(torch.nn.Module):
+    """A loss of which mmib doesn't know how it falls into images."""
+
+    loss_name = 'loss_unknown'
+
+    def forward(self, pred, target, **kwargs):
+        return pred.sum()
+
+
+@LOOPS.register_module()
+class EagerTrainLoop(IterBasedTrainLoop):
+    """Starts its workers when it is built, as OpenMMLab's loop does."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.dataloader_iterator._iterator is None:
+            self.dataloader_iterator._iterator = iter(self.dataloader)
+
+
+def write_images(root, num_training):
+    """Noise as training images, and one for validation, in the folder layout
+    of ADE20K with 5 classes."""
+    rng = np.random.default_rng(0)
+    for split, number in (('training', num_training), ('validation', 1)):
+        for part, shape, high in (('images', (96, 96, 3), 256), ('annotations',
+                                                                 (96, 96), 6)):
+            folder = osp.join(root, part, split)
+            os.makedirs(folder)
+            suffix = 'jpg' if part == 'images' else 'png'
+            for i in range(number):
+                cv2.imwrite(
+                    osp.join(folder, f'{i}.{suffix}'),
+                    rng.integers(high, size=shape, dtype=np.uint8))

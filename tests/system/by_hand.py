@@ -1,32 +1,81 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The mix of the images' losses by hand, which knows nothing of mmib."""
 import functools
+from collections import Counter
 
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
-
-from .heads import heads_of, losses_of
 
 MASK_HEADS = ('MaskFormerHead', 'Mask2FormerHead', 'SideAdapterCLIPHead')
 SUMS = ('CrossEntropyLoss', 'DiceLoss', 'FocalLoss', 'SiLogLoss')
 
 
+def heads_of(model):
+    """All heads of a segmentor, in order."""
+    heads = []
+    for part in ('decode_head', 'auxiliary_head'):
+        head = getattr(model, part, None)
+        heads += head if isinstance(head, nn.ModuleList) else [head]
+    return [head for head in heads if head is not None]
+
+
+def losses_of(head):
+    """Names and modules of the losses of a head, found by where their
+    classes are defined."""
+    return [(name, module) for name, module in head.named_modules()
+            if '.models.losses.' in type(module).__module__]
+
+
+def describe(model):
+    """Heads and losses in a few words.
+
+    Args:
+        model (nn.Module): A segmentor.
+
+    Returns:
+        list[str]: One text for each head, or for several that are the same.
+    """
+    texts = []
+    for head in heads_of(model):
+        losses = ', '.join(_describe(loss) for _, loss in losses_of(head))
+        text = f'{type(head).__name__}: {losses}'
+        sampler = getattr(head, 'sampler', None)
+        if type(sampler).__name__ == 'OHEMPixelSampler':
+            by = 'loss' if sampler.thresh is None else 'probability'
+            text += f', OHEM by {by}'
+        texts.append(text)
+    return [
+        text + (f' (x{count})' if count > 1 else '')
+        for text, count in Counter(texts).items()
+    ]
+
+
+def _describe(loss):
+    extras = ', '.join(text
+                       for key, text in (('use_sigmoid', 'sigmoid'),
+                                         ('class_weight', 'class weights'),
+                                         ('avg_non_ignore', 'avg_non_ignore'))
+                       if getattr(loss, key, None))
+    return type(loss).__name__ + (f' ({extras})' if extras else '')
+
+
 class ByHand:
-    """Mixes the loss of the images in a stock model, with hooks on its
+    """Mixes the loss of the images in a model without mmib, with hooks on its
     losses.
 
     What a call returns is taken apart into the share of each image:
 
     - A loss that is a sum over pixels, images, queries or masks with a fixed
       divisor is called with ``reduction_override='sum'`` on the rows of one
-      image after the other. The divisor is the sum of these over what stock
-      returned. Queries and masks belong to images in order, masks by the
+      image after the other. The divisor is the sum of these over what the
+      call returned. Queries and masks belong to images in order, masks by the
       number of classes in the labels of each image.
     - ``OhemCrossEntropy`` and ``BoundaryLoss`` choose or balance the pixels
       of the whole batch. Given this, each pixel counts for its image.
 
-    In each call the shares must add up to stock's value, and their gradients
-    to stock's gradient.
+    In each call the shares must add up to what it returned, and their
+    gradients to its gradient.
 
     Args:
         model (nn.Module): A segmentor.
@@ -76,7 +125,7 @@ class ByHand:
 
 
 def _check(pred, output, total):
-    """That the shares add up to what stock returned, and its gradient."""
+    """That the shares add up to what the loss returned, and its gradient."""
     torch.testing.assert_close(total, output, rtol=1e-5, atol=1e-7)
     if not output.requires_grad:  # no pixel was chosen
         return

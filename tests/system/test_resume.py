@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from mmseg.registry import DATASETS
-from small_training import IndexDataset
 
 from mmib.compat import _SkipsWithoutLoading
-from tests.test_hook import infobatch_hook, train
-from tests.utils import small_runner
+from tests.system.small_training import (IndexDataset, infobatch_hook,
+                                         small_runner)
+from tests.test_hook import train
 
 # What workers read is seen by the process that started them.
 READ = multiprocessing.Array('q', 11)
@@ -50,6 +50,11 @@ def resume(work_dir, iteration, **changes):
         **changes)
 
 
+def last(items, number):
+    """So many of them, which may be none."""
+    return items[len(items) - number:]
+
+
 LOADERS = [{
     'train_dataloader.num_workers': workers,
     'train_dataloader.persistent_workers': persistent
@@ -72,7 +77,7 @@ def test_resume_is_exact(tmp_path, loader, loop):
             assert torch.equal(runner.model.state_dict()[name], value)
         for ours, theirs in zip(rest.tables, spy.tables[iteration:]):
             np.testing.assert_array_equal(ours, theirs)
-        assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
+        assert rest.epochs == last(spy.epochs, len(rest.epochs))
         assert runner.message_hub.get_scalar('infobatch/saved_iters').current(
         ) == whole.message_hub.get_scalar('infobatch/saved_iters').current()
     _, _, rest_slots = resume(f'{tmp_path}/resumed', 14 + 21, **changes)
@@ -100,7 +105,7 @@ def test_resume_is_exact_with_other_arguments(tmp_path, hook):
         assert rest_slots == slots[3 * iteration:]
         assert rest.losses == spy.losses[iteration:]
         np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
-        assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
+        assert rest.epochs == last(spy.epochs, len(rest.epochs))
 
 
 @pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
@@ -161,7 +166,7 @@ def test_state_is_plain(tmp_path):
     state = torch.load(tmp_path / 'state.pth', weights_only=True)
     assert set(state) == {'sampler', 'scores', 'planner', 'paths_comparable'}
     assert state['sampler']['position'] == 21 * 3
-    # The names of the parameters are those of stock.
+    # The names of the parameters are those of the baseline.
     assert not any('.loss.' in name for name in checkpoint['state_dict'])
 
 

@@ -17,21 +17,18 @@ from mmengine.hooks import Hook
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.optim.optimizer import amp_optimizer_wrapper
 from mmengine.runner import FlexibleRunner, Runner
-from small_training import small_config
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 
-from mmib import InfoBatchHook
-from tests.utils import run_ranks
+from tests.system.processes import run_ranks
+from tests.system.small_training import (BASELINE, infobatch_hook,
+                                         scores_of_batch, small_config,
+                                         weights_of_batch)
 
 MAX_ITERS = 40
 SAVED = 20
 ANNEALING_ITER = 34
 
-STOCK = {
-    'train_dataloader.sampler.type': 'InfiniteSampler',
-    'custom_hooks': [],
-}
 RATIO_0 = {
     'custom_hooks':
     [dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))]
@@ -78,18 +75,14 @@ class Spy(Hook):
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         indices = [int(image[0, 0, 0]) for image in data_batch['inputs']]
         step = dict(indices=indices, loss=outputs['loss'].item())
-        hook = infobatch_hook(runner)
-        if hook is not None and hook.batch.weights is not None:
-            step['weights'] = hook.batch.weights.tolist()
-            assert hook.batch.scores.dtype == torch.float32
-            step['scores'] = hook.batch.scores.tolist()
+        weights = weights_of_batch(runner)
+        if weights is not None:
+            step['weights'] = weights.tolist()
+            scores = scores_of_batch(runner)
+            assert scores.dtype == torch.float32
+            step['scores'] = scores.tolist()
         step['graphs'] = counters['stats']['unique_graphs']
         self.steps.append(step)
-
-
-def infobatch_hook(runner):
-    hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
-    return hooks[0] if hooks else None
 
 
 def build(work_dir, **changes):
@@ -167,13 +160,19 @@ def test_accumulated_gradients(tmp_path):
     """Scores and losses aren't those of a part of a step."""
     accumulate = {'optim_wrapper.accumulative_counts': 2}
     runs = []
-    for changes in ({**STOCK, **accumulate}, {**RATIO_0, **accumulate}, STOCK):
-        runner = build(tmp_path / 'stock', **changes)
+    for changes in ({
+            **BASELINE,
+            **accumulate
+    }, {
+            **RATIO_0,
+            **accumulate
+    }, BASELINE):
+        runner = build(tmp_path / 'baseline', **changes)
         runs.append((train(runner), weights_of(runner)))
-    (stock, weights), (steps, ours), (not_accumulated, _) = runs
-    assert column(steps, 'indices') == column(stock, 'indices')
+    (baseline, weights), (steps, ours), (not_accumulated, _) = runs
+    assert column(steps, 'indices') == column(baseline, 'indices')
     np.testing.assert_allclose(
-        column(steps, 'loss'), column(stock, 'loss'), rtol=1e-6)
+        column(steps, 'loss'), column(baseline, 'loss'), rtol=1e-6)
     torch.testing.assert_close(ours, weights)
     assert steps[0]['loss'] == pytest.approx(not_accumulated[0]['loss'])
     assert np.mean(steps[0]['scores']) == pytest.approx(steps[0]['loss'])
@@ -201,12 +200,13 @@ def test_averaged_weights(tmp_path):
             load(osp.join(resumed.work_dir, last))['ema_state_dict'],
             runs[-1][1]['ema_state_dict'])
     assert_same_training(runs[0][0], runs[1][0])
-    stock = build(tmp_path / 'stock', **dict(STOCK, custom_hooks=[ema]))
-    train(stock)
-    stock = load(osp.join(stock.work_dir, last))
+    baseline = build(tmp_path / 'baseline',
+                     **dict(BASELINE, custom_hooks=[ema]))
+    train(baseline)
+    baseline = load(osp.join(baseline.work_dir, last))
     for key in ('state_dict', 'ema_state_dict'):
         assert_equal(runs[0][1][key], runs[1][1][key])
-        assert runs[0][1][key].keys() == stock[key].keys()
+        assert runs[0][1][key].keys() == baseline[key].keys()
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])

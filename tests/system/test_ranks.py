@@ -14,8 +14,9 @@ from mmengine.runner import Runner
 from mmib import InfoBatchHook
 from mmib.pruning import MeanThreshold
 from mmib.scores import ScoreTable
-from tests.test_hook import STOCK, infobatch_hook, train
-from tests.utils import run_ranks, small_runner
+from tests.system.processes import run_ranks
+from tests.system.small_training import BASELINE, infobatch_hook, small_runner
+from tests.test_hook import train
 
 GLOBAL_BATCH = 8
 SIZE = 53
@@ -32,13 +33,13 @@ class CountCollectives:
 
     def __enter__(self):
         self.calls = []
-        self._stock = {name: getattr(dist, name) for name in self.names}
-        for name, function in self._stock.items():
+        self._functions = {name: getattr(dist, name) for name in self.names}
+        for name, function in self._functions.items():
             setattr(dist, name, self._counted(name, function))
         return self
 
     def __exit__(self, *args):
-        for name, function in self._stock.items():
+        for name, function in self._functions.items():
             setattr(dist, name, function)
 
     def _counted(self, name, function):
@@ -126,11 +127,11 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     np.testing.assert_allclose(latest, one['tables'][-1], rtol=1e-5)
 
 
-def train_stock(rank, results):
+def train_baseline(rank, results):
     with tempfile.TemporaryDirectory() as work_dir:
         runner = small_runner(
             work_dir, **{
-                **STOCK, 'train_cfg.max_iters': ITERS,
+                **BASELINE, 'train_cfg.max_iters': ITERS,
                 'default_hooks.checkpoint.interval': 9
             })
         runner.model = MMDistributedDataParallel(runner.model)
@@ -140,14 +141,14 @@ def train_stock(rank, results):
 
 
 def test_one_collective_a_plan_and_a_checkpoint(trainings):
-    """And no more than those of stock training. None where nothing was
+    """And no more than those of the baseline. None where nothing was
     recorded since the last one: the last checkpoint is in annealing."""
-    stock = [Counter(calls) for calls in run_ranks(train_stock, 2)]
-    for rank, of_stock in zip(trainings[2], stock, strict=True):
+    baseline = [Counter(calls) for calls in run_ranks(train_baseline, 2)]
+    for rank, of_baseline in zip(trainings[2], baseline, strict=True):
         assert rank['saves'] == [9, 18, 27, 34, 34] and len(rank['plans']) > 3
-        assert Counter(rank['collectives']) - of_stock == Counter(
+        assert Counter(rank['collectives']) - of_baseline == Counter(
             all_reduce=len({*rank['plans'], *rank['saves']}))
-        assert not of_stock - Counter(rank['collectives'])
+        assert not of_baseline - Counter(rank['collectives'])
 
 
 def draw_with_a_generator_of_the_rank(rank, results):

@@ -1,0 +1,132 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Real processes for tests, also over gloo."""
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+# Processes are forked from one that has all imports and no threads.
+CONTEXT = mp.get_context('forkserver')
+# A training of them takes a second, with what the Runner imports late.
+CONTEXT.set_forkserver_preload([
+    'pytest', 'mmib', 'mmengine.runner', 'mmseg.models', 'matplotlib.pyplot',
+    'torch._dynamo'
+])
+# Seconds until a process counts as one that hangs, on a busy machine too.
+TIME_LIMIT = 300
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(('localhost', 0))
+        return server.getsockname()[1]
+
+
+def _run_rank(rank, function, world_size, port, results):
+    dist.init_process_group(
+        'gloo',
+        init_method=f'tcp://localhost:{port}',
+        rank=rank,
+        world_size=world_size)
+    function(rank, results)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_ranks(function, world_size):
+    """Run ``function(rank, results)`` in real processes over gloo.
+
+    Each writes ``results[rank]``.
+
+    Returns:
+        list: The results in the order of the ranks.
+    """
+    with CONTEXT.Manager() as manager:
+        results = manager.dict()
+        mp.start_processes(
+            _run_rank, (function, world_size, free_port(), results),
+            nprocs=world_size,
+            start_method='forkserver')
+        return [results[rank] for rank in range(world_size)]
+
+
+def _start_rank(rank, function, world_size, prefix, args):
+    status = 1
+    try:
+        os.setpgid(0, 0)  # with its workers
+        with open(f'{prefix}_rank{rank}.log', 'w') as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        torch.set_num_threads(1)
+        if world_size > 1:
+            dist.init_process_group(
+                'gloo',
+                init_method=f'file://{prefix}.store',
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=TIME_LIMIT))
+        function(rank, *args)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Without waiting for workers, or for ranks that are gone.
+        os._exit(status)
+
+
+@contextlib.contextmanager
+def start_ranks(function, world_size, prefix, *args):
+    """Start ``function(rank, *args)`` in real processes, over gloo where
+    there are several, and leave none of them behind.
+
+    Args:
+        function (Callable): What each of them runs.
+        world_size (int): Number of processes.
+        prefix (str): Beginning of the names of their files:
+            ``{prefix}_rank{rank}.log`` has what each prints.
+        *args: For the function.
+
+    Yields:
+        list[Process]: One for each rank.
+    """
+    processes = [
+        CONTEXT.Process(
+            target=_start_rank,
+            args=(rank, function, world_size, prefix, args))
+        for rank in range(world_size)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        yield processes
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+                process.join()
+
+
+def wait_for_end(processes):
+    """Wait until all have ended.
+
+    Returns:
+        bool: Whether they did so in time.
+    """
+    end = time.monotonic() + TIME_LIMIT
+    while any(process.exitcode is None for process in processes):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True

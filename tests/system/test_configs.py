@@ -1,0 +1,134 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Convert every config of the installed MMSegmentation: each is converted,
+written as a child config, loaded again, and its schedule is checked."""
+import os.path as osp
+import sys
+
+import pytest
+from mmengine.config import Config
+
+from mmib import convert
+from mmib.compat import allow_scoped_bases
+from mmib.tasks.segmentation.zoo import resolve_config, zoo_names
+
+sys.path.append(osp.join(osp.dirname(__file__), '..', '..', 'tools'))
+from convert_config import load, write_child  # noqa: E402
+
+KNET = 'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py'
+SAMPLE = ('upernet/upernet_r50_4xb4-80k_ade20k-512x512.py',
+          'vpd/vpd_sd_4xb8-25k_nyu-480x480.py', KNET)
+
+
+def numbers(node, name):
+    """All integers in a config by their dotted name."""
+    if isinstance(node, (dict, list, tuple)):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in items:
+            yield from numbers(value, f'{name}.{key}')
+    elif type(node) is int:
+        yield name, node
+
+
+def assert_as_often(interval, length, old_interval, old_length, what):
+    """Something that is done every so many iterations and at the end."""
+    assert 0 < interval <= length, what
+    times, old_times = -(-length // interval), -(-old_length // old_interval)
+    assert abs(times - old_times) <= 1, f'{times} {what}, not {old_times}'
+
+
+def check_schedule(before, after):
+    """Check that a converted schedule is consistent in itself and with the
+    original one."""
+    old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
+    pairs = list(
+        zip(before.param_scheduler, after.param_scheduler, strict=True))
+    for (one, short), (next_one, next_short) in zip(pairs, pairs[1:]):
+        assert (short.end == next_short.begin) == (
+            one.end == next_one.begin), 'schedulers follow in another way'
+    for i, (full, short) in enumerate(pairs):
+        where = f'param_scheduler[{i}]'
+        begin, end = short.get('begin', 0), short.get('end', new)
+        old_begin, old_end = full.get('begin', 0), full.get('end', old)
+        assert 0 <= begin < end, f'{where} runs from {begin} to {end}'
+        assert end <= new or old_end > old, f'{where} ends after the training'
+        assert (end == new) == (
+            old_end == old), f'{where} ends at {end} of {new}'
+        times = [begin + step for step in short.get('milestones', [])]
+        old_times = [old_begin + step for step in full.get('milestones', [])]
+        assert times == sorted(set(times)), f'{where}.milestones: {times}'
+        if all(old_begin < time < old_end for time in old_times):
+            assert all(begin < time < end
+                       for time in times), f'{where}.milestones are outside'
+        if old_begin == 0 and old_end <= old / 4:
+            assert short == full, f'{where} is a warm-up that changed'
+    assert_as_often(after.train_cfg.val_interval, new,
+                    before.train_cfg.val_interval, old, 'validations')
+    assert after.train_cfg.get('val_begin', 1) <= new
+    assert_as_often(after.default_hooks.checkpoint.interval, new,
+                    before.default_hooks.checkpoint.interval, old,
+                    'checkpoints')
+    for hooks in ('default_hooks', 'custom_hooks'):
+        for name, value in numbers(after.to_dict()[hooks], hooks):
+            field = name.rpartition('.')[2]
+            if field.endswith(('_iter', '_iters')) and field != 'full_iters':
+                assert value <= new, f'{name}={value} is after the training'
+    policy = after.custom_hooks[-1].policy
+    assert policy.full_iters == old, f'{policy} is not for {old}'
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow)
+    for name in zoo_names()
+])
+def test_config(name, tmp_path, record_property):
+    allow_scoped_bases()
+    path = resolve_config(f'mmseg::{name}')
+    try:
+        before = load(path)
+    except ImportError as error:
+        cause = error.__cause__ or error.__context__ or error
+        pytest.skip(f'the config needs a package: {cause}')
+    out = str(tmp_path / 'converted.py')
+    # It compares the loaded file with the conversion.
+    write_child(path, before, convert(before, 0.6), out)
+    check_schedule(before, Config.fromfile(out))
+    record_property('configs converted', 1)
+
+
+@pytest.mark.parametrize('change, problem', [
+    ({
+        'param_scheduler.1.end': 90000
+    }, 'ends after the training'),
+    ({
+        'param_scheduler.1.end': 40000
+    }, 'ends at 40000 of 48000'),
+    ({
+        'param_scheduler.1.milestones': [10000, 47000]
+    }, 'milestones are outside'),
+    ({
+        'param_scheduler.0.end': 600,
+        'param_scheduler.1.begin': 600
+    }, 'warm-up that changed'),
+    ({
+        'param_scheduler.0.end': 600
+    }, 'follow in another way'),
+    ({
+        'train_cfg.val_interval': 8000
+    }, '6 validations, not 10'),
+    ({
+        'default_hooks.checkpoint.interval': 50000
+    }, 'checkpoints'),
+    ({
+        'custom_hooks.0.begin_iter': 50000
+    }, 'begin_iter=50000 is after'),
+    ({
+        'custom_hooks.0.policy.full_iters': 1
+    }, 'is not for 80000'),
+])
+def test_wrong_schedules_are_found(change, problem):
+    before = Config.fromfile(resolve_config(f'mmseg::{KNET}'))
+    after = convert(before)
+    check_schedule(before, after)
+    after.merge_from_dict(change)
+    with pytest.raises(AssertionError, match=problem):
+        check_schedule(before, after)
