@@ -29,22 +29,6 @@ def rows_of(output):
     return [line.split('|')[1:-1] for line in lines[2:]]
 
 
-def test_plan():
-    rows = rows_of(run('plan.py', '--sizes', '1000', '2000', '--seconds', '0'))
-    assert [row[0].strip() for row in rows] == ['1000'] * 3 + ['2000'] * 3
-    assert all(float(cell) > 0 for row in rows for cell in row[2:])
-
-
-def test_budget():
-    rows = rows_of(
-        run('budget.py', '--images', '300', '--slots-per-iter', '4',
-            '--max-iters', '1200', '--full-iters', '2000'))
-    assert len(rows) == 21
-    assert [row[1].strip() for row in rows[:3]
-            ] == ['Budget', 'QuantileTiers', 'MeanThreshold']
-    assert {float(row[3]) for row in rows} == {26.67}
-
-
 def test_step(tmp_path):
     make_demo_data(str(tmp_path), num_training=16, num_validation=1)
     output = run(
