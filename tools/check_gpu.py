@@ -22,7 +22,6 @@ import mmcv
 import mmengine
 import mmseg
 import torch
-from benchmark.step import compare, figures, pruned_iters
 from mmengine.config import Config
 from mmengine.structures import PixelData
 from mmseg.datasets import ADE20KDataset
@@ -33,6 +32,9 @@ import mmib
 from mmib.zoo import resolve_config
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+sys.path.append(osp.join(ROOT, 'benchmarks'))
+from step import compare, figures, pruned_iters  # noqa: E402
+
 CONFIG = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 
 
@@ -175,7 +177,7 @@ def run_steps(args, amp):
         raise ValueError('annealing, which has no cost, begins at '
                          f'{pruned_iters(cfg)} iterations: take fewer --iters')
     times, memory = compare(cfg, args.iters, args.warmup)
-    result = figures(times)
+    result = figures(times['mmib'], times['baseline'])
     if torch.cuda.is_available():
         result['peak_bytes'] = memory
     return result
