@@ -63,22 +63,20 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
             something else than arms.
     """
     base = load_base(args)
-    arms = Config.fromfile(args.arms).get('arms', {})
+    arms = Config.fromfile(args.arms).to_dict().get('arms')
     if not arms:
         raise ValueError(f'{args.arms} has no `arms`')
     if unknown := set(args.only or ()) - arms.keys():
         raise ValueError(f'{args.arms} has no arm {sorted(unknown)}, but '
                          f'{sorted(arms)}')
     loaded = {}
-    for name in arms:
-        if name in (args.only or arms):
-            arm = arms[name].to_dict()
-            try:
-                seeds = arm.pop('seeds')
-                loaded[name] = Arm(build_config(base, arm), seeds)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f'arm {name} of {args.arms}: {error!r}') from error
+    for name in (n for n in arms if n in (args.only or arms)):
+        try:
+            seeds = arms[name].pop('seeds')
+            loaded[name] = Arm(build_config(base, arms[name]), seeds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'arm {name} of {args.arms}: {error!r}') from error
     return loaded
 
 

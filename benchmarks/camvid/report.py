@@ -277,12 +277,9 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
     """mIoU against the images processed."""
     panels, styles = panels_of(cells), line_styles(cells)
     most = cells.groupby('arm', observed=True).size().max()
+    size = (1 + 4 * len(panels), 4.4)
     figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(1 + 4 * len(panels), 4.4),
-        sharey=True,
-        squeeze=False)
+        1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axis, names in zip(axes[0], panels):
         for arm in names:
             of_arm = cells.loc[arm]
@@ -290,19 +287,12 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
             images = evals['iter'] * of_arm['batch_size'].iloc[0]
             curve = evals['mIoU'].groupby(images).agg(['mean', 'std'])
             is_main = len(of_arm) == most
-            axis.plot(
-                curve['mean'],
-                label=f'{arm} ({len(of_arm)})',
-                linewidth=1.6 if is_main else 1,
-                **styles[arm])
+            style = dict(styles[arm], linewidth=1.6 if is_main else 1)
+            axis.plot(curve['mean'], label=f'{arm} ({len(of_arm)})', **style)
             if is_main:
-                axis.fill_between(
-                    curve.index,
-                    curve['mean'] - curve['std'],
-                    curve['mean'] + curve['std'],
-                    color=styles[arm]['color'],
-                    alpha=0.15,
-                    linewidth=0)
+                low, high = (curve['mean'] + s * curve['std'] for s in (-1, 1))
+                style = dict(color=style['color'], alpha=0.15, linewidth=0)
+                axis.fill_between(curve.index, low, high, **style)
         axis.set(xlabel='images processed')
         axis.legend(loc='lower right', title='arm (seeds)')
     axes[0, 0].set_ylabel('mIoU (%), mean over seeds, band: 1 sd')
@@ -320,12 +310,9 @@ def draw_differences(cells: pd.DataFrame) -> Optional[plt.Figure]:
     axis.axvline(0, color=BASELINE_COLOUR, linewidth=1)
     for row, arm in enumerate(dots.index):
         colour, found = styles[arm]['color'], compare(mious, arm, baseline)
-        axis.plot(
-            dots.loc[arm], [row + 0.25] * len(dots.columns),
-            'o',
-            color=colour,
-            alpha=0.4,
-            markersize=4)
+        style = dict(color=colour, alpha=0.4, markersize=4)
+        axis.plot(dots.loc[arm], [row + 0.25] * len(dots.columns), 'o',
+                  **style)
         axis.plot([found.low, found.high], [row, row], color=colour)
         axis.plot(found.mean, row, 'D', color=colour, markeredgecolor='white')
     axis.set(
@@ -359,14 +346,9 @@ def draw_plans(cells: pd.DataFrame) -> Optional[plt.Figure]:
     widths = np.linspace(3.5, 0.9, len(pruned))
     for ((arm, _), cell), width in zip(pruned.iterrows(), widths):
         curves = plan_curves(cell)
+        style = dict(styles[arm], label=arm, linewidth=width, where='post')
         for axis, name in zip(axes, ('kept_share', 'threshold')):
-            axis.step(
-                curves.index,
-                curves[name],
-                where='post',
-                label=arm,
-                linewidth=width,
-                **styles[arm])
+            axis.step(curves.index, curves[name], **style)
     axes[0].set(ylabel='kept share', ylim=(0, 1.05))
     axes[1].set(ylabel='threshold', xlabel='iteration')
     figure.legend(*axes[0].get_legend_handles_labels(), loc='outside right')

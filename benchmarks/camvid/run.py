@@ -33,35 +33,27 @@ TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_seconds')
 Cell = Tuple[str, int]
 
 
-def check_configs(arms: Dict[str, Arm], finished: List[dict]) -> None:
-    """Refuse results of other configs.
+def check_finished(finished: List[dict], arms: Dict[str, Arm],
+                   here: dict) -> None:
+    """Refuse to add to results that new cells can't be compared with.
+
+    Args:
+        finished (list[dict]): The results.
+        arms (dict[str, Arm]): Arms by name.
+        here (dict): What figures depend on besides the config.
 
     Raises:
-        ValueError: If a finished cell of an arm had another config.
+        ValueError: If a cell differs in that, or had another config.
     """
+    configs = {name: fingerprint(arm.cfg) for name, arm in arms.items()}
     for cell in finished:
-        if cell['arm'] in arms:
-            now = fingerprint(arms[cell['arm']].cfg)
-            if cell['config'] != now:
-                raise ValueError(
-                    f'The results have cells of {cell["arm"]} with the config '
-                    f'{cell["config"]}, which now is {now}: give another '
-                    '--out, or undo what was changed in the config.')
-
-
-def check_environment(here: dict, finished: List[dict]) -> None:
-    """Refuse results of other versions, threads or another device.
-
-    Raises:
-        ValueError: If a finished cell differs in one of them.
-    """
-    for cell in finished:
-        for key, value in here.items():
+        wanted = dict(here, config=configs.get(cell['arm'], cell['config']))
+        for key, value in wanted.items():
             if cell[key] != value:
                 raise ValueError(
-                    f'The results are of `{key}` {cell[key]}, which here is '
-                    f'{value}, and what differs is not compared: give another '
-                    '--out, or the same.')
+                    f'The results have cells of {cell["arm"]} with the `{key}`'
+                    f' {cell[key]}, which here is {value}, and what differs '
+                    'is not compared: give another --out, or the same.')
 
 
 def wanted_cells(arms: Dict[str, Arm], num_seeds: Optional[int]) -> List[Cell]:
@@ -182,9 +174,7 @@ def main() -> None:
         if not again:
             begin_results(args.out)
         finished = read_results(args.out)
-        check_configs(arms, finished)
-        if not again:
-            check_environment(here, finished)
+        check_finished(finished, arms, {} if again else here)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     first = {(cell['arm'], cell['seed']): cell for cell in finished}

@@ -204,7 +204,7 @@ def test_the_cell_ends_with_a_run_that_is_stopped(folder, monkeypatch,
     (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),
     (['--again', '1', '--cfg-options', 'optim_wrapper.optimizer.lr=1.'
       ], 'give another --out'),
-    (['--threads', '2'], 'of `threads` 1, which here is 2'),
+    (['--threads', '2'], 'with the `threads` 1, which here is 2'),
     (['--arms', 'base.py'], 'has no `arms`'),
     (['--arms', 'wrong.py'], 'arm wrong of wrong.py: TypeError('),
     (['--arms', 'seedless.py'], "arm wrong of seedless.py: KeyError('seeds')"),
