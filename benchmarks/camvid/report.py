@@ -67,10 +67,9 @@ def load(path: str, baseline: str = 'full', last: float = 0.1) -> pd.DataFrame:
     if baseline not in cells.get('arm', pd.Series()).values:
         raise ValueError(f'The results have no cell of {baseline}, the '
                          'baseline: train it, or give another --baseline.')
-    for arm, seed in cells[cells.duplicated(['arm', 'seed'])][['arm',
-                                                               'seed']].values:
-        raise ValueError(f'The results have two lines for seed {seed} of '
-                         f'{arm}: remove one of them.')
+    for _, cell in cells[cells.duplicated(['arm', 'seed'])].iterrows():
+        raise ValueError(f'The results have two lines for seed {cell["seed"]} '
+                         f'of {cell["arm"]}: remove one of them.')
     _check_alike('the results', cells,
                  ['batch_size', 'num_images', 'device', 'threads', 'versions'])
     for arm, of_arm in cells.groupby('arm'):
@@ -146,25 +145,21 @@ def result_table(cells: pd.DataFrame) -> pd.DataFrame:
     mious, rows = cells['miou'].unstack(), {}
     baseline = mious.index[0]
     for arm, of_arm in cells.groupby('arm', observed=True):
-        rows[arm] = {
-            'seeds': len(of_arm),
-            'iterations': of_arm['iters'].iloc[0],
-            'virtual epochs': f'{of_arm["virtual_epochs"].mean():.1f}',
-            'mIoU': f'{of_arm["miou"].mean():.2f}',
-            'sd': _text(of_arm['miou'].std()),
-            f'{baseline} with these seeds': NONE,
-            f'difference to {baseline}': NONE,
-            'which is': NONE,
-        }
-        if arm != baseline:
-            found = compare(mious, arm, baseline)
-            both = mious.loc[baseline][mious.loc[arm].notna()]
-            rows[arm].update({
-                f'{baseline} with these seeds': _text(both.mean()),
-                f'difference to {baseline}': found,
-                'which is': found.verdict,
-            })
-    return pd.DataFrame.from_dict(rows, orient='index', dtype=object)
+        found = compare(mious, arm, baseline)
+        both = mious.loc[baseline][mious.loc[arm].notna()]
+        compared = [_text(both.mean()), found, found.verdict]
+        rows[arm] = [
+            len(of_arm), of_arm['iters'].iloc[0],
+            f'{of_arm["virtual_epochs"].mean():.1f}',
+            _text(of_arm['miou'].mean()),
+            _text(of_arm['miou'].std()),
+            *([NONE] * 3 if arm == baseline else compared)
+        ]
+    columns = [
+        'seeds', 'iterations', 'virtual epochs', 'mIoU', 'sd',
+        f'{baseline} with these seeds', f'difference to {baseline}', 'which is'
+    ]
+    return pd.DataFrame.from_dict(rows, 'index', object, columns)
 
 
 def pair_table(cells: pd.DataFrame, pairs: List[str]) -> pd.DataFrame:
@@ -186,24 +181,19 @@ def pair_table(cells: pd.DataFrame, pairs: List[str]) -> pd.DataFrame:
 
 def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Cost of each arm, in the median over its seeds."""
-    of_arms = cells.groupby(
-        'arm', observed=True)[[
-            'iters', 'saved_iters', 'train_seconds', 'train_cpu_seconds',
-            'step_seconds'
-        ]].median()
-    iters = of_arms['iters']
-    return pd.DataFrame({
-        'iterations':
-        iters.map('{:.0f}'.format),
-        'iterations saved': (1 - iters / iters.iloc[0]).map('{:.1%}'.format),
-        'covered besides':
-        of_arms['saved_iters'].map('{:.0f}'.format),
-        'wall time (s)':
-        of_arms['train_seconds'].map('{:.0f}'.format),
-        'CPU time (s)':
-        of_arms['train_cpu_seconds'].map('{:.0f}'.format),
-        'step (ms)': (1000 * of_arms['step_seconds']).map('{:.0f}'.format),
-    })
+    of_arms = cells.groupby('arm', observed=True)
+    iters = of_arms['iters'].first()
+    table = {
+        'iterations': iters,
+        'iterations saved': (1 - iters / iters.iloc[0]).map('{:.1%}'.format)
+    }
+    for title, key, factor in (('covered besides', 'saved_iters',
+                                1), ('wall time (s)', 'train_seconds', 1),
+                               ('CPU time (s)', 'train_cpu_seconds',
+                                1), ('step (ms)', 'step_seconds', 1000)):
+        figures = factor * of_arms[key].median()
+        table[title] = figures.map('{:.0f}'.format)
+    return pd.DataFrame(table, dtype=object)
 
 
 def cell_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -360,26 +350,19 @@ def draw_scores(cells: pd.DataFrame, arm: str) -> plt.Figure:
     of the InfoBatch paper."""
     cell = cells.loc[arm].iloc[0]
     means = {plan['iter']: plan['mean_score'] for plan in cell['plans']}
+    number = len(cell['histograms'])
     figure, axes = plt.subplots(
-        1,
-        len(cell['histograms']),
-        figsize=(0.6 + 3 * len(cell['histograms']), 3.2),
-        squeeze=False)
+        1, number, figsize=(0.6 + 3 * number, 3.2), squeeze=False)
+    styles = dict(
+        kept=dict(label='kept', fill=True, color=COLOURS[5], alpha=0.6),
+        weighted=dict(
+            label='kept, by weight', color=COLOURS[0], linewidth=1.4),
+        all=dict(label='all images', color=BASELINE_COLOUR, linestyle='--'))
+    of_mean = dict(label='mean score', color=BASELINE_COLOUR, linestyle=':')
     for axis, histogram in zip(axes[0], cell['histograms']):
-        for key, style in dict(
-                kept=dict(
-                    fill=True, color=COLOURS[5], alpha=0.6, label='kept'),
-                weighted=dict(
-                    color=COLOURS[0], linewidth=1.4, label='kept, by weight'),
-                all=dict(
-                    color=BASELINE_COLOUR, linestyle='--',
-                    label='all images')).items():
+        for key, style in styles.items():
             axis.stairs(histogram[key], histogram['edges'], **style)
-        axis.axvline(
-            means[histogram['iter']],
-            color=BASELINE_COLOUR,
-            linestyle=':',
-            label='mean score')
+        axis.axvline(means[histogram['iter']], **of_mean)
         axis.set(title=f'plan at iteration {histogram["iter"]:.0f}')
     axes[0, 0].set_ylabel('images')
     figure.supxlabel(
