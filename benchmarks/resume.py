@@ -75,7 +75,7 @@ class CountingDataset(Dataset):
 
 
 @MODELS.register_module()
-class OneConv(nn.Module):
+class TinyBackbone(nn.Module):
     """A backbone of one convolution."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ def make_config(args: argparse.Namespace) -> Config:
     cfg.model = dict(
         type='EncoderDecoder',
         data_preprocessor=dict(type='SegDataPreProcessor', size=(8, 8)),
-        backbone=dict(type='OneConv'),
+        backbone=dict(type='TinyBackbone'),
         decode_head=head)
     is_start = args.start in STARTS
     workers = args.workers if is_start else 0
