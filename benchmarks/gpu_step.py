@@ -121,7 +121,7 @@ def main():
             parser.error('annealing, which has no cost, begins at '
                          f'{pruned_iters(cfg)} iterations: take fewer --iters')
         times, memory = compare(cfg, args.iters, args.warmup)
-        result = dict(dtype=dtype, **figures(times))
+        result = dict(dtype=dtype, **figures(times['mmib'], times['baseline']))
         if on_gpu:
             result['peak_bytes'] = memory
         print(json.dumps(result), flush=True)

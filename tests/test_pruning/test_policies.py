@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmark.budget import around, make_losses, simulate, two_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
+from benchmarks.budget import DISTRIBUTIONS, around, simulate, two_values
 from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold,
                           Progress, QuantileTiers, RandomPruning, Tier, prune)
 from mmib.registry import POLICIES, build_policy
@@ -449,8 +449,8 @@ def most_covered(kept, num_images, slots_per_iter, max_iters, full_iters,
     'two values, 50 % low'
 ])
 def test_budget_is_met_at_the_end_of_the_training(name):
-    losses = make_losses(name, FLAGSHIP['num_images'],
-                         np.random.default_rng(0))
+    losses = DISTRIBUTIONS[name](FLAGSHIP['num_images'],
+                                 np.random.default_rng(0))
     run = simulate(Budget(FLAGSHIP['full_iters']), losses, **FLAGSHIP)
     assert run.target == pytest.approx(63.3, abs=0.05)
     assert run.covered == pytest.approx(run.target, rel=0.001)

@@ -17,7 +17,7 @@ class Simulation(NamedTuple):
     """What a simulated training did.
 
     Args:
-        target (float): Virtual epochs of stock training to cover.
+        target (float): Virtual epochs of the baseline.
         covered (float): Virtual epochs that it covered.
         plans (list[EpochPlan]): Plans of the policy, before annealing cut
             the last one.
@@ -66,40 +66,25 @@ def two_values(low_share: float,
     return losses
 
 
-def make_losses(name: str, num_images: int,
-                rng: np.random.Generator) -> Callable:
-    """Losses of one shape.
-
-    Args:
-        name (str): One of ``DISTRIBUTIONS``.
-        num_images (int): Images in the data set.
-        rng (np.random.Generator): Source of the loss of each image.
-
-    Returns:
-        Callable: ``losses(indices, done, rng)`` of images that are visited
-        when the fraction ``done`` of the training is over.
-    """
-    if name == 'uniform':
-        return around(rng.random(num_images))
-    if name == 'log-normal':
-        return around(rng.lognormal(size=num_images))
-    if name == 'bimodal':
-        hard = rng.random(num_images) < 0.3
-        return around(np.where(hard, 2., 0.1), noise=0.5)
-    if name == 'two values, 90 % low':
-        return two_values(0.9, num_images, rng)
-    if name == 'two values, 50 % low':
-        return two_values(0.5, num_images, rng)
-    if name == 'two values, 50 % low for good':
-        return two_values(0.5, num_images, rng, redrawn=0)
-    if name == 'all equal':
-        return two_values(1, num_images, rng)
-    raise ValueError(f'{name} is none of {DISTRIBUTIONS}')
-
-
-DISTRIBUTIONS = ('uniform', 'log-normal', 'bimodal', 'two values, 90 % low',
-                 'two values, 50 % low', 'two values, 50 % low for good',
-                 'all equal')
+# How the losses of so many images are made: `make(num_images, rng)` gives
+# `losses(indices, done, rng)` of images that are visited when the fraction
+# `done` of the training is over.
+DISTRIBUTIONS = {
+    'uniform':
+    lambda n, rng: around(rng.random(n)),
+    'log-normal':
+    lambda n, rng: around(rng.lognormal(size=n)),
+    'bimodal':
+    lambda n, rng: around(np.where(rng.random(n) < 0.3, 2., 0.1), noise=0.5),
+    'two values, 90 % low':
+    lambda n, rng: two_values(0.9, n, rng),
+    'two values, 50 % low':
+    lambda n, rng: two_values(0.5, n, rng),
+    'two values, 50 % low for good':
+    lambda n, rng: two_values(0.5, n, rng, redrawn=0),
+    'all equal':
+    lambda n, rng: two_values(1, n, rng),
+}
 
 
 def simulate(policy: Callable,
@@ -171,10 +156,10 @@ def main():
 
     print('| losses | policy | virtual epochs | target | error | '
           'mean kept share | largest weight |\n|---|---|---|---|---|---|---|')
-    for name in DISTRIBUTIONS:
+    for name, make in DISTRIBUTIONS.items():
         for policy in (Budget(args.full_iters), QuantileTiers(),
                        MeanThreshold()):
-            losses = make_losses(name, args.images, np.random.default_rng(0))
+            losses = make(args.images, np.random.default_rng(0))
             run = simulate(policy, losses, args.images, args.slots_per_iter,
                            args.max_iters, args.full_iters, args.delta)
             kept_share = np.mean([len(p) for p in run.plans]) / args.images

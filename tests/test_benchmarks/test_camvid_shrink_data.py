@@ -1,15 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-import os.path as osp
-import sys
-
 import mmcv
 import numpy as np
 import pytest
+from camvid.shrink_data import shrink
 from PIL import Image
-
-ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
-sys.path.append(osp.join(ROOT, 'tools', 'benchmark'))
-from shrink_data import shrink  # noqa: E402
 
 
 @pytest.mark.parametrize('mode', ['L', 'P'])

@@ -1,13 +1,13 @@
-# The arms that tools/benchmark/run_arms.py compares. Each one is the config of
-# the full training, as it is or changed by mmib.shorten or mmib.convert. All
-# cost 60 % of its iterations, but for the mean threshold, its opposite and
-# their control, which run 80 % as in the paper.
+# The arms that run.py compares. Each one is the config of the full training,
+# as it is or changed by mmib.shorten or mmib.convert. All cost 60 % of its
+# iterations, but for the mean threshold, its opposite and their control, which
+# run 80 % as in the paper.
 ratio = 0.6
 tiers = dict(type='QuantileTiers')
 arms = dict(
     # The training to compare with.
     full=dict(seeds=8),
-    # The decisive control: as short as the pruned ones, nothing left out.
+    # The decisive control: as short as the pruned ones, without pruning.
     short=dict(seeds=8, shorten=dict(ratio=ratio)),
     short_80=dict(seeds=3, shorten=dict(ratio=0.8)),
     # InfoBatch.

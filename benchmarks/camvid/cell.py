@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Train one cell of a comparison: one arm with one seed.
 
-``run_arms.py`` starts it for each cell, in a process of its own.
+``run.py`` starts it for each cell, in a process of its own.
 """
 import argparse
 import json
 import time
 import zlib
+from typing import Optional
 
 import mmcv
 import mmengine
@@ -17,10 +18,13 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import nn
 
 import mmib
-from mmib.datasets import one_pass
+from mmib.accounting import VirtualEpoch
+from mmib.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
+from mmib.pruning import EpochPlan
 
 NUM_BINS = 30
 
@@ -28,123 +32,108 @@ NUM_BINS = 30
 class Recorder(Hook):
     """Keeps what a cell is compared by.
 
-    It stands between sampler and planner, and passes every plan on as it is.
     The time of a step is that of a whole iteration, with data and all hooks.
     The losses are those that are trained, so with the weights: means since
     the evaluation before.
     """
 
-    # `before_train` comes after that of InfoBatchHook.
+    # Its `after_train` comes after that of InfoBatchHook.
     priority = 'LOWEST'
 
-    def __init__(self):
-        self.evals = []
-        self.plans = []
-        self.histograms = []
+    def __init__(self) -> None:
         self.infobatch = None
-        self._steps = []
-        self._losses = []
-        self._pruned = []
+        self._evals, self._plans, self._pruned = [], [], []
+        self._steps, self._losses = [], []
         self._val_seconds = self._val_cpu_seconds = 0.
 
-    def before_run(self, runner):
+    def before_run(self, runner: Runner) -> None:
+        for hook in runner.hooks:
+            if isinstance(hook, InfoBatchHook):
+                self.infobatch = hook
+                hook.plan_observers.append(self._note_plan)
+        loader = runner.train_dataloader
+        self._batch_size = loader.batch_size * get_world_size()
+        self._num_images = len(unwrap_repeats(loader.dataset))
         self._start = self._last = time.perf_counter()
         self._cpu_start = time.process_time()
 
-    def before_train(self, runner):
-        self.infobatch = next(
-            (hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)),
-            None)
-        if self.infobatch is not None:
-            self.infobatch.sampler.connect(self._draw_plan)
-
-    def _draw_plan(self, start, rng):
-        """What the sampler calls, with a note of what it got."""
-        planner = self.infobatch.planner
-        plan = planner(start, rng)
-        size = planner.newest.size
-        self.plans.append(
+    def _note_plan(self, epoch: VirtualEpoch,
+                   plan: Optional[EpochPlan]) -> None:
+        iteration = epoch.start / self._batch_size
+        self._plans.append(
             dict(
-                iter=start / planner.slots_per_iter,
-                kept_share=size / planner.num_samples,
-                threshold=planner.newest.threshold,
+                iter=iteration,
+                kept_share=epoch.size / self._num_images,
+                threshold=epoch.threshold,
                 mean_score=float(self.infobatch.scores.numpy().mean())))
         # Annealing cuts the last plan short.
-        if plan is not None and len(plan) == size:
+        if plan is not None and len(plan) == epoch.size:
             self._pruned.append(
-                (self.plans[-1]['iter'], planner.plan_scores, plan))
-        return plan
+                (iteration, self.infobatch.planner.plan_scores, plan))
 
     def after_train_iter(self,
-                         runner,
-                         batch_idx,
-                         data_batch=None,
-                         outputs=None):
+                         runner: Runner,
+                         batch_idx: int,
+                         data_batch: Optional[dict] = None,
+                         outputs: Optional[dict] = None) -> None:
         self._losses.append(outputs['loss'].detach())
         now = time.perf_counter()
         self._steps.append(now - self._last)
         self._last = now
 
-    def before_val(self, runner):
+    def before_val(self, runner: Runner) -> None:
         self._val_start = time.perf_counter()
         self._val_cpu_start = time.process_time()
 
-    def after_val_epoch(self, runner, metrics=None):
+    def after_val_epoch(self,
+                        runner: Runner,
+                        metrics: Optional[dict] = None) -> None:
         if 'mIoU' not in metrics:
             raise ValueError(
                 'Arms are compared by their mIoU, but the evaluation gave '
                 f"{sorted(metrics)}: add 'mIoU' to "
                 '`val_evaluator.iou_metrics`.')
+        figures = {name: float(value) for name, value in metrics.items()}
         loss = float(torch.stack(self._losses).mean())
+        self._evals.append(dict(iter=runner.iter, **figures, loss=loss))
         self._losses.clear()
-        self.evals.append(
-            dict(
-                iter=runner.iter,
-                **{
-                    name: float(value)
-                    for name, value in metrics.items()
-                },
-                loss=loss))
 
-    def after_val(self, runner):
+    def after_val(self, runner: Runner) -> None:
         self._last = time.perf_counter()
         self._val_seconds += self._last - self._val_start
         self._val_cpu_seconds += time.process_time() - self._val_cpu_start
 
-    def after_train(self, runner):
+    def after_train(self, runner: Runner) -> None:
         train_seconds = time.perf_counter() - self._start - self._val_seconds
-        loader = runner.train_dataloader
-        num_images = len(one_pass(loader.dataset))
-        batch_size = loader.batch_size * get_world_size()
-        position = runner.iter * batch_size
-        covered, saved = position / num_images, 0.
+        train_cpu_seconds = (
+            time.process_time() - self._cpu_start - self._val_cpu_seconds)
+        position = runner.iter * self._batch_size
+        covered, saved = position / self._num_images, 0.
         if self.infobatch is not None:
             planner = self.infobatch.planner
             covered = planner.epoch.covered_until(position)
-            saved = planner.saved_iters(planner.epoch, position)
+            saved = planner.saved_iters(position)
         # The first plan, one mid-way and the last.
         last = len(self._pruned) - 1
-        for number in sorted({0, last // 2, last} if self._pruned else ()):
-            self.histograms.append(histogram(*self._pruned[number]))
+        numbers = sorted({0, last // 2, last}) if self._pruned else []
         self.summary = dict(
             iters=runner.iter,
-            batch_size=batch_size,
-            num_images=num_images,
+            batch_size=self._batch_size,
+            num_images=self._num_images,
             virtual_epochs=covered,
             saved_iters=saved,
             train_seconds=train_seconds,
-            train_cpu_seconds=time.process_time() - self._cpu_start -
-            self._val_cpu_seconds,
+            train_cpu_seconds=train_cpu_seconds,
             val_seconds=self._val_seconds,
             step_seconds=float(np.median(self._steps)),
-            evals=self.evals,
+            evals=self._evals,
             # Those of batches in flight at the end were never begun.
-            plans=[p for p in self.plans if p['iter'] < runner.iter],
-            histograms=self.histograms,
+            plans=[p for p in self._plans if p['iter'] < runner.iter],
+            histograms=[histogram(*self._pruned[i]) for i in numbers],
             weights_crc=weights_crc(runner.model))
 
 
-def histogram(iteration, scores, plan):
+def histogram(iteration: float, scores: np.ndarray, plan: EpochPlan) -> dict:
     """Count the images of a plan by their scores.
 
     Args:
@@ -166,7 +155,7 @@ def histogram(iteration, scores, plan):
         weighted=np.histogram(kept, edges, weights=plan.weights)[0].tolist())
 
 
-def weights_crc(model):
+def weights_crc(model: nn.Module) -> int:
     """A number that differs if any bit of the weights does."""
     crc = 0
     for tensor in model.state_dict().values():
@@ -175,7 +164,7 @@ def weights_crc(model):
     return crc
 
 
-def environment():
+def environment() -> dict:
     """What figures depend on, besides the config.
 
     Returns:
@@ -193,30 +182,17 @@ def environment():
         threads=torch.get_num_threads())
 
 
-def train(cfg):
-    """Train a cell.
-
-    Args:
-        cfg (Config): Config of the arm, with a seed and a work directory.
-
-    Returns:
-        dict: What the results file holds of it, in plain values.
-    """
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config with a seed and a work_dir')
+    parser.add_argument('out', help='file for its figures, as JSON')
+    args = parser.parse_args()
     recorder = Recorder()
-    runner = Runner.from_cfg(cfg)
+    runner = Runner.from_cfg(Config.fromfile(args.config))
     runner.register_hook(recorder)
     runner.train()
-    return dict(**environment(), **recorder.summary)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='config of the cell')
-    parser.add_argument('out', help='file for its figures')
-    args = parser.parse_args()
-    result = train(Config.fromfile(args.config))
     with open(args.out, 'w', encoding='utf-8') as file:
-        json.dump(result, file)
+        json.dump(dict(**environment(), **recorder.summary), file)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The configs of the arms, and the options that choose them."""
+"""From a file of arms to the config of each arm."""
 import argparse
 import copy
 import hashlib
@@ -10,11 +10,10 @@ from typing import Dict, NamedTuple
 from mmengine.config import Config, DictAction
 
 import mmib
-from mmib.zoo import allow_scoped_bases, resolve_config
+from mmib.compat import allow_scoped_bases
+from mmib.tasks.segmentation.zoo import resolve_config
 
-ROOT = osp.dirname(
-    osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__)))))
-ARMS = osp.join(ROOT, 'configs', 'benchmark', 'arms.py')
+ARMS = osp.join(osp.dirname(osp.abspath(__file__)), 'arms.py')
 
 
 class Arm(NamedTuple):
@@ -29,18 +28,10 @@ class Arm(NamedTuple):
     seeds: int
 
 
-def positive(text: str) -> int:
-    """A number of something, of which there is one at least."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, arms: str = ARMS) -> None:
     """Let a command choose arms."""
     parser.add_argument('config', help='config of the full training')
-    parser.add_argument('--arms', default=ARMS, help='file of the arms')
+    parser.add_argument('--arms', default=arms, help='file of the arms')
     parser.add_argument(
         '--only', nargs='+', help='names of arms (default: all)')
     parser.add_argument(
@@ -49,6 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=DictAction,
         default={},
         help='changes to the config of the full training')
+
+
+def load_base(args: argparse.Namespace) -> Config:
+    """Load the config of the full training."""
+    allow_scoped_bases()
+    cfg = Config.fromfile(resolve_config(args.config))
+    cfg.merge_from_dict(args.cfg_options)
+    return cfg
 
 
 def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
@@ -64,22 +63,18 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
         ValueError: If ``--only`` has another name, or the file of arms has
             something else than arms.
     """
-    allow_scoped_bases()
-    base = Config.fromfile(resolve_config(args.config))
-    base.merge_from_dict(args.cfg_options)
-    arms = Config.fromfile(args.arms).get('arms', {})
+    base = load_base(args)
+    arms = Config.fromfile(args.arms).to_dict().get('arms')
+    if not arms:
+        raise ValueError(f'{args.arms} has no `arms`')
     if unknown := set(args.only or ()) - arms.keys():
         raise ValueError(f'{args.arms} has no arm {sorted(unknown)}, but '
                          f'{sorted(arms)}')
-    names = [name for name in arms if name in (args.only or arms)]
-    if not names:
-        raise ValueError(f'{args.arms} has no `arms`')
     loaded = {}
-    for name in names:
-        arm = arms[name].to_dict()
+    for name in (n for n in arms if n in (args.only or arms)):
         try:
-            seeds = arm.pop('seeds')
-            loaded[name] = Arm(build_config(base, arm), seeds)
+            seeds = arms[name].pop('seeds')
+            loaded[name] = Arm(build_config(base, arms[name]), seeds)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f'arm {name} of {args.arms}: {error!r}') from error

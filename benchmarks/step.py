@@ -1,0 +1,235 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Time the iterations of a pruned config against those of the baseline, or
+with --arms those of each arm of a comparison.
+
+All trainings run in one process and take turns, an iteration each, so that
+whatever else the machine does hits all of them.
+
+A step is compared with that of the baseline in the same turn: the median of
+these ratios and their quartiles. The mean step, to that of the baseline, has
+the plans in it that are drawn in some of the steps; the wall time saved is
+what it makes of the iterations saved.
+"""
+import argparse
+import copy
+import os.path as osp
+import tempfile
+import time
+from typing import Callable, Dict, List, Tuple
+
+import numpy as np
+import torch
+from camvid.arm_configs import add_arguments, load_arms, load_base
+from mmengine.config import Config
+from mmengine.registry import LOOPS
+from mmengine.runner import IterBasedTrainLoop, Runner
+
+import mmib  # noqa: F401
+
+
+@LOOPS.register_module()
+class SteppedTrainLoop(IterBasedTrainLoop):
+    """A training loop whose iterations are run from outside."""
+
+    def run(self) -> None:
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')
+
+    def step(self) -> float:
+        """Run an iteration with its data loading.
+
+        Returns:
+            float: Its wall time in seconds.
+        """
+        self.runner.model.train()
+        start = time.perf_counter()
+        self.run_iter(next(self.dataloader_iterator))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
+    """Set a training up to its first iteration."""
+    cfg = copy.deepcopy(cfg)
+    cfg.work_dir = work_dir
+    cfg.experiment_name = osp.basename(work_dir)
+    cfg.train_cfg.type = 'SteppedTrainLoop'
+    for key in ('val_cfg', 'val_dataloader', 'val_evaluator', 'test_cfg',
+                'test_dataloader', 'test_evaluator'):
+        cfg[key] = None
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    return runner.train_loop
+
+
+def without_infobatch(cfg: Config) -> Config:
+    """The same config, as it trains without mmib."""
+    cfg = copy.deepcopy(cfg)
+    cfg.train_dataloader.sampler.type = 'InfiniteSampler'
+    cfg.custom_hooks = [
+        hook for hook in cfg.custom_hooks if hook.type != 'InfoBatchHook'
+    ]
+    return cfg
+
+
+def pruned_iters(cfg: Config) -> int:
+    """Iterations of a config before annealing: without InfoBatchHook, all."""
+    hook = next(
+        (h for h in cfg.get('custom_hooks', []) if h.type == 'InfoBatchHook'),
+        dict(delta=1))
+    return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
+
+
+def allocated() -> int:
+    """Bytes of GPU memory that are allocated."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def peak_of(function: Callable) -> tuple:
+    """Run a function.
+
+    Returns:
+        tuple: What it returned, and the bytes of GPU memory it took at most
+        on top of those allocated before.
+    """
+    if not torch.cuda.is_available():
+        return function(), 0
+    before = allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = function()
+    return result, torch.cuda.max_memory_allocated() - before
+
+
+def take_turns(configs: Dict[str, Config], iters: int,
+               warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
+    """Let several trainings take turns.
+
+    Args:
+        configs (dict): Configs by name.
+        iters (int): Iterations of each that count.
+        warmup (int): Iterations of each before those.
+
+    Returns:
+        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and peak
+        bytes of GPU memory (0 without a GPU), by name.
+    """
+    loops, times, fixed, peaks = {}, {}, {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, cfg in configs.items():
+            before = allocated()
+            loops[name] = build_loop(cfg, osp.join(folder, name))
+            # The first step allocates the state of the optimizer.
+            times[name] = [loops[name].step()]
+            fixed[name] = allocated() - before
+            peaks[name] = 0
+        for i in range(warmup + iters - 1):
+            # A B, B A, ...: neither always runs after the other.
+            for name in reversed(loops) if i % 2 == 0 else loops:
+                seconds, peak = peak_of(loops[name].step)
+                times[name].append(seconds)
+                peaks[name] = max(peaks[name], peak)
+    return ({
+        name: np.array(times[name][warmup:])
+        for name in times
+    }, {
+        name: fixed[name] + peaks[name]
+        for name in fixed
+    })
+
+
+def compare(cfg: Config, iters: int, warmup: int) -> tuple:
+    """:func:`take_turns` of a config with InfoBatchHook, ``mmib``, and the
+    same without it, ``baseline``."""
+    return take_turns(
+        dict(baseline=without_infobatch(cfg), mmib=cfg), iters, warmup)
+
+
+def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
+    """What the wall times of a training say.
+
+    Args:
+        seconds (np.ndarray): Time of each of its steps, of shape (N,).
+        baseline (np.ndarray): The same of the training to compare with.
+
+    Returns:
+        dict: Plain numbers.
+    """
+    ratios = seconds / baseline
+    return dict(
+        iters=len(seconds),
+        median=float(np.median(seconds)),
+        median_of_baseline=float(np.median(baseline)),
+        ratio_of_medians=float(np.median(seconds) / np.median(baseline)),
+        # Each with the baseline's step in the same turn.
+        median_of_ratios=float(np.median(ratios)),
+        quartiles_of_ratios=np.quantile(ratios, [0.25, 0.75]).tolist(),
+        # A plan is drawn in one of many steps, which a median leaves out.
+        ratio_of_means=float(np.mean(seconds) / np.mean(baseline)))
+
+
+def rows_of(iters: Dict[str, int], times: Dict[str, np.ndarray],
+            baseline: str) -> List[List[str]]:
+    """A table of what the times say, with a row of titles.
+
+    Args:
+        iters (dict[str, int]): Iterations of the whole training of each arm.
+        times (dict[str, np.ndarray]): Times of its steps.
+        baseline (str): Arm to compare with.
+    """
+    rows = [[
+        'arm', 'iterations', 'iterations saved', 'step (ms)',
+        f'step / {baseline}', 'quartiles', 'mean step', 'wall time saved'
+    ]]
+    for name, seconds in times.items():
+        found = figures(seconds, times[baseline])
+        low, high = found['quartiles_of_ratios']
+        share = iters[name] / iters[baseline]
+        rows.append([
+            name, f'{iters[name]}', f'{1 - share:.1%}',
+            f'{1000 * found["median"]:.1f}',
+            f'{found["median_of_ratios"]:.3f}', f'{low:.3f} to {high:.3f}',
+            f'{found["ratio_of_means"]:.3f}',
+            f'{1 - share * found["ratio_of_means"]:.1%}'
+        ])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser, arms=None)
+    parser.add_argument(
+        '--baseline', default='full', help='arm to compare the others with')
+    parser.add_argument(
+        '--iters', type=int, default=200, help='iterations of each')
+    parser.add_argument(
+        '--warmup', type=int, default=10, help='iterations not counted')
+    args = parser.parse_args()
+    if args.arms:
+        if args.only:
+            args.only.append(args.baseline)
+        try:
+            arms = load_arms(args)
+        except ValueError as error:
+            parser.error(str(error))
+        if args.baseline not in arms:
+            parser.error(f'--baseline {args.baseline} is none of {list(arms)}')
+        configs = {name: arm.cfg for name, arm in arms.items()}
+    else:
+        cfg, args.baseline = load_base(args), 'baseline'
+        configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
+    fewest = min(pruned_iters(cfg) for cfg in configs.values())
+    if args.warmup + args.iters > fewest:
+        parser.error('annealing, which has no cost, begins at '
+                     f'{fewest} iterations: take fewer --iters')
+    times, _ = take_turns(configs, args.iters, args.warmup)
+    iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
+    head, *rows = rows_of(iters, times, args.baseline)
+    for row in [head, ['---'] * len(head), *rows]:
+        print('| ' + ' | '.join(row) + ' |')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,77 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Its times are no business of tests, but what it makes of them is."""
+import os.path as osp
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import step
+
+from .utils import CAMVID, ROOT, rows_of, write_images
+
+
+def test_arms_take_turns(tmp_path):
+    write_images(tmp_path, num_training=16)
+    result = subprocess.run([
+        sys.executable, 'benchmarks/step.py', CAMVID, '--arms',
+        'benchmarks/camvid/arms.py', '--only', 'tiers', 'short_80', '--iters',
+        '2', '--warmup', '3', '--cfg-options',
+        f'train_dataloader.dataset.data_root={tmp_path}'
+    ],
+                            cwd=ROOT,
+                            capture_output=True,
+                            text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = rows_of(result.stdout)
+    # In the order of the file of arms.
+    assert [row[0] for row in rows] == ['full', 'short_80', 'tiers']
+    assert [row[2] for row in rows] == ['0.0%', '20.0%', '40.0%']
+    assert rows[0][4] == '1.000' and rows[0][7] == '0.0%'
+
+
+def test_a_config_and_its_baseline(tmp_path, monkeypatch, capsys):
+    """Without the trainings, which the test above has."""
+    configs = {}
+
+    def take_turns(cfgs, iters, warmup):
+        configs.update(cfgs)
+        return {name: np.full(iters, 0.1) for name in cfgs}, {}
+
+    monkeypatch.setattr(step, 'take_turns', take_turns)
+    config = osp.join(ROOT, 'configs', 'upernet',
+                      'upernet_r18_1xb8-600-infobatch_camvid-144x192.py')
+    monkeypatch.setattr('sys.argv', ['step.py', config])
+    step.main()
+    assert [row[3]
+            for row in rows_of(capsys.readouterr().out)] == ['100.0'] * 2
+    assert configs['mmib'].custom_hooks[-1].type == 'InfoBatchHook'
+    assert configs['baseline'].train_dataloader.sampler.type == (
+        'InfiniteSampler')
+    assert not any(hook.type == 'InfoBatchHook'
+                   for hook in configs['baseline'].custom_hooks)
+    # 510 of 600 iterations prune.
+    monkeypatch.setattr('sys.argv', ['step.py', config, '--iters', '501'])
+    with pytest.raises(SystemExit):
+        step.main()
+    assert 'begins at 510 iterations' in capsys.readouterr().err
+
+
+def test_what_the_times_say():
+    times = dict(
+        full=np.array([0.1, 0.2, 0.1, 0.1]),
+        # The last of them draws a plan.
+        tiers=np.array([0.11, 0.22, 0.12, 0.15]))
+    iters = dict(full=100, tiers=60)
+    assert step.rows_of(iters, times, 'full')[1:] == [
+        [
+            'full', '100', '0.0%', '100.0', '1.000', '1.000 to 1.000', '1.000',
+            '0.0%'
+        ],
+        # Ratios of 1.1, 1.1, 1.2 and 1.5, and 0.6 / 0.5 of all.
+        [
+            'tiers', '60', '40.0%', '135.0', '1.150', '1.100 to 1.275',
+            '1.200', '28.0%'
+        ]
+    ]
