@@ -70,20 +70,15 @@ def two_values(low_share: float,
 # `losses(indices, done, rng)` of images that are visited when the fraction
 # `done` of the training is over.
 DISTRIBUTIONS = {
-    'uniform':
-    lambda n, rng: around(rng.random(n)),
-    'log-normal':
-    lambda n, rng: around(rng.lognormal(size=n)),
-    'bimodal':
-    lambda n, rng: around(np.where(rng.random(n) < 0.3, 2., 0.1), noise=0.5),
-    'two values, 90 % low':
-    lambda n, rng: two_values(0.9, n, rng),
-    'two values, 50 % low':
-    lambda n, rng: two_values(0.5, n, rng),
-    'two values, 50 % low for good':
-    lambda n, rng: two_values(0.5, n, rng, redrawn=0),
-    'all equal':
-    lambda n, rng: two_values(1, n, rng),
+    'uniform': lambda n, rng: around(rng.random(n)),
+    'log-normal': lambda n, rng: around(rng.lognormal(size=n)),
+    'bimodal': lambda n, rng: around(
+        np.where(rng.random(n) < 0.3, 2., 0.1), noise=0.5),
+    'two values, 90 % low': lambda n, rng: two_values(0.9, n, rng),
+    'two values, 50 % low': lambda n, rng: two_values(0.5, n, rng),
+    'two values, 50 % low for good': lambda n, rng: two_values(
+        0.5, n, rng, redrawn=0),
+    'all equal': lambda n, rng: two_values(1, n, rng),
 }
 
 

@@ -51,15 +51,15 @@ BAD_CONFIGS = {
     }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
     'ratio': (with_hook(policy=dict(type='MeanThreshold', ratio=1)),
               ValueError, r'`ratio`.* must be in \[0, 1\)'),
-    'delta':
-    (with_hook(delta=1.1), ValueError, r'`delta`.* must be in \[0, 1\]'),
-    'negative delta':
-    (with_hook(delta=-0.1), ValueError, r'`delta`.* must be in \[0, 1'),
+    'delta': (with_hook(delta=1.1), ValueError,
+              r'`delta`.* must be in \[0, 1\]'),
+    'negative delta': (with_hook(delta=-0.1), ValueError,
+                       r'`delta`.* must be in \[0, 1'),
     'ema': (with_hook(ema=1), ValueError,
             r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in'),
-    'quantiles':
-    (with_hook(policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))),
-     ValueError, '`quantiles` must increase'),
+    'quantiles': (with_hook(
+        policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))), ValueError,
+                  '`quantiles` must increase'),
     'counts': (with_hook(policy=dict(type='QuantileTiers', ratios=(0.5, ))),
                ValueError, 'one entry for each tier'),
     'too short': ({
@@ -70,22 +70,20 @@ BAD_CONFIGS = {
         'model.decode_head': small_head(dict(type='UnknownLoss'))
     }, ValueError, 'a loss per image.* none for UnknownLoss'),
     'batch sampler': ({
-        'train_dataloader.batch_sampler':
-        dict(type='OtherBatchSampler')
+        'train_dataloader.batch_sampler': dict(type='OtherBatchSampler')
     }, ValueError, 'remove `train_dataloader.batch_sampler`'),
     'order': ({
         'train_dataloader.in_order': False
     }, ValueError, 'remove `in_order=False`'),
     'collate': ({
-        'train_dataloader.collate_fn':
-        dict(type='collate_without_first')
+        'train_dataloader.collate_fn': dict(type='collate_without_first')
     }, RuntimeError, 'check `train_dataloader.collate_fn`'),
     'empty': ({
         'train_dataloader.dataset.size': 0
     }, ValueError, 'empty data set'),
     'epochs': ({
-        'train_cfg':
-        dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+        'train_cfg': dict(
+            _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
     }, ValueError, "set `train_cfg = dict\\(type='IterBasedTrainLoop'"),
     'priority': (with_hook(priority='LOWEST'), ValueError,
                  'lack the scores of their last batch.* remove `priority`'),

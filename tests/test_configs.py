@@ -49,20 +49,15 @@ def test_flagships_change_only_what_pruning_needs(schedule, iters, policy):
                  'upernet_r50_4xb4-80k_ade20k-512x512.py'))
     ours = load(FLAGSHIP.format(schedule))
     base.merge_from_dict({
-        'custom_imports':
-        dict(imports=['mmib'], allow_failed_imports=False),
-        'custom_hooks':
-        [dict(type='InfoBatchHook', policy=policy, delta=0.85)],
-        'train_dataloader.sampler.type':
-        'InfoBatchSampler',
-        'train_cfg.max_iters':
-        iters,
-        'train_cfg.val_interval':
-        iters // 10,
-        'default_hooks.checkpoint.interval':
-        iters // 10,
-        'param_scheduler.0.end':
-        iters
+        'custom_imports': dict(imports=['mmib'], allow_failed_imports=False),
+        'custom_hooks': [
+            dict(type='InfoBatchHook', policy=policy, delta=0.85)
+        ],
+        'train_dataloader.sampler.type': 'InfoBatchSampler',
+        'train_cfg.max_iters': iters,
+        'train_cfg.val_interval': iters // 10,
+        'default_hooks.checkpoint.interval': iters // 10,
+        'param_scheduler.0.end': iters
     })
     assert ours.to_dict() == base.to_dict()
 

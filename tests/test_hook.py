@@ -217,28 +217,17 @@ def test_ratio_0_is_stock_training_of_upernet(tmp_path):
     ])):
         cfg = Config.fromfile(DEMO_CONFIG)
         cfg.merge_from_dict({
-            'work_dir':
-            str(tmp_path),
-            'experiment_name':
-            sampler,
-            'custom_hooks':
-            hooks,
-            'train_cfg.max_iters':
-            20,
-            'train_cfg.val_interval':
-            1000,
-            'default_hooks.checkpoint':
-            None,
-            'train_dataloader.sampler.type':
-            sampler,
-            'train_dataloader.dataset.data_root':
-            str(tmp_path / 'data'),
-            'val_cfg':
-            None,
-            'val_dataloader':
-            None,
-            'val_evaluator':
-            None
+            'work_dir': str(tmp_path),
+            'experiment_name': sampler,
+            'custom_hooks': hooks,
+            'train_cfg.max_iters': 20,
+            'train_cfg.val_interval': 1000,
+            'default_hooks.checkpoint': None,
+            'train_dataloader.sampler.type': sampler,
+            'train_dataloader.dataset.data_root': str(tmp_path / 'data'),
+            'val_cfg': None,
+            'val_dataloader': None,
+            'val_evaluator': None
         })
         losses.append(train(Runner.from_cfg(cfg)).losses)
     assert losses[0][0] != losses[0][-1]
@@ -286,10 +275,8 @@ def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
 def test_budget_is_met_without_annealing(tmp_path):
     runner = small_runner(
         tmp_path, **{
-            'train_dataloader.dataset.size':
-            40,
-            'train_cfg.max_iters':
-            120,
+            'train_dataloader.dataset.size': 40,
+            'train_cfg.max_iters': 120,
             'custom_hooks': [
                 dict(
                     type='InfoBatchHook',
@@ -518,8 +505,8 @@ def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
     guard(InfoBatchLoss, 'forward')
     runner = small_runner(
         tmp_path, **{
-            'model.decode_head.loss_decode':
-            dict(type='CrossEntropyLoss', **loss),
+            'model.decode_head.loss_decode': dict(
+                type='CrossEntropyLoss', **loss),
             'custom_hooks': [dict(type='InfoBatchHook', ema=ema)]
         })
     train(runner)
@@ -574,12 +561,9 @@ def test_budget_is_met(tmp_path, caplog):
     """120 iterations cover the virtual epochs of 200, with real losses."""
     runner = small_runner(
         tmp_path, **{
-            'train_dataloader.dataset.size':
-            40,
-            'train_dataloader.num_workers':
-            2,
-            'train_cfg.max_iters':
-            120,
+            'train_dataloader.dataset.size': 40,
+            'train_dataloader.num_workers': 2,
+            'train_cfg.max_iters': 120,
             'custom_hooks': [
                 dict(
                     type='InfoBatchHook',
@@ -596,8 +580,7 @@ def test_budget_is_met(tmp_path, caplog):
 def test_budget_that_cannot_be_met(tmp_path, caplog):
     runner = small_runner(
         tmp_path, **{
-            'train_cfg.max_iters':
-            40,
+            'train_cfg.max_iters': 40,
             'custom_hooks': [
                 dict(
                     type='InfoBatchHook',

@@ -310,9 +310,9 @@ def full_plan(scores, rng, **changes):
 
 WRONG_PLANS = {
     'no plan': (lambda scores, rng: np.arange(3), 'must return an EpochPlan'),
-    'weights of all images':
-    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(5)),
-     r'one entry for each slot.*\(5,\) and \(13,\)'),
+    'weights of all images': (
+        lambda scores, rng: full_plan(scores, rng, indices=np.arange(5)),
+        r'one entry for each slot.*\(5,\) and \(13,\)'),
     'a column': (lambda scores, rng: full_plan(
         scores,
         rng,
@@ -320,15 +320,15 @@ WRONG_PLANS = {
         weights=np.ones((SIZE, 1), np.float32)), 'one entry for each slot'),
     'a mask': (lambda scores, rng: full_plan(scores, rng, indices=scores > 0),
                'must be integers, but are bool: np.flatnonzero'),
-    'negative indices':
-    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(SIZE) - 1),
-     r'in \[0, 13\), but reach from -1 to 11'),
-    'too large indices':
-    (lambda scores, rng: full_plan(scores, rng, indices=np.arange(SIZE) + 1),
-     r'in \[0, 13\), but reach from 1 to 13'),
-    'float64':
-    (lambda scores, rng: full_plan(scores, rng, weights=np.ones(SIZE)),
-     'must be float32, but are float64'),
+    'negative indices': (lambda scores, rng: full_plan(
+        scores, rng, indices=np.arange(SIZE) - 1),
+                         r'in \[0, 13\), but reach from -1 to 11'),
+    'too large indices': (lambda scores, rng: full_plan(
+        scores, rng, indices=np.arange(SIZE) + 1),
+                          r'in \[0, 13\), but reach from 1 to 13'),
+    'float64': (
+        lambda scores, rng: full_plan(scores, rng, weights=np.ones(SIZE)),
+        'must be float32, but are float64'),
     'NaN': (lambda scores, rng: full_plan(
         scores, rng, weights=np.full(SIZE, np.nan, np.float32)),
             'finite and not negative'),

@@ -27,8 +27,8 @@ CHANGES = {
         'model.data_preprocessor.bgr_to_rgb': False
     },
     'vpd/': {
-        'model.backbone':
-        dict(_delete_=True, type='ResNet', depth=50, norm_cfg=dict(type='BN')),
+        'model.backbone': dict(
+            _delete_=True, type='ResNet', depth=50, norm_cfg=dict(type='BN')),
         'model.decode_head.in_channels': [256, 512, 1024, 2048]
     },
 }

@@ -318,10 +318,9 @@ def test_sigterm_of_dist_train(tmp_path):
     launcher = subprocess.Popen(
         ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
         env={
-            **os.environ, 'PORT':
-            str(free_port()),
-            'PATH':
-            os.pathsep.join([osp.dirname(sys.executable), os.environ['PATH']])
+            **os.environ, 'PORT': str(free_port()),
+            'PATH': os.pathsep.join(
+                [osp.dirname(sys.executable), os.environ['PATH']])
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

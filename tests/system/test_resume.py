@@ -111,8 +111,9 @@ def test_resume_is_exact_with_other_arguments(tmp_path, hook):
 @pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
 def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
     changes = {
-        'custom_hooks':
-        [dict(type='InfoBatchHook', policy=dict(type=kind, period=100))]
+        'custom_hooks': [
+            dict(type='InfoBatchHook', policy=dict(type=kind, period=100))
+        ]
     }
     run(tmp_path, **changes)
     runner, spy, _ = resume(tmp_path, 21, **changes,

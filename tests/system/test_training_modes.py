@@ -30,36 +30,28 @@ SAVED = 20
 ANNEALING_ITER = 34
 
 RATIO_0 = {
-    'custom_hooks':
-    [dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))]
+    'custom_hooks': [
+        dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))
+    ]
 }
 SINGLE_DEVICE = {'env_cfg': {}, 'strategy': dict(type='SingleDeviceStrategy')}
 
 VALIDATION = {
-    'default_hooks.checkpoint.save_best':
-    'mIoU',
-    'default_hooks.checkpoint.interval':
-    1000,
-    'train_cfg.val_interval':
-    7,
+    'default_hooks.checkpoint.save_best': 'mIoU',
+    'default_hooks.checkpoint.interval': 1000,
+    'train_cfg.val_interval': 7,
     # So the best one is after the first plans.
-    'train_cfg.val_begin':
-    14,
-    'val_cfg':
-    dict(type='ValLoop'),
-    'val_dataloader':
-    dict(
+    'train_cfg.val_begin': 14,
+    'val_cfg': dict(type='ValLoop'),
+    'val_dataloader': dict(
         batch_size=1,
         num_workers=0,
         sampler=dict(type='DefaultSampler', shuffle=False),
         dataset=dict(type='ValDataset', size=5)),
-    'val_evaluator':
-    dict(type='IoUMetric'),
-    'model.test_cfg':
-    dict(mode='whole'),
+    'val_evaluator': dict(type='IoUMetric'),
+    'model.test_cfg': dict(mode='whole'),
     # MMEngine writes no optimizer into `best_*`, so it must have no state.
-    'optim_wrapper.optimizer.momentum':
-    0.,
+    'optim_wrapper.optimizer.momentum': 0.,
 }
 
 
@@ -336,8 +328,7 @@ def test_validation(tmp_path):
 MODES_OF_RANKS = {
     'DDPStrategy': {
         'env_cfg': {},
-        'strategy':
-        dict(
+        'strategy': dict(
             type='DDPStrategy',
             model_wrapper=dict(
                 type='MMDistributedDataParallel', device_ids=None))

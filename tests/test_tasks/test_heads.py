@@ -89,13 +89,13 @@ HEADS = {
         'FCNHead', [ce(), ce(loss_weight=0.4, loss_name='loss_b')],
         num_convs=1,
         sampler=dict(type='OHEMPixelSampler', min_kept=40)), 1, 2),
-    'CE and Dice':
-    (head_cfg('FCNHead', [ce(), dice(loss_weight=3.)], num_convs=1), 1, 2),
+    'CE and Dice': (head_cfg(
+        'FCNHead', [ce(), dice(loss_weight=3.)], num_convs=1), 1, 2),
     'CE and Lovasz': (head_cfg(
         'FCNHead', [ce(), dict(type='LovaszLoss', reduction='none')],
         num_convs=1), 1, 2),
-    'CE and Tversky':
-    (head_cfg('FCNHead', [ce(), dict(type='TverskyLoss')], num_convs=1), 1, 2),
+    'CE and Tversky': (head_cfg(
+        'FCNHead', [ce(), dict(type='TverskyLoss')], num_convs=1), 1, 2),
     'DAHead': (head_cfg('DAHead', ce(), pam_channels=4), 1, 1),
     'EncHead': (head_cfg(
         'EncHead',
@@ -114,8 +114,8 @@ HEADS = {
         out_channels=1,
         threshold=0.5,
         boundary_threshold=0.1), 1, 2),
-    'DDRHead':
-    (head_cfg('DDRHead', [ohem(), ohem(loss_weight=0.4)], in_index=-1), 2, 2),
+    'DDRHead': (head_cfg(
+        'DDRHead', [ohem(), ohem(loss_weight=0.4)], in_index=-1), 2, 2),
     'PIDHead': (head_cfg('PIDHead', [
         ce(loss_weight=0.4),
         ohem(),
