@@ -132,7 +132,9 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     Raises:
         RuntimeError: If it isn't.
     """
-    num_images = len(data_batch['inputs'])
+    # Inputs may be a dict with a tensor for each modality.
+    samples = data_batch.get('data_samples')
+    num_images = len(data_batch['inputs'] if samples is None else samples)
     if num_images != batch_size:
         raise RuntimeError(
             f'A batch has {num_images} images where {batch_size} were asked '

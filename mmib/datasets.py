@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which image an index of the data set is, through its wrappers."""
-from typing import Optional, Sequence, Sized
+from typing import List, Optional, Sequence, Set, Sized, Union
 
 import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
@@ -78,19 +78,32 @@ class DeliveryCheck:
     """Tells which images of a batch are those that were asked for.
 
     Where an image can't be read, MMEngine's data sets deliver another one.
-    This is seen by ``img_path``, which samples carry by default.
+    This is seen by ``img_path``, which samples carry by default. A pipeline
+    may change the paths of all images, so that they tell nothing: this is
+    known for each part of a ``ConcatDataset`` once one image of it came with
+    its own path, or :attr:`NUM_TRIED` others without. Until then an image
+    that doesn't match isn't scored.
 
     Args:
         dataset (Sized): The data set of the data loader.
         reporter (Reporter): Tells the user of images that aren't.
     """
 
+    NUM_TRIED = 10
+
     def __init__(self, dataset: Sized, reporter: Reporter) -> None:
-        self.dataset = dataset
+        self._dataset = dataset
         self._reporter = reporter
-        self.comparable: Optional[bool] = None
-        """Whether the paths of samples are those of the data set, known from
-        the first batch on: a transform may change all of them."""
+        parts = unwrap_repeats(dataset)
+        if isinstance(parts, ConcatDataset):
+            self._ends = list(parts.cumulative_sizes)
+        else:
+            self._ends = [len(parts)]
+        self.comparable: List[Optional[bool]] = [None] * len(self._ends)
+        """list[bool, optional]: Whether the paths of samples are those of the
+        data set, for each of its parts; None is not known yet."""
+        # Images of each part that came with another path until it is known.
+        self._tried: List[Set[int]] = [set() for _ in self._ends]
 
     def __call__(self, indices: np.ndarray,
                  samples: Optional[Sequence]) -> np.ndarray:
@@ -103,25 +116,69 @@ class DeliveryCheck:
         Returns:
             np.ndarray: Whether each is the image of its index, bool of shape
             (B,). True where nothing tells.
+
+        Raises:
+            RuntimeError: If the batch has the right images in another order.
         """
-        everything = np.ones(len(indices), bool)
-        if samples is None or self.comparable is False:
-            return everything
-        delivered = np.array([
-            self._is_delivered(int(index), sample)
-            for index, sample in zip(indices, samples)
-        ])
-        if self.comparable is None:
-            self.comparable = bool(delivered.any())
-            if not self.comparable:
-                self._reporter.paths_differ()
-        if not self.comparable:
-            return everything
-        for index in indices[~delivered].tolist():
-            self._reporter.not_delivered(image_path(self.dataset, index))
+        delivered = np.ones(len(indices), bool)
+        if samples is None or not any(c is not False for c in self.comparable):
+            return delivered
+        paths = [getattr(sample, 'img_path', None) for sample in samples]
+        asked = [
+            None if path is None else image_path(self._dataset, int(index))
+            for index, path in zip(indices, paths)
+        ]
+        others = [
+            i for i, path in enumerate(asked)
+            if path is not None and path != paths[i]
+        ]
+        # An image that can't be read is delivered in no place.
+        if others and sorted(paths[i]
+                             for i in others) == sorted(asked[i]
+                                                        for i in others):
+            raise RuntimeError(
+                'A batch has its images in another order than they were asked '
+                'for, so weights and scores would go to wrong ones: keep the '
+                'order in `train_dataloader.collate_fn`.')
+        part_of = np.searchsorted(self._ends, indices, 'right')
+        for i, part in enumerate(part_of):
+            if asked[i] is not None and i not in others:
+                self._decide(part, True)
+        for i in others:
+            self._try(part_of[i], int(indices[i]))
+            delivered[i] = self.comparable[part_of[i]] is False
         return delivered
 
-    def _is_delivered(self, index: int, sample: object) -> bool:
-        path = getattr(sample, 'img_path', None)
-        asked = None if path is None else image_path(self.dataset, index)
-        return asked is None or path == asked
+    def _try(self, part: int, index: int) -> None:
+        """Take note of an image that came with another path."""
+        if self.comparable[part]:
+            self._reporter.not_delivered(image_path(self._dataset, index))
+        elif self.comparable[part] is None:
+            tried = self._tried[part]
+            tried.add(index)
+            size = self._ends[part] - (self._ends[part - 1] if part else 0)
+            if len(tried) >= min(self.NUM_TRIED, size):
+                self._decide(part, False)
+
+    def _decide(self, part: int, comparable: bool) -> None:
+        if self.comparable[part] is not None:
+            return
+        self.comparable[part] = comparable
+        if comparable:
+            for index in sorted(self._tried[part]):
+                self._reporter.not_delivered(image_path(self._dataset, index))
+        else:
+            self._reporter.paths_differ(part if len(self._ends) > 1 else None)
+
+    def load(self, comparable: Union[None, bool,
+                                     List[Optional[bool]]]) -> None:
+        """Go on with :attr:`comparable` of a checkpoint.
+
+        Args:
+            comparable (list[bool, optional] or bool, optional): What it has.
+                It was one for all parts in version 0.1.0.
+        """
+        if not isinstance(comparable, list):
+            comparable = [comparable]
+        if len(comparable) == len(self._ends):
+            self.comparable = list(comparable)

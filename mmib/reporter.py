@@ -60,11 +60,17 @@ class Reporter:
                 f'{path}, which keeps its score. Check whether this file can '
                 'be read.')
 
-    def paths_differ(self) -> None:
-        """Warn that delivered images can't be told from those asked for."""
+    def paths_differ(self, part: Optional[int]) -> None:
+        """Warn that delivered images can't be told from those asked for.
+
+        Args:
+            part (int, optional): Which part of a ``ConcatDataset``, from 0.
+        """
+        of_part = '' if part is None else (
+            f' of part {part} of `train_dataloader.dataset`')
         self._logger.warning(
-            'InfoBatch: the pipeline changes `img_path`, so images that '
-            'cannot be read, for which the data set delivers others, are '
+            f'InfoBatch: the pipeline{of_part} changes `img_path`, so images '
+            'that cannot be read, for which the data set delivers others, are '
             'not noticed.')
 
     def epoch_begins(self, last: Optional[VirtualEpoch],

@@ -19,7 +19,7 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
         sampler=sampler.state_dict(),
         scores=scores.state_dict(),
         planner=planner.state_dict(sampler.position),
-        paths_comparable=delivery.comparable)
+        paths_comparable=list(delivery.comparable))
 
 
 def load_state(state: Optional[Dict[str,
@@ -52,7 +52,7 @@ def load_state(state: Optional[Dict[str,
             changes = scores.load_state_dict(state['scores'])
             changes += planner.load_state_dict(state['planner'], iteration,
                                                sampler.position)
-            delivery.comparable = state['paths_comparable']
+            delivery.load(state['paths_comparable'])
             return None, changes
         sampler.skip(iteration * batch_size)
         planner.begin(

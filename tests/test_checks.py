@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning could not work stop before the first step."""
 import pytest
+import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
@@ -8,6 +9,7 @@ from mmseg.models import EncoderDecoder
 from torch.utils.data import BatchSampler
 
 from mmib import InfoBatchSampler
+from mmib.checks import check_batch
 from tests.system.small_training import small_head, small_runner
 
 
@@ -138,3 +140,12 @@ def test_a_sampler_alone_after_other_trainings(tmp_path):
     with pytest.raises(RuntimeError):
         runner.train()
     assert len([i for i, _ in zip(InfoBatchSampler([0, 1]), range(5))]) == 5
+
+
+def test_batches_of_several_modalities():
+    """Images are counted by their samples, not by the entries of a dict."""
+    inputs = dict(rgb=torch.zeros(3, 3, 8, 8), depth=torch.zeros(3, 1, 8, 8))
+    check_batch(dict(inputs=inputs, data_samples=[None] * 3), 3)
+    check_batch(dict(inputs=inputs['rgb']), 3)
+    with pytest.raises(RuntimeError, match='has 3 images where 2 were asked'):
+        check_batch(dict(inputs=inputs, data_samples=[None] * 3), 2)

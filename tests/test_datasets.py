@@ -2,13 +2,15 @@
 import numpy as np
 import pytest
 from mmcv.transforms import BaseTransform
-from mmengine.dataset import BaseDataset, InfiniteSampler
+from mmengine.dataset import BaseDataset, InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
-from mmengine.registry import DefaultScope
+from mmengine.registry import FUNCTIONS, DefaultScope
 from mmseg.registry import DATASETS, TRANSFORMS
+from torch.utils.data import ConcatDataset
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.datasets import image_numbers, image_path, unwrap_repeats
+from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
+                           unwrap_repeats)
 from mmib.scores import ScoreTable
 from tests.system.small_training import small_runner
 
@@ -237,10 +239,15 @@ class NamelessDataset(PathDataset):
     ],
     ids=['renamed', 'nameless'])
 def test_paths_that_tell_nothing(train, tmp_path, cfg, warns):
-    """Every image is scored, and one line at most says so."""
+    """Every image is scored once that is known, and one line at most says
+    so."""
     hook, _, records = train(cfg)
     assert (hook.scores.numpy() != 1).all()
-    assert all(len(numbers) == 3 for numbers, _ in records.values())
+    # Seven images are in the first three batches.
+    known = 2 if warns else 0
+    assert all(
+        len(numbers) == 3 for step, (numbers, _) in records.items()
+        if step > known)
     log = next(tmp_path.glob('*/*.log')).read_text()
     assert log.count('the pipeline changes `img_path`') == warns
     assert 'another image than' not in log
@@ -268,3 +275,76 @@ def test_an_image_that_cannot_be_read(train, tmp_path, num_workers):
     log = next(tmp_path.glob('*/*.log')).read_text()
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
+
+
+RENAMED = DRAW + [dict(type='RenameImage')] + PACK
+
+
+def test_one_part_that_renames_its_images(train, tmp_path):
+    """It is scored, and what can't be read of the other part isn't."""
+    hook, batches, _ = train(
+        concat(
+            path_dataset('a', 7, broken=(2, )),
+            path_dataset('b', 4, pipeline=RENAMED)),
+        **{'train_cfg.max_iters': 60})
+    assert hook.scores.numpy()[2] == 1
+    assert (np.delete(hook.scores.numpy(), 2) != 1).all()
+    log = next(tmp_path.glob('*/*.log')).read_text()
+    assert log.count('the pipeline of part 1 of `train_dataloader.dataset` '
+                     'changes `img_path`') == 1
+    assert log.count('another image than') == 1
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_the_first_image_cannot_be_read(train, tmp_path, seed):
+    """In batches of one, that says nothing of the others."""
+    first = next(iter(InfoBatchSampler(range(7), seed=seed)))
+    hook, _, _ = train(
+        path_dataset(size=7, broken=(first, )), **{
+            'train_dataloader.batch_size': 1,
+            'train_dataloader.sampler.seed': seed,
+            'train_cfg.max_iters': 60
+        })
+    table = hook.scores.numpy()
+    assert table[first] == 1
+    assert (np.delete(table, first) != 1).all()
+    assert f'another image than abroken/{first},' in next(
+        tmp_path.glob('*/*.log')).read_text()
+
+
+@FUNCTIONS.register_module()
+def sorted_collate(batch):
+    """Sorts a batch, as those do that put images of one size together."""
+    return pseudo_collate(
+        sorted(batch, key=lambda sample: sample['data_samples'].img_path))
+
+
+def test_a_collate_function_that_changes_the_order(train):
+    with pytest.raises(RuntimeError, match='another order.*collate_fn`'):
+        train(path_dataset(),
+              **{'train_dataloader.collate_fn': dict(type='sorted_collate')})
+
+
+class Silent:
+    """A reporter without a Runner."""
+
+    def not_delivered(self, path):
+        pass
+
+    paths_differ = not_delivered
+
+
+@pytest.mark.parametrize('state, parts, expected', [
+    (True, 1, [True]),
+    (False, 1, [False]),
+    (None, 1, [None]),
+    (True, 2, [None, None]),
+    ([True, False], 2, [True, False]),
+    ([True, False], 1, [None]),
+])
+def test_what_a_checkpoint_knows_of_paths(state, parts, expected):
+    """That of 0.1.0 had one answer for all parts."""
+    dataset = ConcatDataset([[0]] * parts) if parts > 1 else [0]
+    check = DeliveryCheck(dataset, Silent())
+    check.load(state)
+    assert check.comparable == expected
