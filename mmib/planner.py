@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """When a plan is drawn, and from what."""
+import sys
 import zlib
 from collections import deque
 from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional,
@@ -46,7 +47,10 @@ class Planner:
         # Nothing is pruned before each image was asked for once.
         self._full_until = accounting.pass_length
         self._pruned_until = 0
-        self._logged_start = -lookahead
+        # Where the last plan begins that has a line of log, and the one for
+        # which the scores were read. The first plan has a line.
+        self._logged_start = -sys.maxsize
+        self._read_start = 0
         self.plan_scores: Optional[np.ndarray] = None
         """np.ndarray, optional: Score of each index when the scores were last
         read for a plan, float32 of shape (pass_length,)."""
@@ -60,9 +64,10 @@ class Planner:
 
         It waits for the scores of all ranks, in one collective. Those of the
         batches in flight aren't there yet. A plan that follows another one
-        within the lookahead of the data loader is drawn from the same scores,
-        without waiting: it can't know any score of the last one, so it isn't
-        worth it, nor a line of log, unless annealing begins with it.
+        within the lookahead of the data loader can know no score of the last
+        one, and one within a thousandth of the training few: it is drawn from
+        the same scores, without waiting. Nor does it get a line of log,
+        unless annealing begins with it.
 
         Args:
             start (int): Number of the plan's first slot in the stream.
@@ -79,17 +84,21 @@ class Planner:
         covered = (
             last.covered_until(start) if last else accounting.origin.covered)
         is_annealing = accounting.is_annealing(start)
-        has_new_scores = start - self._logged_start >= self.lookahead
-        logged = has_new_scores or (is_annealing and last is not None and
-                                    not accounting.is_annealing(last.start))
+        begins_annealing = (
+            is_annealing and last is not None
+            and not accounting.is_annealing(last.start))
+        logged = begins_annealing or self._is_far_from(self._logged_start,
+                                                       start)
         if logged:
             self._logged_start = start
 
         plan, note = None, ''
         if (not is_annealing and start >= self._full_until
                 and not self.scores.empty):
-            if has_new_scores or self.plan_scores is None:
+            if (self.plan_scores is None
+                    or self._is_far_from(self._read_start, start)):
                 self._read_scores()
+                self._read_start = start
             plan = self._ask_policy(start, covered, rng)
             note = plan.note
         if plan is None or plan.is_full:
@@ -110,6 +119,13 @@ class Planner:
         for observe in self.observers:
             observe(epoch, plan)
         return plan
+
+    def _is_far_from(self, last_start: int, start: int) -> bool:
+        """Whether a plan begins long enough after another one to be worth a
+        line of log, or a wait for new scores."""
+        accounting = self.accounting
+        least = accounting.max_iters // 1000 * accounting.slots_per_iter
+        return start - last_start >= max(self.lookahead, least)
 
     def _ask_policy(self, start: int, covered: float,
                     rng: np.random.Generator) -> EpochPlan:
@@ -204,6 +220,7 @@ class Planner:
             full_until=self._full_until,
             pruned_until=self._pruned_until,
             logged_start=self._logged_start,
+            read_start=self._read_start,
             plan_scores=_to_tensors(self.plan_scores),
             mean_score=self._mean_score,
             non_finite=self._non_finite)
@@ -231,6 +248,8 @@ class Planner:
         self._full_until = state_dict['full_until']
         self._pruned_until = state_dict['pruned_until']
         self._logged_start = state_dict['logged_start']
+        # They were one in version 0.1.0.
+        self._read_start = state_dict.get('read_start', self._logged_start)
         self.plan_scores = _to_arrays(state_dict['plan_scores'])
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']

@@ -597,32 +597,58 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
     assert len(warnings) == 1 and warnings[0].levelname == 'WARNING'
 
 
-def test_plans_within_the_lookahead_share_scores(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'num_workers, max_iters, least',
+    [
+        # 2 workers with 2 batches of 3 are a little more than one pass over 11.
+        (2, 100, 12),
+        # 4 thousandths of the training are 4 batches.
+        (0, 4000, 12),
+    ])
+def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
+                                             num_workers, max_iters, least):
     """A data set of a few batches isn't read, merged and logged all the
     time."""
     reads = []
-    read = ScoreTable.merge
-    monkeypatch.setattr(ScoreTable, 'merge', lambda *args:
-                        (reads.append(1), read(*args))[1])
+    read = ScoreTable.numpy
+    monkeypatch.setattr(ScoreTable, 'numpy', lambda table:
+                        (reads.append(1), read(table))[1])
     runner = small_runner(
         tmp_path, **{
-            'train_dataloader.num_workers': 2,
-            'train_cfg.max_iters': 100,
+            'train_dataloader.num_workers': num_workers,
+            'train_cfg.max_iters': max_iters,
         })
-    epochs = train(runner).epochs
-    # 2 workers with 2 batches of 3 each are 12 slots, a little more than one
-    # pass over 11 images.
+    hook, drawn, at_read = infobatch_hook(runner), [], []
+
+    def observe(epoch, plan):
+        drawn.append((epoch, plan))
+        at_read.append(len(reads))
+
+    hook.plan_observers.append(observe)
+    runner.train()
+    begun = hook.sampler.position
+    epochs = [epoch for epoch, _ in drawn if epoch.start < begun]
     logged = [epoch for epoch in epochs if epoch.logged]
     starts = [epoch.start for epoch in logged]
+    annealing = round(0.85 * max_iters) * 3
     # That of annealing has a line in any case.
-    assert 85 * 3 in starts
-    assert all(b - a >= 12 or b == 85 * 3 for a, b in zip(starts, starts[1:]))
-    assert all(b - a < 12 + 11 for a, b in zip(starts, starts[1:]))
+    assert starts[0] == 0 and annealing in starts
+    gaps = [b - a for a, b in zip(starts, starts[1:]) if b != annealing]
+    assert least <= min(gaps) and max(gaps) < least + 11
     assert len(epochs) > 1.5 * len(logged)
-    pruned = sum(epoch.start < 85 * 3 for epoch in logged)
-    assert pruned - 3 <= len(reads) <= pruned
     lines = [s for s in read_scalars(runner) if 'infobatch/kept_share' in s]
     assert len(lines) == len(logged)
+
+    # Plans of the same reading are drawn from the same scores.
+    read_starts = [
+        epoch.start
+        for (epoch, _), before, now in zip(drawn[1:], at_read, at_read[1:])
+        if now > before
+    ]
+    gaps = [b - a for a, b in zip(read_starts, read_starts[1:])]
+    assert least <= min(gaps) and max(gaps) < least + 11
+    assert max_iters * 3 / (least + 11) - 20 < len(reads) <= (
+        max_iters * 3 / least)
 
 
 def test_policy_object_and_defaults():
