@@ -132,8 +132,7 @@ class InfoBatchHook(Hook):
         else:
             check_length(self.planner.accounting)
         self._loaded = None
-        if self.planner.prunes_nothing and runner.iter < runner.max_iters:
-            self._reporter.prunes_nothing()
+        self._reporter.training_begins()
         self.sampler.connect(self.planner)
         if runner.iter > 0:
             compat.restart_loader(runner.train_loop)

@@ -25,13 +25,28 @@ class Reporter:
         self._has_noted = False
         self._not_delivered: Set[str] = set()
 
-    def prunes_nothing(self) -> None:
-        """Warn of a training that ends, or anneals, before it prunes."""
-        self._logger.warning(
-            'InfoBatch prunes nothing: annealing begins at iteration '
-            f'{self._accounting.annealing_iter}, before the first pass over '
-            f'{self._accounting.pass_length} images ends. Train longer, or '
-            'raise `delta` if it is less than 1.')
+    def training_begins(self) -> None:
+        """Tell before the first step what pruning and the schedule make of
+        each other."""
+        accounting = self._accounting
+        if self._runner.iter >= accounting.max_iters:
+            return
+        note = self._planner.policy.note_on_schedule(accounting.max_iters)
+        if note:
+            self._logger.warning(f'InfoBatch: {note}')
+        if self._planner.prunes_nothing:
+            self._logger.warning(
+                'InfoBatch prunes nothing: annealing begins at iteration '
+                f'{accounting.annealing_iter}, before the first pass over '
+                f'{accounting.pass_length} images ends. Train longer, or '
+                'raise `delta` if it is less than 1.')
+        elif not note:
+            self._logger.info(
+                f'InfoBatch: {self._planner.policy!r} prunes until iteration '
+                f'{accounting.annealing_iter} of {accounting.max_iters}. '
+                'Passes become shorter by that, not the training: it saves '
+                'time if `train_cfg.max_iters` is less than that of the '
+                'baseline.')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.
@@ -133,16 +148,20 @@ class Reporter:
         Args:
             position (int): Slots that were taken.
         """
-        covered = self._planner.epoch.covered_until(position)
-        pruned = covered * self._accounting.pass_length - position
         saved = self._planner.saved_iters(position)
         self._add_scalars({'infobatch/saved_iters': saved})
-        iteration = self._runner.iter
+        iteration, origin = self._runner.iter, self._accounting.origin
+        # Before the origin an iteration had another number of images.
+        covered = self._planner.epoch.covered_until(position) - origin.covered
+        visits = covered * self._accounting.pass_length
+        pruned = visits - (position - origin.position)
+        since = (f' since iteration {origin.iteration}'
+                 if origin.iteration else '')
         self._logger.info(
-            f'InfoBatch: {iteration} iterations ran {covered:.2f} virtual '
-            f'epochs, for which the baseline needs {iteration + saved:.0f} '
-            f'iterations; {pruned:.0f} of {pruned + position:.0f} visits of '
-            'images were pruned.')
+            f'InfoBatch: {iteration} iterations covered as many passes as '
+            f'{iteration + saved:.0f} iterations of the baseline; '
+            f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
+            f'{covered:.2f} virtual epochs{since}.')
 
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():

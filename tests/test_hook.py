@@ -269,7 +269,7 @@ def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
         r.message for r in caplog.records if 'virtual epoch ' in r.message
     ]
     assert lines and all(line.endswith(', no annealing') for line in lines)
-    assert 'InfoBatch: 40 iterations ran' in caplog.records[-1].message
+    assert 'InfoBatch: 40 iterations covered' in caplog.records[-1].message
 
 
 def test_budget_is_met_without_annealing(tmp_path):
@@ -367,7 +367,7 @@ def test_logs(tmp_path, caplog):
     assert 'kept share 1.000 (11 of 11' in infos[0]
     assert '34 iterations until annealing' in infos[0]
     assert infos[-1].endswith(', annealing')
-    assert f'the baseline needs {covered * 11 / 3:.0f} iterations' in (
+    assert f'as {covered * 11 / 3:.0f} iterations of the baseline' in (
         messages[-1])
 
 
@@ -574,7 +574,7 @@ def test_budget_is_met(tmp_path, caplog):
     last = train(runner).epochs[-1]
     assert last.covered_until(120 * 3) == pytest.approx(200 * 3 / 40, rel=0.01)
     assert not any('the budget' in r.message for r in caplog.records)
-    assert 'the baseline needs 200 iterations' in caplog.records[-1].message
+    assert 'as 200 iterations of the base' in caplog.records[-1].message
 
 
 def test_budget_that_cannot_be_met(tmp_path, caplog):
@@ -600,7 +600,7 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
 @pytest.mark.parametrize(
     'num_workers, max_iters, least',
     [
-        # 2 workers with 2 batches of 3 are a little more than one pass over 11.
+        # 2 workers with 2 batches of 3: a little more than a pass over 11.
         (2, 100, 12),
         # 4 thousandths of the training are 4 batches.
         (0, 4000, 12),
@@ -656,3 +656,29 @@ def test_policy_object_and_defaults():
     assert isinstance(hook.policy, MeanThreshold) and hook.delta == 0.85
     policy = QuantileTiers()
     assert InfoBatchHook(policy=policy).policy is policy
+
+
+@pytest.mark.parametrize('hook, level, text', [
+    (dict(policy=dict(type='Budget', full_iters=30)), 'WARNING',
+     '`full_iters = 30` is no more than the 30 iterations'),
+    (dict(delta=0.1), 'WARNING', 'InfoBatch prunes nothing: annealing begins '
+     'at iteration 3'),
+    (dict(), 'INFO', 'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
+     '30. Passes become shorter by that, not the training'),
+])
+def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,
+                                            hook, level, text):
+
+    def stop(*args, **kwargs):
+        raise StopIteration
+
+    monkeypatch.setattr(EncoderDecoder, 'train_step', stop)
+    runner = small_runner(
+        tmp_path, custom_hooks=[dict(type='InfoBatchHook', **hook)])
+    listen(runner, caplog)
+    with pytest.raises(StopIteration):
+        runner.train()
+    said, = (
+        r for r in caplog.records if r.message.startswith('InfoBatch')
+        and 'virtual epoch' not in r.message)
+    assert text in said.message and said.levelname == level

@@ -142,6 +142,15 @@ class Budget(Policy):
         self.max_ratio = max_ratio
         self._progress: Optional[Progress] = None
 
+    def note_on_schedule(self, max_iters: int) -> str:
+        if max_iters < self.full_iters:
+            return ''
+        return (f'`full_iters = {self.full_iters}` is no more than the '
+                f'{max_iters} iterations of the training, so Budget prunes '
+                'nothing: it is the length of the baseline. Raise it in the '
+                '`policy` of InfoBatchHook in `custom_hooks`, or lower '
+                '`train_cfg.max_iters`.')
+
     def begin_plan(self, progress: Progress) -> None:
         self._progress = progress
 
@@ -169,14 +178,6 @@ class Budget(Policy):
                 f'{len(plan) / len(scores):.3f}. Run more iterations or '
                 'lower `full_iters` in the `policy` of InfoBatchHook in '
                 '`custom_hooks`.')
-        elif self._progress.max_iters > self.full_iters:
-            plan = replace(
-                plan,
-                note=f'`full_iters = {self.full_iters}` is less than the '
-                f'{self._progress.max_iters} iterations of the training, so '
-                'nothing is pruned: raise it in the `policy` of '
-                'InfoBatchHook in `custom_hooks`, or lower '
-                '`train_cfg.max_iters`.')
         return plan
 
     def _kept_share(self) -> float:

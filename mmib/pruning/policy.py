@@ -62,6 +62,17 @@ class Policy:
         """
         raise NotImplementedError
 
+    def note_on_schedule(self, max_iters: int) -> str:
+        """What the user should know before the first step.
+
+        Args:
+            max_iters (int): Iterations of the training.
+
+        Returns:
+            str: A warning. Empty by default.
+        """
+        return ''
+
     def begin_plan(self, progress: Progress) -> None:
         """Be told where in the training the next plan begins.
 

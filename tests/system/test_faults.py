@@ -680,6 +680,12 @@ def first_plan(folder):
     return slots(folder)[:end]
 
 
+def saved_until_14(folder):
+    """Iterations that were saved before the checkpoint."""
+    state = torch.load(checkpoint(folder, 14), weights_only=False)
+    return state['infobatch']['planner']['full_equivalent'] - 14
+
+
 @pytest.mark.parametrize('size', [11, 13])
 def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
     """Of the baseline, or of a data set of another length: the stream is
@@ -699,6 +705,16 @@ def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
     assert same >= size
     # What follows are whole plans.
     assert any(weight > 1 for _, weight in slots(fault)[same:])
+    # The closing line counts visits where the accounts begin anew.
+    passes_of, pruned, visits = map(
+        int,
+        re.search(
+            f'InfoBatch: {ITERS} iterations covered as many passes as '
+            r'(\d+) iterations of the baseline; (\d+) of (\d+) visits .* '
+            'since iteration 14', log(fault)).groups())
+    assert abs(visits - pruned - 3 * (ITERS - 14)) <= 1
+    saved_before = 0 if size == 11 else saved_until_14(finished)
+    assert abs(passes_of - ITERS - saved_before - pruned / 3) <= 1
 
 
 def test_another_policy(finished, tmp_path):

@@ -279,8 +279,7 @@ def test_budget_leaves_out_what_it_needs(scores, kept_share, max_ratio, rng):
     if not plan.note:
         assert left_out > needed - 1e-6 * len(scores)
     # It says so when, and only when, it leaves out too little.
-    too_long = kept_share > 1 + 1e-4
-    assert bool(plan.note) == (left_out < needed - 1e-6 or too_long)
+    assert bool(plan.note) == (left_out < needed - 1e-6)
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
     assert (plan.weights <= 1 / (1 - max_ratio) * (1 + 1e-6)).all()
 
@@ -385,12 +384,17 @@ def test_budget_counts_what_was_covered(slots_left, covered, kept):
     assert plan.is_full == (kept == 100)
 
 
-def test_budget_of_a_training_that_is_longer():
+@pytest.mark.parametrize('max_iters', [99, 100, 101])
+def test_budget_of_a_training_that_is_no_shorter(max_iters):
+    """It prunes nothing, and says so before the first step."""
     policy = Budget(100)
-    policy.begin_plan(Progress(9, 101, 809, 0, 100 / 9))
+    note = policy.note_on_schedule(max_iters)
+    assert bool(note) == (max_iters >= 100)
+    if note:
+        assert f'no more than the {max_iters} iterations' in note
+    policy.begin_plan(Progress(9, max_iters, max_iters * 9 - 100, 0, 100 / 9))
     plan = policy(np.arange(100, dtype=np.float32), np.random.default_rng(0))
-    assert plan.is_full and plan.note.startswith(
-        '`full_iters = 100` is less than the 101 iterations of the training')
+    assert plan.is_full == bool(note)
 
 
 def test_budget_without_progress():
