@@ -38,15 +38,12 @@ class InfoBatchHook(Hook):
 
     It needs ``InfoBatchSampler`` in ``train_dataloader`` and a schedule that
     is shorter by what pruning saves. Each virtual epoch it logs one line, and
-    the scalars ``infobatch/kept_share``, ``infobatch/threshold`` (0 where
-    nothing is pruned, or no score decides), ``infobatch/mean_score`` and
-    ``infobatch/saved_iters``. Losses that are NaN or infinite while it prunes
-    are counted in a warning and never become a score.
+    scalars (see :class:`~mmib.reporter.Reporter`).
 
     Checkpoints have its state under the key ``infobatch``. A training that is
     resumed goes on with the same slots and weights, and with the same plans
-    wherever the losses are the same. ``load_from`` without ``resume`` leaves
-    it out.
+    wherever the losses are the same. ``load_from`` without ``resume`` ignores
+    it.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
@@ -102,10 +99,6 @@ class InfoBatchHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state in the checkpoint until it is known whether the
         training is resumed: this also runs for ``load_from`` and in testing.
-
-        Args:
-            runner (Runner): The runner.
-            checkpoint (dict): The checkpoint that was read.
         """
         if 'infobatch' in checkpoint:
             # It may have been loaded to the training device.
@@ -119,9 +112,8 @@ class InfoBatchHook(Hook):
             runner (Runner): The runner of the training process.
 
         Raises:
-            RuntimeError: If the hook has trained before.
-            ValueError: If the config can't be trained with pruning, or the
-                state in the checkpoint is damaged.
+            RuntimeError or ValueError: If the training can't be pruned, or
+                the state in the checkpoint is damaged.
         """
         check_training(runner, self)
         self._find_data(runner)
@@ -226,10 +218,12 @@ class InfoBatchHook(Hook):
         Raises:
             RuntimeError: If no head called its losses.
         """
-        if self.batch.weights is None:
+        if self.batch.weights is None:  # As in annealing.
+            self._reporter.step(outputs['loss'], batch_idx)
             return
         check_scores(self.batch.scores)
         self._record(runner, data_batch, self.batch.scores)
+        self._reporter.step(self.batch.unweighted_loss, batch_idx)
         self.batch.begin(None)
 
     def _record(self, runner: Runner, data_batch: dict,

@@ -28,6 +28,9 @@ class BatchContext:
         self.scores: Optional[Tensor] = None
         """Raw loss of each image, float32 of shape (B,), summed over all
         calls of all losses. None before the first one."""
+        self.unweighted_loss: Optional[Tensor] = None
+        """What the loss of the batch would be with all weights 1, a scalar.
+        None before the first call."""
 
     def begin(self, weights: Optional[Tensor]) -> None:
         """Begin a batch.
@@ -37,16 +40,21 @@ class BatchContext:
                 (B,). None trains as the baseline.
         """
         self.weights = weights
-        self.scores = None
+        self.scores = self.unweighted_loss = None
 
-    def add_scores(self, scores: Tensor) -> None:
-        """Add to the raw loss of each image.
+    def add_scores(self, scores: Tensor, unweighted_loss: Tensor) -> None:
+        """Add to the raw loss of each image, and to that of the batch.
 
         Args:
             scores (Tensor): Unweighted loss of each image, of shape (B,).
+            unweighted_loss (Tensor): What the baseline makes of them, a
+                scalar.
         """
-        scores = scores.detach()
-        self.scores = scores if self.scores is None else self.scores + scores
+        scores, unweighted_loss = scores.detach(), unweighted_loss.detach()
+        if self.scores is not None:
+            scores = self.scores + scores
+            unweighted_loss = self.unweighted_loss + unweighted_loss
+        self.scores, self.unweighted_loss = scores, unweighted_loss
 
 
 class Unreduced(NamedTuple):
@@ -217,8 +225,9 @@ class InfoBatchLoss(nn.Module):
         scores = coupled and coupled(self.loss, pred, target, **kwargs)
         if scores is not None:
             self._check_rows(len(pred), len(weights))
-            self.batch.add_scores(scores)
-            return self.loss(_scale_gradient(pred, weights), target, **kwargs)
+            value = self.loss(_scale_gradient(pred, weights), target, **kwargs)
+            self.batch.add_scores(scores, value.float().mean())
+            return value
 
         reduction = kwargs.pop('reduction_override', None)
         if not unreduced.reduces:
@@ -234,31 +243,30 @@ class InfoBatchLoss(nn.Module):
                 f'{type(self.loss).__name__}, gives a scalar: it must return '
                 'the loss without reduction, as '
                 '`mmib.losses.register_unreduced` says.')
-        if weights is None:
-            total = elements.sum(dtype=torch.float32)
-        else:
-            total = (self._image_sums(elements) * weights).sum()
         if reduction == 'sum':
-            return total
-        if reduction == 'none':
+            divisor = 1
+        elif reduction == 'none':
             # The segmentor takes the mean of what isn't a scalar.
-            return total / elements.numel()
-        if avg_factor is not None:
-            divisor = avg_factor
-        # OpenMMLab's losses add the same: a batch of ignored pixels gives 0,
-        # not NaN.
-        return total / (divisor + torch.finfo(torch.float32).eps)
+            divisor = elements.numel()
+        else:
+            # OpenMMLab's losses add the same: a batch of ignored pixels gives
+            # 0, not NaN.
+            divisor = ((divisor if avg_factor is None else avg_factor) +
+                       torch.finfo(torch.float32).eps)
+        if weights is None:
+            return elements.sum(dtype=torch.float32) / divisor
+        sums, means = self._sum_images(elements)
+        self.batch.add_scores(means, sums.sum() / divisor)
+        return (sums * weights).sum() / divisor
 
-    def _image_sums(self, elements: Tensor) -> Tensor:
-        """Sum over the elements of each image, of shape (B,). Their means
-        are added to the scores."""
+    def _sum_images(self, elements: Tensor) -> Tuple[Tensor, Tensor]:
+        """Sum and mean over the elements of each image, of shape (B,)."""
         num_images = len(self.batch.weights)
         if isinstance(self.rows_per_image, int):
             self._check_rows(len(elements), num_images * self.rows_per_image)
             images = elements.reshape(num_images, -1)
             sums = images.sum(1, dtype=torch.float32)
-            self.batch.add_scores(sums / images.shape[1])
-            return sums
+            return sums, sums / images.shape[1]
         # Rows of an image: a multiple of its share, as points of its masks.
         shares = max(sum(self.rows_per_image), 1)
         multiple = max(len(elements) // shares, 1)
@@ -267,12 +275,11 @@ class InfoBatchLoss(nn.Module):
             [share * len(elements) // shares for share in self.rows_per_image])
         sums = torch.stack(
             [image.sum(dtype=torch.float32) for image in images])
-        self.batch.add_scores(
-            torch.stack([
-                total / max(image.numel(), 1)
-                for total, image in zip(sums, images)
-            ]))
-        return sums
+        means = [
+            total / max(image.numel(), 1)
+            for total, image in zip(sums, images)
+        ]
+        return sums, torch.stack(means)
 
     def _check_rows(self, num_rows: int, expected: int) -> None:
         if num_rows != expected:

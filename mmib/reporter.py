@@ -2,7 +2,10 @@
 """What the user is told: log lines, scalars, warnings."""
 from typing import List, Optional, Set
 
+import torch
+from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
+from torch import Tensor
 
 from .accounting import VirtualEpoch
 from .planner import Planner
@@ -10,6 +13,12 @@ from .planner import Planner
 
 class Reporter:
     """Writes to the log and the visualizer of a training.
+
+    For a virtual epoch that is one line, and the scalars
+    ``infobatch/kept_share``, ``infobatch/threshold`` (0 where nothing is
+    pruned, or no score decides), ``infobatch/mean_score`` and
+    ``infobatch/saved_iters``. Beside the trained loss it is
+    ``unweighted_loss``, what the baseline's loss of the same batch is.
 
     Args:
         runner (Runner): The runner of the training process.
@@ -22,8 +31,31 @@ class Reporter:
         self._planner = planner
         self._accounting = planner.accounting
         self._non_finite = 0
-        self._has_noted = False
+        self._has_noted = self._has_told_of_weights = False
+        # Written when LoggerHook writes, so that no step waits for them.
+        self._unweighted_losses: List[Tensor] = []
+        self._log_interval = min(
+            (hook.interval
+             for hook in runner.hooks if isinstance(hook, LoggerHook)),
+            default=0)
         self._not_delivered: Set[str] = set()
+
+    def step(self, unweighted_loss: Tensor, batch_idx: int) -> None:
+        """Log the unweighted loss beside the trained one.
+
+        Args:
+            unweighted_loss (Tensor): Loss of the batch with all weights 1, a
+                scalar.
+            batch_idx (int): The index of the batch.
+        """
+        if self._log_interval <= 0:
+            return
+        self._unweighted_losses.append(unweighted_loss.detach().float())
+        if (batch_idx + 1) % self._log_interval == 0:
+            for value in torch.stack(self._unweighted_losses).tolist():
+                self._runner.message_hub.update_scalar('train/unweighted_loss',
+                                                       value)
+            self._unweighted_losses.clear()
 
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
@@ -101,6 +133,14 @@ class Reporter:
                 and not self._has_noted):
             self._logger.warning(f'InfoBatch: {epoch.note}')
             self._has_noted = True
+        if (epoch.size < self._accounting.pass_length
+                and not self._has_told_of_weights):
+            self._has_told_of_weights = True
+            self._logger.info(
+                'InfoBatch prunes from here on. The losses in the log have '
+                'the weights of the images in them, so they rise, and fall '
+                'when annealing begins; `unweighted_loss` is that of the same '
+                'images without weights.')
         if not epoch.logged:
             return
         pass_length = self._accounting.pass_length

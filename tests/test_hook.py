@@ -682,3 +682,36 @@ def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,
         r for r in caplog.records if r.message.startswith('InfoBatch')
         and 'virtual epoch' not in r.message)
     assert text in said.message and said.levelname == level
+
+
+def test_the_unweighted_loss_is_that_of_the_baseline(tmp_path, caplog):
+    """Beside the trained one, also in annealing, and told of once."""
+    runner = small_runner(
+        tmp_path, **{
+            'model.type': 'RecordingSegmentor',
+            'default_hooks.logger.interval': 5
+        })
+    listen(runner, caplog)
+    spy = train(runner)
+    hub = runner.message_hub
+    unweighted, trained = (
+        hub.get_scalar(f'train/{name}').data[0]
+        for name in ('unweighted_loss', 'loss'))
+    raw = [raw.mean() for _, raw, _ in runner.model.steps]
+    np.testing.assert_allclose(unweighted, raw, rtol=1e-5)
+    np.testing.assert_allclose(trained, spy.losses, rtol=1e-5)
+    assert not np.allclose(unweighted, trained)
+    # As the log processor averages both over the same iterations.
+    lines = [s for s in read_scalars(runner) if 'unweighted_loss' in s]
+    assert len(lines) == 6
+    assert lines[-1]['unweighted_loss'] == pytest.approx(
+        np.mean(raw[-10:]), rel=1e-5)
+    told = [r.message for r in caplog.records if 'from here on' in r.message]
+    assert len(told) == 1 and '`unweighted_loss`' in told[0]
+
+
+def test_no_unweighted_loss_without_a_logger(tmp_path):
+    runner = small_runner(tmp_path)
+    runner._hooks = [h for h in runner.hooks if 'Logger' not in str(type(h))]
+    train(runner)
+    assert 'train/unweighted_loss' not in runner.message_hub.log_scalars
