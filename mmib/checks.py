@@ -1,14 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning could not work stop before the first step. The
 conversion of a config refuses with the same words."""
+import difflib
+import linecache
+import os.path as osp
+import traceback
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Optional
 
 from mmengine.hooks import CheckpointHook, Hook
+from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from .accounting import Accounting
-from .sampler import InfoBatchSampler
 
 
 def needs_iterations(instead_of: str) -> ValueError:
@@ -29,22 +34,109 @@ def no_batch_sampler() -> ValueError:
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
 
 
-def check_hook_arguments(delta: float, ema: float) -> None:
-    """Check the arguments of InfoBatchHook.
+def check_no_others(unknown: dict, owner: str, where: str) -> None:
+    """Refuse arguments that a part doesn't have.
+
+    Args:
+        unknown (dict): Arguments that were given besides its own.
+        owner (str): Name of a class of mmib.
+        where (str): Place of it in a config.
 
     Raises:
-        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
+        TypeError: If there are any.
+    """
+    if not unknown:
+        return
+    name = next(iter(unknown))
+    known = dict(
+        InfoBatchHook=('policy', 'delta', 'ema'),
+        InfoBatchSampler=('shuffle', 'seed'))[owner]
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f': did you mean `{close[0]}`?' if close else ''
+    raise TypeError(f'`{name}` in {where} is no argument of {owner}, which '
+                    f'has {", ".join(known)}{hint or "."}')
+
+
+def check_delta(delta: float, where: str) -> None:
+    """Check the fraction of a training that prunes.
+
+    Args:
+        delta (float): The fraction.
+        where (str): What to change.
+
+    Raises:
+        ValueError: If it is outside [0, 1].
     """
     if not 0 <= delta <= 1:
         raise ValueError(
-            '`delta` is the fraction of the iterations that prune and '
-            f'must be in [0, 1], but got {delta}: change it at '
-            'InfoBatchHook in `custom_hooks`.')
+            '`delta` is the fraction of the iterations that prune and must be '
+            f'in [0, 1], but got {delta}: change {where}.')
+
+
+def check_hook_arguments(delta: float, ema: float, unknown: dict) -> None:
+    """Check the arguments of InfoBatchHook.
+
+    Raises:
+        TypeError: If there are unknown ones.
+        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
+    """
+    check_no_others(unknown, 'InfoBatchHook', '`custom_hooks`')
+    check_delta(delta, 'it at InfoBatchHook in `custom_hooks`')
     if not 0 <= ema < 1:
         raise ValueError(
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
+
+
+def check_stack() -> None:
+    """Check that OneDL's and OpenMMLab's packages aren't mixed.
+
+    Raises:
+        RuntimeError: If both are installed: they have the same folders.
+    """
+
+    def installed(prefix: str) -> list:
+        found = []
+        for name in ('mmengine', 'mmcv', 'mmsegmentation'):
+            try:
+                distribution(prefix + name)
+                found.append(prefix + name)
+            except PackageNotFoundError:
+                pass
+        return found
+
+    onedl, openmmlab = installed('onedl-'), installed('')
+    if onedl and openmmlab:
+        raise RuntimeError(
+            f'OneDL\'s {", ".join(onedl)} and OpenMMLab\'s '
+            f'{", ".join(openmmlab)} are installed in one environment, where '
+            'they overwrite the files of each other: run `pip uninstall -y '
+            f'{" ".join(openmmlab + onedl)}`, and install one of the two '
+            "stacks, such as `pip install 'mmib[onedl]'`.")
+
+
+def refusal(error: BaseException, *files: str) -> Optional[str]:
+    """What an error says to the user.
+
+    Args:
+        error (BaseException): Any error.
+        *files (str): Scripts that refuse something too.
+
+    Returns:
+        str, optional: The text that mmib stopped with, without a traceback;
+        None if something else went wrong.
+    """
+    folder = osp.dirname(osp.abspath(__file__)) + osp.sep
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        # MMEngine's registries raise anew what the parts they build raise.
+        if frames and frames[-1].filename.startswith((folder, *files)):
+            line = linecache.getline(frames[-1].filename, frames[-1].lineno)
+            if line.lstrip().startswith('raise '):
+                return str(error.args[0])  # The text of a KeyError is quoted.
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def check_training(runner: Runner, hook: Hook) -> None:
@@ -59,6 +151,7 @@ def check_training(runner: Runner, hook: Hook) -> None:
         ValueError: If something in the config stands against it. It names
             the line to change.
     """
+    check_stack()
     if hook.planner is not None:
         raise RuntimeError(
             'InfoBatchHook has trained already: build a new Runner with '
@@ -87,7 +180,7 @@ def _check_loader(loader: DataLoader) -> None:
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
-    if not isinstance(loader.sampler, InfoBatchSampler):
+    if not isinstance(loader.sampler, DATA_SAMPLERS.get('InfoBatchSampler')):
         raise ValueError(
             'InfoBatchHook needs InfoBatchSampler: set '
             "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
@@ -119,7 +212,9 @@ def check_length(accounting: Accounting) -> None:
             f'{pass_length} images. InfoBatch needs two, as nothing can be '
             'pruned in the first one: train for at least '
             f'{-(-2 * pass_length // slots_per_iter)} iterations, or remove '
-            'InfoBatchHook and InfoBatchSampler.')
+            'InfoBatchHook and InfoBatchSampler. To try a config in a few '
+            'iterations, take a few images: '
+            '`train_dataloader.dataset.indices=64`.')
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:

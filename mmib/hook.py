@@ -56,7 +56,7 @@ class InfoBatchHook(Hook):
             the first, in [0, 1). Defaults to 0, the last loss alone.
 
     Raises:
-        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
+        TypeError or ValueError: If an argument is unknown or out of range.
 
     Examples:
         >>> custom_imports = dict(imports=['mmib'])
@@ -71,8 +71,9 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='MeanThreshold'),
         delta: float = 0.85,
         ema: float = 0.,
+        **unknown: Any,
     ) -> None:
-        check_hook_arguments(delta, ema)
+        check_hook_arguments(delta, ema, unknown)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
@@ -173,7 +174,6 @@ class InfoBatchHook(Hook):
             runner (Runner): The runner of the training process.
             checkpoint (dict): The checkpoint that will be written.
         """
-        # Without an epoch nothing was trained on.
         if self.planner is not None and self.planner.epoch is not None:
             checkpoint['infobatch'] = make_state(self.sampler, self.scores,
                                                  self.planner, self._delivery)

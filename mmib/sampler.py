@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans become the infinite stream of indices that the data loader reads."""
-from typing import Callable, Iterator, Optional, Sized
+from typing import Any, Callable, Iterator, Optional, Sized
 
 import numpy as np
 import torch
@@ -8,6 +8,7 @@ from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
+from .checks import check_no_others
 from .compat import in_training
 from .datasets import unwrap_repeats
 from .pruning import EpochPlan
@@ -46,13 +47,17 @@ class InfoBatchSampler(Sampler):
             random one. Defaults to None.
 
     Raises:
+        TypeError: If there is another argument.
         ValueError: If the data set is empty.
     """
 
     def __init__(self,
                  dataset: Sized,
                  shuffle: bool = True,
-                 seed: Optional[int] = None) -> None:
+                 seed: Optional[int] = None,
+                 **unknown: Any) -> None:
+        check_no_others(unknown, 'InfoBatchSampler',
+                        '`train_dataloader.sampler`')
         if len(dataset) == 0:
             raise ValueError(
                 'InfoBatchSampler got an empty data set: check `data_root` '
@@ -264,15 +269,21 @@ class InfoBatchSampler(Sampler):
     def _check_hook(self) -> None:
         if in_training():
             raise RuntimeError(
-                'InfoBatchSampler has no InfoBatchHook and would prune '
-                "nothing: add `custom_hooks = [dict(type='InfoBatchHook')]` "
-                'to the config, or set `train_dataloader.sampler.type` back '
-                "to 'InfiniteSampler'.")
+                'InfoBatchSampler is read before any InfoBatchHook, and would '
+                'prune nothing. If the config has none: add `custom_hooks = '
+                "[dict(type='InfoBatchHook')]`, or set "
+                '`train_dataloader.sampler.type` back to '
+                "'InfiniteSampler'. If it has one: a hook before it reads "
+                'from `train_dataloader`; let that one build a data loader of '
+                'its own.')
 
     def _check_reader(self, number: int) -> None:
         if self._draw_plan is not None and number > 1:
             raise RuntimeError(
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '
-                'images a batch has: let the hook that looks at the data '
-                'build a data loader of its own.')
+                'images a batch has: let a hook that looks at the data build '
+                'a data loader of its own. If it was you, before the '
+                'training, as in a notebook: look at '
+                '`runner.train_dataloader.dataset[0]` instead, and build the '
+                'Runner anew.')

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning could not work stop before the first step."""
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 import torch
 from mmengine.dataset import pseudo_collate
@@ -8,8 +10,8 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
 from mmseg.models import EncoderDecoder
 from torch.utils.data import BatchSampler
 
-from mmib import InfoBatchSampler
-from mmib.checks import check_batch
+from mmib import InfoBatchSampler, checks
+from mmib.checks import check_batch, check_delta, refusal
 from tests.system.small_training import small_head, small_runner
 
 
@@ -34,20 +36,35 @@ def collate_without_first(batch):
 
 
 BAD_CONFIGS = {
-    'no hook': ({
-        'custom_hooks': []
-    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
-    'no hook, workers': ({
-        'custom_hooks': [],
-        'train_dataloader.num_workers': 2
-    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
-    'no hook, eager': ({
-        'custom_hooks': [],
-        'train_dataloader.num_workers': 2,
-        'train_cfg.type': 'EagerTrainLoop'
-    }, RuntimeError, r"add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook': (
+        {
+            'custom_hooks': []
+        }, RuntimeError,
+        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, workers': (
+        {
+            'custom_hooks': [],
+            'train_dataloader.num_workers': 2
+        }, RuntimeError,
+        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook, eager': (
+        {
+            'custom_hooks': [],
+            'train_dataloader.num_workers': 2,
+            'train_cfg.type': 'EagerTrainLoop'
+        }, RuntimeError,
+        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
     'policy': (with_hook(policy='MeanThreshold'), TypeError,
                '`policy` must be a config'),
+    'a typing error in the hook': (
+        with_hook(dleta=0.8), TypeError, '`dleta` in `custom_hooks` is no '
+        'argument of InfoBatchHook, which has policy, delta, ema: did you '
+        'mean `delta`'),
+    'an argument of another hook': (with_hook(interval=5), TypeError,
+                                    '`interval` .* policy, delta, ema.'),
+    'a typing error in the sampler': ({
+        'train_dataloader.sampler.shufle': False
+    }, TypeError, '`shufle` in `train_dataloader.sampler` .*mean `shuffle`'),
     'no sampler': ({
         'train_dataloader.sampler.type': 'InfiniteSampler'
     }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
@@ -128,10 +145,68 @@ def test_a_second_reader_of_the_loader(tmp_path, monkeypatch, loop, when,
             'train_dataloader.num_workers': num_workers
         })
     runner.register_hook(PeekHook(when), priority)
-    # Before InfoBatchHook there is none yet, for the sampler.
-    message = 'a data loader of its own|has no InfoBatchHook'
+    # Where the hook has not begun yet, it may as well be missing.
+    first = when == 'before_train' and priority == 'VERY_HIGH'
+    message = ('If it has one: a hook before it reads'
+               if first else 'let a hook that looks at the data build')
     with pytest.raises(RuntimeError, match=message):
         runner.train()
+
+
+def test_a_batch_that_a_user_looks_at_before_the_training(
+        tmp_path, monkeypatch):
+    """As in a notebook."""
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    runner = small_runner(tmp_path)
+    runner.train_loop
+    next(iter(runner.train_dataloader))
+    with pytest.raises(RuntimeError, match=r'in a notebook: .*dataset\[0\]'):
+        runner.train()
+
+
+def installed(*names):
+
+    def distribution(name):
+        if name not in names:
+            raise PackageNotFoundError(name)
+
+    return distribution
+
+
+@pytest.mark.parametrize('names, mixed', [
+    (('mmengine', 'mmcv', 'mmsegmentation'), False),
+    (('onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation'), False),
+    (('onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation', 'mmcv'), True),
+    (('mmengine', 'onedl-mmsegmentation'), True),
+])
+def test_two_stacks_in_one_environment(tmp_path, monkeypatch, names, mixed):
+    monkeypatch.setattr(checks, 'distribution', installed(*names))
+    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+    error, message = ((RuntimeError, 'run `pip uninstall -y m') if mixed else
+                      (AssertionError, 'a training step ran'))
+    with pytest.raises(error, match=message):
+        small_runner(tmp_path).train()
+
+
+def test_what_is_a_refusal():
+    """What mmib raises for the user, also through a registry of MMEngine; not
+    an error of something else, nor one that isn't raised on purpose."""
+
+    def text_of(act):
+        try:
+            act()
+        except Exception as error:
+            return refusal(error)
+
+    assert text_of(lambda: check_delta(2, 'it')).startswith('`delta` is the')
+    assert text_of(lambda: HOOKS.build(dict(type='InfoBatchHook', ema=2))
+                   ).startswith('`ema` is the share')
+    assert text_of(lambda: HOOKS.build(
+        dict(type='InfoBatchHook', policy=dict(type='Budgte')))).startswith(
+            'Budgte is none of the policies')
+    assert text_of(lambda: HOOKS.build(dict(type='NoHook'))) is None
+    assert text_of(lambda: check_delta('a', 'it')) is None
+    assert text_of(lambda: 1 / 0) is None
 
 
 def test_a_sampler_alone_after_other_trainings(tmp_path):

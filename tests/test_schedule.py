@@ -127,6 +127,11 @@ def test_shorten_keeps_any_sampler():
     assert after.train_dataloader.sampler == sampler
 
 
+def test_a_path_is_no_config():
+    with pytest.raises(TypeError, match=r"Config.fromfile\('own.py'\)"):
+        convert('own.py')
+
+
 def test_other_arguments_of_the_hook():
     hook = convert(stock(), delta=1, ema=0.8).custom_hooks[-1]
     assert hook == dict(
@@ -137,8 +142,8 @@ def test_other_arguments_of_the_hook():
     assert HOOKS.build(hook).ema == 0.8
     with pytest.raises(
             TypeError,
-            match='`emma` is no argument of InfoBatchHook, which has policy, '
-            'delta, ema.'):
+            match='`emma` .* is no argument of InfoBatchHook, which has '
+            'policy, delta, ema: did you mean `ema`'):
         convert(stock(), emma=0.8)
 
 
