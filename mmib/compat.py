@@ -124,6 +124,17 @@ def allow_scoped_bases() -> None:
     MODULE2PACKAGE['mmseg'] = 'onedl-mmsegmentation'
 
 
+@contextmanager
+def without_scoped_bases() -> Iterator[None]:
+    """Read configs as a script does that knows nothing of mmib."""
+    changed = MODULE2PACKAGE['mmseg']
+    MODULE2PACKAGE['mmseg'] = 'mmsegmentation'
+    try:
+        yield
+    finally:
+        MODULE2PACKAGE['mmseg'] = changed
+
+
 def change_next_config(change: Callable[..., Config]) -> None:
     """Let the next config that is read be another one.
 

@@ -5,18 +5,22 @@ It writes a short config that inherits CONFIG, and prints what changes. The
 file trains with MMSegmentation's own tools/train.py, from any folder.
 """
 import argparse
+import os
 import os.path as osp
 import re
 import sys
 import tempfile
-from typing import Any, Iterator, List, Tuple
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 from yapf.yapflib.yapf_api import FormatCode
 
 from mmib import convert
-from mmib.compat import allow_scoped_bases
+from mmib.checks import check_stack, refusal
+from mmib.compat import allow_scoped_bases, without_scoped_bases
+from mmib.convert import default_ratio
 from mmib.tasks.segmentation.zoo import resolve_config, zoo_name
 
 ABSENT = '-'
@@ -27,6 +31,39 @@ STYLE = dict(
     based_on_style='pep8',
     blank_line_before_nested_class_or_def=True,
     split_before_expression_after_opening_paren=True)
+
+
+@contextmanager
+def one_line_refusals() -> Iterator[None]:
+    """End the process with a sentence where mmib refuses something."""
+    try:
+        yield
+    except Exception as error:
+        text = refusal(error, __file__)
+        if text is None:
+            raise
+        sys.exit(f'Error: {text}')
+
+
+def conversion(policy: Optional[str], ratio: Optional[float],
+               delta: Optional[float]) -> dict:
+    """Arguments of ``mmib.convert`` from those of a command.
+
+    Args:
+        policy (str, optional): Type of the policy. If None, it is Budget.
+        ratio (float, optional): Share of the iterations. If None, it is that
+            of the policy.
+        delta (float, optional): Fraction that prunes. If None, it is that of
+            ``mmib.convert``.
+
+    Returns:
+        dict: The arguments.
+    """
+    arguments = dict(
+        ratio=default_ratio(policy) if ratio is None else ratio,
+        # It is given the length of the baseline.
+        policy=None if policy in (None, 'Budget') else dict(type=policy))
+    return arguments if delta is None else dict(arguments, delta=delta)
 
 
 def load(path: str) -> Config:
@@ -63,8 +100,13 @@ def base_expression(path: str, folder: str) -> str:
     name = zoo_name(path)
     if name is not None:
         return f"__import__('mmseg').__path__[0] + '/.mim/configs/{name}'"
-    path = osp.relpath(osp.realpath(path), osp.realpath(folder))
-    return repr(path.replace(osp.sep, '/'))
+    path = osp.abspath(path)
+    # MMEngine takes ".." as a change of the text of a path.
+    relative = osp.relpath(path, folder)
+    if relative != osp.relpath(osp.realpath(path), osp.realpath(folder)):
+        # Where one is behind a link, it would be right from one side alone.
+        relative = path
+    return repr(relative.replace(osp.sep, '/'))
 
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
@@ -81,27 +123,52 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """
     share = 100 * after.train_cfg.max_iters / before.train_cfg.max_iters
     folder = osp.dirname(osp.abspath(out))
-    text = (f'# InfoBatch: {share:.3g} % of the iterations of '
-            f'{osp.basename(path)}.\n'
-            f'_base_ = {base_expression(path, folder)}\n'
-            f'{Config(child(before, after)).pretty_text}')
-    text = FormatCode(text, style_config=STYLE)[0]
-    # Tried beside OUT, from where the path of its base is the same.
-    with tempfile.NamedTemporaryFile(
-            'w', suffix='.py', dir=folder, encoding='utf-8') as file:
-        file.write(text)
-        file.flush()
-        try:
-            differences = changes(after, Config.fromfile(file.name))
-        except Exception as error:
-            differences = [(type(error).__name__, error)]
-    if differences:
-        raise RuntimeError(
-            f'{path} cannot be converted to a file, because this does not '
-            f'load as it was written:\n{table(differences)}\nConvert it when '
-            f'it is trained, with `python tools/train.py {path} --infobatch`.')
-    with open(out, 'w', encoding='utf-8') as file:
-        file.write(text)
+    head = (f'# InfoBatch: {share:.3g} % of the iterations of '
+            f'{osp.basename(path)}')
+    texts = [
+        f'{head}.\n_base_ = {base_expression(path, folder)}\n'
+        f'{Config(child(before, after)).pretty_text}',
+        # On OneDL's stack, where a base has "mmseg::", MMSegmentation's own
+        # script would ask for OpenMMLab's.
+        f'{head}, in\n# full, as its bases are not found everywhere.\n'
+        f'{after.pretty_text}'
+    ]
+    for text in texts:
+        text = FormatCode(text, style_config=STYLE)[0]
+        differences = differences_when_loaded(text, after, folder)
+        if not differences:
+            with open(out, 'w', encoding='utf-8') as file:
+                file.write(text)
+            return
+    raise RuntimeError(
+        f'{path} cannot be converted to a file, because this does not '
+        f'load as it was written:\n{table(differences)}\nConvert it when '
+        f'it is trained, with `python tools/train.py {path} --infobatch`.')
+
+
+def differences_when_loaded(text: str, cfg: Config,
+                            folder: str) -> List[Tuple]:
+    """Load a config as MMSegmentation's own script would.
+
+    Args:
+        text (str): The config.
+        cfg (Config): What it should be.
+        folder (str): Folder from which the paths of its bases are right.
+
+    Returns:
+        list[tuple]: What differs, or the error.
+    """
+    # Closed before it is read, as Windows wants it.
+    descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
+    try:
+        with open(descriptor, 'w', encoding='utf-8') as file:
+            file.write(text)
+        with without_scoped_bases():
+            return changes(cfg, Config.fromfile(path))
+    except Exception as error:
+        return [(type(error).__name__, error)]
+    finally:
+        os.remove(path)
 
 
 def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
@@ -147,24 +214,27 @@ def converted_name(path: str, before: Config, after: Config) -> str:
 
     Returns:
         str: A name without extension, such as
-        ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``. Where the original
-        name has no iterations, they are appended.
+        ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without
+        "-infobatch" where it is only shorter. Where the original name has no
+        iterations, they are appended.
     """
     name = osp.splitext(osp.basename(path))[0]
     old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
 
-    def infobatch(iters: int) -> str:
-        return (f'{iters // 1000}k' if iters %
-                1000 == 0 else str(iters)) + '-infobatch'
+    suffix = '-infobatch' * ('InfoBatchHook' in str(after.get('custom_hooks')))
+
+    def schedule(iters: int) -> str:
+        iters = f'{iters // 1000}k' if iters % 1000 == 0 else str(iters)
+        return iters + suffix
 
     # The number in the name is scaled, also where the schedule has another
     # one (gradient accumulation, or the name of another batch size): so names
     # that differ stay different.
     converted, found = _SCHEDULE_IN_NAME.subn(
-        lambda match: infobatch(round(int(match[1]) * 1000 * new / old)),
+        lambda match: schedule(round(int(match[1]) * 1000 * new / old)),
         name,
         count=1)
-    return converted if found else f'{name}-{infobatch(new)}'
+    return converted if found else f'{name}-{schedule(new)}'
 
 
 def table(rows: List[Tuple]) -> str:
@@ -225,13 +295,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--ratio',
         type=float,
-        default=0.6,
-        help='share of the iterations to run (default: %(default)s)')
+        help='share of the iterations to run (default: 0.6; 0.8 for '
+        'MeanThreshold, as in the paper, and AboveMean)')
     parser.add_argument(
         '--delta',
         type=float,
-        default=0.85,
-        help='fraction of these that prune (default: %(default)s)')
+        help='fraction of these that prune (default: 0.85)')
     parser.add_argument(
         '--policy',
         metavar='TYPE',
@@ -243,27 +312,22 @@ def parse_args() -> argparse.Namespace:
 
 def main():
     args = parse_args()
+    check_stack()
     allow_scoped_bases()
-    policy = None if args.policy == 'Budget' else dict(type=args.policy)
-    try:
-        path = resolve_config(args.config)
-        before = load(path)
-        after = convert(before, args.ratio, args.delta, policy)
-        out = args.out
-        if not out.endswith('.py'):
-            out = osp.join(out, converted_name(path, before, after) + '.py')
-        if osp.exists(out):
-            raise ValueError(f'{out} exists: remove it, or give another OUT.')
-        mkdir_or_exist(osp.dirname(osp.abspath(out)))
-        write_child(path, before, after, out)
-    except KeyError as error:
-        # Its text would be quoted.
-        sys.exit(f'Error: {error.args[0]}')
-    except (FileNotFoundError, RuntimeError, SyntaxError, ValueError) as error:
-        sys.exit(f'Error: {error}')
+    path = resolve_config(args.config)
+    before = load(path)
+    after = convert(before, **conversion(args.policy, args.ratio, args.delta))
+    out = args.out
+    if not out.endswith('.py'):
+        out = osp.join(out, converted_name(path, before, after) + '.py')
+    if osp.exists(out):
+        sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
+    mkdir_or_exist(osp.dirname(osp.abspath(out)))
+    write_child(path, before, after, out)
     print(table([('field', 'before', 'after'), *changes(before, after)]))
     print(f'\nWritten to {out}')
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_refusals():
+        main()

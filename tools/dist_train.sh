@@ -2,6 +2,12 @@
 # Train on the GPUs of one or several machines, from any folder:
 #   [NNODES=.. NODE_RANK=.. PORT=.. MASTER_ADDR=..] dist_train.sh CONFIG GPUS [OPTIONS OF train.py]
 
+if [[ $# -lt 2 || ! $2 =~ ^[0-9]+$ ]]; then
+    echo "Error: give the number of GPUs after CONFIG:" \
+        "$0 CONFIG GPUS [OPTIONS OF train.py]" >&2
+    exit 2
+fi
+
 CONFIG=$1
 GPUS=$2
 NNODES=${NNODES:-1}

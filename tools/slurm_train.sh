@@ -2,6 +2,12 @@
 # Train on a cluster with Slurm, from any folder:
 #   [GPUS=.. GPUS_PER_NODE=.. CPUS_PER_TASK=.. SRUN_ARGS=..] slurm_train.sh PARTITION JOB_NAME CONFIG [OPTIONS OF train.py]
 
+if [[ $# -lt 3 || $3 == -* ]]; then
+    echo "Error: give PARTITION, JOB_NAME and CONFIG:" \
+        "$0 PARTITION JOB_NAME CONFIG [OPTIONS OF train.py]" >&2
+    exit 2
+fi
+
 set -x
 
 PARTITION=$1

@@ -8,7 +8,11 @@ name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
                  if it were a file: train_cfg.max_iters=100 moves nothing else.
                  InfoBatchHook is the last of custom_hooks. Without --work-dir
                  the folder has the name of the converted config.
-  --ratio RATIO  With --infobatch: share of the iterations (default: 0.6).
+  --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
+                 the control that pruning has to beat.
+  --policy TYPE  With --infobatch: type of the policy (default: Budget).
+  --ratio RATIO  Share of the iterations (default: 0.6; 0.8 for the policies
+                 MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
 """
 import argparse
@@ -18,17 +22,19 @@ import runpy
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import Callable, Optional
+from typing import Callable, List, Tuple
 
 # First, as it says what to install where there is no stack.
 import mmib
 
 # isort: split
 import mmseg
-from convert_config import changes, converted_name, table
+from convert_config import (changes, conversion, converted_name,
+                            one_line_refusals, table)
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from mmib.checks import check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
 from mmib.tasks.segmentation.zoo import resolve_config
@@ -36,56 +42,76 @@ from mmib.tasks.segmentation.zoo import resolve_config
 TRAIN = osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py')
 
 
-def read_config(conversion: Optional[dict], fromfile: Callable, path: str,
-                *args, **kwargs) -> Config:
+def read_config(changed: Callable[[Config], Config], fromfile: Callable,
+                path: str, *args, **kwargs) -> Config:
     """Read the config of the training, which may be one of MMSegmentation's
-    by name, and convert it.
+    by name, and change it.
 
     Args:
-        conversion (dict, optional): Arguments of ``mmib.convert``. If None,
-            it isn't converted.
-        fromfile (Callable): MMEngine's function for it.
+        changed (Callable): Makes the config to train of it.
+        fromfile (Callable): MMEngine's function that reads it.
         path (str): The config.
 
     Returns:
         Config: The config to train.
     """
     path = resolve_config(path)
-    cfg = fromfile(path, *args, **kwargs)
-    if conversion is None:
-        return cfg
-    converted = mmib.convert(cfg, **conversion)
+    before = fromfile(path, *args, **kwargs)
+    after = changed(before)
+    if after is before:
+        return before
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        print(table(changes(cfg, converted)), flush=True)
-    if converted.get('work_dir') is None:
+        print(table(changes(before, after)), flush=True)
+    if after.get('work_dir') is None:
         # The folder of CONFIG's name is that of the baseline.
-        converted.work_dir = osp.join('./work_dirs',
-                                      converted_name(path, cfg, converted))
-    return converted
+        after.work_dir = osp.join('./work_dirs',
+                                  converted_name(path, before, after))
+    return after
+
+
+def parse_args() -> Tuple[Callable[[Config], Config], List[str]]:
+    """What is to be made of the config, and the arguments for
+    MMSegmentation's script."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--infobatch', action='store_true')
+    parser.add_argument('--shorten', action='store_true')
+    parser.add_argument('--policy')
+    parser.add_argument('--ratio', type=float)
+    parser.add_argument('--delta', type=float)
+    args, others = parser.parse_known_args()
+    if args.infobatch and args.shorten:
+        sys.exit('Error: --shorten is the control of --infobatch: give one.')
+    for name in ('policy', 'delta', 'ratio'):
+        if getattr(
+                args,
+                name) is not None and not (args.infobatch or
+                                           (args.shorten and name == 'ratio')):
+            sys.exit(f'Error: --{name} needs --infobatch.')
+    if args.infobatch:
+        arguments = conversion(args.policy, args.ratio, args.delta)
+        return partial(mmib.convert, **arguments), others
+    if args.shorten:
+        ratio = 0.6 if args.ratio is None else args.ratio
+        return partial(mmib.shorten, ratio=ratio), others
+    return (lambda cfg: cfg), others
 
 
 def main():
     if {'-h', '--help'} & set(sys.argv):
         print(__doc__)
+    changed, sys.argv[1:] = parse_args()
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument('--infobatch', action='store_true')
-    parser.add_argument('--ratio', type=float, default=argparse.SUPPRESS)
-    parser.add_argument('--delta', type=float, default=argparse.SUPPRESS)
-    ours, theirs = parser.parse_known_args()
-    conversion = vars(ours)
-    infobatch = conversion.pop('infobatch')
-    if conversion and not infobatch:
-        sys.exit(f'--{next(iter(conversion))} needs --infobatch.')
-    sys.argv[1:] = theirs
     parser.add_argument('--launcher')
     args, _ = parser.parse_known_args()
 
+    check_stack()
     allow_scoped_bases()
-    change_next_config(partial(read_config, conversion if infobatch else None))
+    change_next_config(partial(read_config, changed))
     on_cpu = args.launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
         runpy.run_path(TRAIN, run_name='__main__')
 
 
 if __name__ == '__main__':
-    main()
+    with one_line_refusals():
+        main()

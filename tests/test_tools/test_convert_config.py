@@ -5,11 +5,13 @@ import os.path as osp
 import sys
 
 import pytest
-from convert_config import ABSENT, changes, child, converted_name, main
+from convert_config import (ABSENT, changes, child, converted_name, main,
+                            one_line_refusals)
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.utils import is_installed
 
 import mmib
 from mmib.tasks.segmentation.zoo import resolve_config
@@ -33,7 +35,8 @@ def convert_config(monkeypatch, tmp_path):
     def call(*arguments):
         monkeypatch.setattr(sys, 'argv',
                             ['convert_config.py', *map(str, arguments)])
-        main()
+        with one_line_refusals():
+            main()
 
     return call
 
@@ -81,17 +84,50 @@ def test_a_config_of_ones_own_to_a_file(convert_config, tmp_path, monkeypatch):
     ]
 
 
-def test_a_base_of_mmseg_by_its_name(convert_config, tmp_path):
+def test_a_base_of_mmseg_by_its_name(convert_config, tmp_path, monkeypatch):
+    """The file loads where nothing of mmib has changed MMEngine, as in
+    MMSegmentation's own train.py."""
     (tmp_path / 'own.py').write_text(f"_base_ = '{NAME}.py'\n")
     convert_config('own.py', 'short.py')
-    cfg = Config.fromfile(str(tmp_path / 'short.py'))
-    assert cfg.train_cfg.max_iters == 48000
+    converted = mmib.convert(Config.fromfile('own.py')).to_dict()
+    monkeypatch.setitem(MODULE2PACKAGE, 'mmseg', 'mmsegmentation')
+    assert Config.fromfile('short.py').to_dict() == converted
+    # On OneDL's stack it has no base; on OpenMMLab's the scope works.
+    text = (tmp_path / 'short.py').read_text()
+    assert ('_base_' in text) != is_installed('onedl-mmsegmentation')
+
+
+@pytest.mark.parametrize('outside', [True, False])
+def test_a_folder_behind_a_link(convert_config, tmp_path, outside):
+    """MMEngine finds the base from there and from its real place."""
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'own.py').write_text(OWN)
+    real = tmp_path / ('deep/real' if outside else 'real')
+    real.mkdir(parents=True)
+    (tmp_path / 'mine' / 'link').symlink_to(real)
+    convert_config('mine/own.py', 'mine/link/out.py')
+    for path in ('mine/link/out.py', real / 'out.py'):
+        assert Config.fromfile(str(path)).train_cfg.max_iters == 600
+
+
+@pytest.mark.parametrize('arguments, ratio', [
+    ([], 0.6),
+    (['--policy', 'QuantileTiers'], 0.6),
+    (['--policy', 'MeanThreshold'], 0.8),
+    (['--policy', 'MeanThreshold', '--ratio', '0.7'], 0.7),
+])
+def test_a_policy_brings_its_ratio(convert_config, tmp_path, arguments, ratio):
+    (tmp_path / 'own.py').write_text(OWN)
+    convert_config('own.py', 'out.py', *arguments)
+    cfg = Config.fromfile('out.py')
+    assert cfg.train_cfg.max_iters == round(1000 * ratio)
 
 
 @pytest.mark.parametrize('text, arguments, match', [
     (OWN, ['own.py'], 'own.py exists: remove it, or give another OUT'),
     (OWN, ['link.py'], 'link.py exists'),
     (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
+    (OWN, ['out.py', '--delta', '85'], 'got 85.0: .* or --delta of the tool'),
     (OWN, ['out.py', '--policy', 'MeanTreshold'
            ], 'MeanTreshold is none of the policies.*MeanThreshold'),
     ('from mmengine.optim import SGD\n', ['out.py'],
@@ -181,4 +217,7 @@ def test_names(name, old, new, expected):
     path = osp.join('some', 'folder', f'{name}.py')
     before, after = (
         Config(dict(train_cfg=dict(max_iters=n))) for n in (old, new))
+    assert converted_name(path, before,
+                          after) == expected.replace('-infobatch', '')
+    after.custom_hooks = [dict(type='InfoBatchHook')]
     assert converted_name(path, before, after) == expected

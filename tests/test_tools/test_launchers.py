@@ -146,3 +146,17 @@ def test_slurm_train_calls_srun(tmp_path, srun):
         osp.join(folder, arguments[train]), osp.join(TOOLS, 'train.py'))
     ours, other = (tmp_path / 'record.path').read_text().split(':')
     assert osp.samefile(osp.join(folder, ours), ROOT) and other == '/other'
+
+
+@pytest.mark.parametrize('script, arguments, message', [
+    ('dist_train.sh', ['CONFIG', '--infobatch'], 'number of GPUs after'),
+    ('dist_train.sh', ['CONFIG'], 'number of GPUs after'),
+    ('slurm_train.sh', ['PARTITION', 'CONFIG', '--infobatch'
+                        ], 'PARTITION, JOB_NAME and CONFIG'),
+])
+def test_a_forgotten_argument(tmp_path, script, arguments, message):
+    """Nothing is started."""
+    result = run(
+        osp.join(TOOLS, script), *arguments, cwd=tmp_path, programs=tmp_path)
+    assert result.returncode == 2 and result.stdout == ''
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1

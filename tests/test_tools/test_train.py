@@ -10,9 +10,11 @@ import train as tool
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from mmib import compat
+
 from ..system import small_training  # noqa: F401
 
-# Stock training on 6 images.
+# The baseline on 6 images.
 CONFIG = """
 default_scope = 'mmseg'
 log_level = 'INFO'
@@ -77,7 +79,7 @@ def test_infobatch_converts_and_trains(name, text, tmp_path, monkeypatch):
     folder = tmp_path / 'work_dirs' / f'{name}-12k-infobatch_six'
     log = read_log(folder)
     assert 'Iter(train) [12/12]' in log
-    assert 'InfoBatch: 12 iterations ran ' in log
+    assert 'InfoBatch: 12 iterations covered' in log
     cfg = dumped(folder)
     assert cfg.param_scheduler[0].end == 12
     assert cfg.custom_hooks[0].policy == dict(type='Budget', full_iters=20)
@@ -105,11 +107,65 @@ def test_ratio_and_delta(tmp_path, monkeypatch, capsys):
     assert cfg.custom_hooks[-1].delta == 0.7
     # The changes are printed, as by convert_config.py.
     assert 'train_cfg.max_iters' in capsys.readouterr().out
-    with pytest.raises(SystemExit, match='--ratio needs --infobatch'):
-        train(monkeypatch, tmp_path, path, '--ratio', '0.8')
 
 
-def test_without_infobatch_it_is_stock_training(tmp_path, monkeypatch):
+@pytest.mark.parametrize('arguments, iters, policy', [
+    (['--policy', 'RandomPruning'], 12, dict(type='RandomPruning')),
+    (['--policy', 'MeanThreshold'], 16, dict(type='MeanThreshold')),
+    (['--policy', 'Budget', '--ratio', '0.5'
+      ], 10, dict(type='Budget', full_iters=20)),
+])
+def test_policy(tmp_path, monkeypatch, arguments, iters, policy):
+    path = tmp_path / 'small.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--infobatch',
+          *arguments)
+    cfg = dumped(tmp_path / 'here')
+    assert cfg.train_cfg.max_iters == iters
+    assert cfg.custom_hooks[-1].policy == policy
+
+
+def test_shorten_is_the_control(tmp_path, monkeypatch):
+    """As short, with nothing pruned, in a folder of its own."""
+    path = tmp_path / 'small-20k_six.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path, '--shorten')
+    folder = tmp_path / 'work_dirs' / 'small-12k_six'
+    log = read_log(folder)
+    assert 'Iter(train) [12/12]' in log and 'InfoBatch' not in log
+    cfg = dumped(folder)
+    assert cfg.param_scheduler[0].end == 12
+    assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--ratio', '0.8'], '--ratio needs --infobatch'),
+    (['--policy', 'Budget'], '--policy needs --infobatch'),
+    (['--shorten', '--delta', '0.8'], '--delta needs --infobatch'),
+    (['--shorten', '--infobatch'], '--shorten is the control'),
+    (['--infobatch', '--delta', '85'], '`delta` .* but got 85.0: .* --delta'),
+    (['--infobatch', '--policy', 'Budgte'], 'Budgte is none of the policies'),
+    (['--infobatch', '--cfg-options', 'custom_hooks.0.dleta=1'
+      ], '`dleta` in `custom_hooks` is no argument'),
+    (['--infobatch', '--cfg-options', 'train_cfg.max_iters=5'
+      ], '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
+])
+def test_refusals_are_one_line(tmp_path, monkeypatch, arguments, message):
+    path = tmp_path / 'small.py'
+    path.write_text(CONFIG)
+    with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
+        train(monkeypatch, tmp_path, path, *arguments)
+    assert len(stop.value.code.splitlines()) == 1
+
+
+def test_other_errors_keep_their_traceback(tmp_path, monkeypatch):
+    path = tmp_path / 'small.py'
+    path.write_text(CONFIG + '1 / 0\n')
+    with pytest.raises(ZeroDivisionError):
+        train(monkeypatch, tmp_path, path, '--infobatch')
+
+
+def test_without_infobatch_it_is_the_baseline(tmp_path, monkeypatch):
     path = tmp_path / 'stock.py'
     path.write_text(CONFIG)
     train(monkeypatch, tmp_path, path)
@@ -132,7 +188,7 @@ def test_names_of_mmseg(tmp_path, monkeypatch):
 
 
 def test_unknown_names_of_mmseg(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match='has no config `mmseg::a/b`'):
+    with pytest.raises(SystemExit, match='has no config `mmseg::a/b`'):
         train(monkeypatch, tmp_path, 'mmseg::a/b')
 
 
@@ -148,12 +204,12 @@ def test_help_has_both(tmp_path, monkeypatch, capsys):
 def test_wrapper_of_models_on_the_cpu(monkeypatch):
     """What the Runner would pass, but for the device."""
     calls = []
-    monkeypatch.setattr(tool.dist, 'init_process_group', calls.append)
-    monkeypatch.setattr(tool.dist, 'destroy_process_group',
+    monkeypatch.setattr(compat.dist, 'init_process_group', calls.append)
+    monkeypatch.setattr(compat.dist, 'destroy_process_group',
                         lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
-    with tool.distributed_on_cpu():
+    with compat.distributed_on_cpu():
         Runner.wrap_model(runner, None, 'model')
         Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
     assert calls == [
