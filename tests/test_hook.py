@@ -425,6 +425,7 @@ def train_on_ranks(rank, results):
         epochs=spy.epochs,
         state=runner.model.module.state_dict(),
         merges=len(merges),
+        lookahead=hook.planner.lookahead,
         plans=len(plans),
         annealing_start=hook.planner.accounting.annealing_start)
 
@@ -437,6 +438,8 @@ def test_ranks_share_plans_and_scores():
     for name, value in one['state'].items():
         torch.testing.assert_close(two['state'][name], value)
     assert sum(e.size < 53 for e in one['epochs']) > 3
+    # 2 workers with 2 batches of 3 images, on both ranks.
+    assert one['lookahead'] == two['lookahead'] == 2 * 2 * 3 * 2
     # The last one is for the checkpoint.
     assert one['plans'] == two['plans'] > 3
     assert one['merges'] == two['merges'] == one['plans'] + 1

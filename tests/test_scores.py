@@ -129,14 +129,16 @@ def test_memory_of_an_image():
 
 def merge_on_ranks(rank, results):
     table = ScoreTable(np.arange(6), CPU)
-    # Image 1 is visited by both ranks: rank 0 later, with a smaller score.
-    # Image 2 as well, but the later visit has no finite score.
+    # Images 1 and 4 are visited by both ranks: once rank 0 is later, once
+    # rank 1, with a smaller score. Image 2 as well, but the later visit has no
+    # finite score.
     if rank == 0:
+        record(table, [4], [7.], 3)
         record(table, [0, 1], [0.1, 0.2], 5)
         record(table, [2], [float('nan')], 7)
     else:
         record(table, [1, 2], [0.9, 0.3], 4)
-        record(table, [3, 5], [1e-30, 3e38], 6)
+        record(table, [3, 4, 5], [1e-30, 0.5, 3e38], 6)
     table.merge()
     results[rank] = table.numpy().tolist(), table.num_non_finite()
     # The next window starts from equal tables.
@@ -167,11 +169,27 @@ def test_averages_go_on_over_ranks():
 
 
 def test_merge_makes_the_tables_of_all_ranks_equal():
-    expected = np.float32([0.1, 0.2, 0.3, 1e-30, 1, 3e38]).tolist()
+    expected = np.float32([0.1, 0.2, 0.3, 1e-30, 0.5, 3e38]).tolist()
     later = [*expected[:4], 0., 1.]
     for result in run_ranks(merge_on_ranks, 2):
         assert result[:-1] == (expected, 1, later, 1)
         assert result[-1] <= 8 * 10_000 + 64
+
+
+def compare_checksums(rank, results):
+    answers = []
+    for checksums in ((5, 5), (5, 6), (6, 5), (0, 2**32 - 1), (7, 7)):
+        table = ScoreTable(np.arange(2), CPU)
+        record(table, [rank], [1.], 0)
+        answers.append(table.merge(checksums[rank]))
+    # Without anything new there is no collective, and nothing to compare.
+    answers.append(table.merge(rank))
+    results[rank] = answers
+
+
+def test_every_rank_sees_that_checksums_differ():
+    for answers in run_ranks(compare_checksums, 2):
+        assert answers == [True, False, False, False, True, True]
 
 
 def test_states_of_another_ema_and_without_one():

@@ -681,3 +681,16 @@ def test_a_wrapped_loss_is_copied_and_pickled():
         assert (other.loss_weight, loss.loss_weight) == (2., 0.4)
     loss.train()
     assert loss.training and loss.loss.training
+
+
+@pytest.mark.parametrize('num_classes', [1, C])
+def test_negative_labels_are_not_counted(num_classes):
+    """As sigmoid cross entropy with `avg_non_ignore` divides."""
+    logits, label = make_batch('some', num_classes)
+    label[0, 3] = -1
+    kwargs = dict(use_sigmoid=True, avg_non_ignore=True)
+    loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
+    loss.batch.weights = torch.ones(B)
+    torch.testing.assert_close(
+        run(loss, logits, label),
+        run(CrossEntropyLoss(**kwargs), logits, label))

@@ -1,0 +1,92 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What a checkpoint has is what a training goes on with. Whole trainings that
+are resumed are in tests/system."""
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from mmib import InfoBatchSampler
+from mmib.accounting import Accounting
+from mmib.datasets import DeliveryCheck
+from mmib.planner import Planner
+from mmib.pruning import MeanThreshold
+from mmib.resume import load_state, make_state
+from mmib.scores import ScoreTable
+
+
+class Parts:
+    """The parts of a hook, without a Runner."""
+
+    def __init__(self, size=13):
+        dataset = range(size)
+        self.sampler = InfoBatchSampler(dataset, seed=3)
+        self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
+        self.planner = Planner(MeanThreshold(), self.scores,
+                               Accounting(size, 2, 60, 0.85), 0)
+        self.delivery = DeliveryCheck(dataset, None)
+
+    def train(self, iters):
+        self.sampler.connect(self.planner)
+        indices = iter(self.sampler)
+        for iteration in range(iters):
+            next(indices), next(indices)
+            slots = self.sampler.take(2)
+            list(self.planner.advance(self.sampler.position))
+            losses = torch.tensor(slots.indices / 7).float()
+            # Image 3 is always NaN.
+            losses[torch.from_numpy(slots.indices == 3)] = float('nan')
+            self.scores.record(slots.indices, losses, iteration)
+
+    def state(self):
+        buffer = io.BytesIO()
+        torch.save(
+            make_state(self.sampler, self.scores, self.planner, self.delivery),
+            buffer)
+        buffer.seek(0)
+        return torch.load(buffer, weights_only=True)
+
+    def load(self, state, iteration):
+        return load_state(state, iteration, 2, self.sampler, self.scores,
+                          self.planner, self.delivery)
+
+
+@pytest.mark.parametrize('comparable', [[True], [False], [None]])
+def test_everything_is_restored(comparable):
+    """Also how many losses weren't finite, and whether paths compare."""
+    part, rest = Parts(), Parts()
+    part.train(30)
+    part.delivery.comparable = comparable
+    assert rest.load(part.state(), 30) == (None, [])
+    assert rest.delivery.comparable == comparable
+    assert rest.scores.num_non_finite() == part.scores.num_non_finite() > 1
+    assert rest.planner.epoch == part.planner.epoch
+    assert rest.planner.saved_iters(60) == part.planner.saved_iters(60) > 1
+    np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
+    assert str(rest.state()) == str(part.state())
+
+
+def test_saved_iterations_go_on_with_other_images():
+    part, rest = Parts(), Parts(11)
+    part.train(30)
+    saved = part.planner.saved_iters(60)
+    reason, _ = rest.load(part.state(), 30)
+    assert reason == ('the checkpoint is of 13 images, and '
+                      '`train_dataloader.dataset` has 11 images')
+    assert rest.planner.saved_iters(60) == pytest.approx(saved) and saved > 1
+
+
+@pytest.mark.parametrize('path', [('sampler', ), ('scores', 'non_finite'),
+                                  ('planner', 'epochs'),
+                                  ('paths_comparable', )])
+def test_a_part_that_is_missing(path):
+    part = Parts()
+    part.train(20)
+    state = part.state()
+    owner = state
+    for name in path[:-1]:
+        owner = owner[name]
+    del owner[path[-1]]
+    with pytest.raises(ValueError, match=f"lacks '{path[-1]}': resume from"):
+        Parts().load(state, 20)
