@@ -174,7 +174,7 @@ class Reporter:
         Args:
             total (int): Such losses so far.
         """
-        # Each text is another one: MMEngine leaves out warnings that repeat.
+        # Each text is another one: MMEngine drops warnings that repeat.
         if total > self._non_finite:
             self._logger.warning(
                 f'InfoBatch: {total - self._non_finite} losses of '

@@ -127,12 +127,12 @@ def test_image_numbers(name):
 
 
 @pytest.mark.parametrize('name', DATASETS_TO_WRAP)
-def test_full_passes_are_those_of_stock_on_unwrap_repeats(name):
+def test_full_passes_are_those_of_baseline_on_unwrap_repeats(name):
     dataset = build(DATASETS_TO_WRAP[name][0])
     ours = iter(InfoBatchSampler(dataset, seed=3))
-    stock = iter(InfiniteSampler(unwrap_repeats(dataset), seed=3))
+    baseline = iter(InfiniteSampler(unwrap_repeats(dataset), seed=3))
     for _ in range(50):
-        assert next(ours) == next(stock)
+        assert next(ours) == next(baseline)
 
 
 class PathSpy(Hook):

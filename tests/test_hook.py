@@ -187,7 +187,7 @@ def test_trained_loss_is_the_weighted_mean_of_the_raw_losses(tmp_path):
         dict(type='QuantileTiers', ratios=(0, 0))
     ],
     ids=str)
-def test_ratio_0_is_stock_training(tmp_path, policy):
+def test_ratio_0_is_baseline_training(tmp_path, policy):
     runs = []
     for changes in (BASELINE, {
             'custom_hooks': [dict(type='InfoBatchHook', policy=policy)]
@@ -206,7 +206,7 @@ def test_ratio_0_is_stock_training(tmp_path, policy):
         torch.testing.assert_close(runs[1][2][name], value)
 
 
-def test_ratio_0_is_stock_training_of_upernet(tmp_path):
+def test_ratio_0_is_baseline_training_of_upernet(tmp_path):
     """20 steps of a real network with a random pipeline."""
     write_images(tmp_path / 'data', 30)
     losses = []
@@ -234,7 +234,7 @@ def test_ratio_0_is_stock_training_of_upernet(tmp_path):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-def test_the_first_pass_is_stock_training(tmp_path):
+def test_the_first_pass_is_baseline_training(tmp_path):
     runs = []
     for changes in (BASELINE, {}):
         runner = small_runner(
@@ -306,7 +306,7 @@ def test_smoothed_scores_reach_the_right_images(tmp_path):
         np.testing.assert_allclose(spy.tables[step], expected, rtol=1e-5)
 
 
-def test_annealing_calls_stock_and_records_nothing(tmp_path, monkeypatch):
+def test_annealing_calls_baseline_and_records_nothing(tmp_path, monkeypatch):
     runner = small_runner(tmp_path, **{'train_cfg.max_iters': 20})
     calls = []
     record = scores.ScoreTable.record
@@ -495,7 +495,7 @@ def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
 
         def guarded(self, *args, **kwargs):
             if name == 'forward' and self.batch.weights is None:
-                # Annealing: stock reads `avg_non_ignore` back.
+                # Annealing: baseline reads `avg_non_ignore` back.
                 return method(self, *args, **kwargs)
             calls.append(name)
             with NoReadBack():
@@ -594,7 +594,7 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
     epochs = train(runner).epochs
     noted = [epoch for epoch in epochs if epoch.note]
     assert len(noted) == sum(epoch.size < 11 for epoch in epochs) > 2
-    # As much as may be left out: 75 % of two tiers of ten, rounded down.
+    # As much as may be pruned: 75 % of two tiers of ten, rounded down.
     assert {epoch.size for epoch in noted} <= {4, 5}
     warnings = [r for r in caplog.records if 'the budget' in r.message]
     assert len(warnings) == 1 and warnings[0].levelname == 'WARNING'

@@ -189,7 +189,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
 
 
 def test_budget_with_another_batch_size():
-    """Each iteration of the rest still stands for as many of stock."""
+    """Each iteration of the rest still stands for as many of the baseline."""
     policy = Budget(100)
     part = Training(policy, 4, 0)
     part.run(30)
@@ -219,8 +219,8 @@ def test_begin_within_a_training(at, resumed):
     first = pruned.start - 2 * at
     assert SIZE <= first < 3 * SIZE
     assert {weight for _, weight in slots[:first]} == {1}
-    stock = InfoBatchSampler(range(SIZE), seed=3)
-    expected = [index for index, _ in zip(stock, range(2 * 60))][2 * at:]
+    baseline = InfoBatchSampler(range(SIZE), seed=3)
+    expected = [index for index, _ in zip(baseline, range(2 * 60))][2 * at:]
     indices = [index for index, _ in slots]
     assert indices[:first] == expected[:first]
     assert set(indices[:first]) == set(range(SIZE))

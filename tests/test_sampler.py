@@ -57,16 +57,16 @@ def head(iterable, count):
 def test_full_passes_are_those_of_infinite_sampler(size, connected, world_size,
                                                    shuffle):
     for rank in range(world_size):
-        stock, ours = (
+        baseline, ours = (
             on_rank(kind(Range(size), shuffle, seed=3), rank, world_size)
             for kind in (InfiniteSampler, InfoBatchSampler))
         if connected:
             ours.connect(lambda start, rng: None)
         count = 3 * size // world_size + 5
-        assert head(ours, count) == head(stock, count)
+        assert head(ours, count) == head(baseline, count)
 
 
-def stock_and_ours(rank, results):
+def baseline_and_ours(rank, results):
     ours = InfoBatchSampler(Range(11), seed=None)
     own_seed = ours.seed
     results[rank] = own_seed, head(ours, 20), head(
@@ -75,10 +75,10 @@ def stock_and_ours(rank, results):
 
 @pytest.mark.parametrize('world_size', [2, 4])
 def test_real_ranks_agree_on_a_seed(world_size):
-    results = run_ranks(stock_and_ours, world_size)
+    results = run_ranks(baseline_and_ours, world_size)
     assert len({seed for seed, _, _ in results}) == 1
-    for _, ours, stock in results:
-        assert ours == stock
+    for _, ours, baseline in results:
+        assert ours == baseline
     stream = [
         i for step in zip(*(ours for _, ours, _ in results)) for i in step
     ]
@@ -183,10 +183,10 @@ def test_a_loader_that_ran_ahead_of_the_hook(size):
 
 def test_iterating_again_goes_on():
     """Recent torch calls `iter` more than once."""
-    sampler, stock = InfoBatchSampler(
+    sampler, baseline = InfoBatchSampler(
         Range(7), seed=0), InfiniteSampler(
             Range(7), seed=0)
-    expected = head(stock, 12)
+    expected = head(baseline, 12)
     iter(sampler)
     assert head(sampler, 5) + head(sampler, 7) == expected
 

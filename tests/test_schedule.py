@@ -25,8 +25,8 @@ from .system.small_training import EagerTrainLoop
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 
 
-def stock(max_iters=1000, **changes):
-    """A config of stock training, with entries replaced."""
+def baseline(max_iters=1000, **changes):
+    """A config of the baseline, with entries replaced."""
     return Config(
         dict(
             dict(
@@ -46,13 +46,14 @@ def stock(max_iters=1000, **changes):
 
 
 def convert_scheduler(scheduler, ratio=0.6, max_iters=1000):
-    cfg = stock(
+    cfg = baseline(
         max_iters, param_scheduler=[dict(dict(by_epoch=False), **scheduler)])
     return convert(cfg, ratio).param_scheduler[0]
 
 
 def convert_hook(hook, ratio=0.6, **kwargs):
-    return convert(stock(custom_hooks=[hook], **kwargs), ratio).custom_hooks[0]
+    return convert(baseline(custom_hooks=[hook], **kwargs),
+                   ratio).custom_hooks[0]
 
 
 # The whole
@@ -74,7 +75,7 @@ def test_equals_the_flagships_written_by_hand(iters, ratio, policy):
 
 
 def test_defaults_cover_the_original_schedule_with_the_budget_policy():
-    assert convert(stock()).custom_hooks == [
+    assert convert(baseline()).custom_hooks == [
         dict(
             type='InfoBatchHook',
             policy=dict(type='Budget', full_iters=1000),
@@ -84,14 +85,14 @@ def test_defaults_cover_the_original_schedule_with_the_budget_policy():
 
 @pytest.mark.parametrize('function', [convert, shorten])
 def test_the_original_stays_as_it_is(function):
-    cfg = stock(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
+    cfg = baseline(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
     before = copy.deepcopy(cfg.to_dict())
     function(cfg)
     assert cfg.to_dict() == before
 
 
 def test_convert_is_shorten_and_infobatch():
-    cfg = stock(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
+    cfg = baseline(custom_hooks=[dict(type='EMAHook', begin_iter=500)])
     short = mmib.shorten(cfg, 0.3)
     assert short.train_cfg == dict(
         type='IterBasedTrainLoop', max_iters=300, val_interval=30)
@@ -115,7 +116,7 @@ def test_shorten_by_nothing():
     """Also where the training has no interval of its own."""
     for loop in (dict(max_iters=2000), dict(max_iters=500),
                  dict(max_iters=1000, val_interval=300, val_begin=7)):
-        cfg = stock(
+        cfg = baseline(
             train_cfg=dict(type='IterBasedTrainLoop', **loop),
             custom_hooks=[dict(type='EMAHook', begin_iter=500)])
         assert shorten(cfg, 1).to_dict() == cfg.to_dict()
@@ -123,7 +124,7 @@ def test_shorten_by_nothing():
 
 def test_shorten_keeps_any_sampler():
     sampler = dict(type='WeirdSampler', shuffle=True)
-    after = shorten(stock(train_dataloader=dict(sampler=sampler)))
+    after = shorten(baseline(train_dataloader=dict(sampler=sampler)))
     assert after.train_dataloader.sampler == sampler
 
 
@@ -133,7 +134,7 @@ def test_a_path_is_no_config():
 
 
 def test_other_arguments_of_the_hook():
-    hook = convert(stock(), delta=1, ema=0.8).custom_hooks[-1]
+    hook = convert(baseline(), delta=1, ema=0.8).custom_hooks[-1]
     assert hook == dict(
         type='InfoBatchHook',
         policy=dict(type='Budget', full_iters=1000),
@@ -144,11 +145,11 @@ def test_other_arguments_of_the_hook():
             TypeError,
             match='`emma` .* is no argument of InfoBatchHook, which has '
             'policy, delta, ema: did you mean `ema`'):
-        convert(stock(), emma=0.8)
+        convert(baseline(), emma=0.8)
 
 
 def test_class_types_as_in_lazy_configs():
-    cfg = stock(
+    cfg = baseline(
         train_cfg=dict(type=IterBasedTrainLoop, max_iters=100),
         param_scheduler=dict(type=PolyLR, by_epoch=False, end=100),
         default_hooks=dict(
@@ -231,7 +232,7 @@ def test_a_warmup_longer_than_half_of_the_training_is_shortened():
 
 def test_everything_after_a_warmup_moves_behind_it():
     cfg = convert(
-        stock(param_scheduler=[
+        baseline(param_scheduler=[
             dict(type='LinearLR', end=100, by_epoch=False),
             dict(type='ConstantLR', end=200, by_epoch=False),
             dict(
@@ -314,7 +315,7 @@ def schedules(draw):
             0,
             dict(
                 type='LinearLR', start_factor=0.1, end=warmup, by_epoch=False))
-    return stock(old, param_scheduler=entries)
+    return baseline(old, param_scheduler=entries)
 
 
 def learning_rates(cfg):
@@ -383,7 +384,7 @@ def test_the_last_milestone_is_never_lost():
         head=dict(type='PolyLR', by_epoch=False, end=500)),
 ])
 def test_param_scheduler_in_each_form(node):
-    after = convert(stock(param_scheduler=node)).param_scheduler
+    after = convert(baseline(param_scheduler=node)).param_scheduler
     text = str(Config(dict(node=after)).to_dict())
     assert text == str(dict(node=node)).replace('1000',
                                                 '600').replace('500', '300')
@@ -391,12 +392,13 @@ def test_param_scheduler_in_each_form(node):
 
 @pytest.mark.parametrize('node', [None, []])
 def test_no_param_scheduler(node):
-    assert convert(stock(param_scheduler=node)).param_scheduler == node
+    assert convert(baseline(param_scheduler=node)).param_scheduler == node
 
 
 def test_plateaus_are_counted_in_validations():
     entry = dict(type='ReduceOnPlateauLR', monitor='mIoU', patience=3)
-    assert convert(stock(param_scheduler=[entry])).param_scheduler == [entry]
+    assert convert(
+        baseline(param_scheduler=[entry])).param_scheduler == [entry]
 
 
 @pytest.mark.parametrize('entry', [
@@ -407,7 +409,7 @@ def test_epochs_in_a_scheduler_are_refused(entry):
     good = dict(type='PolyLR', by_epoch=False)
     with pytest.raises(
             ValueError, match=r'`param_scheduler\[1\]\.by_epoch` is True'):
-        convert(stock(param_scheduler=[good, entry]))
+        convert(baseline(param_scheduler=[good, entry]))
 
 
 def test_unknown_schedulers_are_refused():
@@ -418,7 +420,7 @@ def test_unknown_schedulers_are_refused():
         hold_iters=20,
         power=2)
     with pytest.raises(ValueError) as error:
-        convert(stock(param_scheduler=dict(head=[entry])))
+        convert(baseline(param_scheduler=dict(head=[entry])))
     message = str(error.value)
     assert '`param_scheduler.head[0]`' in message
     assert 'QuadraticWarmupLR' in message and 'by hand' in message
@@ -435,7 +437,7 @@ def test_built_schedulers_are_refused():
     built = PARAM_SCHEDULERS.build(
         dict(type='PolyLR', optimizer=optimizer, end=10))
     with pytest.raises(ValueError, match=r'`param_scheduler\[0\]` must be a'):
-        convert(stock(param_scheduler=[built]))
+        convert(baseline(param_scheduler=[built]))
 
 
 # Loop and hooks
@@ -453,7 +455,7 @@ def test_built_schedulers_are_refused():
 ])
 def test_validation(train_cfg, expected):
     loop = dict(type='IterBasedTrainLoop', max_iters=1000)
-    after = convert(stock(train_cfg=dict(loop, **train_cfg))).train_cfg
+    after = convert(baseline(train_cfg=dict(loop, **train_cfg))).train_cfg
     assert after == dict(loop, **dict(expected, max_iters=600))
     # MMEngine insists on tuples.
     for pair in after.get('dynamic_intervals', []):
@@ -506,7 +508,7 @@ def test_flags_are_no_iterations():
 
 
 def test_default_hooks():
-    after = convert(stock(ema=None)).default_hooks
+    after = convert(baseline(ema=None)).default_hooks
     assert after.logger.interval == 50
     assert after.checkpoint.interval == 60
 
@@ -517,7 +519,7 @@ def test_hooks_that_are_no_configs_stay():
 
 
 def test_existing_hooks_stay_before_the_hook():
-    after = convert(stock(custom_hooks=[dict(type='EMAHook')]))
+    after = convert(baseline(custom_hooks=[dict(type='EMAHook')]))
     assert [hook.type
             for hook in after.custom_hooks] == ['EMAHook', 'InfoBatchHook']
 
@@ -532,7 +534,7 @@ def test_existing_hooks_stay_before_the_hook():
           round_up=True), dict(shuffle=True)),
 ])
 def test_samplers(sampler, expected):
-    after = convert(stock(train_dataloader=dict(sampler=sampler)))
+    after = convert(baseline(train_dataloader=dict(sampler=sampler)))
     assert after.train_dataloader == dict(
         sampler=dict(type='InfoBatchSampler', **expected))
 
@@ -544,7 +546,7 @@ def test_samplers(sampler, expected):
      dict(imports=['a', 'mmib'], allow_failed_imports=True)),
 ])
 def test_custom_imports(imports, expected):
-    assert convert(stock(custom_imports=imports)).custom_imports == expected
+    assert convert(baseline(custom_imports=imports)).custom_imports == expected
 
 
 # What is refused
@@ -571,7 +573,7 @@ def test_custom_imports(imports, expected):
 ])
 def test_configs_that_cannot_be_converted(changes, match):
     with pytest.raises(ValueError, match=match):
-        convert(stock(**changes))
+        convert(baseline(**changes))
 
 
 @pytest.mark.parametrize('train_cfg', [
@@ -580,7 +582,7 @@ def test_configs_that_cannot_be_converted(changes, match):
     dict(type='EagerTrainLoop', max_iters=1000),
 ])
 def test_other_names_of_iteration_based_training(train_cfg):
-    after = convert(stock(train_cfg=train_cfg)).train_cfg
+    after = convert(baseline(train_cfg=train_cfg)).train_cfg
     assert after == dict(train_cfg, max_iters=600, val_interval=600)
 
 
@@ -598,7 +600,7 @@ def test_other_names_of_iteration_based_training(train_cfg):
 ])
 def test_arguments_out_of_range(arguments, match):
     with pytest.raises(ValueError, match=match):
-        convert(stock(), **arguments)
+        convert(baseline(), **arguments)
 
 
 # Helpers

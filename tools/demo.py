@@ -70,7 +70,7 @@ def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
         if 'infobatch/saved_iters' in line
     ][-1]
     full = iters + saved
-    left_out = [
+    pruned = [
         round((1 - line['infobatch/kept_share']) * num_images)
         for line in scalars if 'infobatch/kept_share' in line
     ]
@@ -78,10 +78,10 @@ def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     return '\n'.join([
         'InfoBatch demo: UperNet R-18 on drawn scenes',
-        f'  iterations   {iters}, where stock training needs {full:.0f} for '
+        f'  iterations   {iters}, where the baseline needs {full:.0f} for '
         f'as many passes: {saved / full:.0%} saved',
-        f'  left out     of {num_images} images in each virtual epoch (pass): '
-        + ' '.join(map(str, left_out)),
+        f'  pruned       of {num_images} images in each virtual epoch (pass): '
+        + ' '.join(map(str, pruned)),
         f'  mIoU         {miou:.2f}',
         f'  wall time    {minutes} min {seconds} s with validation',
     ])

@@ -28,7 +28,6 @@ from typing import Callable, List, Tuple
 import mmib
 
 # isort: split
-import mmseg
 from convert_config import (changes, conversion, converted_name,
                             one_line_refusals, table)
 from mmengine.config import Config
@@ -37,9 +36,9 @@ from mmengine.device import get_device
 from mmib.checks import check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.tasks.segmentation.zoo import CONFIGS, resolve_config
 
-TRAIN = osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py')
+TRAIN = osp.join(osp.dirname(CONFIGS), 'tools', 'train.py')
 
 
 def read_config(changed: Callable[[Config], Config], fromfile: Callable,

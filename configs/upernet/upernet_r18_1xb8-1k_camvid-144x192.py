@@ -1,4 +1,4 @@
-# Stock training on CamVid: what the InfoBatch config beside it shortens. Give
+# The baseline on CamVid: what the InfoBatch config beside it shortens. Give
 # the place of the data with `--cfg-options`, see README.md.
 _base_ = [
     '../_base_/models/upernet_r18.py', '../_base_/datasets/camvid_144x192.py',

@@ -242,7 +242,7 @@ def test_policies_are_built_from_configs():
             build_policy(wrong)
 
 
-def test_a_plan_is_full_when_nothing_is_left_out():
+def test_a_plan_is_full_when_nothing_is_num_pruned():
     rng = np.random.default_rng(0)
     scores = np.arange(8, dtype=np.float32)
     assert EpochPlan.full(np.arange(8)).is_full
@@ -260,26 +260,26 @@ def test_a_note_stays_with_the_plan():
     assert EpochPlan.full(np.arange(8)).note == ''
 
 
-def most_left_out(scores, max_ratio):
+def most_num_pruned(scores, max_ratio):
     """A bound from all images below the highest score, in one tier."""
     return math.floor(max_ratio * (scores < scores.max()).sum() + 1e-9)
 
 
 @given(tied_scores, kept_shares, max_ratios, rngs)
 @settings(max_examples=300)
-def test_budget_leaves_out_what_it_needs(scores, kept_share, max_ratio, rng):
+def test_budget_prunes_what_it_needs(scores, kept_share, max_ratio, rng):
     policy = budget(kept_share, max_ratio=max_ratio)
     plan = policy(scores, rng)
-    left_out = len(scores) - len(plan)
+    num_pruned = len(scores) - len(plan)
     needed = max(0, (1 - kept_share) * len(scores))
-    bound = most_left_out(scores, max_ratio)
+    bound = most_num_pruned(scores, max_ratio)
     # Two tiers round to whole images twice.
-    assert bound - 1 <= left_out <= bound or left_out - needed < 1
-    assert left_out <= bound and left_out < needed + 1
+    assert bound - 1 <= num_pruned <= bound or num_pruned - needed < 1
+    assert num_pruned <= bound and num_pruned < needed + 1
     if not plan.note:
-        assert left_out > needed - 1e-6 * len(scores)
-    # It says so when, and only when, it leaves out too little.
-    assert bool(plan.note) == (left_out < needed - 1e-6)
+        assert num_pruned > needed - 1e-6 * len(scores)
+    # It says so when, and only when, it prunes too little.
+    assert bool(plan.note) == (num_pruned < needed - 1e-6)
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
     assert (plan.weights <= 1 / (1 - max_ratio) * (1 + 1e-6)).all()
 
@@ -363,7 +363,7 @@ def test_budget_that_cannot_be_met():
 @pytest.mark.parametrize(
     'slots_left, covered, kept',
     [
-        # 900 slots as stock, of them 100 in annealing: 7 virtual epochs.
+        # 900 slots as the baseline, of them 100 in annealing: 7 virtual epochs.
         (350, 1, 50),
         (700, 1, 100),
         (701, 1, 100),

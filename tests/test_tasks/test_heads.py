@@ -201,7 +201,7 @@ def run_head(head, features):
 
 @pytest.mark.parametrize('name', HEADS)
 def test_the_weight_of_an_image_multiplies_its_gradient(name):
-    """Whatever the head does with its losses, and stock at weight 1."""
+    """Whatever the head does with its losses, and baseline at weight 1."""
     cfg, num_maps, num_losses = HEADS[name]
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope('mmseg'):
@@ -209,7 +209,7 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     # Batch normalisation is written into one of them.
     head.train(name != 'VPDDepthHead')
     features = make_features(name, num_maps)
-    stock, stock_grads = run_head(head, features)
+    baseline, baseline_grads = run_head(head, features)
 
     model = HeadsAlone()
     model.decode_head = head
@@ -218,14 +218,17 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     for weights in (None, torch.ones(B)):
         batch.begin(weights)
         total, grads = run_head(head, features)
-        torch.testing.assert_close(total, stock)
-        torch.testing.assert_close(grads, stock_grads)
+        torch.testing.assert_close(total, baseline)
+        torch.testing.assert_close(grads, baseline_grads)
 
     batch.begin(WEIGHTS)
     total, grads = run_head(head, features)
-    for grad, stock_grad in zip(grads, stock_grads):
+    for grad, baseline_grad in zip(grads, baseline_grads):
         torch.testing.assert_close(
-            grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1), rtol=1e-4, atol=1e-6)
+            grad,
+            baseline_grad * WEIGHTS.view(-1, 1, 1, 1),
+            rtol=1e-4,
+            atol=1e-6)
     assert sum(grad.abs().sum() for grad in grads) > 0
     score = batch.scores
     assert score.shape == (B, ) and score.isfinite().all()
@@ -233,7 +236,7 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     if name == 'CE and Lovasz':
         # What Lovasz adds has no weight.
         lovasz = run_head_losses(head, features)['loss_lovasz']
-        total, stock = total - lovasz, stock - lovasz
+        total, baseline = total - lovasz, baseline - lovasz
     # The loss is linear in the weights.
     parts = []
     for one in torch.eye(B):
@@ -241,7 +244,7 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
         part = run_head(head, features)[0]
         parts.append(part - lovasz if name == 'CE and Lovasz' else part)
     parts = torch.stack(parts)
-    torch.testing.assert_close(parts.sum(), stock, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(parts.sum(), baseline, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(
         (parts * WEIGHTS).sum(), total, rtol=1e-4, atol=1e-6)
 
@@ -270,19 +273,19 @@ def test_point_head():
         losses['pointloss_ce'].backward()
         return losses['pointloss_ce'].detach(), features.grad
 
-    stock, stock_grad = run()
+    baseline, baseline_grad = run()
     model = HeadsAlone()
     model.decode_head = nn.ModuleList([head])
     batch = BatchContext()
     wrap_losses(model, batch)
     batch.begin(torch.ones(B))
-    torch.testing.assert_close(run(), (stock, stock_grad))
+    torch.testing.assert_close(run(), (baseline, baseline_grad))
     raw = batch.scores
-    torch.testing.assert_close(raw.mean(), stock)
+    torch.testing.assert_close(raw.mean(), baseline)
     batch.begin(WEIGHTS)
     total, grad = run()
     torch.testing.assert_close(total, (raw * WEIGHTS).mean())
-    torch.testing.assert_close(grad, stock_grad * WEIGHTS.view(-1, 1, 1, 1))
+    torch.testing.assert_close(grad, baseline_grad * WEIGHTS.view(-1, 1, 1, 1))
 
 
 class HeadsAlone(nn.Module):
@@ -322,21 +325,21 @@ def test_two_auxiliary_heads():
         return {k: v for k, v in losses.items() if 'loss' in k}
 
     model.eval()  # a batch of one image must not change the features
-    stock = [losses_of([i]) for i in range(B)]
+    baseline = [losses_of([i]) for i in range(B)]
     batch = BatchContext()
     assert len(wrap_losses(model, batch)) == 4
     weights = torch.tensor([1., 3., 0.5])
     batch.begin(weights)
     got = losses_of(range(B))
-    assert got.keys() == stock[0].keys() == {
+    assert got.keys() == baseline[0].keys() == {
         'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
     }
     for key, value in got.items():
-        by_hand = sum(w * one[key] for w, one in zip(weights, stock)) / B
+        by_hand = sum(w * one[key] for w, one in zip(weights, baseline)) / B
         torch.testing.assert_close(value, by_hand)
     torch.testing.assert_close(
         batch.scores,
-        torch.stack([sum(one.values()) for one in stock]).detach())
+        torch.stack([sum(one.values()) for one in baseline]).detach())
 
 
 def test_cascade():

@@ -131,7 +131,7 @@ class WeightedCrossEntropy(CrossEntropyLoss):
         return self.loss_weight * loss.sum() / (weights.sum() + eps)
 
 
-def make_stock(**kwargs):
+def make_baseline(**kwargs):
     if 'class_weight' in kwargs and 'use_sigmoid' not in kwargs:
         return WeightedCrossEntropy(**kwargs)
     return CrossEntropyLoss(**kwargs)
@@ -173,36 +173,36 @@ def test_weighted_loss_equals_the_one_by_hand(kwargs, num_classes, ignored):
 @pytest.mark.parametrize('weights', [torch.ones(B), None], ids=['1', 'off'])
 @pytest.mark.parametrize('ignored', ['none', 'some', 'an image', 'all'])
 @pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=name)
-def test_without_weights_it_is_the_stock_loss(kwargs, ignored, weights):
+def test_without_weights_it_is_the_baseline_loss(kwargs, ignored, weights):
     logits, label = make_batch(ignored)
-    stock = make_stock(**kwargs)
+    baseline = make_baseline(**kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
     loss.batch.weights = weights
     for got, expected in zip(
-            run(loss, logits, label), run(stock, logits, label)):
+            run(loss, logits, label), run(baseline, logits, label)):
         torch.testing.assert_close(got, expected)
         assert got.isfinite().all()
 
 
 @pytest.mark.parametrize('kwargs', SOFTMAX[:4], ids=name)
-def test_weights_equal_pixel_weights_of_stock(kwargs):
-    """Stock takes a weight per pixel and leaves its divisor alone."""
+def test_weights_equal_pixel_weights_of_baseline(kwargs):
+    """The baseline takes a weight per pixel and leaves its divisor alone."""
     logits, label = make_batch()
     weights = torch.tensor([4., 1., 2.])
-    stock = make_stock(**kwargs)
+    baseline = make_baseline(**kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
     loss.batch.weights = weights
-    expected = run(stock, logits, label, weight=weights[:, None, None])
+    expected = run(baseline, logits, label, weight=weights[:, None, None])
     torch.testing.assert_close(run(loss, logits, label), expected)
 
 
-def test_class_weights_equal_stock_where_it_works():
+def test_class_weights_equal_baseline_where_it_works():
     logits, label = make_batch('none')
-    stock = CrossEntropyLoss(class_weight=CLASS_WEIGHT)
-    loss = InfoBatchLoss(stock)
+    baseline = CrossEntropyLoss(class_weight=CLASS_WEIGHT)
+    loss = InfoBatchLoss(baseline)
     loss.batch.weights = torch.tensor([4., 1., 2.])
     expected = run(
-        stock, logits, label, weight=loss.batch.weights[:, None, None])
+        baseline, logits, label, weight=loss.batch.weights[:, None, None])
     torch.testing.assert_close(run(loss, logits, label), expected)
 
 
@@ -211,7 +211,7 @@ def test_amp(kwargs):
     """Under autocast logits are bfloat16, and scores float32 still."""
     logits, label = make_batch()
     weights = torch.tensor([1., 3., 0.5])
-    stock = make_stock(**kwargs)
+    baseline = make_baseline(**kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
     conv = nn.Conv2d(C, C, 1)
     with torch.autocast('cpu', dtype=torch.bfloat16):
@@ -221,7 +221,7 @@ def test_amp(kwargs):
             loss.batch.weights = value_of
             got, grad = run(loss, low.detach(), label)
             expected, _ = run(
-                stock,
+                baseline,
                 low.detach(),
                 label,
                 weight=value_of[:, None, None].expand(B, H, W))
@@ -241,17 +241,17 @@ def test_pixel_weights_count_in_score_and_loss():
     """As with OHEM pixel samplers: the unsampled pixels have no loss."""
     logits, label = make_batch()
     pixels = (torch.arange(B * H * W).reshape(B, H, W) % 3 == 0).float()
-    stock = CrossEntropyLoss()
-    loss = InfoBatchLoss(stock)
+    baseline = CrossEntropyLoss()
+    loss = InfoBatchLoss(baseline)
     loss.batch.weights = torch.tensor([1., 3., 0.5])
     got = run(loss, logits, label, weight=pixels)
     expected = run(
-        stock,
+        baseline,
         logits,
         label,
         weight=pixels * loss.batch.weights[:, None, None])
     torch.testing.assert_close(got, expected)
-    raw = stock(
+    raw = baseline(
         logits,
         label,
         weight=pixels,
@@ -262,18 +262,18 @@ def test_pixel_weights_count_in_score_and_loss():
 
 def test_calls_that_are_neither_scored_nor_weighted():
     logits, label = make_batch()
-    stock = CrossEntropyLoss()
-    loss = InfoBatchLoss(stock)
-    # Outside of training and in annealing: stock to the bit.
+    baseline = CrossEntropyLoss()
+    loss = InfoBatchLoss(baseline)
+    # Outside of training and in annealing: baseline to the bit.
     for got, expected in zip(
-            run(loss, logits, label), run(stock, logits, label)):
+            run(loss, logits, label), run(baseline, logits, label)):
         assert torch.equal(got, expected)
     assert loss.batch.scores is None
     # OHEMPixelSampler(thresh=None) asks for the pixel losses first.
     loss.batch.weights = torch.tensor([1., 3., 0.5])
     kwargs = dict(ignore_index=IGNORE, reduction_override='none')
     assert torch.equal(
-        loss(logits, label, **kwargs), stock(logits, label, **kwargs))
+        loss(logits, label, **kwargs), baseline(logits, label, **kwargs))
     assert loss.batch.scores is None
 
 
@@ -290,10 +290,10 @@ def test_scores_of_several_calls_add_up():
 def test_reduction_none():
     """The segmentor takes the mean of a loss that isn't a scalar."""
     logits, label = make_batch()
-    stock = CrossEntropyLoss(reduction='none', avg_non_ignore=True)
-    loss = InfoBatchLoss(stock)
+    baseline = CrossEntropyLoss(reduction='none', avg_non_ignore=True)
+    loss = InfoBatchLoss(baseline)
     weights = loss.batch.weights = torch.tensor([1., 3., 0.5])
-    pixels = stock(logits, label, ignore_index=IGNORE)
+    pixels = baseline(logits, label, ignore_index=IGNORE)
     assert pixels.shape == (B, H, W)
     got = loss(logits, label, ignore_index=IGNORE)
     torch.testing.assert_close(got, (pixels * weights[:, None, None]).mean())
@@ -350,16 +350,16 @@ def run_other(loss, logits, label, **kwargs):
 @pytest.mark.parametrize('loss_type, kwargs', MEAN_OF_IMAGES, ids=str)
 def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
     logits, label = make_other_batch(loss_type, kwargs)
-    stock = getattr(mmseg_losses, loss_type)(**kwargs)
-    loss = InfoBatchLoss(stock)
-    expected = run_other(stock, logits, label)
+    baseline = getattr(mmseg_losses, loss_type)(**kwargs)
+    loss = InfoBatchLoss(baseline)
+    expected = run_other(baseline, logits, label)
     for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(run_other(loss, logits, label), expected)
 
     loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     got, grad = run_other(loss, logits, label)
     images = [
-        run_other(stock, logits[i:i + 1], label[i:i + 1]) for i in range(B)
+        run_other(baseline, logits[i:i + 1], label[i:i + 1]) for i in range(B)
     ]
     raw = torch.stack([value for value, _ in images])
     torch.testing.assert_close(got, (raw * loss.batch.weights).mean())
@@ -373,10 +373,10 @@ def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
 
 def test_reduction_sum():
     logits, label = make_batch()
-    stock = mmseg_losses.DiceLoss(reduction='sum')
-    loss = InfoBatchLoss(stock)
+    baseline = mmseg_losses.DiceLoss(reduction='sum')
+    loss = InfoBatchLoss(baseline)
     loss.batch.weights = torch.tensor([1., 3., 0.5])
-    images = stock(logits, label, reduction_override='none')
+    images = baseline(logits, label, reduction_override='none')
     torch.testing.assert_close(
         loss(logits, label), (images * loss.batch.weights).sum())
 
@@ -410,11 +410,11 @@ def ohem_by_hand(logits, label, weights, thres, min_kept, class_weight=None):
 @pytest.mark.parametrize('ignored', ['none', 'some', 'an image'])
 def test_ohem_cross_entropy(kwargs, ignored):
     logits, label = make_batch(ignored)
-    stock = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
-    loss = InfoBatchLoss(stock)
+    baseline = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
+    loss = InfoBatchLoss(baseline)
     for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
-            run_other(loss, logits, label), run_other(stock, logits, label))
+            run_other(loss, logits, label), run_other(baseline, logits, label))
     loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, label)
     logits.requires_grad_()
@@ -427,10 +427,10 @@ def test_ohem_cross_entropy(kwargs, ignored):
 
 def test_ohem_cross_entropy_of_ignored_pixels():
     logits, label = make_batch('all')
-    stock = mmseg_losses.OhemCrossEntropy()
-    loss = InfoBatchLoss(stock)
+    baseline = mmseg_losses.OhemCrossEntropy()
+    loss = InfoBatchLoss(baseline)
     loss.batch.weights = torch.ones(B)
-    assert loss(logits, label) == stock(logits, label) == 0
+    assert loss(logits, label) == baseline(logits, label) == 0
     assert torch.equal(loss.batch.scores, torch.zeros(B))
 
 
@@ -444,11 +444,11 @@ def test_boundary_loss(edges):
         label[label == 1] = 0
     elif edges == 'all ignored':
         label[:] = IGNORE
-    stock = mmseg_losses.BoundaryLoss(loss_weight=20.)
-    loss = InfoBatchLoss(stock)
+    baseline = mmseg_losses.BoundaryLoss(loss_weight=20.)
+    loss = InfoBatchLoss(baseline)
     for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
-            run_other(loss, logits, label), run_other(stock, logits, label))
+            run_other(loss, logits, label), run_other(baseline, logits, label))
     loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, label)
 
@@ -489,22 +489,22 @@ def test_lovasz_loss_of_a_batch(kwargs, ignored):
     logits, label = make_other_batch('LovaszLoss', kwargs)
     if ignored == 'an image':
         label[2] = IGNORE
-    stock = mmseg_losses.LovaszLoss(reduction='none', **kwargs)
-    loss = InfoBatchLoss(stock)
-    expected, stock_grad = run(stock, logits, label)
+    baseline = mmseg_losses.LovaszLoss(reduction='none', **kwargs)
+    loss = InfoBatchLoss(baseline)
+    expected, baseline_grad = run(baseline, logits, label)
     for loss.batch.weights in (None, torch.ones(B)):
         torch.testing.assert_close(
-            run(loss, logits, label), (expected, stock_grad))
+            run(loss, logits, label), (expected, baseline_grad))
     loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run(loss, logits, label)
     assert value == expected
     shape = [B] + [1] * (grad.dim() - 1)
     torch.testing.assert_close(grad,
-                               stock_grad * loss.batch.weights.view(shape))
+                               baseline_grad * loss.batch.weights.view(shape))
     alone = [
         float(
-            stock(logits[i:i + 1], label[i:i + 1], ignore_index=IGNORE).sum())
-        for i in range(B)
+            baseline(logits[i:i + 1], label[i:i + 1],
+                     ignore_index=IGNORE).sum()) for i in range(B)
     ]
     torch.testing.assert_close(loss.batch.scores, torch.tensor(alone))
     # Without a gradient to scale, as under `torch.no_grad`.
@@ -521,8 +521,8 @@ def test_masks_belong_to_images(loss_type, masks):
     kwargs = dict(use_sigmoid=True)
     if loss_type == 'DiceLoss':
         kwargs.update(ignore_index=None, naive_dice=True, eps=1.)
-    stock = getattr(mmseg_losses, loss_type)(**kwargs)
-    loss = InfoBatchLoss(stock)
+    baseline = getattr(mmseg_losses, loss_type)(**kwargs)
+    loss = InfoBatchLoss(baseline)
     loss.rows_per_image = masks
     avg_factor = torch.tensor([6.])
     if loss_type == 'CrossEntropyLoss':
@@ -531,15 +531,16 @@ def test_masks_belong_to_images(loss_type, masks):
     loss.batch.weights = torch.ones(B)
     torch.testing.assert_close(
         run_other(loss, logits, target, avg_factor=avg_factor),
-        run_other(stock, logits, target, avg_factor=avg_factor))
+        run_other(baseline, logits, target, avg_factor=avg_factor))
     loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
     value, grad = run_other(loss, logits, target, avg_factor=avg_factor)
     weight_of_mask = loss.batch.weights.repeat_interleave(torch.tensor(masks))
-    rows = stock(logits, target, reduction_override='none').view(6, -1)
+    rows = baseline(logits, target, reduction_override='none').view(6, -1)
     torch.testing.assert_close(value,
                                (rows.mean(1) * weight_of_mask).sum() / 6)
-    _, stock_grad = run_other(stock, logits, target, avg_factor=avg_factor)
-    torch.testing.assert_close(grad, stock_grad * weight_of_mask[:, None])
+    _, baseline_grad = run_other(
+        baseline, logits, target, avg_factor=avg_factor)
+    torch.testing.assert_close(grad, baseline_grad * weight_of_mask[:, None])
     scores = [
         float(part.mean()) if len(part) else 0. for part in rows.split(masks)
     ]
@@ -580,15 +581,16 @@ def test_rows_of_lovasz_and_of_masks():
         loss(torch.randn(3, 5), torch.ones(3, 5))
 
 
-def test_what_is_not_differentiated_is_stock():
+def test_what_is_not_differentiated_is_baseline():
     """A hook that looks at losses changes neither weights nor scores."""
     logits, label = make_batch()
-    stock = CrossEntropyLoss()
-    loss = InfoBatchLoss(stock)
+    baseline = CrossEntropyLoss()
+    loss = InfoBatchLoss(baseline)
     loss.batch.weights = torch.tensor([1., 3., 0.5])
     with torch.no_grad():
         got = loss(logits[:2], label[:2], ignore_index=IGNORE)
-    assert torch.equal(got, stock(logits[:2], label[:2], ignore_index=IGNORE))
+    assert torch.equal(got,
+                       baseline(logits[:2], label[:2], ignore_index=IGNORE))
     assert loss.batch.scores is None
 
 

@@ -72,7 +72,7 @@ def test_summary():
             'step': 300
         }
     ], 240, 93.4)
-    assert '300, where stock training needs 500' in text
+    assert '300, where the baseline needs 500' in text
     assert 'for as many passes: 40% saved' in text
     assert 'each virtual epoch (pass): 0 114\n' in text
     assert 'mIoU         65.43\n' in text

@@ -1,5 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMSegmentation: its heads, its losses, and its configs."""
+try:
+    import mmseg  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != 'mmseg':
+        raise
+    raise ModuleNotFoundError(
+        'Segmentors need MMSegmentation, and `mmseg` is missing: run '
+        "`pip install 'mmib[onedl]'`, or see README.md for the stack of "
+        'OpenMMLab.',
+        name='mmseg') from None
 import torch.nn as nn
 
 from ...losses import BatchContext
