@@ -87,7 +87,10 @@ def main():
     for x, y, text in notes:
         bottom.text(x, y, text, va='center', fontsize=8)
     bottom.text(
-        ANNEALING + 1.5, 42.2, 'annealing: everything again', color='#c0392b',
+        ANNEALING + 1.5,
+        42.2,
+        'annealing: everything again',
+        color='#c0392b',
         fontsize=8)
     for axes in (top, bottom):
         axes.set(yticks=[], xlim=(0, FULL), ylim=(-1, IMAGES))
