@@ -50,7 +50,7 @@ def test_figures_of_readme_are_in_the_evidence():
     evidence = read('docs', 'evidence.md').split('\n## CamVid on a CPU\n')[1]
     for arm, *cells in rows_of(evidence.split('\n## ')[0]):
         known.setdefault(arm, set()).update(cells)
-    section = read('README.md').split('**What it saves')[1].split('\n## ')[0]
+    section = read('README.md').split('## Does it work?')[1].split('\n## ')[0]
     figures = re.findall(r'[-+]?\d+\.\d+', section)
     assert len(figures) >= 8
     for figure in figures:

@@ -1,0 +1,116 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Draw what InfoBatch trains on: every plan of a small made-up training, with
+the plans of `Budget`, beside the baseline."""
+import os.path as osp
+
+import matplotlib
+import numpy as np
+
+from mmib.pruning import Budget, EpochPlan, Progress
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt  # noqa: E402
+
+IMAGES, PASSES, RATIO, DELTA = 40, 10, 0.6, 0.85
+FULL = IMAGES * PASSES
+ITERS = round(RATIO * FULL)
+ANNEALING = round(DELTA * ITERS)
+COLOURS = {
+    'pruned': '#f2f2f2',
+    'weight 1': '#a6c8e4',
+    'weight 1.5 to 2.5': '#3f88c5',
+    'weight above 2.5': '#12355b'
+}
+
+
+def plans():
+    """Start, width and weights of each virtual epoch."""
+    rng = np.random.default_rng(0)
+    policy = Budget(full_iters=FULL)
+    scores = np.linspace(0.2, 2, IMAGES)
+    start = covered = 0
+    while start < ITERS:
+        end = start + IMAGES
+        plan = EpochPlan.full(np.arange(IMAGES))
+        if 0 < start < ANNEALING:
+            policy.begin_plan(
+                Progress(
+                    slots_per_iter=1,
+                    max_iters=ITERS,
+                    slots_left=ANNEALING - start,
+                    annealing_slots=ITERS - ANNEALING,
+                    full_equivalent=covered * IMAGES))
+            plan = policy(scores, rng)
+            end = min(start + len(plan), ANNEALING)
+        weights = np.zeros(IMAGES)
+        weights[plan.indices] = plan.weights
+        covered += (min(end, ITERS) - start) / len(plan)
+        yield start, min(end, ITERS) - start, weights
+        start = end
+
+
+def draw(axes, start, width, weights):
+    names = list(COLOURS)
+    kinds = np.digitize(weights, [0.5, 1.25, 2.5])
+    for kind, name in enumerate(names):
+        rows = np.flatnonzero(kinds == kind)
+        axes.bar(
+            np.full(len(rows), start + 0.08 * IMAGES / 2),
+            0.8,
+            width - 0.08 * IMAGES,
+            rows - 0.4,
+            color=COLOURS[name],
+            align='edge',
+            linewidth=0)
+
+
+def main():
+    plt.rcParams.update({'font.size': 8.5})
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 4.3), sharex=True, layout='constrained')
+    for number in range(PASSES):
+        draw(top, number * IMAGES, IMAGES, np.ones(IMAGES))
+    last = 0
+    for start, width, weights in plans():
+        # Of the plan that annealing cuts short there is next to nothing.
+        if width > 4:
+            draw(bottom, start, width, weights)
+        last = start + width
+    top.set_title(
+        'Baseline: each of 10 passes trains on every image', loc='left')
+    bottom.set_title(
+        'InfoBatch: 10 virtual epochs in 60 % of the iterations', loc='left')
+    bottom.axvline(ANNEALING, color='#c0392b', linewidth=1.2)
+    notes = [(last + 6, 34, 'images with a high loss: always, weight 1'),
+             (last + 6, 20, 'others: some at random, with a larger weight'),
+             (last + 6, 6, 'the lowest 20 %: fewest, largest weight')]
+    for x, y, text in notes:
+        bottom.text(x, y, text, va='center', fontsize=8)
+    bottom.text(
+        ANNEALING + 1.5,
+        42.2,
+        'annealing: everything again',
+        color='#c0392b',
+        fontsize=8)
+    for axes in (top, bottom):
+        axes.set(yticks=[], xlim=(0, FULL), ylim=(-1, IMAGES))
+        axes.set_ylabel('images by loss →')
+        axes.spines[['top', 'right']].set_visible(False)
+    bottom.set_xticks([0, 0.51 * FULL, 0.6 * FULL, FULL],
+                      ['0', '51 %', '60 %', '100 % of the iterations'])
+    bottom.get_xticklabels()[-1].set_ha('right')
+    figure.legend(
+        handles=[
+            plt.Rectangle((0, 0), 1, 1, color=colour)
+            for colour in COLOURS.values()
+        ],
+        labels=list(COLOURS),
+        ncols=4,
+        loc='outside lower center',
+        frameon=False)
+    out = osp.join(osp.dirname(osp.abspath(__file__)), 'virtual_epochs.png')
+    figure.savefig(out, dpi=130)
+
+
+if __name__ == '__main__':
+    main()
