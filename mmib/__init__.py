@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         'mmib needs MMEngine, and `mmengine` is missing: run '
-        "`pip install 'mmib[onedl]'`, or see README.md for the stack of "
-        'OpenMMLab.',
+        "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
+        'stack of OpenMMLab.',
         name='mmengine') from None
 
 from .convert import convert

@@ -51,7 +51,9 @@ class Reporter:
         if self._log_interval <= 0:
             return
         self._unweighted_losses.append(unweighted_loss.detach().float())
-        if (batch_idx + 1) % self._log_interval == 0:
+        # LoggerHook writes at the end of the first pass as well.
+        if ((batch_idx + 1) % self._log_interval == 0
+                or batch_idx + 1 == len(self._runner.train_dataloader)):
             for value in torch.stack(self._unweighted_losses).tolist():
                 self._runner.message_hub.update_scalar('train/unweighted_loss',
                                                        value)

@@ -706,7 +706,9 @@ def test_the_unweighted_loss_is_that_of_the_baseline(tmp_path, caplog):
     assert not np.allclose(unweighted, trained)
     # As the log processor averages both over the same iterations.
     lines = [s for s in read_scalars(runner) if 'unweighted_loss' in s]
-    assert len(lines) == 6
+    # One more at the end of the first pass, of 4 iterations.
+    assert len(lines) == 7 and lines[0]['unweighted_loss'] == pytest.approx(
+        np.mean(raw[:4]), rel=1e-5)
     assert lines[-1]['unweighted_loss'] == pytest.approx(
         np.mean(raw[-10:]), rel=1e-5)
     told = [r.message for r in caplog.records if 'from here on' in r.message]

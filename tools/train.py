@@ -22,7 +22,7 @@ import runpy
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import Callable, List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 # First, as it says what to install where there is no stack.
 import mmib
@@ -41,13 +41,14 @@ from mmib.tasks.segmentation.zoo import CONFIGS, resolve_config
 TRAIN = osp.join(osp.dirname(CONFIGS), 'tools', 'train.py')
 
 
-def read_config(changed: Callable[[Config], Config], fromfile: Callable,
-                path: str, *args, **kwargs) -> Config:
+def read_config(changed: Callable[[Config], Config], policy: Optional[str],
+                fromfile: Callable, path: str, *args, **kwargs) -> Config:
     """Read the config of the training, which may be one of MMSegmentation's
     by name, and change it.
 
     Args:
         changed (Callable): Makes the config to train of it.
+        policy (str, optional): What ``--policy`` names.
         fromfile (Callable): MMEngine's function that reads it.
         path (str): The config.
 
@@ -60,17 +61,21 @@ def read_config(changed: Callable[[Config], Config], fromfile: Callable,
     if after is before:
         return before
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        print(table(changes(before, after)), flush=True)
+        print(
+            table([('field', 'before', 'after'), *changes(before, after)]),
+            flush=True)
     if after.get('work_dir') is None:
         # The folder of CONFIG's name is that of the baseline.
-        after.work_dir = osp.join('./work_dirs',
-                                  converted_name(path, before, after))
+        name = converted_name(path, before, after)
+        if policy is not None:
+            # Another policy must not go on from its checkpoints.
+            name += f'_{policy}'
+        after.work_dir = osp.join('./work_dirs', name)
     return after
 
 
-def parse_args() -> Tuple[Callable[[Config], Config], List[str]]:
-    """What is to be made of the config, and the arguments for
-    MMSegmentation's script."""
+def parse_args() -> Tuple[Callable, List[str]]:
+    """What reads the config, and the arguments for MMSegmentation's script."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--infobatch', action='store_true')
     parser.add_argument('--shorten', action='store_true')
@@ -88,24 +93,26 @@ def parse_args() -> Tuple[Callable[[Config], Config], List[str]]:
             sys.exit(f'Error: --{name} needs --infobatch.')
     if args.infobatch:
         arguments = conversion(args.policy, args.ratio, args.delta)
-        return partial(mmib.convert, **arguments), others
+        changed = partial(mmib.convert, **arguments)
+        return partial(read_config, changed, args.policy), others
     if args.shorten:
         ratio = 0.6 if args.ratio is None else args.ratio
-        return partial(mmib.shorten, ratio=ratio), others
-    return (lambda cfg: cfg), others
+        changed = partial(mmib.shorten, ratio=ratio)
+        return partial(read_config, changed, None), others
+    return partial(read_config, lambda cfg: cfg, None), others
 
 
 def main():
     if {'-h', '--help'} & set(sys.argv):
         print(__doc__)
-    changed, sys.argv[1:] = parse_args()
+    read, sys.argv[1:] = parse_args()
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--launcher')
     args, _ = parser.parse_known_args()
 
     check_stack()
     allow_scoped_bases()
-    change_next_config(partial(read_config, changed))
+    change_next_config(read)
     on_cpu = args.launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
         runpy.run_path(TRAIN, run_name='__main__')

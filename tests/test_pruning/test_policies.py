@@ -363,7 +363,7 @@ def test_budget_that_cannot_be_met():
 @pytest.mark.parametrize(
     'slots_left, covered, kept',
     [
-        # 900 slots as the baseline, of them 100 in annealing: 7 virtual epochs.
+        # 900 slots of the baseline, 100 in annealing: 7 virtual epochs.
         (350, 1, 50),
         (700, 1, 100),
         (701, 1, 100),

@@ -116,7 +116,7 @@ def test_ratio_and_delta(tmp_path, monkeypatch, capsys):
       ], 10, dict(type='Budget', full_iters=20)),
 ])
 def test_policy(tmp_path, monkeypatch, arguments, iters, policy):
-    path = tmp_path / 'small.py'
+    path = tmp_path / f'policy_{policy["type"]}.py'
     path.write_text(CONFIG)
     train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--infobatch',
           *arguments)
@@ -125,12 +125,22 @@ def test_policy(tmp_path, monkeypatch, arguments, iters, policy):
     assert cfg.custom_hooks[-1].policy == policy
 
 
+def test_policies_have_folders_of_their_own(tmp_path, monkeypatch):
+    """None goes on from the checkpoints of another."""
+    path = tmp_path / 'folders-20k_six.py'
+    path.write_text(CONFIG)
+    train(monkeypatch, tmp_path, path, '--infobatch', '--policy',
+          'RandomPruning')
+    assert (tmp_path / 'work_dirs' /
+            'folders-12k-infobatch_six_RandomPruning').is_dir()
+
+
 def test_shorten_is_the_control(tmp_path, monkeypatch):
     """As short, with nothing pruned, in a folder of its own."""
-    path = tmp_path / 'small-20k_six.py'
+    path = tmp_path / 'control-20k_six.py'
     path.write_text(CONFIG)
     train(monkeypatch, tmp_path, path, '--shorten')
-    folder = tmp_path / 'work_dirs' / 'small-12k_six'
+    folder = tmp_path / 'work_dirs' / 'control-12k_six'
     log = read_log(folder)
     assert 'Iter(train) [12/12]' in log and 'InfoBatch' not in log
     cfg = dumped(folder)
@@ -151,7 +161,7 @@ def test_shorten_is_the_control(tmp_path, monkeypatch):
       ], '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
 ])
 def test_refusals_are_one_line(tmp_path, monkeypatch, arguments, message):
-    path = tmp_path / 'small.py'
+    path = tmp_path / f'refused_{abs(hash(message))}.py'
     path.write_text(CONFIG)
     with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
         train(monkeypatch, tmp_path, path, *arguments)

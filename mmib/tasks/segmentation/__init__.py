@@ -7,8 +7,8 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         'Segmentors need MMSegmentation, and `mmseg` is missing: run '
-        "`pip install 'mmib[onedl]'`, or see README.md for the stack of "
-        'OpenMMLab.',
+        "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
+        'stack of OpenMMLab.',
         name='mmseg') from None
 import torch.nn as nn
 
