@@ -219,7 +219,7 @@ class InfoBatchHook(Hook):
             RuntimeError: If no head called its losses.
         """
         if self.batch.weights is None:  # As in annealing.
-            self._reporter.step(outputs['loss'], batch_idx)
+            self._reporter.step(outputs.get('loss'), batch_idx)
             return
         check_scores(self.batch.scores)
         self._record(runner, data_batch, self.batch.scores)

@@ -40,15 +40,15 @@ class Reporter:
             default=0)
         self._not_delivered: Set[str] = set()
 
-    def step(self, unweighted_loss: Tensor, batch_idx: int) -> None:
+    def step(self, unweighted_loss: Optional[Tensor], batch_idx: int) -> None:
         """Log the unweighted loss beside the trained one.
 
         Args:
-            unweighted_loss (Tensor): Loss of the batch with all weights 1, a
-                scalar.
+            unweighted_loss (Tensor, optional): Loss of the batch with all
+                weights 1, a scalar. None where a model doesn't tell.
             batch_idx (int): The index of the batch.
         """
-        if self._log_interval <= 0:
+        if self._log_interval <= 0 or unweighted_loss is None:
             return
         self._unweighted_losses.append(unweighted_loss.detach().float())
         # LoggerHook writes at the end of the first pass as well.
