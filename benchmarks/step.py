@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
-with --arms those of each arm of a comparison.
+with --arms those of each arm of a comparison against those of the first one.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them.
@@ -55,9 +55,9 @@ def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
     cfg.work_dir = work_dir
     cfg.experiment_name = osp.basename(work_dir)
     cfg.train_cfg.type = 'SteppedTrainLoop'
-    for key in ('val_cfg', 'val_dataloader', 'val_evaluator', 'test_cfg',
-                'test_dataloader', 'test_evaluator'):
-        cfg[key] = None
+    for split in ('val', 'test'):
+        for part in ('cfg', 'dataloader', 'evaluator'):
+            cfg[f'{split}_{part}'] = None
     runner = Runner.from_cfg(cfg)
     runner.train()
     return runner.train_loop
@@ -129,13 +129,11 @@ def take_turns(configs: Dict[str, Config], iters: int,
                 seconds, peak = peak_of(loops[name].step)
                 times[name].append(seconds)
                 peaks[name] = max(peaks[name], peak)
-    return ({
-        name: np.array(times[name][warmup:])
-        for name in times
-    }, {
-        name: fixed[name] + peaks[name]
-        for name in fixed
-    })
+    times = {
+        name: np.array(of_name[warmup:])
+        for name, of_name in times.items()
+    }
+    return times, {name: fixed[name] + peaks[name] for name in fixed}
 
 
 def compare(cfg: Config, iters: int, warmup: int) -> tuple:
@@ -168,15 +166,16 @@ def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
         ratio_of_means=float(np.mean(seconds) / np.mean(baseline)))
 
 
-def rows_of(iters: Dict[str, int], times: Dict[str, np.ndarray],
-            baseline: str) -> List[List[str]]:
+def rows_of(iters: Dict[str, int], times: Dict[str,
+                                               np.ndarray]) -> List[List[str]]:
     """A table of what the times say, with a row of titles.
 
     Args:
-        iters (dict[str, int]): Iterations of the whole training of each arm.
+        iters (dict[str, int]): Iterations of the whole training of each arm,
+            of the baseline first.
         times (dict[str, np.ndarray]): Times of its steps.
-        baseline (str): Arm to compare with.
     """
+    baseline = next(iter(iters))
     rows = [[
         'arm', 'iterations', 'iterations saved', 'step (ms)',
         f'step / {baseline}', 'quartiles', 'mean step', 'wall time saved'
@@ -201,24 +200,20 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, arms=None)
     parser.add_argument(
-        '--baseline', default='full', help='arm to compare the others with')
-    parser.add_argument(
         '--iters', type=int, default=200, help='iterations of each')
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
     args = parser.parse_args()
     if args.arms:
         if args.only:
-            args.only.append(args.baseline)
+            args.only.append('full')
         try:
             arms = load_arms(args)
         except ValueError as error:
             parser.error(str(error))
-        if args.baseline not in arms:
-            parser.error(f'--baseline {args.baseline} is none of {list(arms)}')
         configs = {name: arm.cfg for name, arm in arms.items()}
     else:
-        cfg, args.baseline = load_base(args), 'baseline'
+        cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
     fewest = min(pruned_iters(cfg) for cfg in configs.values())
     if args.warmup + args.iters > fewest:
@@ -226,7 +221,7 @@ def main() -> None:
                      f'{fewest} iterations: take fewer --iters')
     times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
-    head, *rows = rows_of(iters, times, args.baseline)
+    head, *rows = rows_of(iters, times)
     for row in [head, ['---'] * len(head), *rows]:
         print('| ' + ' | '.join(row) + ' |')
 
