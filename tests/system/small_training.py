@@ -173,11 +173,11 @@ def append_line(path, line):
 
 
 def read_lines(path):
-    """The lines of such a file; none if there is no file."""
+    """The whole lines of such a file; none if there is no file."""
     if not osp.exists(path):
         return []
     with open(path) as file:
-        return [json.loads(line) for line in file]
+        return [json.loads(line) for line in file if line.endswith('\n')]
 
 
 @HOOKS.register_module()
