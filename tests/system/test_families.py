@@ -65,13 +65,8 @@ HEADS = read_page()
 
 
 class Step(NamedTuple):
-    """What a training step gives.
-
-    Args:
-        start (list[Tensor]): Parameters and buffers before it.
-        loss (float): The loss.
-        gradients (dict[str, Tensor]): By the name of their parameter.
-    """
+    """What a training step gives: parameters and buffers before it, the loss,
+    and gradients by the names of their parameters."""
 
     start: list
     loss: float
@@ -80,12 +75,7 @@ class Step(NamedTuple):
 
 class Trainer:
     """Trains the small model of a config, from the same start with the same
-    random numbers.
-
-    Args:
-        path (str): Name of a config.
-        dtype (torch.dtype): What the network computes in.
-    """
+    random numbers."""
 
     def __init__(self, path, dtype):
         torch.manual_seed(0)
@@ -107,13 +97,9 @@ class Trainer:
     def steps(self, follow=()):
         """Train with SGD, and yield what each step gives.
 
-        Args:
-            follow (Sequence[Step]): Steps of another training. Each step
-                starts with the parameters and buffers of its step there, as
-                the last bit of a parameter may turn a ReLU on or off.
-
-        Yields:
-            Step: The loss and the gradients.
+        It may follow the steps of another training: each starts with the
+        parameters and buffers of its step there, as the last bit of a
+        parameter may turn a ReLU on or off.
         """
         self._load(self.start)
         optimizer = torch.optim.SGD(
@@ -153,16 +139,8 @@ class Trainer:
 
 
 def make_batch(head, in_channels, size):
-    """Two images of unlike classes, contents and ignored pixels.
-
-    Args:
-        head (nn.Module): The head that learns their labels.
-        in_channels (int): Channels of an image.
-        size (int): Side of an image.
-
-    Returns:
-        dict: What a data loader would return.
-    """
+    """Two images of unlike classes, contents and ignored pixels, for a
+    head."""
     num_classes = getattr(head, 'num_classes', 10)
     ignore_index = getattr(head, 'ignore_index', 255)
     generator = torch.Generator().manual_seed(0)
@@ -188,11 +166,7 @@ def make_batch(head, in_channels, size):
 
 
 class Attached:
-    """A model with mmib.
-
-    Args:
-        model (nn.Module): A segmentor.
-    """
+    """A model with mmib."""
 
     def __init__(self, model):
         self.batch = BatchContext()

@@ -1,21 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings with several real processes over gloo."""
-import os.path as osp
 import tempfile
 from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
-from mmengine.model import MMDistributedDataParallel
-from mmengine.runner import Runner
 
 from mmib import InfoBatchHook
 from mmib.pruning import MeanThreshold
 from mmib.scores import ScoreTable
 from tests.system.processes import run_ranks
-from tests.system.small_training import BASELINE, infobatch_hook, small_runner
+from tests.system.small_training import BASELINE, distribute, small_runner
 from tests.test_hook import train
 
 GLOBAL_BATCH = 8
@@ -65,8 +61,7 @@ def train_with_global_batch(rank, results):
             })
         model = runner.model
         if world_size > 1:
-            # MMEngine's launcher wraps models for GPUs alone.
-            runner.model = MMDistributedDataParallel(model)
+            distribute(runner)
         # What was recorded when a plan was drawn or a checkpoint written.
         records, plans, saves = [], [], []
         record, draw = ScoreTable.record, MeanThreshold.__call__
@@ -134,7 +129,7 @@ def train_baseline(rank, results):
                 **BASELINE, 'train_cfg.max_iters': ITERS,
                 'default_hooks.checkpoint.interval': 9
             })
-        runner.model = MMDistributedDataParallel(runner.model)
+        distribute(runner)
         with CountCollectives() as collectives:
             runner.train()
     results[rank] = collectives.calls
@@ -157,7 +152,7 @@ def draw_with_a_generator_of_the_rank(rank, results):
         runner = small_runner(work_dir, custom_hooks=[])
         runner.register_hook(
             InfoBatchHook(lambda scores, rng: MeanThreshold()(scores, rngs)))
-        runner.model = MMDistributedDataParallel(runner.model)
+        distribute(runner)
         with pytest.raises(
                 RuntimeError,
                 match='ranks drew different plans.*'
@@ -169,41 +164,3 @@ def draw_with_a_generator_of_the_rank(rank, results):
 def test_ranks_that_draw_different_plans():
     """They stop when they next look."""
     assert set(run_ranks(draw_with_a_generator_of_the_rank, 2)) == {3}
-
-
-def save_on_ranks(rank, results):
-    with tempfile.TemporaryDirectory() as work_dir:
-        work_dirs = [work_dir]
-        dist.broadcast_object_list(work_dirs)
-        runner = small_runner(
-            work_dirs[0], **{
-                'train_cfg.max_iters': 30,
-                'default_hooks.checkpoint.interval': 5,
-            })
-        assert isinstance(runner, Runner)
-        runner.model = MMDistributedDataParallel(runner.model)
-        tables = train(runner).tables
-        dist.barrier()
-        states = [
-            torch.load(
-                osp.join(work_dirs[0], f'iter_{i}.pth'),
-                weights_only=False)['infobatch'] for i in range(5, 31, 5)
-        ]
-        assert infobatch_hook(runner).scores.empty is False
-        dist.barrier()
-    results[rank] = tables, states
-
-
-def test_checkpoints_hold_the_scores_of_all_ranks():
-    (ours, states), (theirs, _) = run_ranks(save_on_ranks, 2)
-    assert len(states) == 6
-    for number, state in enumerate(states):
-        step = 5 * number + 4
-        scores = state['scores']['scores'].numpy()
-        # Each rank knows what it trained on; the last table before the merge
-        # is that of the step, as checkpoints come after the spy.
-        known = (ours[step] == scores) | (theirs[step] == scores)
-        assert known.all()
-        assert state['sampler']['position'] == (step + 1) * 6
-    seen = states[0]['scores']['scores'].numpy() != 1
-    assert seen.all()

@@ -28,7 +28,7 @@ from mmseg.registry import DATASETS
 
 from mmib.accounting import VirtualEpoch
 from mmib.pruning import Tier
-from tests.system.processes import start_ranks
+from tests.system.processes import log_of, start_ranks
 from tests.system.small_training import (IndexDataset, infobatch_hook,
                                          small_runner, weights_of_batch)
 
@@ -41,15 +41,8 @@ LEAST_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.5, Budget=0.25)
 
 
 class Soak(NamedTuple):
-    """What a training is run with.
-
-    Args:
-        policy (str): Type of the policy.
-        virtual_epochs (int): Virtual epochs it covers, about.
-        images (int): Images in the data set.
-        batch_size (int): Images in an iteration.
-        nan_share (float): Probability that a visit gets an image of NaN.
-    """
+    """What a training is run with: virtual epochs it covers, about, and the
+    probability that a visit gets an image of NaN."""
 
     policy: str = 'QuantileTiers'
     virtual_epochs: int = 200
@@ -72,12 +65,8 @@ class Soak(NamedTuple):
 
 @DATASETS.register_module()
 class SoakDataset(IndexDataset):
-    """Images of noise, whose brightness tells the class more or less clearly.
-
-    Args:
-        size (int): Number of images.
-        nan_share (float): As in :class:`Soak`.
-    """
+    """Images of noise, whose brightness tells the class more or less
+    clearly."""
 
     def __init__(self, size, nan_share=0.):
         super().__init__(size)
@@ -109,11 +98,7 @@ class FiniteOptimWrapper(OptimWrapper):
 
 
 class Account:
-    """What was trained on, counted apart from mmib.
-
-    Args:
-        num_images (int): Images in the data set.
-    """
+    """What was trained on, counted apart from mmib."""
 
     def __init__(self, num_images):
         self.num_images = num_images
@@ -143,13 +128,8 @@ class Account:
         self.weights += weights
 
     def close(self, epoch, cut):
-        """End a virtual epoch.
-
-        Args:
-            epoch (VirtualEpoch): What mmib says of it.
-            cut (bool): Whether annealing or the end of the training may
-                leave a part of it.
-        """
+        """End a virtual epoch, which annealing or the end of the training may
+        have cut short."""
         self.num_epochs += 1
         size = len(self.indices)
         indices = np.array(self.indices, int)
@@ -187,12 +167,7 @@ class Account:
 
 @HOOKS.register_module()
 class SoakHook(Hook):
-    """Keeps the account, and kills the training.
-
-    Args:
-        soak (tuple): The fields of :class:`Soak`.
-        kill_at (int, optional): Iteration after which the process is killed.
-    """
+    """Keeps the account, and kills the training after an iteration."""
 
     # After InfoBatchHook, also where that one fills the checkpoint.
     priority = 'LOW'
@@ -215,8 +190,7 @@ class SoakHook(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         account = self.account
         indices = [s.metainfo['index'] for s in data_batch['data_samples']]
-        weights = weights_of_batch(runner)
-        weights = [1.] * len(indices) if weights is None else weights.tolist()
+        weights = weights_of_batch(runner, data_batch)
         epoch, edge = self.planner.epoch, 0
         if epoch != self.epoch:
             edge = epoch.start - account.slots
@@ -341,8 +315,7 @@ def soak(request, tmp_path_factory):
         with start_ranks(train, 1, prefix, request.param, work_dir,
                          resume) as (process, ):
             process.join()
-            with open(f'{prefix}_rank0.log') as log:
-                assert process.exitcode == status, log.read()[-3000:]
+            assert process.exitcode == status, log_of(prefix, 0)[-3000:]
     with open(osp.join(work_dir, 'account.pkl'), 'rb') as file:
         return request.param, pickle.load(file)
 
@@ -427,15 +400,12 @@ def growths(memory):
     the baseline too.
     """
     slopes = []
-    number = len(memory)
     for begin, end in ((0.1, 0.4), (0.5, 1)):
-        epochs, resident = np.array(
-            memory[int(begin * number):int(end * number)], float).T
-        first, second = np.triu_indices(len(epochs), 1)
-        slopes.append(
-            float(
-                np.median((resident[second] - resident[first]) /
-                          (epochs[second] - epochs[first]))))
+        part = memory[int(begin * len(memory)):int(end * len(memory))]
+        epochs, resident = np.array(part, float).T
+        one, two = np.triu_indices(len(epochs), 1)
+        growth = (resident[two] - resident[one]) / (epochs[two] - epochs[one])
+        slopes.append(float(np.median(growth)))
     return slopes
 
 
@@ -459,9 +429,9 @@ def test_memory_that_grows_is_seen(leak):
 def test_account_of_a_plan(indices, weights, problem):
     account = Account(5)
     account.add(indices, weights)
-    account.close(
-        VirtualEpoch(0, 0., 3, 1., (Tier(4, 2), Tier(1, 1)), 1., 0, '', True),
-        cut=False)
+    epoch = VirtualEpoch(0, 0., 3, 1., (Tier(4, 2), Tier(1, 1)), 1., 0, '',
+                         True)
+    account.close(epoch, cut=False)
     if problem is None:
         assert account.problems == []
         assert account.weight_sums.tolist() == [2, 0, 2, 0, 1]
@@ -470,5 +440,5 @@ def test_account_of_a_plan(indices, weights, problem):
         assert account.covered == 1 and account.shares == [3 / 5]
         assert account.last_visits.tolist() == [1, 0, 1, 0, 1]
     else:
-        assert len(account.problems) == 1
-        assert problem in account.problems[0]
+        found, = account.problems
+        assert problem in found

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The comparison of arms, on a few drawn images."""
-import argparse
 import json
 import os
 import signal
@@ -220,19 +219,6 @@ def test_a_broken_line_is_named(tmp_path):
     path.write_text('{"arm": "full"}\n{"arm": \n{"arm": "short"}\n')
     with pytest.raises(ValueError, match=f'Line 2 of {path} is no JSON'):
         read_results(path)
-
-
-def test_arms_of_the_repository():
-    parser = argparse.ArgumentParser()
-    arm_configs.add_arguments(parser)
-    arms = arm_configs.load_arms(parser.parse_args([CAMVID]))
-    assert len(arms) >= 11 and next(iter(arms)) == 'full'
-    for name, arm in arms.items():
-        main = name in ('full', 'short', 'tiers', 'budget', 'random')
-        assert arm.seeds >= (8 if main else 3)
-        hooks = [hook['type'] for hook in arm.cfg.custom_hooks]
-        assert ('InfoBatchHook' in hooks) == (not name.startswith(
-            ('full', 'short')))
 
 
 def test_paths_are_no_part_of_a_fingerprint():

@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """It counts what is loaded. Its times are no business of tests."""
 from argparse import Namespace
-from types import SimpleNamespace
 
 import pytest
 from mmengine.runner.loops import _InfiniteDataloaderIterator
@@ -35,30 +34,6 @@ def test_what_is_loaded(args, start, dropped):
     assert found['skipped'] <= dropped
     assert (found['skipped'] > 0) == (dropped > 0)
     assert found['seconds'] > 0
-
-
-def test_what_is_skipped(tmp_path, monkeypatch):
-    dataset = resume.CountingDataset(9, str(tmp_path / 'loaded.bin'))
-    for index in (7, 8, 9, 8):
-        dataset[index]
-    assert dataset.loaded() == [7, 8, 9, 8]
-    batch = [SimpleNamespace(index=index) for index in (8, 7, 5)]
-    watch = resume.WatchStart(iters=1)
-
-    class Runner:
-        train_loop = SimpleNamespace()
-        train_dataloader = SimpleNamespace(dataset=dataset, num_workers=0)
-        hooks = [watch]
-
-        def train(self):
-            watch.before_train_iter(self, 0, dict(data_samples=batch))
-
-    monkeypatch.setattr(resume, 'make_config', lambda args, start: None)
-    monkeypatch.setattr(resume.Runner, 'from_cfg', lambda cfg: Runner())
-    found = resume.train(None, 'fresh')
-    # One of two visits of 8, and 9.
-    assert found['loaded'] == 4 and found['skipped'] == 2
-    assert Runner.train_loop.stop_training
 
 
 def test_processes_of_their_own(args, monkeypatch, capsys):

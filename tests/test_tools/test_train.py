@@ -10,6 +10,8 @@ import train as tool
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from mmib import compat
+
 from ..system import small_training  # noqa: F401
 
 # Stock training on 6 images.
@@ -148,12 +150,12 @@ def test_help_has_both(tmp_path, monkeypatch, capsys):
 def test_wrapper_of_models_on_the_cpu(monkeypatch):
     """What the Runner would pass, but for the device."""
     calls = []
-    monkeypatch.setattr(tool.dist, 'init_process_group', calls.append)
-    monkeypatch.setattr(tool.dist, 'destroy_process_group',
+    monkeypatch.setattr(compat.dist, 'init_process_group', calls.append)
+    monkeypatch.setattr(compat.dist, 'destroy_process_group',
                         lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
-    with tool.distributed_on_cpu():
+    with compat.distributed_on_cpu():
         Runner.wrap_model(runner, None, 'model')
         Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
     assert calls == [
