@@ -15,7 +15,7 @@ import copy
 import os.path as osp
 import tempfile
 import time
-from typing import Callable, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -81,26 +81,6 @@ def pruned_iters(cfg: Config) -> int:
     return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
 
 
-def allocated() -> int:
-    """Bytes of GPU memory that are allocated."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-
-
-def peak_of(function: Callable) -> tuple:
-    """Run a function.
-
-    Returns:
-        tuple: What it returned, and the bytes of GPU memory it took at most
-        on top of those allocated before.
-    """
-    if not torch.cuda.is_available():
-        return function(), 0
-    before = allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = function()
-    return result, torch.cuda.max_memory_allocated() - before
-
-
 def take_turns(configs: Dict[str, Config], iters: int,
                warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
     """Let several trainings take turns.
@@ -111,29 +91,29 @@ def take_turns(configs: Dict[str, Config], iters: int,
         warmup (int): Iterations of each before those.
 
     Returns:
-        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and peak
-        bytes of GPU memory (0 without a GPU), by name.
+        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and bytes
+        of GPU memory that a step takes at most besides what stays allocated
+        (0 without a GPU), by name.
     """
-    loops, times, fixed, peaks = {}, {}, {}, {}
+    on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
-        for name, cfg in configs.items():
-            before = allocated()
-            loops[name] = build_loop(cfg, osp.join(folder, name))
-            # The first step allocates the state of the optimizer.
-            times[name] = [loops[name].step()]
-            fixed[name] = allocated() - before
-            peaks[name] = 0
-        for i in range(warmup + iters - 1):
+        loops = {
+            name: build_loop(cfg, osp.join(folder, name))
+            for name, cfg in configs.items()
+        }
+        times = {name: [] for name in loops}
+        peaks = dict.fromkeys(loops, 0)
+        for i in range(warmup + iters):
             # A B, B A, ...: neither always runs after the other.
-            for name in reversed(loops) if i % 2 == 0 else loops:
-                seconds, peak = peak_of(loops[name].step)
-                times[name].append(seconds)
-                peaks[name] = max(peaks[name], peak)
-    times = {
-        name: np.array(of_name[warmup:])
-        for name, of_name in times.items()
-    }
-    return times, {name: fixed[name] + peaks[name] for name in fixed}
+            for name in reversed(loops) if i % 2 else loops:
+                if on_gpu and i >= warmup:
+                    torch.cuda.reset_peak_memory_stats()
+                    before = torch.cuda.memory_allocated()
+                times[name].append(loops[name].step())
+                if on_gpu and i >= warmup:
+                    peak = torch.cuda.max_memory_allocated() - before
+                    peaks[name] = max(peaks[name], peak)
+    return {n: np.array(of[warmup:]) for n, of in times.items()}, peaks
 
 
 def compare(cfg: Config, iters: int, warmup: int) -> tuple:

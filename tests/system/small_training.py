@@ -290,17 +290,17 @@ class EagerTrainLoop(IterBasedTrainLoop):
             self.dataloader_iterator._iterator = iter(self.dataloader)
 
 
-def write_images(root, num_training):
+def write_images(root, num_training, validation='validation', suffix='jpg'):
     """Noise as training images, and one for validation, in the folder layout
     of ADE20K with 5 classes."""
     rng = np.random.default_rng(0)
-    for split, number in (('training', num_training), ('validation', 1)):
-        for part, shape, high in (('images', (96, 96, 3), 256), ('annotations',
-                                                                 (96, 96), 6)):
-            folder = osp.join(root, part, split)
-            os.makedirs(folder)
-            suffix = 'jpg' if part == 'images' else 'png'
-            for i in range(number):
-                cv2.imwrite(
-                    osp.join(folder, f'{i}.{suffix}'),
-                    rng.integers(high, size=shape, dtype=np.uint8))
+    for split, number in (('training', num_training), (validation, 1)):
+        images = osp.join(root, 'images', split)
+        labels = osp.join(root, 'annotations', split)
+        os.makedirs(images)
+        os.makedirs(labels)
+        for i in range(number):
+            noise = rng.integers(256, size=(96, 96, 3), dtype=np.uint8)
+            cv2.imwrite(osp.join(images, f'{i}.{suffix}'), noise)
+            noise = rng.integers(6, size=(96, 96), dtype=np.uint8)
+            cv2.imwrite(osp.join(labels, f'{i}.png'), noise)

@@ -3,15 +3,14 @@
 import json
 import os
 import signal
-import threading
-import time
 
 import pytest
 from camvid import arm_configs, cell, run
 from camvid.results import read_results
 from mmengine.config import Config
 
-from .utils import CAMVID, write_images
+from ..system.small_training import write_images
+from .utils import CAMVID
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
 ARMS = dict(
@@ -35,7 +34,7 @@ train_cfg = dict(max_iters=40, val_interval=20)
 def folder(tmp_path_factory):
     """Data, a config, and the arms."""
     folder = tmp_path_factory.mktemp('arms')
-    write_images(folder / 'data', num_training=16, num_test=4)
+    write_images(folder / 'data', 16, 'test', 'png')
     (folder / 'base.py').write_text(
         BASE.format(base=CAMVID, data=folder / 'data'))
     (folder / 'arms.py').write_text(f'arms = {ARMS!r}\n')
@@ -171,22 +170,13 @@ def test_the_cell_ends_with_a_run_that_is_stopped(folder, monkeypatch,
                                                   tmp_path):
     script, pid = tmp_path / 'cell.py', tmp_path / 'pid'
     script.write_text(
-        'import os, time\n'
-        f'open({str(pid)!r} + "-", "w").write(str(os.getpid()))\n'
-        f'os.rename({str(pid)!r} + "-", {str(pid)!r})\n'
+        'import os, pathlib, signal, time\n'
+        f'pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n'
+        'os.kill(os.getppid(), signal.SIGTERM)\n'
         'time.sleep(600)')
     monkeypatch.setattr(run, 'CELL', str(script))
-
-    def stop():
-        while not pid.exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=stop, daemon=True)
-    thread.start()
     assert run_script(folder, monkeypatch, '--out',
                       str(tmp_path / 'results.jsonl')) == 'stopped'
-    thread.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks import step
 
-from .utils import CAMVID, ROOT, rows_of, write_images
+from ..system.small_training import write_images
+from .utils import CAMVID, ROOT, rows_of
 
 
 def test_arms_take_turns(tmp_path):
-    write_images(tmp_path, num_training=16)
+    write_images(tmp_path, 16, 'test', 'png')
     result = subprocess.run([
         sys.executable, 'benchmarks/step.py', CAMVID, '--arms',
         'benchmarks/camvid/arms.py', '--only', 'tiers', 'short_80', '--iters',
