@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from mmseg.datasets import ADE20KDataset
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
-from step import compare, figures, pruned_iters
+from step import figures, pruned_iters, take_turns, without_infobatch
 
 import mmib
 from mmib.tasks.segmentation.zoo import resolve_config
@@ -120,7 +120,8 @@ def main():
         if args.warmup + args.iters > pruned_iters(cfg):
             parser.error('annealing, which has no cost, begins at '
                          f'{pruned_iters(cfg)} iterations: take fewer --iters')
-        times, memory = compare(cfg, args.iters, args.warmup)
+        configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
+        times, memory = take_turns(configs, args.iters, args.warmup)
         result = dict(dtype=dtype, **figures(times['mmib'], times['baseline']))
         if on_gpu:
             result['peak_bytes'] = memory

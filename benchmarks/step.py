@@ -116,13 +116,6 @@ def take_turns(configs: Dict[str, Config], iters: int,
     return {n: np.array(of[warmup:]) for n, of in times.items()}, peaks
 
 
-def compare(cfg: Config, iters: int, warmup: int) -> tuple:
-    """:func:`take_turns` of a config with InfoBatchHook, ``mmib``, and the
-    same without it, ``baseline``."""
-    return take_turns(
-        dict(baseline=without_infobatch(cfg), mmib=cfg), iters, warmup)
-
-
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
     """What the wall times of a training say.
 

@@ -172,12 +172,10 @@ def environment() -> dict:
         dict: Versions, device, and number of threads.
     """
     return dict(
-        versions=dict(
-            mmib=mmib.__version__,
-            torch=torch.__version__,
-            mmengine=mmengine.__version__,
-            mmcv=mmcv.__version__,
-            mmseg=mmseg.__version__),
+        versions={
+            module.__name__: module.__version__
+            for module in (mmib, torch, mmengine, mmcv, mmseg)
+        },
         device=('cpu' if not torch.cuda.is_available() else
                 torch.cuda.get_device_name()),
         threads=torch.get_num_threads())

@@ -345,19 +345,6 @@ def test_a_full_disk(folders, free_disk):
     assert_exact(fault, reference)
 
 
-def test_a_full_disk_with_one_checkpoint(tmp_path, free_disk):
-    """MMEngine removes the old checkpoint before it saves the new one."""
-    keep_one = {'default_hooks.checkpoint.max_keep_ckpts': 1}
-    fill = At(10, partial(fill_disk, tmp_path))
-    with pytest.raises(OSError):
-        train(tmp_path, fill, log_level='WARNING', **keep_one)
-    free_disk()
-    assert saved(tmp_path) == [14]
-    assert last_checkpoint(tmp_path) == 'iter_7.pth'
-    with pytest.raises(FileNotFoundError, match='iter_7.pth can not be found'):
-        train(tmp_path, resume=True, **keep_one)
-
-
 def test_a_full_disk_with_ranks(folders):
     """No rank waits for the one that failed."""
     fault, reference = folders
@@ -409,32 +396,22 @@ def finished(tmp_path_factory):
     return folder
 
 
-def assert_an_earlier_one_goes_on(folder, finished, error, match=None):
-    """After an error before the first step."""
-    with pytest.raises(error, match=match):
-        train(folder, resume=True)
-    assert steps(folder) == []
-    resume(folder, folder, 21)
-    assert steps(folder) == steps(finished)[21:]
-
-
-@pytest.mark.parametrize('size', [0, 100, 10000, -10])
+@pytest.mark.parametrize('size', [0, 100, 10000, -10, None])
 def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
+    """An error before the first step, and an earlier one goes on. None: it
+    was killed in the moment in which MMEngine writes the name."""
     for iteration in (21, 28):
         shutil.copy(checkpoint(finished, iteration), tmp_path)
-    with open(checkpoint(tmp_path, 28), 'rb+') as file:
-        file.truncate(size % osp.getsize(file.name))
-    (tmp_path / 'last_checkpoint').write_text(checkpoint(tmp_path, 28))
-    assert_an_earlier_one_goes_on(tmp_path, finished,
-                                  (EOFError, OSError, RuntimeError))
-
-
-def test_a_kill_while_the_last_checkpoint_is_named(finished, tmp_path):
-    """MMEngine empties ``last_checkpoint`` before it writes the new name."""
-    shutil.copy(checkpoint(finished, 21), tmp_path)
-    (tmp_path / 'last_checkpoint').touch()
-    assert_an_earlier_one_goes_on(tmp_path, finished, FileNotFoundError,
-                                  '^ can not be found')
+    name = tmp_path / 'last_checkpoint'
+    name.write_text('' if size is None else checkpoint(tmp_path, 28))
+    if size is not None:
+        with open(checkpoint(tmp_path, 28), 'rb+') as file:
+            file.truncate(size % osp.getsize(file.name))
+    with pytest.raises((EOFError, OSError, RuntimeError)):
+        train(tmp_path, resume=True)
+    assert steps(tmp_path) == []
+    resume(tmp_path, tmp_path, 21)
+    assert steps(tmp_path) == steps(finished)[21:]
 
 
 def parts(state, *path):
@@ -479,15 +456,6 @@ def skip_bad(gradient):
     return torch.where(gradient.abs() < 1e9, gradient, 0.)
 
 
-class SaveScores(Hook):
-    """Saves the scores that each rank has in the end."""
-
-    def after_train(self, runner):
-        np.save(
-            osp.join(runner.work_dir, f'scores_{get_rank()}.npy'),
-            infobatch_hook(runner).scores.numpy())
-
-
 def test_losses_of_one_rank_are_not_finite(tmp_path):
     """Counted once, and never a score on any rank."""
     folder = str(tmp_path)
@@ -503,8 +471,8 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
         'model.decode_head.loss_decode.loss_weight': 1e5,
         'optim_wrapper.optimizer.lr': 1e-7
     }
-    hooks = SkipBadGradients(), SaveScores()
-    assert train_ranks(2, folder, *hooks, **changes) == [0, 0]
+    ends = train_ranks(2, folder, SkipBadGradients(), **changes)
+    assert ends == [0, 0]
     visits = sum(
         index in (3, 8) for step in steps(folder, rank=1)[:34]
         for index in step['images'])
@@ -512,12 +480,9 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
     warned = re.findall(r'InfoBatch: (\d+) losses of images were NaN or inf',
                         log(folder))
     assert sum(map(int, warned)) == visits
-    one, two = (np.load(f'{folder}/scores_{rank}.npy') for rank in (0, 1))
-    np.testing.assert_array_equal(one, two)
-    assert np.isfinite(one).all()
     state = load(folder, ITERS)['infobatch']['scores']
     assert state['non_finite'] == visits
-    np.testing.assert_array_equal(state['scores'], one)
+    assert torch.isfinite(state['scores']).all()
     assert np.isfinite(column(steps(folder), 'loss')).all()
     losses = set(map(str, column(steps(folder, rank=1), 'loss')))
     assert {'nan', 'inf'} < losses
