@@ -231,12 +231,9 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
     seeds = cells.groupby('arm', observed=True).size()
     arms = seeds.drop(BASELINE).sort_values(ascending=False, kind='stable')
     num_panels = max(1, -(-len(arms) // ARMS_OF_A_PANEL))
+    size = 1 + 4 * num_panels, 4.4
     figure, axes = plt.subplots(
-        1,
-        num_panels,
-        figsize=(1 + 4 * num_panels, 4.4),
-        sharey=True,
-        squeeze=False)
+        1, num_panels, figsize=size, sharey=True, squeeze=False)
     for i, axis in enumerate(axes[0]):
         names = arms.index[i * ARMS_OF_A_PANEL:][:ARMS_OF_A_PANEL]
         for arm in [BASELINE, *names]:
@@ -247,13 +244,9 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
             mean, sd = curve['mean'], curve['std']
             axis.plot(mean, label=f'{arm} ({seeds[arm]})', **styles[arm])
             if seeds[arm] == seeds.max():
-                axis.fill_between(
-                    mean.index,
-                    mean - sd,
-                    mean + sd,
-                    color=styles[arm]['color'],
-                    alpha=0.15,
-                    linewidth=0)
+                band = mean.index, mean - sd, mean + sd
+                colour = styles[arm]['color']
+                axis.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
         axis.set(xlabel='images processed')
         axis.legend(loc='lower right', title='arm (seeds)')
     axes[0, 0].set_ylabel('mIoU (%), mean over seeds, band: 1 sd')
@@ -303,13 +296,9 @@ def draw_plans(cells: pd.DataFrame) -> Optional[plt.Figure]:
     widths = np.linspace(3.5, 0.9, len(pruned))
     for ((arm, _), cell), width in zip(pruned.iterrows(), widths):
         curves = plan_curves(cell)
+        style = dict(styles[arm], label=arm, linewidth=width)
         for axis, name in zip(axes, ('kept_share', 'threshold')):
-            axis.plot(
-                curves[name],
-                drawstyle='steps-post',
-                label=arm,
-                **styles[arm],
-                linewidth=width)
+            axis.step(curves.index, curves[name], where='post', **style)
     axes[0].set(ylabel='kept share', ylim=(0, 1.05))
     axes[1].set(ylabel='threshold', xlabel='iteration')
     figure.legend(*axes[0].get_legend_handles_labels(), loc='outside right')
@@ -334,11 +323,8 @@ def draw_scores(cells: pd.DataFrame) -> Optional[plt.Figure]:
     for axis, histogram in zip(axes[0], cell['histograms']):
         for key, style in styles.items():
             axis.stairs(histogram[key], histogram['edges'], **style)
-        axis.axvline(
-            means[histogram['iter']],
-            label='mean score',
-            color=BASELINE_COLOUR,
-            linestyle=':')
+        mean = means[histogram['iter']]
+        axis.axvline(mean, label='mean score', color='0.1', linestyle=':')
         axis.set(title=f'plan at iteration {histogram["iter"]:.0f}')
     axes[0, 0].set_ylabel('images')
     figure.supxlabel(f'score ({arm}, seed {seed})')

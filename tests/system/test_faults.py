@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 
 import numpy as np
@@ -23,7 +22,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS
 from torch.utils.data import get_worker_info
 
-from tests.system.processes import free_port, start_ranks, wait_for_end
+from tests.system.processes import (TIME_LIMIT, free_port, start_ranks,
+                                    wait_for_end)
 from tests.system.small_training import (BASELINE, IndexDataset, StepLog,
                                          column, distribute, infobatch_hook,
                                          read_lines, small_config,
@@ -94,15 +94,13 @@ class At(Hook):
 
 
 @HOOKS.register_module()
-class WaitForSignal(Hook):
-    """Ends the training of the first rank at the beginning of an iteration
-    by the first signal; the other ranks wait for its gradients."""
-
-    def __init__(self, iteration):
-        self.iteration = iteration
+class TerminateLauncher(Hook):
+    """Sends SIGTERM as a job manager does, from the first rank, and waits;
+    the other ranks wait for its gradients."""
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == self.iteration and get_rank() == 0:
+        if runner.iter == 16 and get_rank() == 0:
+            os.kill(int(os.environ['LAUNCHER']), signal.SIGTERM)
             signal.pause()
 
 
@@ -260,19 +258,11 @@ def processes_of(work_dir):
             pass
 
 
-def wait_for(condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError('This never happens.')
-
-
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.device_count() < 2,
     reason='needs two GPUs, or none')
 def test_sigterm_of_dist_train(tmp_path):
-    """As from a job manager, to the launcher: all ranks end."""
+    """All ranks end."""
     folder = str(tmp_path / 'work_dir')
     cfg = small_config(
         folder, **{
@@ -280,28 +270,24 @@ def test_sigterm_of_dist_train(tmp_path):
             'default_hooks.checkpoint.interval': 7,
             'custom_imports': dict(imports=['tests.system.test_faults'])
         })
-    # A signal while MMEngine writes a file would be another fault.
-    cfg.custom_hooks.append(dict(type='WaitForSignal', iteration=16))
+    cfg.custom_hooks.append(dict(type='TerminateLauncher'))
     cfg.dump(str(tmp_path / 'config.py'))
-    launcher = subprocess.Popen(
-        ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
-        env={
-            **os.environ, 'PORT': str(free_port()),
-            'PATH': os.pathsep.join(
-                [osp.dirname(sys.executable), os.environ['PATH']])
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True)
+    programs = osp.dirname(sys.executable), os.environ['PATH']
+    # The number of the shell, which becomes torchrun.
+    launch = 'LAUNCHER=$$ exec bash "$@"', '-', DIST_TRAIN
     try:
-        wait_for(lambda: last_checkpoint(folder) == 'iter_14.pth')
-        # The shell has become torchrun, which tells the ranks.
-        launcher.send_signal(signal.SIGTERM)
-        wait_for(lambda: not list(processes_of(str(tmp_path))))
+        ended = subprocess.run(
+            ['bash', '-c', *launch, tmp_path / 'config.py', '2'],
+            env={
+                **os.environ, 'PORT': str(free_port()),
+                'PATH': os.pathsep.join(programs)
+            },
+            timeout=TIME_LIMIT)
+        assert ended.returncode != 0
+        assert not list(processes_of(str(tmp_path)))
     finally:
         for process in processes_of(str(tmp_path)):
             os.kill(process, signal.SIGKILL)
-    assert launcher.wait() != 0
     assert saved(folder) == [7, 14]
     state = load(folder, 14)['infobatch']
     assert state['sampler']['position'] == 14 * 3 * 2
