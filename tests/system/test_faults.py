@@ -22,7 +22,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS
 from torch.utils.data import get_worker_info
 
-from tests.system.processes import (TIME_LIMIT, free_port, start_ranks,
+from tests.system.processes import (TIME_LIMIT, free_port, log_of, start_ranks,
                                     wait_for_end)
 from tests.system.small_training import (BASELINE, IndexDataset, StepLog,
                                          column, distribute, infobatch_hook,
@@ -126,12 +126,7 @@ def train(work_dir, *hooks, **changes):
 def train_rank(rank, work_dir, hooks, changes):
     runner = build(work_dir, *hooks, **changes)
     distribute(runner)
-    try:
-        runner.train()
-    except Exception as error:
-        with open(osp.join(work_dir, f'error_{rank}'), 'w') as file:
-            file.write(f'{type(error).__name__}: {error}')
-        raise
+    runner.train()
 
 
 def train_ranks(world_size, work_dir, *hooks, **changes):
@@ -157,9 +152,9 @@ def slots(work_dir, start=0):
 
 
 def error(work_dir, rank=0):
-    """Of what the training of this rank ended."""
-    with open(osp.join(work_dir, f'error_{rank}')) as file:
-        return file.read()
+    """The line that says of what the first training of this rank ended."""
+    text = log_of(osp.join(work_dir, 'start_0'), rank)
+    return re.findall(r'(?m)^\w+Error.*', text)[-1]
 
 
 def log(work_dir):

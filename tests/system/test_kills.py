@@ -197,31 +197,25 @@ def run(setting, work_dir, part, kill=None):
         assert wait_for_end(processes), f'a rank hangs without {victim}'
         for rank, process in enumerate(processes):
             assert kill or process.exitcode == 0, log_of(prefix, rank)[-2000:]
-    name_last_checkpoint(work_dir)
     return read_records(prefix, setting.ranks)
 
 
 def last_checkpoint(work_dir):
-    """Iterations of the checkpoint that MMEngine resumes from, or 0."""
+    """Iterations of the checkpoint that MMEngine resumes from, or 0.
+
+    MMEngine empties the file before it writes the new name, and a kill may
+    come in between. The checkpoint is complete by then, and is named here as
+    the user has to (docs/faults.md).
+    """
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0
-    with open(path) as file:
-        return iter_of(file.read())
-
-
-def name_last_checkpoint(work_dir):
-    """Name the newest checkpoint if the name is empty.
-
-    MMEngine empties the file before it writes the new name, and a kill may
-    come in between. The checkpoint is complete by then, and the user has to
-    name it (docs/faults.md).
-    """
-    path = osp.join(work_dir, 'last_checkpoint')
-    if osp.exists(path) and osp.getsize(path) == 0:
-        checkpoints = glob.glob(osp.join(work_dir, 'iter_*.pth'))
-        with open(path, 'w') as file:
-            file.write(max(checkpoints, key=iter_of))
+    with open(path, 'r+') as file:
+        name = file.read()
+        if not name:
+            name = max(glob.glob(f'{work_dir}/iter_*.pth'), key=iter_of)
+            file.write(name)
+    return iter_of(name)
 
 
 def iter_of(checkpoint):
