@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,22 +227,6 @@ def folders(tmp_path):
     return str(tmp_path / 'fault'), str(tmp_path / 'reference')
 
 
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_sigterm(folders):
-    """It ends the training at once; the last checkpoint is there."""
-    fault, reference = folders
-    ends = train_ranks(1, fault, At(17, terminate), **WORKERS)
-    assert ends == [-signal.SIGTERM]
-    assert saved(fault) == [7, 14]
-    assert last_checkpoint(fault) == 'iter_14.pth'
-    train(fault, resume=True, **WORKERS)
-    train(reference, **WORKERS)
-    assert_exact(fault, reference)
-
-
 def processes_of(work_dir):
     """Process numbers of those that were called with this folder."""
     for path in glob.glob('/proc/[0-9]*/cmdline'):
@@ -341,11 +326,6 @@ def test_a_full_disk_with_ranks(folders):
     assert_exact(fault, reference, world_size=2)
 
 
-def touch(path):
-    with open(path, 'w'):
-        pass
-
-
 def test_a_worker_dies(folders):
     fault, reference = folders
     armed = fault + '_armed'
@@ -356,7 +336,7 @@ def test_a_worker_dies(folders):
     }
     # In a process of its own, as torch would raise the error once more in
     # this one, whenever another worker ends.
-    ends = train_ranks(1, fault, At(17, partial(touch, armed)), **changes)
+    ends = train_ranks(1, fault, At(17, Path(armed).touch), **changes)
     assert ends == [1]
     # 'DataLoader worker (pid ...', unless it died while it sent a batch.
     assert error(fault).split(':')[0] in ('RuntimeError', 'EOFError',
@@ -430,11 +410,8 @@ class SkipBadGradients(Hook):
 
     def before_train(self, runner):
         for parameter in runner.model.parameters():
-            parameter.register_hook(skip_bad)
-
-
-def skip_bad(gradient):
-    return torch.where(gradient.abs() < 1e9, gradient, 0.)
+            parameter.register_hook(
+                lambda grad: torch.where(grad.abs() < 1e9, grad, 0.))
 
 
 def test_losses_of_one_rank_are_not_finite(tmp_path):

@@ -92,24 +92,6 @@ def test_differences(values, expected):
     assert report.in_words(*report.compare(mious, 'a', 'b')) == expected
 
 
-def rows_of(table):
-    return [[arm, *map(str, row)]
-            for arm, row in zip(table.index, table.values)]
-
-
-def test_rows_of_results(load):
-    table = report.result_table(load(RESULTS))
-    assert list(table.columns)[5:] == [
-        'full with these seeds', 'difference to full', 'which is'
-    ]
-    assert [' '.join(row) for row in rows_of(table)] == [
-        'full 2 1200 40.0 51.00 1.41 - - -',
-        'tiers 1 720 40.0 51.00 - 50.00 +1.00 -',
-        # The baseline and short differ by -2 and -3: -2.5 +- 12.706205 * 0.5.
-        'short 2 720 40.0 48.50 0.71 51.00 -2.50 [-8.85, +3.85] undecided'
-    ]
-
-
 FULL = make_cell('full', 0)
 
 

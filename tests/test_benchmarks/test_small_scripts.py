@@ -39,8 +39,9 @@ def test_budget(monkeypatch, capsys):
 
 
 def test_plan(monkeypatch, capsys):
-    monkeypatch.setattr(
-        'sys.argv', ['plan.py', '--sizes', '1000', '2000', '--seconds', '0'])
+    monkeypatch.setattr('sys.argv', ['plan.py'])
+    monkeypatch.setattr(plan, 'SIZES', (1000, 2000))
+    monkeypatch.setattr(plan, 'SECONDS', 0)
     plan.main()
     rows = rows_of(capsys.readouterr().out)
     assert [row[0] for row in rows] == ['1000'] * 3 + ['2000'] * 3
