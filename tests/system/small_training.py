@@ -183,12 +183,8 @@ def read_lines(path):
 @HOOKS.register_module()
 class StepLog(Hook):
     """Writes down what each step really used: its iteration, images, loss,
-    weights, and scores if it prunes.
-
-    Args:
-        path (str, optional): Beginning of the name of a file for each rank,
-            which outlives the process.
-    """
+    weights, and scores if it prunes. ``path`` begins the name of a file for
+    each rank, which outlives the process."""
 
     # Before InfoBatchHook takes weights and scores back.
     priority = 'HIGH'

@@ -166,18 +166,11 @@ def train(rank, setting, work_dir, prefix, resume, victims):
 
 
 def run(setting, work_dir, part, kill=None):
-    """Train a part of a training: all but the first resume.
+    """Train a part of a training, of which all but the first resume, and
+    return what each rank wrote down.
 
-    Args:
-        setting (Setting): Of this part.
-        work_dir (str): Folder of the training.
-        part (int): Number of the part.
-        kill (tuple, optional): Steps until SIGKILL, a delay in seconds after
-            these, and the rank that is killed (None: all of them). By default
-            it trains to the last iteration.
-
-    Returns:
-        list[Records]: What each rank wrote down.
+    A kill has the steps until SIGKILL, a delay in seconds after these, and the
+    rank that is killed (None: all). Without it the training ends.
     """
     prefix = osp.join(work_dir, f'part{part}')
     step, delay, victim = kill or (0, 0, None)

@@ -15,12 +15,10 @@ from .utils import CAMVID, ROOT, rows_of
 
 def test_arms_take_turns(tmp_path):
     write_images(tmp_path, 16, 'test', 'png')
-    result = subprocess.run([
-        sys.executable, 'benchmarks/step.py', CAMVID, '--arms',
-        'benchmarks/camvid/arms.py', '--only', 'tiers', 'short_80', '--iters',
-        '2', '--warmup', '3', '--cfg-options',
-        f'train_dataloader.dataset.data_root={tmp_path}'
-    ],
+    command = ('benchmarks/step.py --arms benchmarks/camvid/arms.py --only '
+               'tiers short_80 --iters 2 --warmup 3 --cfg-options '
+               f'train_dataloader.dataset.data_root={tmp_path} -- {CAMVID}')
+    result = subprocess.run([sys.executable, *command.split()],
                             cwd=ROOT,
                             capture_output=True,
                             text=True)

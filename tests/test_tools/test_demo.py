@@ -51,26 +51,12 @@ def test_data_follow_from_the_seed(tmp_path):
 
 
 def test_summary():
-    plan = {'infobatch/kept_share': 1., 'infobatch/saved_iters': 0., 'step': 0}
-    text = summarize([
-        plan, {
-            'iter': 25,
-            'loss': 1.
-        }, {
-            **plan, 'infobatch/kept_share': 0.525
-        }, {
-            'mIoU': 50.,
-            'step': 100
-        }, {
-            'iter': 300
-        }, {
-            'mIoU': 65.4321,
-            'step': 300
-        }, {
-            'infobatch/saved_iters': 200.,
-            'step': 300
-        }
-    ], 240, 93.4)
+    share, saved = 'infobatch/kept_share', 'infobatch/saved_iters'
+    plan = {share: 1., saved: 0., 'step': 0}
+    records = [plan, dict(iter=25, loss=1.), dict(plan, **{share: 0.525})]
+    records += [dict(mIoU=50., step=100), dict(iter=300)]
+    records += [dict(mIoU=65.4321, step=300), {saved: 200., 'step': 300}]
+    text = summarize(records, 240, 93.4)
     assert '300, where stock training needs 500' in text
     assert 'for as many passes: 40% saved' in text
     assert 'each virtual epoch (pass): 0 114\n' in text

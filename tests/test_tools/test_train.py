@@ -141,16 +141,12 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
                         lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
+    own = dict(type='Own', static_graph=True)
     with compat.distributed_on_cpu():
         Runner.wrap_model(runner, None, 'model')
-        Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
+        Runner.wrap_model(runner, own, 'model')
+    default = dict(broadcast_buffers=False, find_unused_parameters=True)
     assert calls == [
-        'gloo',
-        (runner,
-         dict(
-             device_ids=None,
-             broadcast_buffers=False,
-             find_unused_parameters=True), 'model'),
-        (runner, dict(device_ids=None, type='Own',
-                      static_graph=True), 'model'), 'end'
+        'gloo', (runner, dict(default, device_ids=None), 'model'),
+        (runner, dict(own, device_ids=None), 'model'), 'end'
     ]
