@@ -105,7 +105,7 @@ def simulate(policy: Callable,
         num_images (int): Images in the data set.
         slots_per_iter (int): Batch size times ranks.
         max_iters (int): Iterations of the training.
-        full_iters (int): Iterations of stock training it is to stand for.
+        full_iters (int): Iterations of the baseline it is to stand for.
         delta (float): Fraction of the iterations before annealing.
         seed (int): Seed of the plans and the visits. Defaults to 0.
 

@@ -91,9 +91,7 @@ def step_config(size, batch_size, num_images, amp):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--size', type=int, default=512)
     parser.add_argument('--batch-size', type=int, default=16)
     parser.add_argument('--iters', type=int, default=200)

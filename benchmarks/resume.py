@@ -208,9 +208,7 @@ def train_apart(args: argparse.Namespace, start: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         '--iteration', type=int, default=40_000, help='of the checkpoint')
     parser.add_argument('--workers', type=int, default=4)

@@ -168,9 +168,7 @@ def rows_of(iters: Dict[str, int], times: Dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser, arms=None)
     parser.add_argument(
         '--iters', type=int, default=200, help='iterations of each')

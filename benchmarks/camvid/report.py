@@ -345,9 +345,7 @@ def write_plots(folder: str, cells: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('results', help='file of JSON lines by run.py')
     parser.add_argument('--out', help='folder for the plots (default: none)')
     args = parser.parse_args()

@@ -18,7 +18,7 @@ from tests.test_hook import train
 
 GLOBAL_BATCH = 8
 SIZE = 53
-# Each pass is about 7 iterations, or 5 where some images are left out.
+# Each pass is about 7 iterations, or 5 where images are pruned.
 ITERS = 40
 
 # They wait for all ranks.
@@ -85,7 +85,7 @@ def trainings():
 @pytest.mark.parametrize('world_size', [2, 4])
 def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     """The same slots with the same weights in each step, and the same scores,
-    over three virtual epochs that leave images out and more."""
+    over three virtual epochs that prune and more."""
     one, = trainings[1]
     ranks = trainings[world_size]
     assert sum(epoch.size < SIZE for epoch in one['epochs']) >= 3

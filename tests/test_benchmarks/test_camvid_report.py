@@ -25,16 +25,15 @@ def make_cell(arm, seed, miou=50., iters=1200, pruned=False, **changes):
         all=[10, 10],
         kept=[5, 10],
         weighted=[10., 10.])
-    return {
-        **dict(arm=arm, seed=seed, config=f'{arm} {iters}'),
-        **dict(versions=dict(torch='2.13'), device='cpu', threads=1),
-        **dict(iters=iters, batch_size=8, num_images=400),
-        **dict(virtual_epochs=40., saved_iters=0., step_seconds=0.1),
-        **dict(train_seconds=120., train_cpu_seconds=100.), 'evals': evals,
-        'plans': plans if pruned else [],
-        'histograms': [histogram] if pruned else [],
-        **changes
-    }
+    cell = dict(
+        arm=arm, seed=seed, config=f'{arm} {iters}', iters=iters, evals=evals)
+    cell.update(versions=dict(torch='2.13'), device='cpu', threads=1)
+    cell.update(batch_size=8, num_images=400, virtual_epochs=40.)
+    cell.update(saved_iters=0., step_seconds=0.1)
+    cell.update(train_seconds=120., train_cpu_seconds=100.)
+    cell.update(plans=plans if pruned else [])
+    cell.update(histograms=[histogram] if pruned else [])
+    return {**cell, **changes}
 
 
 # One arm has a single seed so far.

@@ -21,14 +21,9 @@ from .utils import ROOT, rows_of
 
 def test_budget(monkeypatch, capsys):
     monkeypatch.setattr('sys.argv', ['budget.py'])
-    monkeypatch.setattr(
-        budget, 'FLAGSHIP',
-        dict(
-            num_images=300,
-            slots_per_iter=4,
-            max_iters=1200,
-            full_iters=2000,
-            delta=0.85))
+    small = dict(
+        num_images=300, slots_per_iter=4, max_iters=1200, full_iters=2000)
+    monkeypatch.setattr(budget, 'FLAGSHIP', dict(small, delta=0.85))
     budget.main()
     rows = rows_of(capsys.readouterr().out)
     assert len(rows) == 21

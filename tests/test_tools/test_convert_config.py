@@ -53,8 +53,9 @@ def test_a_config_of_mmseg_to_a_folder(convert_config, tmp_path, capsys,
     assert ['param_scheduler.0.end', '80000', '48000'] in rows
     # From any folder.
     monkeypatch.chdir(osp.sep)
-    stock = Config.fromfile(resolve_config(NAME))
-    assert Config.fromfile(str(out)).to_dict() == mmib.convert(stock).to_dict()
+    before = Config.fromfile(resolve_config(NAME))
+    assert Config.fromfile(
+        str(out)).to_dict() == mmib.convert(before).to_dict()
 
 
 def test_a_config_of_ones_own_to_a_file(convert_config, tmp_path, monkeypatch):

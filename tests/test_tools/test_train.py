@@ -97,11 +97,11 @@ def test_ratio_and_delta(tmp_path, monkeypatch, capsys):
         train(monkeypatch, tmp_path, path, '--ratio', '0.8')
 
 
-def test_without_infobatch_it_is_stock_training(tmp_path, monkeypatch):
-    path = tmp_path / 'stock.py'
+def test_without_infobatch_it_is_the_baseline(tmp_path, monkeypatch):
+    path = tmp_path / 'baseline.py'
     path.write_text(CONFIG)
     train(monkeypatch, tmp_path, path)
-    log = read_log(tmp_path / 'work_dirs' / 'stock')
+    log = read_log(tmp_path / 'work_dirs' / 'baseline')
     assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
 
 
@@ -113,10 +113,10 @@ def test_names_of_mmseg(tmp_path, monkeypatch):
               '--cfg-options', 'model.pretrained=None')
     cfg = dumped(tmp_path / 'work_dirs' /
                  'upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
-    stock = osp.join(mmseg.__path__[0], '.mim', 'configs', f'{name}.py')
+    baseline = osp.join(mmseg.__path__[0], '.mim', 'configs', f'{name}.py')
     assert cfg.train_cfg.max_iters == 48000
     assert cfg.train_dataloader.dataset == Config.fromfile(
-        stock).train_dataloader.dataset
+        baseline).train_dataloader.dataset
 
 
 def test_unknown_names_of_mmseg(tmp_path, monkeypatch):
