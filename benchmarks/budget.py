@@ -12,16 +12,18 @@ import numpy as np
 from mmib.pruning import (Budget, EpochPlan, MeanThreshold, Progress,
                           QuantileTiers)
 
+# On ADE20K.
+FLAGSHIP = dict(
+    num_images=20_210,
+    slots_per_iter=16,
+    max_iters=48_000,
+    full_iters=80_000,
+    delta=0.85)
+
 
 class Simulation(NamedTuple):
-    """What a simulated training did.
-
-    Args:
-        target (float): Virtual epochs of the baseline.
-        covered (float): Virtual epochs that it covered.
-        plans (list[EpochPlan]): Plans of the policy, before annealing cut
-            the last one.
-    """
+    """What a simulated training did: virtual epochs of the baseline and its
+    own, and the plans of the policy, before annealing cut the last one."""
 
     target: float
     covered: float
@@ -140,24 +142,16 @@ def simulate(policy: Callable,
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    # The defaults are those of the flagship on ADE20K.
-    parser.add_argument('--images', type=int, default=20_210)
-    parser.add_argument('--slots-per-iter', type=int, default=16)
-    parser.add_argument('--max-iters', type=int, default=48_000)
-    parser.add_argument('--full-iters', type=int, default=80_000)
-    parser.add_argument('--delta', type=float, default=0.85)
-    args = parser.parse_args()
-
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print('| losses | policy | virtual epochs | target | error | '
           'mean kept share | largest weight |\n|---|---|---|---|---|---|---|')
     for name, make in DISTRIBUTIONS.items():
-        for policy in (Budget(args.full_iters), QuantileTiers(),
+        for policy in (Budget(FLAGSHIP['full_iters']), QuantileTiers(),
                        MeanThreshold()):
-            losses = make(args.images, np.random.default_rng(0))
-            run = simulate(policy, losses, args.images, args.slots_per_iter,
-                           args.max_iters, args.full_iters, args.delta)
-            kept_share = np.mean([len(p) for p in run.plans]) / args.images
+            losses = make(FLAGSHIP['num_images'], np.random.default_rng(0))
+            run = simulate(policy, losses, **FLAGSHIP)
+            sizes = [len(plan) for plan in run.plans]
+            kept_share = np.mean(sizes) / FLAGSHIP['num_images']
             weight = max(p.weights.max() for p in run.plans)
             print(
                 f'| {name} | {type(policy).__name__} | {run.covered:.2f} | '

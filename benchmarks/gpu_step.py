@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from mmseg.datasets import ADE20KDataset
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
-from step import compare, figures, pruned_iters
+from step import figures, pruned_iters, take_turns, without_infobatch
 
 import mmib
 from mmib.tasks.segmentation.zoo import resolve_config
@@ -91,9 +91,7 @@ def step_config(size, batch_size, num_images, amp):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--size', type=int, default=512)
     parser.add_argument('--batch-size', type=int, default=16)
     parser.add_argument('--iters', type=int, default=200)
@@ -120,7 +118,8 @@ def main():
         if args.warmup + args.iters > pruned_iters(cfg):
             parser.error('annealing, which has no cost, begins at '
                          f'{pruned_iters(cfg)} iterations: take fewer --iters')
-        times, memory = compare(cfg, args.iters, args.warmup)
+        configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
+        times, memory = take_turns(configs, args.iters, args.warmup)
         result = dict(dtype=dtype, **figures(times['mmib'], times['baseline']))
         if on_gpu:
             result['peak_bytes'] = memory

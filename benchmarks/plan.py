@@ -7,6 +7,11 @@ import numpy as np
 
 from mmib.pruning import MeanThreshold, QuantileTiers
 
+# Numbers of images, the first that of ADE20K.
+SIZES = (20_210, 1_280_000, 14_000_000)
+# For each size; at least five rounds are run.
+SECONDS = 20
+
 
 def plain_numpy(scores, rng, ratio=0.5):
     """What MeanThreshold draws, in the most direct vectorised numpy."""
@@ -22,19 +27,7 @@ def plain_numpy(scores, rng, ratio=0.5):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        '--sizes',
-        type=int,
-        nargs='+',
-        default=[20_210, 1_280_000, 14_000_000])
-    parser.add_argument(
-        '--seconds',
-        type=float,
-        default=20,
-        help='time for each size; at least five rounds are run')
-    args = parser.parse_args()
-
+    argparse.ArgumentParser(description=__doc__).parse_args()
     drawers = {
         'plain numpy': plain_numpy,
         'MeanThreshold': MeanThreshold(),
@@ -42,11 +35,11 @@ def main():
     }
     print('| images | drawer | median ms | ratio to plain numpy | rounds |\n'
           '|---|---|---|---|---|')
-    for size in args.sizes:
+    for size in SIZES:
         scores = np.random.default_rng(0).lognormal(size=size)
         scores = scores.astype(np.float32)
         times = {name: [] for name in drawers}
-        end = time.perf_counter() + args.seconds
+        end = time.perf_counter() + SECONDS
         rounds = 0
         while rounds < 6 or time.perf_counter() < end:
             # Alternating, so that a slow moment of the machine hits all.

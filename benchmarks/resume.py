@@ -6,17 +6,18 @@ that are made up, so that a CPU is enough and loading costs next to nothing.
 The checkpoint comes from a real training of it. Each start is a process of its
 own, and they take turns. What their workers load is counted, and how much of
 it is skipped: loaded before the first step, but not trained on next. The
-baseline resumes from the same checkpoint with ``InfiniteSampler``.
+baseline resumes from the same checkpoint with ``InfiniteSampler``; it does so
+once, as OpenMMLab loads all of the past.
 """
 import argparse
-import json
+import multiprocessing
 import os
 import os.path as osp
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from typing import List, Optional
 
 import numpy as np
@@ -49,12 +50,11 @@ class CountingDataset(Dataset):
         path (str): File for the numbers of the images, 8 bytes each.
     """
 
-    METAINFO = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
+    metainfo = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
 
     def __init__(self, size: int, path: str) -> None:
         self.size = size
         self.path = path
-        self.metainfo = self.METAINFO
         # Workers inherit it, and append in one write.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -63,11 +63,11 @@ class CountingDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         os.write(self._file, int(index).to_bytes(8, sys.byteorder))
-        label = torch.full((1, 8, 8), index % 2)
+        label = PixelData(data=torch.full((1, 8, 8), index % 2))
         return dict(
             inputs=torch.full((3, 8, 8), index % 31 / 31),
             data_samples=SegDataSample(
-                gt_sem_seg=PixelData(data=label), metainfo=dict(index=index)))
+                gt_sem_seg=label, metainfo=dict(index=index)))
 
     def loaded(self) -> List[int]:
         """Numbers of the images in the order in which they were loaded."""
@@ -109,55 +109,53 @@ class WatchStart(Hook):
                           data_batch: Optional[dict] = None) -> None:
         if self.loaded is None:
             self.first_step = time.perf_counter()
-            self.loaded = self._wait(runner.train_dataloader.dataset)
+            dataset, before = runner.train_dataloader.dataset, None
+            self.loaded = dataset.loaded()
+            # Let the workers load all that they were asked for.
+            while before != self.loaded:
+                time.sleep(0.2)
+                before, self.loaded = self.loaded, dataset.loaded()
         self.trained += [s.index for s in data_batch['data_samples']]
         self.iters -= 1
         if self.iters == 0:
             runner.train_loop.stop_training = True
 
-    @staticmethod
-    def _wait(dataset: CountingDataset) -> List[int]:
-        """Let the workers load all that they were asked for."""
-        before, loaded = None, dataset.loaded()
-        while before != loaded:
-            time.sleep(0.2)
-            before, loaded = loaded, dataset.loaded()
-        return loaded
 
-
-def make_config(args: argparse.Namespace) -> Config:
+def make_config(args: argparse.Namespace, start: str) -> Config:
     """The flagship's config with a small network.
 
     Args:
-        args (argparse.Namespace): The options of this script. ``start`` is
-            'checkpoint' for the training that writes it.
+        args (argparse.Namespace): The options of this script, and `folder`
+            for checkpoint and logs.
+        start (str): One of :data:`STARTS`, or 'checkpoint' for the training
+            that writes it.
     """
     cfg = Config.fromfile(FLAGSHIP)
-    # The last checkpoint of the flagship's 48k iterations before annealing.
-    max_iters = round(1.2 * args.iteration)
-    head = dict(
-        type='FCNHead',
-        in_channels=4,
-        channels=4,
-        num_convs=1,
-        in_index=0,
-        concat_input=False,
-        num_classes=2,
-        loss_decode=dict(type='CrossEntropyLoss'))
     cfg.model = dict(
         type='EncoderDecoder',
         data_preprocessor=dict(type='SegDataPreProcessor', size=(8, 8)),
         backbone=dict(type='TinyBackbone'),
-        decode_head=head)
-    is_start = args.start in STARTS
+        decode_head=dict(
+            type='FCNHead',
+            in_channels=4,
+            channels=4,
+            num_convs=1,
+            in_index=0,
+            concat_input=False,
+            num_classes=2,
+            loss_decode=dict(type='CrossEntropyLoss')))
+    is_start = start in STARTS
     workers = args.workers if is_start else 0
-    path = osp.join(args.work_dir, 'loaded.bin')
+    path = osp.join(args.folder, 'loaded.bin')
     if osp.exists(path):
         os.remove(path)
     cfg.train_dataloader.dataset = dict(
         type='CountingDataset', size=args.images, path=path)
+    # The last checkpoint of the flagship's 48k iterations before annealing.
+    max_iters = round(1.2 * args.iteration)
     cfg.merge_from_dict({
-        'work_dir': args.work_dir,
+        'work_dir': args.folder,
+        'log_level': 'WARNING',
         'randomness': dict(seed=0),
         'train_dataloader.num_workers': workers,
         'train_dataloader.persistent_workers': workers > 0,
@@ -165,13 +163,13 @@ def make_config(args: argparse.Namespace) -> Config:
         'param_scheduler.0.end': max_iters,
         'default_hooks.checkpoint.interval': args.iteration,
     })
-    for key in ('val_cfg', 'val_dataloader', 'val_evaluator', 'test_cfg',
-                'test_dataloader', 'test_evaluator'):
-        cfg[key] = None
-    if args.start == 'baseline resumed':
+    for split in ('val', 'test'):
+        for part in ('cfg', 'dataloader', 'evaluator'):
+            cfg[f'{split}_{part}'] = None
+    if start == 'baseline resumed':
         cfg.train_dataloader.sampler.type = 'InfiniteSampler'
         cfg.custom_hooks = []
-    if 'resumed' in args.start:
+    if 'resumed' in start:
         cfg.load_from, cfg.resume = checkpoint_of(args), True
     iters = args.workers * PREFETCH + 1 if is_start else args.iteration
     cfg.custom_hooks += [dict(type='WatchStart', iters=iters)]
@@ -179,16 +177,16 @@ def make_config(args: argparse.Namespace) -> Config:
 
 
 def checkpoint_of(args: argparse.Namespace) -> str:
-    return osp.join(args.work_dir, f'iter_{args.iteration}.pth')
+    return osp.join(args.folder, f'iter_{args.iteration}.pth')
 
 
-def train(cfg: Config) -> dict:
+def train(args: argparse.Namespace, start: str) -> dict:
     """Train in this process, and say what was seen."""
     torch.set_num_threads(1)
     # The first optimizer of a process imports a lot.
     torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-    runner = Runner.from_cfg(cfg)
-    start = time.perf_counter()
+    runner = Runner.from_cfg(make_config(args, start))
+    begin = time.perf_counter()
     runner.train()
     watch = next(hook for hook in runner.hooks if isinstance(hook, WatchStart))
     # Else they stop at the end of the process, where each may take seconds.
@@ -196,81 +194,44 @@ def train(cfg: Config) -> dict:
         runner.train_dataloader._iterator._shutdown_workers()
     skipped = Counter(watch.loaded) - Counter(watch.trained)
     return dict(
-        seconds=watch.first_step - start,
+        start=start,
+        seconds=watch.first_step - begin,
         loaded=len(watch.loaded),
         skipped=sum(skipped.values()))
 
 
 def train_apart(args: argparse.Namespace, start: str) -> dict:
     """:func:`train` in a fresh process."""
-    # OpenMMLab's loader needs to be told that the checkpoint is its own.
-    env = dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD='1')
-    result = osp.join(args.work_dir, 'result.json')
-    command = [sys.executable, osp.abspath(__file__), '--start', start]
-    for name in ('iteration', 'workers', 'images', 'work_dir'):
-        command += [f'--{name.replace("_", "-")}', str(getattr(args, name))]
-    process = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=env)
-    if process.returncode:
-        sys.exit(f'{process.stdout[-3000:]}\nThe start "{start}" failed.')
-    with open(result) as file:
-        return json.load(file)
-
-
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        '--iteration',
-        type=int,
-        default=40_000,
-        help='of the checkpoint (default: %(default)s)')
-    parser.add_argument('--workers', type=int, default=4)
-    parser.add_argument('--images', type=int, default=20_210)
-    parser.add_argument('--repeats', type=int, default=5)
-    parser.add_argument(
-        '--baseline-repeats',
-        type=int,
-        default=1,
-        help='OpenMMLab loads all of the past (default: %(default)s)')
-    parser.add_argument(
-        '--work-dir', help='keeps the checkpoint for another run')
-    # For the processes that this one starts.
-    parser.add_argument(
-        '--start', choices=('checkpoint', *STARTS), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    context = multiprocessing.get_context('spawn')
+    with ProcessPoolExecutor(1, context) as executor:
+        return executor.submit(train, args, start).result()
 
 
 def main() -> None:
-    args = parse_args()
-    if args.start:
-        figures = train(make_config(args))
-        with open(osp.join(args.work_dir, 'result.json'), 'w') as file:
-            json.dump(figures, file)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        args.work_dir = osp.abspath(args.work_dir or folder)
-        os.makedirs(args.work_dir, exist_ok=True)
-        if not osp.exists(checkpoint_of(args)):
-            train_apart(args, 'checkpoint')
-        runs = {start: [] for start in STARTS}
-        for i in range(args.repeats):
-            for start in STARTS[::-1] if i % 2 else STARTS:
-                if 'baseline' not in start or i < args.baseline_repeats:
-                    runs[start].append(train_apart(args, start))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        '--iteration', type=int, default=40_000, help='of the checkpoint')
+    parser.add_argument('--workers', type=int, default=4)
+    parser.add_argument('--images', type=int, default=20_210)
+    parser.add_argument('--repeats', type=int, default=5)
+    args = parser.parse_args()
+    # OpenMMLab's loader needs to be told that the checkpoint is its own.
+    os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
+    with tempfile.TemporaryDirectory() as args.folder:
+        train_apart(args, 'checkpoint')
         size = osp.getsize(checkpoint_of(args))
+        runs = [train_apart(args, start) for start in STARTS]
+        for i in range(1, args.repeats):
+            for start in STARTS[:2] if i % 2 == 0 else STARTS[1::-1]:
+                runs.append(train_apart(args, start))
     print(f'Checkpoint of iteration {args.iteration}: {size / 1e6:.1f} MB\n'
           '| start | items loaded before the first step | of them skipped | '
           'median s | all s |\n|---|---|---|---|---|')
-    for start, figures in runs.items():
-        seconds = [run['seconds'] for run in figures]
-        print(f'| {start} | {max(run["loaded"] for run in figures)} | '
-              f'{max(run["skipped"] for run in figures)} | '
+    for start in STARTS:
+        of_start = [run for run in runs if run['start'] == start]
+        seconds = [run['seconds'] for run in of_start]
+        print(f'| {start} | {max(run["loaded"] for run in of_start)} | '
+              f'{max(run["skipped"] for run in of_start)} | '
               f'{np.median(seconds):.3f} | '
               f'{" ".join(f"{s:.2f}" for s in seconds)} |')
 

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
-with --arms those of each arm of a comparison.
+with --arms those of each arm of a comparison against those of the first one.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them.
@@ -15,7 +15,7 @@ import copy
 import os.path as osp
 import tempfile
 import time
-from typing import Callable, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -55,9 +55,9 @@ def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
     cfg.work_dir = work_dir
     cfg.experiment_name = osp.basename(work_dir)
     cfg.train_cfg.type = 'SteppedTrainLoop'
-    for key in ('val_cfg', 'val_dataloader', 'val_evaluator', 'test_cfg',
-                'test_dataloader', 'test_evaluator'):
-        cfg[key] = None
+    for split in ('val', 'test'):
+        for part in ('cfg', 'dataloader', 'evaluator'):
+            cfg[f'{split}_{part}'] = None
     runner = Runner.from_cfg(cfg)
     runner.train()
     return runner.train_loop
@@ -81,26 +81,6 @@ def pruned_iters(cfg: Config) -> int:
     return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
 
 
-def allocated() -> int:
-    """Bytes of GPU memory that are allocated."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-
-
-def peak_of(function: Callable) -> tuple:
-    """Run a function.
-
-    Returns:
-        tuple: What it returned, and the bytes of GPU memory it took at most
-        on top of those allocated before.
-    """
-    if not torch.cuda.is_available():
-        return function(), 0
-    before = allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = function()
-    return result, torch.cuda.max_memory_allocated() - before
-
-
 def take_turns(configs: Dict[str, Config], iters: int,
                warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
     """Let several trainings take turns.
@@ -111,38 +91,29 @@ def take_turns(configs: Dict[str, Config], iters: int,
         warmup (int): Iterations of each before those.
 
     Returns:
-        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and peak
-        bytes of GPU memory (0 without a GPU), by name.
+        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and bytes
+        of GPU memory that a step takes at most besides what stays allocated
+        (0 without a GPU), by name.
     """
-    loops, times, fixed, peaks = {}, {}, {}, {}
+    on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
-        for name, cfg in configs.items():
-            before = allocated()
-            loops[name] = build_loop(cfg, osp.join(folder, name))
-            # The first step allocates the state of the optimizer.
-            times[name] = [loops[name].step()]
-            fixed[name] = allocated() - before
-            peaks[name] = 0
-        for i in range(warmup + iters - 1):
+        loops = {
+            name: build_loop(cfg, osp.join(folder, name))
+            for name, cfg in configs.items()
+        }
+        times = {name: [] for name in loops}
+        peaks = dict.fromkeys(loops, 0)
+        for i in range(warmup + iters):
             # A B, B A, ...: neither always runs after the other.
-            for name in reversed(loops) if i % 2 == 0 else loops:
-                seconds, peak = peak_of(loops[name].step)
-                times[name].append(seconds)
-                peaks[name] = max(peaks[name], peak)
-    return ({
-        name: np.array(times[name][warmup:])
-        for name in times
-    }, {
-        name: fixed[name] + peaks[name]
-        for name in fixed
-    })
-
-
-def compare(cfg: Config, iters: int, warmup: int) -> tuple:
-    """:func:`take_turns` of a config with InfoBatchHook, ``mmib``, and the
-    same without it, ``baseline``."""
-    return take_turns(
-        dict(baseline=without_infobatch(cfg), mmib=cfg), iters, warmup)
+            for name in reversed(loops) if i % 2 else loops:
+                if on_gpu and i >= warmup:
+                    torch.cuda.reset_peak_memory_stats()
+                    before = torch.cuda.memory_allocated()
+                times[name].append(loops[name].step())
+                if on_gpu and i >= warmup:
+                    peak = torch.cuda.max_memory_allocated() - before
+                    peaks[name] = max(peaks[name], peak)
+    return {n: np.array(of[warmup:]) for n, of in times.items()}, peaks
 
 
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
@@ -168,15 +139,16 @@ def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
         ratio_of_means=float(np.mean(seconds) / np.mean(baseline)))
 
 
-def rows_of(iters: Dict[str, int], times: Dict[str, np.ndarray],
-            baseline: str) -> List[List[str]]:
+def rows_of(iters: Dict[str, int], times: Dict[str,
+                                               np.ndarray]) -> List[List[str]]:
     """A table of what the times say, with a row of titles.
 
     Args:
-        iters (dict[str, int]): Iterations of the whole training of each arm.
+        iters (dict[str, int]): Iterations of the whole training of each arm,
+            of the baseline first.
         times (dict[str, np.ndarray]): Times of its steps.
-        baseline (str): Arm to compare with.
     """
+    baseline = next(iter(iters))
     rows = [[
         'arm', 'iterations', 'iterations saved', 'step (ms)',
         f'step / {baseline}', 'quartiles', 'mean step', 'wall time saved'
@@ -196,12 +168,8 @@ def rows_of(iters: Dict[str, int], times: Dict[str, np.ndarray],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser, arms=None)
-    parser.add_argument(
-        '--baseline', default='full', help='arm to compare the others with')
     parser.add_argument(
         '--iters', type=int, default=200, help='iterations of each')
     parser.add_argument(
@@ -209,16 +177,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.arms:
         if args.only:
-            args.only.append(args.baseline)
+            args.only.append('full')
         try:
             arms = load_arms(args)
         except ValueError as error:
             parser.error(str(error))
-        if args.baseline not in arms:
-            parser.error(f'--baseline {args.baseline} is none of {list(arms)}')
         configs = {name: arm.cfg for name, arm in arms.items()}
     else:
-        cfg, args.baseline = load_base(args), 'baseline'
+        cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
     fewest = min(pruned_iters(cfg) for cfg in configs.values())
     if args.warmup + args.iters > fewest:
@@ -226,7 +192,7 @@ def main() -> None:
                      f'{fewest} iterations: take fewer --iters')
     times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
-    head, *rows = rows_of(iters, times, args.baseline)
+    head, *rows = rows_of(iters, times)
     for row in [head, ['---'] * len(head), *rows]:
         print('| ' + ' | '.join(row) + ' |')
 

@@ -5,7 +5,7 @@ import copy
 import hashlib
 import json
 import os.path as osp
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Optional
 
 from mmengine.config import Config, DictAction
 
@@ -17,12 +17,7 @@ ARMS = osp.join(osp.dirname(osp.abspath(__file__)), 'arms.py')
 
 
 class Arm(NamedTuple):
-    """One way to train.
-
-    Args:
-        cfg (Config): Its config.
-        seeds (int): Number of its seeds.
-    """
+    """One way to train: its config, and the number of its seeds."""
 
     cfg: Config
     seeds: int
@@ -73,36 +68,33 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
     loaded = {}
     for name in (n for n in arms if n in (args.only or arms)):
         try:
-            seeds = arms[name].pop('seeds')
-            loaded[name] = Arm(build_config(base, arms[name]), seeds)
-        except (KeyError, TypeError, ValueError) as error:
+            loaded[name] = make_arm(base, **arms[name])
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f'arm {name} of {args.arms}: {error!r}') from error
     return loaded
 
 
-def build_config(base: Config, arm: dict) -> Config:
-    """Make the config of an arm.
+def make_arm(base: Config,
+             seeds: int,
+             shorten: Optional[dict] = None,
+             convert: Optional[dict] = None) -> Arm:
+    """Make an arm.
 
     Args:
         base (Config): Config of the full training.
-        arm (dict): Empty for the full training; else ``shorten`` or
-            ``convert`` with the arguments of mmib's function of this name.
-
-    Returns:
-        Config: The config of the arm.
-
-    Raises:
-        ValueError: If the arm is something else.
+        seeds (int): Number of its seeds.
+        shorten (dict, optional): Arguments of ``mmib.shorten``, if it is
+            shortened.
+        convert (dict, optional): Arguments of ``mmib.convert``, if it is
+            converted.
     """
-    if not arm:
-        return copy.deepcopy(base)
-    functions = dict(shorten=mmib.shorten, convert=mmib.convert)
-    if len(arm) != 1 or not arm.keys() <= functions.keys():
-        raise ValueError('An arm is empty or has `shorten` or `convert`, but '
-                         f'got {sorted(arm)}: correct it in the file of arms.')
-    (name, arguments), = arm.items()
-    return functions[name](base, **arguments)
+    cfg = copy.deepcopy(base)
+    if shorten is not None:
+        cfg = mmib.shorten(cfg, **shorten)
+    if convert is not None:
+        cfg = mmib.convert(cfg, **convert)
+    return Arm(cfg, seeds)
 
 
 def fingerprint(cfg: Config) -> str:

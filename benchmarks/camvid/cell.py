@@ -44,7 +44,7 @@ class Recorder(Hook):
         self.infobatch = None
         self._evals, self._plans, self._pruned = [], [], []
         self._steps, self._losses = [], []
-        self._val_seconds = self._val_cpu_seconds = 0.
+        self._val_times = np.zeros(2)
 
     def before_run(self, runner: Runner) -> None:
         for hook in runner.hooks:
@@ -54,8 +54,8 @@ class Recorder(Hook):
         loader = runner.train_dataloader
         self._batch_size = loader.batch_size * get_world_size()
         self._num_images = len(unwrap_repeats(loader.dataset))
-        self._start = self._last = time.perf_counter()
-        self._cpu_start = time.process_time()
+        self._start = times()
+        self._last = time.perf_counter()
 
     def _note_plan(self, epoch: VirtualEpoch,
                    plan: Optional[EpochPlan]) -> None:
@@ -82,8 +82,7 @@ class Recorder(Hook):
         self._last = now
 
     def before_val(self, runner: Runner) -> None:
-        self._val_start = time.perf_counter()
-        self._val_cpu_start = time.process_time()
+        self._val_start = times()
 
     def after_val_epoch(self,
                         runner: Runner,
@@ -99,14 +98,11 @@ class Recorder(Hook):
         self._losses.clear()
 
     def after_val(self, runner: Runner) -> None:
+        self._val_times += times() - self._val_start
         self._last = time.perf_counter()
-        self._val_seconds += self._last - self._val_start
-        self._val_cpu_seconds += time.process_time() - self._val_cpu_start
 
     def after_train(self, runner: Runner) -> None:
-        train_seconds = time.perf_counter() - self._start - self._val_seconds
-        train_cpu_seconds = (
-            time.process_time() - self._cpu_start - self._val_cpu_seconds)
+        seconds, cpu_seconds = times() - self._start - self._val_times
         position = runner.iter * self._batch_size
         covered, saved = position / self._num_images, 0.
         if self.infobatch is not None:
@@ -122,15 +118,20 @@ class Recorder(Hook):
             num_images=self._num_images,
             virtual_epochs=covered,
             saved_iters=saved,
-            train_seconds=train_seconds,
-            train_cpu_seconds=train_cpu_seconds,
-            val_seconds=self._val_seconds,
+            train_seconds=seconds,
+            train_cpu_seconds=cpu_seconds,
+            val_seconds=self._val_times[0],
             step_seconds=float(np.median(self._steps)),
             evals=self._evals,
             # Those of batches in flight at the end were never begun.
             plans=[p for p in self._plans if p['iter'] < runner.iter],
             histograms=[histogram(*self._pruned[i]) for i in numbers],
             weights_crc=weights_crc(runner.model))
+
+
+def times() -> np.ndarray:
+    """Wall time and CPU time in seconds, whose differences count."""
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 def histogram(iteration: float, scores: np.ndarray, plan: EpochPlan) -> dict:
@@ -171,12 +172,10 @@ def environment() -> dict:
         dict: Versions, device, and number of threads.
     """
     return dict(
-        versions=dict(
-            mmib=mmib.__version__,
-            torch=torch.__version__,
-            mmengine=mmengine.__version__,
-            mmcv=mmcv.__version__,
-            mmseg=mmseg.__version__),
+        versions={
+            module.__name__: module.__version__
+            for module in (mmib, torch, mmengine, mmcv, mmseg)
+        },
         device=('cpu' if not torch.cuda.is_available() else
                 torch.cuda.get_device_name()),
         threads=torch.get_num_threads())

@@ -1,24 +1,26 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print what a comparison by run.py found, as tables, and draw plots.
 
-The results may still grow: arms with few seeds have rows too.
+The arm ``full`` is the baseline. The results may still grow: arms with few
+seeds have rows too.
 """
 import argparse
+import itertools
 import os
 import os.path as osp
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, Optional, Tuple
 
 import matplotlib
 import numpy as np
 import pandas as pd
-from PIL import Image
 from results import read_results
 from scipy import stats
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 
-# Of arms.py: each but for one thing like the other.
+BASELINE = 'full'
+# Arms of arms.py: each but for one thing like the other.
 PAIRS = [
     'tiers:short', 'budget:short', 'random:short', 'mean:short_80',
     'above_mean:short_80', 'no_rescale:short', 'epsilon_greedy:short',
@@ -26,35 +28,29 @@ PAIRS = [
     'ucb:random', 'budget:tiers', 'no_rescale:tiers', 'no_annealing:tiers',
     'ema:tiers', 'mean:above_mean'
 ]
+# Part of the iterations, at their end, whose evaluations count.
+LAST = 0.1
 NONE = '-'
 BASELINE_COLOUR = '0.1'
 # Okabe and Ito's, which the colour-blind can tell apart.
 COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 DASHES = ('-', '--', ':')
-LINES_OF_A_PANEL = 7
+ARMS_OF_A_PANEL = 4
 STYLE = {
     'figure.constrained_layout.use': True,
     'font.size': 9,
     'axes.grid': True,
-    'axes.spines.top': False,
-    'axes.spines.right': False,
-    'axes.titlesize': 'medium',
     'grid.alpha': 0.3,
     'legend.frameon': False,
-    'legend.fontsize': 'small',
     'lines.linewidth': 1.4,
 }
 
 
-def load(path: str, baseline: str = 'full', last: float = 0.1) -> pd.DataFrame:
+def load(path: str) -> pd.DataFrame:
     """Read the results, and refuse those that don't make a comparison.
 
     Args:
         path (str): File of JSON lines.
-        baseline (str): Arm that the others are compared with. Defaults to
-            'full'.
-        last (float): Part of the iterations whose evaluations count. Defaults
-            to 0.1.
 
     Returns:
         pd.DataFrame: A row for each cell, with the keys of its line and
@@ -64,136 +60,114 @@ def load(path: str, baseline: str = 'full', last: float = 0.1) -> pd.DataFrame:
         ValueError: If cells can't be compared with each other.
     """
     cells = pd.DataFrame(read_results(path))
-    if baseline not in cells.get('arm', pd.Series()).values:
-        raise ValueError(f'The results have no cell of {baseline}, the '
-                         'baseline: train it, or give another --baseline.')
+    if BASELINE not in cells.get('arm', pd.Series()).values:
+        raise ValueError(f'The results have no cell of {BASELINE}, the '
+                         'baseline: train it.')
     for _, cell in cells[cells.duplicated(['arm', 'seed'])].iterrows():
         raise ValueError(f'The results have two lines for seed {cell["seed"]} '
                          f'of {cell["arm"]}: remove one of them.')
-    _check_alike('the results', cells,
-                 ['batch_size', 'num_images', 'device', 'threads', 'versions'])
+    for key in ('batch_size', 'num_images', 'device', 'threads', 'versions'):
+        _check_alike('the results', cells[key])
     for arm, of_arm in cells.groupby('arm'):
-        _check_alike(arm, of_arm, ['config', 'iters'])
-    cells['miou'] = [final_miou(cell, last) for _, cell in cells.iterrows()]
-    names = [baseline, *cells['arm'][cells['arm'] != baseline].unique()]
+        _check_alike(arm, of_arm['config'])
+    cells['miou'] = [final_miou(cell) for _, cell in cells.iterrows()]
+    names = [BASELINE, *cells['arm'][cells['arm'] != BASELINE].unique()]
     cells['arm'] = pd.Categorical(cells['arm'], names)
     return cells.sort_values(['arm', 'seed']).set_index(['arm', 'seed'])
 
 
-def _check_alike(name: str, cells: pd.DataFrame, keys: List[str]) -> None:
-    for key in keys:
-        values = sorted(cells[key].astype(str).unique())
-        if len(values) > 1:
-            raise ValueError(
-                f'The cells of {name} differ in `{key}`, {", ".join(values)}: '
-                'compare those that are alike.')
+def _check_alike(name: str, column: pd.Series) -> None:
+    values = sorted(column.astype(str).unique())
+    if len(values) > 1:
+        raise ValueError(f'The cells of {name} differ in `{column.name}`, '
+                         f'{", ".join(values)}: compare those that are alike.')
 
 
-def final_miou(cell: pd.Series, last: float) -> float:
+def final_miou(cell: pd.Series) -> float:
     """Mean mIoU of the evaluations in the last part of the iterations."""
-    # Not (1 - 0.7) * 10, which is above 3.
-    start = cell['iters'] - last * cell['iters'] - 1e-6
+    # (1 - 0.1) * iters may round to more.
+    start = cell['iters'] - LAST * cell['iters'] - 1e-6
     return np.mean([e['mIoU'] for e in cell['evals'] if e['iter'] >= start])
 
 
-class Difference(NamedTuple):
-    """How far an arm lies above another one.
-
-    Args:
-        mean (float): Mean over the seeds of both, nan without any.
-        low (float): Lower end of the 95 % t-interval, nan for one seed.
-        high (float): Upper end.
-        n (int): Seeds of both.
-    """
-
-    mean: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def verdict(self) -> str:
-        """str: What the interval says."""
-        if self.n < 2:
-            return NONE
-        if self.low > 0:
-            return 'above'
-        return 'below' if self.high < 0 else 'undecided'
-
-    def __str__(self) -> str:
-        if self.n < 2:
-            return f'{self.mean:+.2f}' if self.n else NONE
-        return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]'
-
-
-def compare(mious: pd.DataFrame, arm: str, other: str) -> Difference:
+def compare(mious: pd.DataFrame, arm: str,
+            other: str) -> Tuple[float, float, int]:
     """Compare two arms seed by seed.
 
     Args:
         mious (pd.DataFrame): mIoU of each arm (rows) and seed (columns).
         arm (str): Name of an arm.
         other (str): Name of the one to compare with.
+
+    Returns:
+        tuple[float, float, int]: How far the arm lies above the other one in
+        the mean over the seeds of both, half of the 95 % t-interval of that
+        (nan for less than two seeds), and the number of these seeds.
     """
     values = (mious.loc[arm] - mious.loc[other]).dropna()
-    mean, n = values.mean(), len(values)
-    half = stats.t.ppf(0.975, n - 1) * values.sem() if n > 1 else np.nan
-    return Difference(mean, mean - half, mean + half, n)
+    quantile = stats.t.ppf(0.975, len(values) - 1)
+    return values.mean(), quantile * values.sem(), len(values)
+
+
+def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
+    """A difference that :func:`compare` found, and what its interval says."""
+    if n < 2:
+        return f'{mean:+.2f}' if n else NONE, NONE
+    text = f'{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]'
+    if abs(mean) <= half:
+        return text, 'undecided'
+    return text, 'above' if mean > 0 else 'below'
 
 
 def result_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Quality of each arm. The first one is the baseline."""
+    """Quality of each arm."""
     mious, rows = cells['miou'].unstack(), {}
-    baseline = mious.index[0]
     for arm, of_arm in cells.groupby('arm', observed=True):
-        found = compare(mious, arm, baseline)
-        both = mious.loc[baseline][mious.loc[arm].notna()]
-        compared = [_text(both.mean()), found, found.verdict]
+        compared = [NONE] * 3
+        if arm != BASELINE:
+            both = mious.loc[BASELINE][mious.loc[arm].notna()]
+            found = in_words(*compare(mious, arm, BASELINE))
+            compared = [_text(both.mean()), *found]
         rows[arm] = [
             len(of_arm), of_arm['iters'].iloc[0],
             f'{of_arm["virtual_epochs"].mean():.1f}',
             _text(of_arm['miou'].mean()),
-            _text(of_arm['miou'].std()),
-            *([NONE] * 3 if arm == baseline else compared)
+            _text(of_arm['miou'].std()), *compared
         ]
     columns = [
         'seeds', 'iterations', 'virtual epochs', 'mIoU', 'sd',
-        f'{baseline} with these seeds', f'difference to {baseline}', 'which is'
+        f'{BASELINE} with these seeds', f'difference to {BASELINE}', 'which is'
     ]
     return pd.DataFrame.from_dict(rows, 'index', object, columns)
 
 
-def pair_table(cells: pd.DataFrame, pairs: List[str]) -> pd.DataFrame:
-    """What arms differ by from others than the baseline.
-
-    Args:
-        cells (pd.DataFrame): The cells.
-        pairs (list[str]): Two arms with a colon between. Those of which one
-            wasn't run have no row.
-    """
+def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """What arms differ by from others than the baseline. Pairs of which one
+    wasn't run have no row."""
     mious, rows = cells['miou'].unstack(), []
-    for arm, other in (pair.split(':') for pair in pairs):
+    for arm, other in (pair.split(':') for pair in PAIRS):
         if arm in mious.index and other in mious.index:
             found = compare(mious, arm, other)
-            rows.append([arm, other, found.n, found, found.verdict])
+            rows.append([arm, other, found[-1], *in_words(*found)])
     columns = ['arm', 'compared with', 'seeds', 'difference', 'which is']
     return pd.DataFrame(rows, columns=columns, dtype=object).set_index('arm')
 
 
 def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Cost of each arm, in the median over its seeds."""
+    cells = cells.assign(step_ms=1000 * cells['step_seconds'])
     of_arms = cells.groupby('arm', observed=True)
     iters = of_arms['iters'].first()
-    table = {
+    table = pd.DataFrame({
         'iterations': iters,
-        'iterations saved': (1 - iters / iters.iloc[0]).map('{:.1%}'.format)
-    }
-    for title, key, factor in (('covered besides', 'saved_iters',
-                                1), ('wall time (s)', 'train_seconds', 1),
-                               ('CPU time (s)', 'train_cpu_seconds',
-                                1), ('step (ms)', 'step_seconds', 1000)):
-        figures = factor * of_arms[key].median()
-        table[title] = figures.map('{:.0f}'.format)
-    return pd.DataFrame(table, dtype=object)
+        'iterations saved': (1 - iters / iters[BASELINE]).map('{:.1%}'.format)
+    })
+    for title, key in (('covered besides', 'saved_iters'), ('wall time (s)',
+                                                            'train_seconds'),
+                       ('CPU time (s)', 'train_cpu_seconds'), ('step (ms)',
+                                                               'step_ms')):
+        table[title] = of_arms[key].median().map('{:.0f}'.format)
+    return table
 
 
 def cell_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -208,25 +182,23 @@ def _text(value: float) -> str:
 def markdown(table: pd.DataFrame) -> str:
     """A table with the arms in its first column."""
     rows = [['arm', *table.columns]]
-    rows += [[arm, *row] for arm, row in zip(table.index, table.values)]
+    rows += table.astype(object).reset_index().values.tolist()
     lines = ['| ' + ' | '.join(map(str, row)) + ' |' for row in rows]
     return '\n'.join([lines[0], '|---' * len(rows[0]) + '|', *lines[1:]])
 
 
-def report(cells: pd.DataFrame,
-           pairs: List[str] = PAIRS,
-           last: float = 0.1) -> str:
+def report(cells: pd.DataFrame) -> str:
     """All tables, with what their columns are."""
-    paired = pair_table(cells, pairs)
+    pairs = pair_table(cells)
     return '\n\n'.join([
         '### Results',
-        f'mIoU: mean of the evaluations in the last {last:.0%} of the '
+        f'mIoU: mean of the evaluations in the last {LAST:.0%} of the '
         'iterations, over seeds. Differences: mean over the seeds that both '
         'arms have, with its 95 % t-interval. Undecided: the interval holds '
         '0, the difference is inside the spread of the seeds.',
         markdown(result_table(cells)),
         *(['### What each part does',
-           markdown(paired)] if len(paired) else []),
+           markdown(pairs)] if len(pairs) else []),
         '### Cost',
         'Covered besides: iterations that the baseline needs more for the '
         'same virtual epochs. Times are those of training without validation, '
@@ -240,49 +212,41 @@ def report(cells: pd.DataFrame,
 
 
 def line_styles(cells: pd.DataFrame) -> Dict[str, dict]:
-    """How each arm is drawn, in all plots. The first one is the baseline."""
-    first, *others = cells.index.unique('arm')
-    styles = {first: dict(color=BASELINE_COLOUR, linestyle='-')}
-    for i, arm in enumerate(others):
-        styles[arm] = dict(
-            color=COLOURS[i % len(COLOURS)],
-            linestyle=DASHES[i // len(COLOURS) % len(DASHES)])
-    return styles
-
-
-def panels_of(cells: pd.DataFrame) -> List[List[str]]:
-    """Share the arms out to panels, each with the baseline: those with most
-    seeds, then the others."""
-    seeds = cells.groupby('arm', observed=True).size()
-    baseline, others = seeds.index[0], seeds.iloc[1:]
-    panels = []
-    for names in (others.index[others == seeds.max()],
-                  others.index[others < seeds.max()]):
-        if len(names):
-            panels += np.array_split(names, -(-len(names) // LINES_OF_A_PANEL))
-    return [[baseline, *names] for names in panels or [[]]]
+    """How each arm is drawn, in all plots."""
+    styles = itertools.cycle(itertools.product(DASHES, COLOURS))
+    arms = cells.index.unique('arm').drop(BASELINE)
+    return {
+        BASELINE: dict(color=BASELINE_COLOUR),
+        **{
+            arm: dict(color=colour, linestyle=dash)
+            for arm, (dash, colour) in zip(arms, styles)
+        }
+    }
 
 
 def draw_miou(cells: pd.DataFrame) -> plt.Figure:
-    """mIoU against the images processed."""
-    panels, styles = panels_of(cells), line_styles(cells)
-    most = cells.groupby('arm', observed=True).size().max()
-    size = (1 + 4 * len(panels), 4.4)
+    """mIoU against the images processed, of a few arms in each panel. Those
+    with most seeds come first, with a band."""
+    styles = line_styles(cells)
+    seeds = cells.groupby('arm', observed=True).size()
+    arms = seeds.drop(BASELINE).sort_values(ascending=False, kind='stable')
+    num_panels = max(1, -(-len(arms) // ARMS_OF_A_PANEL))
+    size = 1 + 4 * num_panels, 4.4
     figure, axes = plt.subplots(
-        1, len(panels), figsize=size, sharey=True, squeeze=False)
-    for axis, names in zip(axes[0], panels):
-        for arm in names:
+        1, num_panels, figsize=size, sharey=True, squeeze=False)
+    for i, axis in enumerate(axes[0]):
+        names = arms.index[i * ARMS_OF_A_PANEL:][:ARMS_OF_A_PANEL]
+        for arm in [BASELINE, *names]:
             of_arm = cells.loc[arm]
             evals = pd.DataFrame(of_arm['evals'].explode().tolist())
             images = evals['iter'] * of_arm['batch_size'].iloc[0]
             curve = evals['mIoU'].groupby(images).agg(['mean', 'std'])
-            is_main = len(of_arm) == most
-            style = dict(styles[arm], linewidth=1.6 if is_main else 1)
-            axis.plot(curve['mean'], label=f'{arm} ({len(of_arm)})', **style)
-            if is_main:
-                low, high = (curve['mean'] + s * curve['std'] for s in (-1, 1))
-                style = dict(color=style['color'], alpha=0.15, linewidth=0)
-                axis.fill_between(curve.index, low, high, **style)
+            mean, sd = curve['mean'], curve['std']
+            axis.plot(mean, label=f'{arm} ({seeds[arm]})', **styles[arm])
+            if seeds[arm] == seeds.max():
+                band = mean.index, mean - sd, mean + sd
+                colour = styles[arm]['color']
+                axis.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
         axis.set(xlabel='images processed')
         axis.legend(loc='lower right', title='arm (seeds)')
     axes[0, 0].set_ylabel('mIoU (%), mean over seeds, band: 1 sd')
@@ -292,27 +256,23 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
 def draw_differences(cells: pd.DataFrame) -> Optional[plt.Figure]:
     """Difference to the baseline, of each seed and the mean of an arm."""
     mious, styles = cells['miou'].unstack(), line_styles(cells)
-    baseline = mious.index[0]
-    dots = (mious - mious.loc[baseline]).iloc[1:].dropna(how='all')
+    dots = (mious - mious.loc[BASELINE]).drop(BASELINE).dropna(how='all')
     if dots.empty:
         return None
     figure, axis = plt.subplots(figsize=(6.5, 1.1 + 0.36 * len(dots)))
     axis.axvline(0, color=BASELINE_COLOUR, linewidth=1)
-    for row, arm in enumerate(dots.index):
-        colour, found = styles[arm]['color'], compare(mious, arm, baseline)
-        style = dict(color=colour, alpha=0.4, markersize=4)
-        axis.plot(dots.loc[arm], [row + 0.25] * len(dots.columns), 'o',
-                  **style)
-        axis.plot([found.low, found.high], [row, row], color=colour)
-        axis.plot(found.mean, row, 'D', color=colour, markeredgecolor='white')
+    for row, (arm, of_seeds) in enumerate(dots.iterrows()):
+        colour = styles[arm]['color']
+        mean, half, _ = compare(mious, arm, BASELINE)
+        axis.scatter(
+            of_seeds, [row + 0.25] * len(of_seeds), 16, colour, alpha=0.4)
+        axis.errorbar(mean, row, xerr=half, fmt='D', color=colour)
     axis.set(
         title='dots: seeds, diamond: mean with its 95 % interval',
         yticks=range(len(dots)),
         yticklabels=[f'{a} ({n})' for a, n in dots.count(axis=1).items()],
-        ylim=(-0.5, len(dots) - 0.3),
-        xlabel=f'mIoU minus that of {baseline} with the same seed')
+        xlabel=f'mIoU minus that of {BASELINE} with the same seed')
     axis.invert_yaxis()
-    axis.grid(axis='y', visible=False)
     return figure
 
 
@@ -336,117 +296,66 @@ def draw_plans(cells: pd.DataFrame) -> Optional[plt.Figure]:
     widths = np.linspace(3.5, 0.9, len(pruned))
     for ((arm, _), cell), width in zip(pruned.iterrows(), widths):
         curves = plan_curves(cell)
-        style = dict(styles[arm], label=arm, linewidth=width, where='post')
+        style = dict(styles[arm], label=arm, linewidth=width)
         for axis, name in zip(axes, ('kept_share', 'threshold')):
-            axis.step(curves.index, curves[name], **style)
+            axis.step(curves.index, curves[name], where='post', **style)
     axes[0].set(ylabel='kept share', ylim=(0, 1.05))
     axes[1].set(ylabel='threshold', xlabel='iteration')
     figure.legend(*axes[0].get_legend_handles_labels(), loc='outside right')
     return figure
 
 
-def draw_scores(cells: pd.DataFrame, arm: str) -> plt.Figure:
-    """Images of the plans of an arm's lowest seed by their scores, as Fig. 6
-    of the InfoBatch paper."""
-    cell = cells.loc[arm].iloc[0]
+def draw_scores(cells: pd.DataFrame) -> Optional[plt.Figure]:
+    """Images of the plans of the first arm that has histograms, of its lowest
+    seed, by their scores, as Fig. 6 of the InfoBatch paper."""
+    able = cells[cells['histograms'].str.len() > 0]
+    if able.empty:
+        return None
+    (arm, seed), cell = next(able.iterrows())
     means = {plan['iter']: plan['mean_score'] for plan in cell['plans']}
     number = len(cell['histograms'])
     figure, axes = plt.subplots(
         1, number, figsize=(0.6 + 3 * number, 3.2), squeeze=False)
     styles = dict(
         kept=dict(label='kept', fill=True, color=COLOURS[5], alpha=0.6),
-        weighted=dict(
-            label='kept, by weight', color=COLOURS[0], linewidth=1.4),
+        weighted=dict(label='kept, by weight', color=COLOURS[0]),
         all=dict(label='all images', color=BASELINE_COLOUR, linestyle='--'))
-    of_mean = dict(label='mean score', color=BASELINE_COLOUR, linestyle=':')
     for axis, histogram in zip(axes[0], cell['histograms']):
         for key, style in styles.items():
             axis.stairs(histogram[key], histogram['edges'], **style)
-        axis.axvline(means[histogram['iter']], **of_mean)
+        mean = means[histogram['iter']]
+        axis.axvline(mean, label='mean score', color='0.1', linestyle=':')
         axis.set(title=f'plan at iteration {histogram["iter"]:.0f}')
     axes[0, 0].set_ylabel('images')
-    figure.supxlabel(
-        f'score ({arm}, seed {cells.loc[arm].index[0]})', fontsize='medium')
+    figure.supxlabel(f'score ({arm}, seed {seed})')
     axes[0, -1].legend(loc='upper right')
     return figure
 
 
-def scores_arm(cells: pd.DataFrame, name: Optional[str]) -> Optional[str]:
-    """Choose the arm whose scores are drawn: the one that was asked for, else
-    ``tiers``, else the first one with histograms.
-
-    Raises:
-        ValueError: If the arm asked for has none.
-    """
-    able = list(cells[cells['histograms'].str.len() > 0].index.unique('arm'))
-    if name and name not in able:
-        raise ValueError(f'--scores {name} has no histograms; {able} have.')
-    return name or ('tiers' if 'tiers' in able else next(iter(able), None))
-
-
-def write_plots(folder: str, cells: pd.DataFrame, arm: Optional[str]) -> None:
-    """Write the plots for which there are figures.
-
-    Args:
-        folder (str): Folder for the PNGs. It need not exist.
-        cells (pd.DataFrame): The cells.
-        arm (str, optional): Arm whose scores are drawn.
-    """
+def write_plots(folder: str, cells: pd.DataFrame) -> None:
+    """Write the plots for which there are figures, as PNGs in a folder."""
     os.makedirs(folder, exist_ok=True)
     with plt.rc_context(STYLE):
-        plots = {
-            'miou.png': draw_miou(cells),
-            'differences.png': draw_differences(cells),
-            'plans.png': draw_plans(cells),
-            'scores.png': draw_scores(cells, arm) if arm else None,
-        }
-        for name, figure in plots.items():
+        for draw in (draw_miou, draw_differences, draw_plans, draw_scores):
+            figure = draw(cells)
             if figure:
-                figure.canvas.draw()
-                pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
-                # A palette makes it a third as large.
-                Image.fromarray(pixels).quantize().save(
-                    osp.join(folder, name), optimize=True)
+                name = draw.__name__.replace('draw_', '')
+                figure.savefig(osp.join(folder, f'{name}.png'))
                 plt.close(figure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('results', help='file of JSON lines by run.py')
     parser.add_argument('--out', help='folder for the plots (default: none)')
-    parser.add_argument(
-        '--last',
-        type=float,
-        default=0.1,
-        help='part of the iterations whose evaluations count')
-    parser.add_argument(
-        '--baseline', default='full', help='arm to compare with')
-    parser.add_argument(
-        '--pairs',
-        nargs='+',
-        metavar='ARM:ARM',
-        help='arms to compare with each other (default: those of arms.py)')
-    parser.add_argument(
-        '--scores', metavar='ARM', help='arm whose scores are drawn')
     args = parser.parse_args()
-    if not 0 <= args.last <= 1:
-        parser.error(f'--last is a part, from 0 to 1, but got {args.last}')
     try:
-        cells = load(args.results, args.baseline, args.last)
-        arms = list(cells.index.unique('arm'))
-        arm = scores_arm(cells, args.scores)
-        for pair in args.pairs or []:
-            names = pair.split(':')
-            if len(names) != 2 or not set(names) <= set(arms):
-                raise ValueError(f'--pairs has {pair}, which are no two of '
-                                 f'{arms} with a colon between.')
+        cells = load(args.results)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(report(cells, args.pairs or PAIRS, args.last))
+    print(report(cells))
     if args.out:
-        write_plots(args.out, cells, arm)
+        write_plots(args.out, cells)
 
 
 if __name__ == '__main__':

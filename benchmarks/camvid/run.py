@@ -24,7 +24,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 from arm_configs import Arm, add_arguments, fingerprint, load_arms
 from cell import environment
 from mmengine.config import Config
-from results import append_result, begin_results, read_results
+from results import append_result, read_results
 
 CELL = osp.join(osp.dirname(osp.abspath(__file__)), 'cell.py')
 # These differ from one run to the next.
@@ -122,21 +122,18 @@ def compare(old: dict, new: dict, here: Iterable[str]) -> Tuple[bool, str]:
     Returns:
         tuple[bool, str]: Whether the figures are equal, and a sentence.
     """
-
-    def changed(keys):
-        # As texts, in which NaN is equal to itself.
-        return sorted(
-            key for key in keys
-            if json.dumps(old[key]) != json.dumps(new.get(key)))
-
-    keys = changed(old.keys() - {*TIMES, *here})
+    # As texts, in which NaN is equal to itself.
+    changed = sorted(key for key in old.keys() - {*TIMES}
+                     if json.dumps(old[key]) != json.dumps(new.get(key)))
+    figures = [key for key in changed if key not in here]
+    others = [key for key in changed if key in here]
     said = 'all figures are equal'
-    if keys:
-        said = (f'{keys} differ, the mIoU was '
+    if figures:
+        said = (f'{figures} differ, the mIoU was '
                 f'{old["evals"][-1]["mIoU"]:.2f}')
-    if others := changed(here):
+    if others:
         said += f' ({others} are others, with which rounding may change)'
-    return not keys, said
+    return not figures, said
 
 
 def main() -> None:
@@ -156,14 +153,10 @@ def main() -> None:
         metavar='N',
         help='train N finished cells, drawn at random, once more, and say '
         'whether their figures are equal; --out stays as it is')
-    parser.add_argument(
-        '--work-dir',
-        help='folder of the logs (default: work_dirs/ and the name of --out)')
     args = parser.parse_args()
     again = args.again is not None
-    work_dir = args.work_dir or osp.join(
-        'work_dirs',
-        osp.splitext(osp.basename(args.out))[0])
+    # For the logs.
+    work_dir = osp.join('work_dirs', osp.splitext(osp.basename(args.out))[0])
     here = environment()
     here['threads'] = args.threads or here['threads']
     try:
@@ -172,7 +165,8 @@ def main() -> None:
             raise ValueError(f'{args.config} has no validation: give it '
                              '`val_cfg`, `val_dataloader` and `val_evaluator`')
         if not again:
-            begin_results(args.out)
+            os.makedirs(osp.dirname(osp.abspath(args.out)), exist_ok=True)
+            open(args.out, 'a').close()
         finished = read_results(args.out)
         check_finished(finished, arms, {} if again else here)
     except (OSError, ValueError) as error:

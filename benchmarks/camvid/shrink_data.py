@@ -10,6 +10,7 @@ import os.path as osp
 import mmcv
 from mmengine.utils import scandir
 
+SCALE = 160, 120
 # As MMSegmentation reads them; masks with a palette have indices only so.
 READ = dict(
     images=dict(flag='color'),
@@ -41,14 +42,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('data', help='folder with images/ and annotations/')
     parser.add_argument('out', help='folder for the copy')
-    parser.add_argument(
-        '--scale',
-        type=int,
-        nargs=2,
-        default=(160, 120),
-        metavar=('WIDTH', 'HEIGHT'))
     args = parser.parse_args()
-    shrink(args.data, args.out, tuple(args.scale))
+    shrink(args.data, args.out, SCALE)
 
 
 if __name__ == '__main__':

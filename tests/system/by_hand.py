@@ -28,14 +28,8 @@ def losses_of(head):
 
 
 def describe(model):
-    """Heads and losses in a few words.
-
-    Args:
-        model (nn.Module): A segmentor.
-
-    Returns:
-        list[str]: One text for each head, or for several that are the same.
-    """
+    """Heads and losses in a few words: a text for each head, or for several
+    that are the same."""
     texts = []
     for head in heads_of(model):
         losses = ', '.join(_describe(loss) for _, loss in losses_of(head))
@@ -76,11 +70,6 @@ class ByHand:
 
     In each call the shares must add up to what it returned, and their
     gradients to its gradient.
-
-    Args:
-        model (nn.Module): A segmentor.
-        weights (Sequence[float]): Weight of each image.
-        samples (list[SegDataSample]): The labels of each image.
     """
 
     def __init__(self, model, weights, samples):

@@ -2,9 +2,11 @@
 """Real processes for tests, also over gloo."""
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from datetime import timedelta
@@ -30,34 +32,6 @@ def free_port():
         return server.getsockname()[1]
 
 
-def _run_rank(rank, function, world_size, port, results):
-    dist.init_process_group(
-        'gloo',
-        init_method=f'tcp://localhost:{port}',
-        rank=rank,
-        world_size=world_size)
-    function(rank, results)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def run_ranks(function, world_size):
-    """Run ``function(rank, results)`` in real processes over gloo.
-
-    Each writes ``results[rank]``.
-
-    Returns:
-        list: The results in the order of the ranks.
-    """
-    with CONTEXT.Manager() as manager:
-        results = manager.dict()
-        mp.start_processes(
-            _run_rank, (function, world_size, free_port(), results),
-            nprocs=world_size,
-            start_method='forkserver')
-        return [results[rank] for rank in range(world_size)]
-
-
 def _start_rank(rank, function, world_size, prefix, args):
     status = 1
     try:
@@ -66,7 +40,7 @@ def _start_rank(rank, function, world_size, prefix, args):
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         torch.set_num_threads(1)
-        if world_size > 1:
+        if world_size > 1 or function is _save_result:
             dist.init_process_group(
                 'gloo',
                 init_method=f'file://{prefix}.store',
@@ -87,18 +61,8 @@ def _start_rank(rank, function, world_size, prefix, args):
 @contextlib.contextmanager
 def start_ranks(function, world_size, prefix, *args):
     """Start ``function(rank, *args)`` in real processes, over gloo where
-    there are several, and leave none of them behind.
-
-    Args:
-        function (Callable): What each of them runs.
-        world_size (int): Number of processes.
-        prefix (str): Beginning of the names of their files:
-            ``{prefix}_rank{rank}.log`` has what each prints.
-        *args: For the function.
-
-    Yields:
-        list[Process]: One for each rank.
-    """
+    there are several, and leave none of them behind. What each prints is in
+    ``{prefix}_rank{rank}.log``."""
     processes = [
         CONTEXT.Process(
             target=_start_rank,
@@ -119,14 +83,39 @@ def start_ranks(function, world_size, prefix, *args):
 
 
 def wait_for_end(processes):
-    """Wait until all have ended.
-
-    Returns:
-        bool: Whether they did so in time.
-    """
+    """Wait until all have ended, and say whether they did so in time."""
     end = time.monotonic() + TIME_LIMIT
     while any(process.exitcode is None for process in processes):
         if time.monotonic() > end:
             return False
         time.sleep(0.005)
     return True
+
+
+def log_of(prefix, rank):
+    with open(f'{prefix}_rank{rank}.log', errors='replace') as file:
+        return file.read()
+
+
+def _save_result(rank, function, prefix):
+    results = {}
+    function(rank, results)
+    with open(f'{prefix}_rank{rank}.pkl', 'wb') as file:
+        pickle.dump(results[rank], file)
+    dist.barrier()
+
+
+def run_ranks(function, world_size):
+    """Run ``function(rank, results)`` in real processes, each of which writes
+    ``results[rank]``, and return these in order."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = os.path.join(folder, 'run')
+        with start_ranks(_save_result, world_size, prefix, function,
+                         prefix) as processes:
+            wait_for_end(processes)
+            for rank, process in enumerate(processes):
+                assert process.exitcode == 0, log_of(prefix, rank)[-3000:]
+                with open(f'{prefix}_rank{rank}.pkl', 'rb') as file:
+                    results.append(pickle.load(file))
+    return results

@@ -35,14 +35,8 @@ CHANGES = {
 
 
 def read_model(path):
-    """The config of a small model.
-
-    Args:
-        path (str): Name of a config of MMSegmentation, without ``.py``.
-
-    Returns:
-        tuple: Config of the model, and side of its images.
-    """
+    """Read a config of MMSegmentation, a name without ``.py``: the config of
+    a small model, and the side of its images."""
     cfg = Config.fromfile(
         osp.join(mmseg.__path__[0], '.mim', 'configs', path + '.py'))
     for start, changes in CHANGES.items():
@@ -69,10 +63,6 @@ def shrink(cfg, size):
 
     Only fields change: the image size, the number of sampled points, and the
     thresholds of hard pixels, which would select all of so few.
-
-    Args:
-        cfg (dict): Config of a model, changed in place.
-        size (int): Side of the images.
     """
     for part in dicts_in(cfg):
         for key, value in part.items():
@@ -93,11 +83,7 @@ def shrink(cfg, size):
 
 
 def narrow(cfg):
-    """Give a network and its heads a quarter of the channels.
-
-    Args:
-        cfg (dict): Config of a model, changed in place.
-    """
+    """Give a network and its heads a quarter of the channels."""
 
     def quarter(channels):
         return channels // 4 if channels >= 64 else channels

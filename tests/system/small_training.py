@@ -1,14 +1,20 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A training of a second that needs no files, and ways to look at it."""
+import json
 import os
 import os.path as osp
 
 import cv2
 import numpy as np
+import pytest
 import torch
+import torch.distributed as dist
 from mmengine.config import Config
-from mmengine.registry import LOOPS
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.model import MMDistributedDataParallel, is_model_wrapper
+from mmengine.registry import HOOKS, LOOPS
+from mmengine.runner import FlexibleRunner, IterBasedTrainLoop, Runner
 from mmengine.structures import PixelData
 from mmseg.registry import DATASETS, MODELS
 from mmseg.structures import SegDataSample
@@ -16,6 +22,10 @@ from torch.utils.data import Dataset
 
 from mmib import InfoBatchHook
 
+# Of the trainings that :func:`build` makes.
+MAX_ITERS = 40
+SAVED = 20
+ANNEALING_ITER = 34
 # Of the same training without mmib.
 BASELINE = {
     'train_dataloader.sampler.type': 'InfiniteSampler',
@@ -25,12 +35,7 @@ BASELINE = {
 
 @DATASETS.register_module()
 class IndexDataset(Dataset):
-    """Every pixel of image i has the value i.
-
-    Args:
-        size (int): Number of images.
-        broken (Sequence[int]): Images whose pixels are NaN.
-    """
+    """Every pixel of image i has the value i, or NaN in broken images."""
 
     METAINFO = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
 
@@ -87,12 +92,8 @@ class OneConv(torch.nn.Module):
 
 
 def small_config(work_dir, **changes):
-    """Config of a small segmentor with pruning on :class:`IndexDataset`.
-
-    Args:
-        work_dir (str): Folder of logs and checkpoints.
-        **changes: Merged into the config, as in a child config.
-    """
+    """Config of a small segmentor with pruning on :class:`IndexDataset`, with
+    changes as in a child config."""
     cfg = Config(
         dict(
             default_scope='mmseg',
@@ -142,17 +143,116 @@ def infobatch_hook(runner):
     return hooks[0] if hooks else None
 
 
-def weights_of_batch(runner):
-    """The weights that the losses have for the images of this iteration; None
-    in annealing, without mmib, and after InfoBatchHook."""
+def weights_of_batch(runner, data_batch):
+    """The weights that the losses have for the images of this iteration. They
+    are 1 in annealing, without mmib, and after InfoBatchHook."""
     hook = infobatch_hook(runner)
-    return None if hook is None else hook.batch.weights
+    if hook is None or hook.batch.weights is None:
+        return [1.] * len(data_batch['inputs'])
+    return hook.batch.weights.tolist()
 
 
-def scores_of_batch(runner):
-    """The scores of the images of this iteration, before InfoBatchHook takes
-    them."""
-    return infobatch_hook(runner).batch.scores
+def weights_of(runner):
+    """The state of the model, also of one that is wrapped."""
+    model = runner.model
+    model = model.module if is_model_wrapper(model) else model
+    return {name: value.cpu() for name, value in model.state_dict().items()}
+
+
+def distribute(runner, **kwargs):
+    """Wrap the model where there are ranks: MMEngine's launcher does it for
+    GPUs alone."""
+    if dist.is_initialized():
+        runner.model = MMDistributedDataParallel(runner.model, **kwargs)
+
+
+def append_line(path, line):
+    """Add a line of JSON to a file, in one write."""
+    with open(path, 'a') as file:
+        file.write(json.dumps(line) + '\n')
+
+
+def read_lines(path):
+    """The whole lines of such a file; none if there is no file."""
+    if not osp.exists(path):
+        return []
+    with open(path) as file:
+        return [json.loads(line) for line in file if line.endswith('\n')]
+
+
+@HOOKS.register_module()
+class StepLog(Hook):
+    """Writes down what each step really used: its iteration, images, loss,
+    weights, and scores if it prunes. ``path`` begins the name of a file for
+    each rank, which outlives the process."""
+
+    # Before InfoBatchHook takes weights and scores back.
+    priority = 'HIGH'
+
+    def __init__(self, path=None):
+        self.path = path and f'{path}_rank{get_rank()}.jsonl'
+        self.steps = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        step = dict(
+            iter=runner.iter,
+            images=[int(image[0, 0, 0]) for image in data_batch['inputs']],
+            loss=outputs['loss'].item(),
+            weights=weights_of_batch(runner, data_batch))
+        hook = infobatch_hook(runner)
+        if hook is not None and hook.batch.scores is not None:
+            assert hook.batch.scores.dtype == torch.float32
+            step['scores'] = hook.batch.scores.tolist()
+        self.steps.append(step)
+        if self.path:
+            append_line(self.path, step)
+
+
+def train(runner):
+    """Train, and return the steps as :class:`StepLog` has them."""
+    log = StepLog()
+    runner.register_hook(log)
+    runner.train()
+    return log.steps
+
+
+def column(steps, name):
+    """What all the steps that have it used, in order."""
+    return [step[name] for step in steps if name in step]
+
+
+def assert_pruned(steps, rtol=1e-5):
+    """The steps have weights, and the loss follows from them."""
+    assert np.max(column(steps, 'weights')) > 1
+    assert len(column(steps, 'scores')) == min(ANNEALING_ITER, len(steps))
+    for step in steps[:ANNEALING_ITER]:
+        mean = np.multiply(step['weights'], step['scores']).mean()
+        assert step['loss'] == pytest.approx(mean, rel=rtol)
+
+
+def build(work_dir, **changes):
+    """The Runner of a training with a checkpoint in the middle."""
+    cfg = small_config(
+        work_dir,
+        train_cfg=dict(max_iters=MAX_ITERS),
+        default_hooks=dict(checkpoint=dict(interval=SAVED)),
+        optim_wrapper=dict(optimizer=dict(momentum=0.9)))
+    cfg.merge_from_dict(changes)
+    return (FlexibleRunner if 'strategy' in cfg else Runner).from_cfg(cfg)
+
+
+def check_resumed(tmp_path, runner, steps, **changes):
+    """Resume from the checkpoint in the middle: all that follows is the same
+    to the last bit. Returns the resumed Runner."""
+    resumed = build(
+        tmp_path / 'resumed',
+        resume=True,
+        load_from=str(tmp_path / f'iter_{SAVED}.pth'),
+        **changes)
+    assert train(resumed) == steps[SAVED:]
+    torch.testing.assert_close(
+        weights_of(resumed), weights_of(runner), rtol=0, atol=0)
+    return resumed
 
 
 @DATASETS.register_module()
@@ -186,17 +286,17 @@ class EagerTrainLoop(IterBasedTrainLoop):
             self.dataloader_iterator._iterator = iter(self.dataloader)
 
 
-def write_images(root, num_training):
+def write_images(root, num_training, validation='validation', suffix='jpg'):
     """Noise as training images, and one for validation, in the folder layout
     of ADE20K with 5 classes."""
     rng = np.random.default_rng(0)
-    for split, number in (('training', num_training), ('validation', 1)):
-        for part, shape, high in (('images', (96, 96, 3), 256), ('annotations',
-                                                                 (96, 96), 6)):
-            folder = osp.join(root, part, split)
-            os.makedirs(folder)
-            suffix = 'jpg' if part == 'images' else 'png'
-            for i in range(number):
-                cv2.imwrite(
-                    osp.join(folder, f'{i}.{suffix}'),
-                    rng.integers(high, size=shape, dtype=np.uint8))
+    for split, number in (('training', num_training), (validation, 1)):
+        images = osp.join(root, 'images', split)
+        labels = osp.join(root, 'annotations', split)
+        os.makedirs(images)
+        os.makedirs(labels)
+        for i in range(number):
+            noise = rng.integers(256, size=(96, 96, 3), dtype=np.uint8)
+            cv2.imwrite(osp.join(images, f'{i}.{suffix}'), noise)
+            noise = rng.integers(6, size=(96, 96), dtype=np.uint8)
+            cv2.imwrite(osp.join(labels, f'{i}.png'), noise)

@@ -95,40 +95,21 @@ def test_config(name, tmp_path, record_property):
     record_property('configs converted', 1)
 
 
-@pytest.mark.parametrize('change, problem', [
-    ({
-        'param_scheduler.1.end': 90000
-    }, 'ends after the training'),
-    ({
-        'param_scheduler.1.end': 40000
-    }, 'ends at 40000 of 48000'),
-    ({
-        'param_scheduler.1.milestones': [10000, 47000]
-    }, 'milestones are outside'),
-    ({
-        'param_scheduler.0.end': 600,
-        'param_scheduler.1.begin': 600
-    }, 'warm-up that changed'),
-    ({
-        'param_scheduler.0.end': 600
-    }, 'follow in another way'),
-    ({
-        'train_cfg.val_interval': 8000
-    }, '6 validations, not 10'),
-    ({
-        'default_hooks.checkpoint.interval': 50000
-    }, 'checkpoints'),
-    ({
-        'custom_hooks.0.begin_iter': 50000
-    }, 'begin_iter=50000 is after'),
-    ({
-        'custom_hooks.0.policy.full_iters': 1
-    }, 'is not for 80000'),
+@pytest.mark.parametrize('key, value, problem', [
+    ('param_scheduler.1.end', 90000, 'ends after the training'),
+    ('param_scheduler.1.end', 40000, 'ends at 40000 of 48000'),
+    ('param_scheduler.1.milestones', [10000, 47000], 'milestones are outside'),
+    ('param_scheduler.0.end', 600, 'follow in another way'),
+    ('param_scheduler.0.start_factor', 0.5, 'warm-up that changed'),
+    ('train_cfg.val_interval', 8000, '6 validations, not 10'),
+    ('default_hooks.checkpoint.interval', 50000, 'checkpoints'),
+    ('custom_hooks.0.begin_iter', 50000, 'begin_iter=50000 is after'),
+    ('custom_hooks.0.policy.full_iters', 1, 'is not for 80000'),
 ])
-def test_wrong_schedules_are_found(change, problem):
+def test_wrong_schedules_are_found(key, value, problem):
     before = Config.fromfile(resolve_config(f'mmseg::{KNET}'))
     after = convert(before)
     check_schedule(before, after)
-    after.merge_from_dict(change)
+    after.merge_from_dict({key: value})
     with pytest.raises(AssertionError, match=problem):
         check_schedule(before, after)

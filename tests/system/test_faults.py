@@ -4,7 +4,6 @@ the table of it."""
 import copy
 import functools
 import glob
-import json
 import os
 import os.path as osp
 import re
@@ -13,23 +12,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import DATASETS, HOOKS
 from torch.utils.data import get_worker_info
 
-from tests.system.processes import free_port, start_ranks, wait_for_end
-from tests.system.small_training import (BASELINE, IndexDataset,
-                                         infobatch_hook, small_config,
-                                         small_runner, weights_of_batch)
+from tests.system.processes import (TIME_LIMIT, free_port, log_of, start_ranks,
+                                    wait_for_end)
+from tests.system.small_training import (BASELINE, IndexDataset, StepLog,
+                                         column, distribute, infobatch_hook,
+                                         read_lines, small_config,
+                                         small_runner)
 
 # Annealing begins at iteration 34.
 ITERS = 40
@@ -50,15 +49,8 @@ def keep_runners():
 
 @DATASETS.register_module()
 class FaultyDataset(IndexDataset):
-    """Some images are not as they should be.
-
-    Args:
-        size (int): Number of images.
-        broken (Dict[str, float]): Images, and what their pixels are.
-        rank (int): The one that gets them broken.
-        ignored (Sequence[int]): Images of which every pixel is ignored.
-        armed (str, optional): A worker that finds this file dies, once.
-    """
+    """On one rank, some images have other pixels. Others have only ignored
+    ones. A worker that finds the file ``armed`` dies, once."""
 
     def __init__(self, size, broken={}, rank=0, ignored=(), armed=None):
         super().__init__(size)
@@ -89,23 +81,6 @@ def die_of(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class StepLog(Hook):
-    """Writes down what each step really used, in a file that outlives the
-    process: iteration, images, their weights and the loss."""
-
-    # InfoBatchHook takes the weights back.
-    priority = 'ABOVE_NORMAL'
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        images = [int(image[0, 0, 0]) for image in data_batch['inputs']]
-        weights = weights_of_batch(runner)
-        weights = [1.] * len(images) if weights is None else weights.tolist()
-        step = [runner.iter, images, weights, outputs['loss'].item()]
-        path = osp.join(runner.work_dir, f'steps_{get_rank()}.jsonl')
-        with open(path, 'a') as file:
-            file.write(json.dumps(step) + '\n')
-
-
 class At(Hook):
     """Calls a function at the beginning of an iteration, on one rank."""
 
@@ -120,15 +95,13 @@ class At(Hook):
 
 
 @HOOKS.register_module()
-class WaitForSignal(Hook):
-    """Ends the training of the first rank at the beginning of an iteration
-    by the first signal; the other ranks wait for its gradients."""
-
-    def __init__(self, iteration):
-        self.iteration = iteration
+class TerminateLauncher(Hook):
+    """Sends SIGTERM as a job manager does, from the first rank, and waits;
+    the other ranks wait for its gradients."""
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == self.iteration and get_rank() == 0:
+        if runner.iter == 16 and get_rank() == 0:
+            os.kill(int(os.environ['LAUNCHER']), signal.SIGTERM)
             signal.pause()
 
 
@@ -139,7 +112,7 @@ def build(work_dir, *hooks, **changes):
             'default_hooks.checkpoint.interval': 7,
             **changes
         })
-    for hook in (StepLog(), *hooks):
+    for hook in (StepLog(osp.join(work_dir, 'steps')), *hooks):
         runner.register_hook(hook)
     RUNNERS.append(runner)
     return runner
@@ -153,23 +126,12 @@ def train(work_dir, *hooks, **changes):
 
 def train_rank(rank, work_dir, hooks, changes):
     runner = build(work_dir, *hooks, **changes)
-    if dist.is_initialized():
-        # MMEngine's launcher wraps models for GPUs alone.
-        runner.model = MMDistributedDataParallel(runner.model)
-    try:
-        runner.train()
-    except Exception as error:
-        with open(osp.join(work_dir, f'error_{rank}'), 'w') as file:
-            file.write(f'{type(error).__name__}: {error}')
-        raise
+    distribute(runner)
+    runner.train()
 
 
 def train_ranks(world_size, work_dir, *hooks, **changes):
-    """Train in processes of their own.
-
-    Returns:
-        list[int]: How each of them ended.
-    """
+    """Train in processes of their own, and return how each of them ended."""
     os.makedirs(work_dir, exist_ok=True)
     prefix = osp.join(work_dir, f'start_{len(os.listdir(work_dir))}')
     with start_ranks(train_rank, world_size, prefix, work_dir, hooks,
@@ -179,39 +141,30 @@ def train_ranks(world_size, work_dir, *hooks, **changes):
 
 
 def steps(work_dir, rank=0):
-    path = osp.join(work_dir, f'steps_{rank}.jsonl')
-    if not osp.exists(path):
-        return []
-    with open(path) as file:
-        return [json.loads(line) for line in file]
-
-
-def stream(work_dir):
-    """The images in the order in which they were trained on."""
-    return [index for _, images, _, _ in steps(work_dir) for index in images]
-
-
-def error(work_dir, rank=0):
-    """Of what the training of this rank ended."""
-    with open(osp.join(work_dir, f'error_{rank}')) as file:
-        return file.read()
+    return read_lines(osp.join(work_dir, f'steps_rank{rank}.jsonl'))
 
 
 def slots(work_dir, start=0):
     """Images and weights from an iteration on."""
-    return [(index, weight) for step, images, weights, _ in steps(work_dir)
-            if step >= start for index, weight in zip(images, weights)]
+    return [
+        slot for step in steps(work_dir) if step['iter'] >= start
+        for slot in zip(step['images'], step['weights'], strict=True)
+    ]
+
+
+def error(work_dir, rank=0):
+    """The line that says of what the first training of this rank ended."""
+    text = log_of(osp.join(work_dir, 'start_0'), rank)
+    return re.findall(r'(?m)^\w+Error.*', text)[-1]
 
 
 def log(work_dir):
     """All lines of all log files."""
-    lines = []
-    for folder in sorted(os.listdir(work_dir)):
-        path = osp.join(work_dir, folder, f'{folder}.log')
-        if osp.exists(path):
-            with open(path) as file:
-                lines += file
-    return ''.join(lines)
+    text = ''
+    for path in sorted(glob.glob(osp.join(work_dir, '*', '*.log'))):
+        with open(path) as file:
+            text += file.read()
+    return text
 
 
 def saved(work_dir):
@@ -225,33 +178,33 @@ def checkpoint(work_dir, iteration):
     return osp.join(work_dir, f'iter_{iteration}.pth')
 
 
+def load(work_dir, iteration):
+    return torch.load(checkpoint(work_dir, iteration), weights_only=False)
+
+
 def last_checkpoint(work_dir):
     """Name of the file, or None before the first one."""
     path = osp.join(work_dir, 'last_checkpoint')
-    if not osp.exists(path):
-        return None
-    with open(path) as file:
-        return osp.basename(file.read())
+    if osp.exists(path):
+        with open(path) as file:
+            return osp.basename(file.read())
 
 
 def assert_exact(work_dir, reference, world_size=1):
     """Each step, before the fault and after it, is that of a training that
     had none, and so are the weights of the model in the end."""
     for rank in range(world_size):
-        expected = {step[0]: step for step in steps(reference, rank)}
+        expected = {step['iter']: step for step in steps(reference, rank)}
         done = steps(work_dir, rank)
-        assert {step[0] for step in done} == set(range(ITERS))
-        for step in done:
-            assert step == expected[step[0]]
-    assert any(max(weights) > 1 for _, _, weights, _ in done)
+        assert {step['iter'] for step in done} == set(range(ITERS))
+        assert done == [expected[step['iter']] for step in done]
+    assert np.max(column(done, 'weights')) > 1
     assert_same_end(work_dir, reference)
 
 
 def assert_same_end(work_dir, reference):
     """The same weights of the model, scores and accounts."""
-    end, expected = (
-        torch.load(checkpoint(folder, ITERS), weights_only=False)
-        for folder in (work_dir, reference))
+    end, expected = load(work_dir, ITERS), load(reference, ITERS)
     for name, value in expected['state_dict'].items():
         assert torch.equal(end['state_dict'][name], value), name
     end, expected = end['infobatch'], expected['infobatch']
@@ -260,25 +213,18 @@ def assert_same_end(work_dir, reference):
         assert end['planner'][name] == expected['planner'][name]
 
 
+def resume(folder, finished, iteration, **changes):
+    """Go on from a checkpoint of another folder."""
+    train(
+        folder,
+        resume=True,
+        load_from=checkpoint(finished, iteration),
+        **changes)
+
+
 @pytest.fixture
 def folders(tmp_path):
     return str(tmp_path / 'fault'), str(tmp_path / 'reference')
-
-
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_sigterm(folders):
-    """It ends the training at once; the last checkpoint is there."""
-    fault, reference = folders
-    ends = train_ranks(1, fault, At(17, terminate), **WORKERS)
-    assert ends == [-signal.SIGTERM]
-    assert saved(fault) == [7, 14]
-    assert last_checkpoint(fault) == 'iter_14.pth'
-    train(fault, resume=True, **WORKERS)
-    train(reference, **WORKERS)
-    assert_exact(fault, reference)
 
 
 def processes_of(work_dir):
@@ -292,19 +238,11 @@ def processes_of(work_dir):
             pass
 
 
-def wait_for(condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError('This never happens.')
-
-
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.device_count() < 2,
     reason='needs two GPUs, or none')
 def test_sigterm_of_dist_train(tmp_path):
-    """As from a job manager, to the launcher: all ranks end."""
+    """All ranks end."""
     folder = str(tmp_path / 'work_dir')
     cfg = small_config(
         folder, **{
@@ -312,31 +250,27 @@ def test_sigterm_of_dist_train(tmp_path):
             'default_hooks.checkpoint.interval': 7,
             'custom_imports': dict(imports=['tests.system.test_faults'])
         })
-    # A signal while MMEngine writes a file would be another fault.
-    cfg.custom_hooks.append(dict(type='WaitForSignal', iteration=16))
+    cfg.custom_hooks.append(dict(type='TerminateLauncher'))
     cfg.dump(str(tmp_path / 'config.py'))
-    launcher = subprocess.Popen(
-        ['bash', DIST_TRAIN, tmp_path / 'config.py', '2'],
-        env={
-            **os.environ, 'PORT': str(free_port()),
-            'PATH': os.pathsep.join(
-                [osp.dirname(sys.executable), os.environ['PATH']])
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True)
+    programs = osp.dirname(sys.executable), os.environ['PATH']
+    # The number of the shell, which becomes torchrun.
+    launch = 'LAUNCHER=$$ exec bash "$@"', '-', DIST_TRAIN
     try:
-        wait_for(lambda: last_checkpoint(folder) == 'iter_14.pth')
-        # The shell has become torchrun, which tells the ranks.
-        launcher.send_signal(signal.SIGTERM)
-        wait_for(lambda: not list(processes_of(str(tmp_path))))
+        ended = subprocess.run(
+            ['bash', '-c', *launch, tmp_path / 'config.py', '2'],
+            env={
+                **os.environ, 'PORT': str(free_port()),
+                'PATH': os.pathsep.join(programs)
+            },
+            timeout=TIME_LIMIT)
+        assert ended.returncode != 0
+        assert not list(processes_of(str(tmp_path)))
     finally:
         for process in processes_of(str(tmp_path)):
             os.kill(process, signal.SIGKILL)
-    assert launcher.wait() != 0
     assert saved(folder) == [7, 14]
-    state = torch.load(checkpoint(folder, 14), weights_only=False)
-    assert state['infobatch']['sampler']['position'] == 14 * 3 * 2
+    state = load(folder, 14)['infobatch']
+    assert state['sampler']['position'] == 14 * 3 * 2
 
 
 def fill_disk(work_dir):
@@ -360,41 +294,21 @@ def test_a_full_disk(folders, free_disk):
     fault, reference = folders
     train(reference)
     errors = []
-    for folder, changes in ((fault + '_of_the_baseline', BASELINE), (fault,
-                                                                     {})):
+    for folder, changes in ((f'{fault}_baseline', BASELINE), (fault, {})):
+        fill = At(10, partial(fill_disk, folder))
         with pytest.raises(OSError) as raised:
-            train(
-                folder,
-                At(10, partial(fill_disk, folder)),
-                log_level='WARNING',
-                **changes)
+            train(folder, fill, log_level='WARNING', **changes)
         free_disk()
         assert raised.traceback[-1].path.name == 'local_backend.py'
         errors.append((raised.type, str(raised.value)))
         # The new checkpoint is cut off, and isn't the last one.
         assert saved(folder) == [7, 14]
         with pytest.raises((OSError, RuntimeError)):
-            torch.load(checkpoint(folder, 14), weights_only=False)
+            load(folder, 14)
         assert last_checkpoint(folder) == 'iter_7.pth'
     assert errors[0] == errors[1]
     train(fault, resume=True)
     assert_exact(fault, reference)
-
-
-def test_a_full_disk_with_one_checkpoint(tmp_path, free_disk):
-    """MMEngine removes the old checkpoint before it saves the new one."""
-    keep_one = {'default_hooks.checkpoint.max_keep_ckpts': 1}
-    with pytest.raises(OSError):
-        train(
-            tmp_path,
-            At(10, partial(fill_disk, tmp_path)),
-            log_level='WARNING',
-            **keep_one)
-    free_disk()
-    assert saved(tmp_path) == [14]
-    assert last_checkpoint(tmp_path) == 'iter_7.pth'
-    with pytest.raises(FileNotFoundError, match='iter_7.pth can not be found'):
-        train(tmp_path, resume=True, **keep_one)
 
 
 def test_a_full_disk_with_ranks(folders):
@@ -412,11 +326,6 @@ def test_a_full_disk_with_ranks(folders):
     assert_exact(fault, reference, world_size=2)
 
 
-def touch(path):
-    with open(path, 'w'):
-        pass
-
-
 def test_a_worker_dies(folders):
     fault, reference = folders
     armed = fault + '_armed'
@@ -427,7 +336,7 @@ def test_a_worker_dies(folders):
     }
     # In a process of its own, as torch would raise the error once more in
     # this one, whenever another worker ends.
-    ends = train_ranks(1, fault, At(17, partial(touch, armed)), **changes)
+    ends = train_ranks(1, fault, At(17, Path(armed).touch), **changes)
     assert ends == [1]
     # 'DataLoader worker (pid ...', unless it died while it sent a batch.
     assert error(fault).split(':')[0] in ('RuntimeError', 'EOFError',
@@ -448,31 +357,21 @@ def finished(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize('size', [0, 100, 10000, -10])
+@pytest.mark.parametrize('size', [0, 100, 10000, -10, None])
 def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
-    """An error before the first step; an earlier checkpoint goes on."""
+    """An error before the first step, and an earlier one goes on. None: it
+    was killed in the moment in which MMEngine writes the name."""
     for iteration in (21, 28):
         shutil.copy(checkpoint(finished, iteration), tmp_path)
-    with open(checkpoint(tmp_path, 28), 'rb+') as file:
-        file.truncate(size % osp.getsize(file.name))
-    with open(tmp_path / 'last_checkpoint', 'w') as file:
-        file.write(checkpoint(tmp_path, 28))
+    name = tmp_path / 'last_checkpoint'
+    name.write_text('' if size is None else checkpoint(tmp_path, 28))
+    if size is not None:
+        with open(checkpoint(tmp_path, 28), 'rb+') as file:
+            file.truncate(size % osp.getsize(file.name))
     with pytest.raises((EOFError, OSError, RuntimeError)):
         train(tmp_path, resume=True)
     assert steps(tmp_path) == []
-    train(tmp_path, resume=True, load_from=checkpoint(tmp_path, 21))
-    assert [step[0] for step in steps(tmp_path)] == list(range(21, ITERS))
-    assert steps(tmp_path) == steps(finished)[21:]
-
-
-def test_a_kill_while_the_last_checkpoint_is_named(finished, tmp_path):
-    """MMEngine empties ``last_checkpoint`` before it writes the new name."""
-    shutil.copy(checkpoint(finished, 21), tmp_path)
-    touch(tmp_path / 'last_checkpoint')
-    with pytest.raises(FileNotFoundError, match='^ can not be found'):
-        train(tmp_path, resume=True)
-    assert steps(tmp_path) == []
-    train(tmp_path, resume=True, load_from=checkpoint(tmp_path, 21))
+    resume(tmp_path, tmp_path, 21)
     assert steps(tmp_path) == steps(finished)[21:]
 
 
@@ -486,7 +385,7 @@ def parts(state, *path):
 
 def test_a_state_with_a_missing_part(finished, tmp_path):
     """An error before the first step, or the part made no difference."""
-    complete = torch.load(checkpoint(finished, 21), weights_only=False)
+    complete = load(finished, 21)
     errors = 0
     for path in parts(complete['infobatch']):
         damaged = copy.deepcopy(complete)
@@ -496,7 +395,7 @@ def test_a_state_with_a_missing_part(finished, tmp_path):
         os.makedirs(folder)
         torch.save(damaged, checkpoint(folder, 21))
         try:
-            train(folder, resume=True, load_from=checkpoint(folder, 21))
+            resume(folder, folder, 21)
         except ValueError as error:
             assert '`infobatch` in the checkpoint lacks' in str(error)
             errors += 1
@@ -511,59 +410,41 @@ class SkipBadGradients(Hook):
 
     def before_train(self, runner):
         for parameter in runner.model.parameters():
-            parameter.register_hook(skip_bad)
-
-
-def skip_bad(gradient):
-    return torch.where(gradient.abs() < 1e9, gradient, 0.)
-
-
-class SaveScores(Hook):
-    """Saves the scores that each rank has in the end."""
-
-    def after_train(self, runner):
-        np.save(
-            osp.join(runner.work_dir, f'scores_{get_rank()}.npy'),
-            infobatch_hook(runner).scores.numpy())
+            parameter.register_hook(
+                lambda grad: torch.where(grad.abs() < 1e9, grad, 0.))
 
 
 def test_losses_of_one_rank_are_not_finite(tmp_path):
     """Counted once, and never a score on any rank."""
     folder = str(tmp_path)
-    ends = train_ranks(
-        2,
-        folder,
-        SkipBadGradients(),
-        SaveScores(),
-        **{
-            'train_dataloader.dataset.type': 'FaultyDataset',
-            'train_dataloader.dataset.broken': {
+    changes = {
+        'train_dataloader.dataset': dict(
+            type='FaultyDataset',
+            rank=1,
+            # The loss of the second one is 1e35, times the weight below.
+            broken={
                 '3': float('nan'),
-                # Its loss is 1e35, times the weight below.
                 '8': 3e38
-            },
-            'train_dataloader.dataset.rank': 1,
-            'model.decode_head.loss_decode.loss_weight': 1e5,
-            'optim_wrapper.optimizer.lr': 1e-7
-        })
+            }),
+        'model.decode_head.loss_decode.loss_weight': 1e5,
+        'optim_wrapper.optimizer.lr': 1e-7
+    }
+    ends = train_ranks(2, folder, SkipBadGradients(), **changes)
     assert ends == [0, 0]
     visits = sum(
-        index in (3, 8) for step, images, _, _ in steps(folder, rank=1)
-        for index in images if step < 34)
+        index in (3, 8) for step in steps(folder, rank=1)[:34]
+        for index in step['images'])
     assert visits > 3
     warned = re.findall(r'InfoBatch: (\d+) losses of images were NaN or inf',
                         log(folder))
     assert sum(map(int, warned)) == visits
-    one, two = (np.load(f'{folder}/scores_{rank}.npy') for rank in (0, 1))
-    np.testing.assert_array_equal(one, two)
-    assert np.isfinite(one).all()
-    state = torch.load(checkpoint(folder, ITERS), weights_only=False)
-    assert state['infobatch']['scores']['non_finite'] == visits
-    np.testing.assert_array_equal(state['infobatch']['scores']['scores'], one)
-    assert np.isfinite([loss for *_, loss in steps(folder, rank=0)]).all()
-    losses = {str(loss) for *_, loss in steps(folder, rank=1)}
+    state = load(folder, ITERS)['infobatch']['scores']
+    assert state['non_finite'] == visits
+    assert torch.isfinite(state['scores']).all()
+    assert np.isfinite(column(steps(folder), 'loss')).all()
+    losses = set(map(str, column(steps(folder, rank=1), 'loss')))
     assert {'nan', 'inf'} < losses
-    assert any(max(weights) > 1 for _, _, weights, _ in steps(folder))
+    assert np.max(column(steps(folder), 'weights')) > 1
 
 
 def test_weights_of_the_model_that_are_nan(tmp_path):
@@ -571,21 +452,15 @@ def test_weights_of_the_model_that_are_nan(tmp_path):
     losses = []
     for name, changes in (('baseline', BASELINE), ('mmib', {})):
         folder = str(tmp_path / name)
-        train(
-            folder, **{
-                'train_dataloader.dataset.type': 'FaultyDataset',
-                'train_dataloader.dataset.broken': {
-                    '4': float('nan')
-                },
-                **changes
-            })
-        losses.append([loss for *_, loss in steps(folder)])
+        broken = dict(type='FaultyDataset', broken={'4': float('nan')})
+        train(folder, **{'train_dataloader.dataset': broken, **changes})
+        losses.append(column(steps(folder), 'loss'))
     assert len(losses[0]) == len(losses[1]) == ITERS
     np.testing.assert_array_equal(np.isnan(losses[0]), np.isnan(losses[1]))
     assert np.isnan(losses[1][-1])
     assert 'losses of images were NaN or infinite' in log(folder)
-    state = torch.load(checkpoint(folder, ITERS), weights_only=False)
-    assert torch.isfinite(state['infobatch']['scores']['scores']).all()
+    scores = load(folder, ITERS)['infobatch']['scores']['scores']
+    assert torch.isfinite(scores).all()
 
 
 # The first batch, and a third of the next ones.
@@ -594,26 +469,24 @@ IGNORED = (10, 0, 4, 6)
 
 @pytest.mark.parametrize('avg_non_ignore', [False, True])
 def test_images_that_are_all_ignored(finished, tmp_path, avg_non_ignore):
-    assert set(IGNORED[:3]) == set(steps(finished)[0][1])
+    assert set(IGNORED[:3]) == set(steps(finished)[0]['images'])
+    loss = dict(loss_decode=dict(avg_non_ignore=avg_non_ignore))
     changes = {
-        'train_dataloader.dataset.type': 'FaultyDataset',
-        'train_dataloader.dataset.ignored': IGNORED,
-        'model.decode_head.loss_decode.avg_non_ignore': avg_non_ignore,
-        'model.auxiliary_head.loss_decode.avg_non_ignore': avg_non_ignore,
+        'model': dict(decode_head=loss, auxiliary_head=loss),
+        'train_dataloader.dataset': dict(
+            type='FaultyDataset', ignored=IGNORED)
     }
     # With ratio 0 the loss is that of the baseline, also where a batch has no
     # pixel.
+    full = dict(
+        type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))
     losses = []
     for name, hooks in (('baseline', BASELINE), ('full', {
-            'custom_hooks': [
-                dict(
-                    type='InfoBatchHook',
-                    policy=dict(type='MeanThreshold', ratio=0))
-            ]
+            'custom_hooks': [full]
     })):
         folder = str(tmp_path / name)
         train(folder, **changes, **hooks)
-        losses.append([loss for *_, loss in steps(folder)])
+        losses.append(column(steps(folder), 'loss'))
     assert losses[0][0] == losses[1][0] == 0
     assert np.isfinite(losses).all()
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
@@ -641,43 +514,21 @@ def test_images_that_are_all_ignored(finished, tmp_path, avg_non_ignore):
 def test_plans_shorter_than_the_lookahead_or_a_batch(folders, size, loader):
     """Also what is in flight over several plans goes on exactly."""
     fault, reference = folders
-    changes = {
-        'train_dataloader': loader,
-        'train_dataloader.dataset.size': size,
-    }
+    changes = dict(train_dataloader=dict(dataset=dict(size=size), **loader))
     train(reference, **changes)
     if size == 5:
         assert any(weight > 1 for _, weight in slots(reference))
     for iteration in (7, 14, 35):
         folder = f'{fault}_{iteration}'
-        train(
-            folder,
-            resume=True,
-            load_from=checkpoint(reference, iteration),
-            **changes)
+        resume(folder, reference, iteration, **changes)
         assert steps(folder) == steps(reference)[iteration:]
         assert_same_end(folder, reference)
 
 
-def resume(folder, finished, iteration=14, **changes):
-    train(
-        folder,
-        resume=True,
-        load_from=checkpoint(finished, iteration),
-        **changes)
-
-
-def baseline_steps(folder, **changes):
-    """The steps of ``InfiniteSampler`` without mmib."""
+def baseline_images(folder, **changes):
+    """The images of the steps of ``InfiniteSampler`` without mmib."""
     train(folder, **BASELINE, **changes)
-    return [images for _, images, _, _ in steps(folder)]
-
-
-def first_plan(folder):
-    """The slots before the first one that stands for another image."""
-    weights = [weight for _, weight in slots(folder)]
-    end = next(i for i, weight in enumerate(weights) if weight > 1)
-    return slots(folder)[:end]
+    return column(steps(folder), 'images')
 
 
 def saved_until_14(folder):
@@ -692,19 +543,21 @@ def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
     that of the baseline, and nothing is pruned in the first full pass."""
     fault, baseline = folders
     changes = {'train_dataloader.dataset.size': size}
-    expected = sum(baseline_steps(baseline, **changes)[14:], [])
-    resume(fault, baseline if size == 11 else finished, **changes)
+    expected = sum(baseline_images(baseline, **changes)[14:], [])
+    resume(fault, baseline if size == 11 else finished, 14, **changes)
     reason = ('the checkpoint is of a training without InfoBatchHook'
               if size == 11 else 'the checkpoint is of 11 images, and '
               '`train_dataloader.dataset` has 13 images')
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
             'nothing is pruned until every image') in log(fault)
-    full = [index for index, _ in first_plan(fault)]
-    assert set(full) == set(range(size))
-    same = [a == b for a, b in zip(stream(fault), expected)].index(False)
+    images, weights = zip(*slots(fault))
+    # The slots before the first one that stands for another image.
+    end = next(i for i, weight in enumerate(weights) if weight > 1)
+    assert set(images[:end]) == set(range(size))
+    same = [a == b for a, b in zip(images, expected)].index(False)
     assert same >= size
     # What follows are whole plans.
-    assert any(weight > 1 for _, weight in slots(fault)[same:])
+    assert max(weights[same:]) > 1
     # The closing line counts visits where the accounts begin anew.
     passes_of, pruned, visits = map(
         int,
@@ -720,16 +573,9 @@ def test_a_checkpoint_without_scores_of_these_images(finished, folders, size):
 def test_another_policy(finished, tmp_path):
     """The open plan ends, then the new policy draws the next one."""
     folder = str(tmp_path)
-    left = torch.load(
-        checkpoint(finished, 21),
-        weights_only=False)['infobatch']['sampler']['indices']
-    resume(
-        folder,
-        finished,
-        21,
-        custom_hooks=[
-            dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'))
-        ])
+    left = load(finished, 21)['infobatch']['sampler']['indices']
+    hook = dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'))
+    resume(folder, finished, 21, custom_hooks=[hook])
     assert len(left) > 2
     assert slots(folder)[:len(left)] == slots(finished, 21)[:len(left)]
     assert 'the next plans are those of QuantileTiers(' in log(folder)
@@ -738,9 +584,7 @@ def test_another_policy(finished, tmp_path):
 
 @pytest.mark.parametrize(
     'changes, begins', [
-        ({
-            'custom_hooks': [dict(type='InfoBatchHook', delta=0.6)]
-        }, 24),
+        (dict(custom_hooks=[dict(type='InfoBatchHook', delta=0.6)]), 24),
         ({
             'train_cfg.max_iters': 60
         }, 51),
@@ -749,9 +593,9 @@ def test_another_policy(finished, tmp_path):
 def test_another_annealing(finished, tmp_path, changes, begins):
     """It follows from the config of the resumed training."""
     folder = str(tmp_path)
-    resume(folder, finished, **changes)
+    resume(folder, finished, 14, **changes)
     pruned = [
-        step for step, _, weights, _ in steps(folder) if max(weights) > 1
+        step['iter'] for step in steps(folder) if max(step['weights']) > 1
     ]
     assert begins - 4 < pruned[-1] < begins
     assert {index for index, _ in slots(folder, begins)[:11]} == set(range(11))
@@ -762,7 +606,7 @@ def test_another_annealing(finished, tmp_path, changes, begins):
 def test_another_seed(finished, tmp_path):
     """The one in the checkpoint counts."""
     folder = str(tmp_path)
-    resume(folder, finished, **{'randomness.seed': 5})
+    resume(folder, finished, 14, **{'randomness.seed': 5})
     assert steps(folder) == steps(finished)[14:]
     assert 'The value of random seed in the checkpoint "0" is' in log(folder)
 
@@ -776,7 +620,8 @@ def test_load_from_is_a_fresh_start(finished, tmp_path):
     runner.train()
     assert (tables[0] == 1).all()
     assert slots(folder)[:11] == slots(finished)[:11]
-    assert steps(folder)[0][3] != steps(finished)[0][3]  # Other weights.
+    # With other weights.
+    assert steps(folder)[0]['loss'] != steps(finished)[0]['loss']
     assert len(steps(folder)) == ITERS
     assert 'InfoBatch goes on' not in log(folder)
 
@@ -784,9 +629,9 @@ def test_load_from_is_a_fresh_start(finished, tmp_path):
 def test_without_mmib(finished, folders):
     """A checkpoint of InfoBatch resumes the baseline."""
     fault, baseline = folders
-    expected = baseline_steps(baseline)[14:]
-    resume(fault, finished, **BASELINE)
-    assert [images for _, images, _, _ in steps(fault)] == expected
+    expected = baseline_images(baseline)[14:]
+    resume(fault, finished, 14, **BASELINE)
+    assert column(steps(fault), 'images') == expected
 
 
 def test_testing(finished, tmp_path):

@@ -15,8 +15,6 @@ weight of the plan, also of the plan that is open at the change.
 import glob
 import hashlib
 import itertools
-import json
-import os
 import os.path as osp
 import random
 import re
@@ -24,15 +22,15 @@ import time
 from typing import List, NamedTuple, Optional, Tuple
 
 import pytest
-import torch
 import torch.distributed as dist
 from mmengine.hooks import Hook
-from mmengine.model import MMDistributedDataParallel, is_model_wrapper
 from mmengine.registry import HOOKS
 
-from tests.system.processes import TIME_LIMIT, start_ranks, wait_for_end
-from tests.system.small_training import (infobatch_hook, small_runner,
-                                         weights_of_batch)
+from tests.system.processes import (TIME_LIMIT, log_of, start_ranks,
+                                    wait_for_end)
+from tests.system.small_training import (append_line, distribute,
+                                         infobatch_hook, read_lines,
+                                         small_runner, weights_of)
 
 MAX_ITERS = 72
 INTERVAL = 11  # iterations from checkpoint to checkpoint
@@ -45,16 +43,8 @@ SIZES = {1: 29, 2: 53, 4: 101}
 
 
 class Setting(NamedTuple):
-    """What a training is run with.
-
-    Args:
-        policy (str): Its policy, of :data:`POLICIES`.
-        ranks (int): Processes.
-        workers (int): Workers of the data loader of each rank. Those of
-            ``QuantileTiers`` are persistent.
-        batch_size (int): Images of a rank in an iteration.
-        size (int): Images.
-    """
+    """What a training is run with. The loaders of each rank have workers,
+    which are persistent with ``QuantileTiers``."""
 
     policy: str
     ranks: int
@@ -64,14 +54,7 @@ class Setting(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """When a training is killed.
-
-    Args:
-        setting (Setting): The training.
-        step (int): Steps after which a rank is killed.
-        delay (float): Seconds from the end of this step to the kill.
-        victim (int, optional): The rank that is killed. None: all of them.
-    """
+    """After a step and a delay in seconds, one rank is killed, or all."""
 
     setting: Setting
     step: int
@@ -80,14 +63,8 @@ class Kill(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A training that goes on with other ranks or batch sizes.
-
-    Args:
-        policy (str): Its policy, of :data:`POLICIES`.
-        parts (Sequence[tuple[int, int]]): Ranks and batch size of each part.
-        steps (Sequence[int]): Steps of the whole training after which each
-            part but the last is killed.
-    """
+    """A training in parts, with ranks and a batch size each. All but the last
+    are killed after a step of the whole training."""
 
     policy: str
     parts: Tuple[Tuple[int, int], ...]
@@ -95,21 +72,6 @@ class Change(NamedTuple):
 
 
 # What is recorded ----------------------------------------------------------
-
-
-def append_line(path, **line):
-    """Add a line of JSON to a file, in one write that survives SIGKILL."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(descriptor, (json.dumps(line) + '\n').encode())
-    os.close(descriptor)
-
-
-def read_lines(path):
-    """The whole lines of such a file; none if there is no file."""
-    if not osp.exists(path):
-        return []
-    with open(path) as file:
-        return [json.loads(line) for line in file if line.endswith('\n')]
 
 
 def digest(tensors):
@@ -121,19 +83,12 @@ def digest(tensors):
 
 
 @HOOKS.register_module()
-class RecordHook(Hook):
-    """Writes down each plan when it is drawn, and each step when it is done,
-    before CheckpointHook acts.
+class PlanLog(Hook):
+    """Writes down each plan when it is drawn, and the end, in the file of
+    :class:`StepLog`."""
 
-    Args:
-        record (str): File that lines are added to.
-    """
-
-    # After InfoBatchHook has given the losses their weights.
-    priority = 'LOW'
-
-    def __init__(self, record):
-        self.record = record
+    def __init__(self, path):
+        self.path = path
 
     def before_run(self, runner):
         infobatch_hook(runner).plan_observers.append(self.record_plan)
@@ -141,40 +96,18 @@ class RecordHook(Hook):
     def record_plan(self, epoch, plan):
         if plan is not None:
             plan = list(zip(plan.indices.tolist(), plan.weights.tolist()))
-        append_line(self.record, start=epoch.start, plan=plan)
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        images = [int(image[0, 0, 0]) for image in data_batch['inputs']]
-        weights = weights_of_batch(runner)
-        weights = [1.] * len(images) if weights is None else weights.tolist()
-        self.slots = list(zip(images, weights, strict=True))
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        append_line(
-            self.record,
-            iter=runner.iter,
-            slots=self.slots,
-            loss=float(outputs['loss']).hex())
+        append_line(self.path, dict(start=epoch.start, plan=plan))
 
     def after_train(self, runner):
-        model = runner.model
-        model = model.module if is_model_wrapper(model) else model
-        scores = torch.from_numpy(infobatch_hook(runner).scores.numpy())
+        scores = infobatch_hook(runner).scores.numpy().tolist()
         append_line(
-            self.record,
-            model=digest(model.state_dict().values()),
-            scores=digest([scores]))
+            self.path,
+            dict(model=digest(weights_of(runner).values()), scores=scores))
 
 
 class Records(NamedTuple):
-    """What one rank wrote down in one process.
-
-    Args:
-        steps (list[dict]): ``iter``, ``slots`` and ``loss`` of each step.
-        plans (list[tuple]): Steps that were done when it was drawn, ``start``
-            and ``plan`` of each plan; None is a full pass.
-        end (dict, optional): ``model`` and ``scores`` after the last step.
-    """
+    """What one rank wrote down in one process: its steps; steps that were done
+    before, start and slots (None: all images) of each plan; and the end."""
 
     steps: List[dict]
     plans: List[tuple]
@@ -202,7 +135,7 @@ def read_records(prefix, ranks):
 
 def train(rank, setting, work_dir, prefix, resume, victims):
     """Train, or go on from the last checkpoint of the folder."""
-    record = f'{prefix}_rank{rank}.jsonl'
+    is_persistent = setting.workers > 0 and setting.policy == 'QuantileTiers'
     runner = small_runner(
         work_dir,
         resume=resume,
@@ -214,20 +147,17 @@ def train(rank, setting, work_dir, prefix, resume, victims):
         train_dataloader=dict(
             batch_size=setting.batch_size,
             num_workers=setting.workers,
-            persistent_workers=(setting.workers > 0
-                                and setting.policy == 'QuantileTiers'),
+            persistent_workers=is_persistent,
             dataset=dict(size=setting.size)),
         custom_hooks=[
             dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
-            dict(type='RecordHook', record=record)
+            dict(type='StepLog', path=prefix),
+            dict(type='PlanLog', path=f'{prefix}_rank{rank}.jsonl')
         ])
-    if setting.ranks > 1:
-        # MMEngine's launcher wraps models for GPUs alone. By default, torch
-        # orders the gradients anew after the first step of a process, and with
-        # the order changes in which gloo adds those of four ranks: the last
-        # bit of some weights. With this argument it doesn't.
-        runner.model = MMDistributedDataParallel(
-            runner.model, find_unused_parameters=True)
+    # By default, torch orders the gradients anew after the first step of a
+    # process, and with the order changes in which gloo adds those of four
+    # ranks: the last bit of some weights. With this argument it doesn't.
+    distribute(runner, find_unused_parameters=True)
     runner.train()
     if setting.ranks > 1:
         dist.barrier()
@@ -235,72 +165,50 @@ def train(rank, setting, work_dir, prefix, resume, victims):
         time.sleep(TIME_LIMIT)
 
 
-def start(setting, work_dir, part, victims=()):
-    """Start the ranks of a part of a training: all but the first resume."""
-    prefix = osp.join(work_dir, f'part{part}')
-    return start_ranks(train, setting.ranks, prefix, setting, work_dir, prefix,
-                       part > 0, victims)
+def run(setting, work_dir, part, kill=None):
+    """Train a part of a training, of which all but the first resume, and
+    return what each rank wrote down.
 
-
-def log_of(work_dir, part, rank):
-    with open(
-            osp.join(work_dir, f'part{part}_rank{rank}.log'),
-            errors='replace') as file:
-        return file.read()
-
-
-def run_to_end(setting, work_dir, part):
-    """Train to the last iteration, and return what each rank wrote down."""
-    with start(setting, work_dir, part) as processes:
-        wait_for_end(processes)
-        for rank, process in enumerate(processes):
-            assert process.exitcode == 0, log_of(work_dir, part, rank)[-2000:]
-    return read_records(osp.join(work_dir, f'part{part}'), setting.ranks)
-
-
-def run_and_kill(setting, work_dir, part, step, delay, victim=None):
-    """Train until SIGKILL of a rank, or of all, after a step and a delay.
-
-    Returns:
-        list[Records]: What each rank wrote down.
+    A kill has the steps until SIGKILL, a delay in seconds after these, and the
+    rank that is killed (None: all). Without it the training ends.
     """
     prefix = osp.join(work_dir, f'part{part}')
+    step, delay, victim = kill or (0, 0, None)
     victims = range(setting.ranks) if victim is None else [victim]
-    with start(setting, work_dir, part, victims) as processes:
-        path = f'{prefix}_rank{victims[0]}.jsonl'
-        while sum('iter' in line for line in read_lines(path)) < step:
-            time.sleep(0.002)
-            if processes[victims[0]].exitcode is not None:
-                pytest.fail(log_of(work_dir, part, victims[0])[-2000:])
-        time.sleep(delay)
-        for rank in victims:
-            processes[rank].kill()
+    with start_ranks(train, setting.ranks, prefix, setting, work_dir, prefix,
+                     part > 0, victims if kill else ()) as processes:
+        if kill:
+            first = victims[0]
+            path = f'{prefix}_rank{first}.jsonl'
+            while sum('iter' in line for line in read_lines(path)) < step:
+                time.sleep(0.002)
+                assert processes[first].exitcode is None, log_of(
+                    prefix, first)[-2000:]
+            time.sleep(delay)
+            for rank in victims:
+                processes[rank].kill()
         assert wait_for_end(processes), f'a rank hangs without {victim}'
-    name_last_checkpoint(work_dir)
+        for rank, process in enumerate(processes):
+            assert kill or process.exitcode == 0, log_of(prefix, rank)[-2000:]
     return read_records(prefix, setting.ranks)
 
 
 def last_checkpoint(work_dir):
-    """Iterations of the checkpoint that MMEngine resumes from, or 0."""
+    """Iterations of the checkpoint that MMEngine resumes from, or 0.
+
+    MMEngine empties the file before it writes the new name, and a kill may
+    come in between. The checkpoint is complete by then, and is named here as
+    the user has to (docs/faults.md).
+    """
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0
-    with open(path) as file:
-        return iter_of(file.read())
-
-
-def name_last_checkpoint(work_dir):
-    """Name the newest checkpoint if the name is empty.
-
-    MMEngine empties the file before it writes the new name, and a kill may
-    come in between. The checkpoint is complete by then, and the user has to
-    name it (docs/faults.md).
-    """
-    path = osp.join(work_dir, 'last_checkpoint')
-    if osp.exists(path) and osp.getsize(path) == 0:
-        checkpoints = glob.glob(osp.join(work_dir, 'iter_*.pth'))
-        with open(path, 'w') as file:
-            file.write(max(checkpoints, key=iter_of))
+    with open(path, 'r+') as file:
+        name = file.read()
+        if not name:
+            name = max(glob.glob(f'{work_dir}/iter_*.pth'), key=iter_of)
+            file.write(name)
+    return iter_of(name)
 
 
 def iter_of(checkpoint):
@@ -366,14 +274,16 @@ def pytest_generate_tests(metafunc):
                                 ('change', [SAMPLE_CHANGE],
                                  draw_changes(seed))):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, [
+            items = [
                 pytest.param(item, id=f'sample-{i}')
                 for i, item in enumerate(sample)
-            ] + [
+            ]
+            items += [
                 pytest.param(
                     item, id=f'seed{seed}-{i}', marks=pytest.mark.slow)
                 for i, item in enumerate(drawn)
-            ])
+            ]
+            metafunc.parametrize(name, items)
 
 
 @pytest.fixture(scope='module')
@@ -384,7 +294,7 @@ def reference(tmp_path_factory):
     def reference_of(setting):
         if setting not in records:
             folder = str(tmp_path_factory.mktemp('reference'))
-            records[setting] = run_to_end(setting, folder, 0)
+            records[setting] = run(setting, folder, 0)
         return records[setting]
 
     return reference_of
@@ -393,20 +303,19 @@ def reference(tmp_path_factory):
 def test_kill(kill, reference, tmp_path, record_property):
     expected = reference(kill.setting)
     work_dir = str(tmp_path)
-    before = run_and_kill(kill.setting, work_dir, 0, *kill[1:])
+    before = run(kill.setting, work_dir, 0, kill[1:])
     resumed_from = last_checkpoint(work_dir)
     # No checkpoint is lost but one that was being written.
     done = len(before[0].steps)
     assert resumed_from >= (done - 1) // INTERVAL * INTERVAL
     begun = re.findall(r'Saving checkpoint at (\d+) iter',
-                       log_of(work_dir, 0, rank=0))
-    after = run_to_end(kill.setting, work_dir, 1)
+                       log_of(osp.join(work_dir, 'part0'), rank=0))
+    after = run(kill.setting, work_dir, 1)
     for ours, killed, resumed in zip(expected, before, after, strict=True):
         assert killed.steps == ours.steps[:len(killed.steps)]
         assert resumed.steps == ours.steps[resumed_from:]
         assert resumed.end == ours.end is not None
-    assert any(weight > 1 for step in ours.steps
-               for _, weight in step['slots'])
+    assert max(max(step['weights']) for step in ours.steps) > 1
     record_property('kills', 1)
     record_property('kills of one rank', int(kill.victim is not None))
     record_property('kills while saving',
@@ -423,11 +332,12 @@ def slots_of(records, begin, end):
     ``k`` of ``W`` takes the slots ``k, k + W, ...``. What came after the
     checkpoint at ``end`` is lost."""
     slots = []
-    for rank in records:
-        assert [step['iter'] for step in rank.steps[:end - begin]
-                ] == list(range(begin, end))
-    for step in zip(*(rank.steps[:end - begin] for rank in records)):
-        slots += itertools.chain(*zip(*(rank['slots'] for rank in step)))
+    for steps in zip(*(rank.steps[:end - begin] for rank in records)):
+        assert {step['iter'] for step in steps} == {begin}
+        begin += 1
+        pairs = [zip(step['images'], step['weights']) for step in steps]
+        slots += map(list, itertools.chain(*zip(*pairs, strict=True)))
+    assert begin == end
     return slots
 
 
@@ -441,16 +351,8 @@ def plans_of(records, num_steps):
 
 
 def compare_with_plans(stream, plans, size):
-    """Compare the slots that were trained on with the plans.
-
-    Args:
-        stream (list[list]): Index and weight of each slot.
-        plans (list[tuple]): Start and slots of each plan.
-        size (int): Images.
-
-    Returns:
-        int: Plans that were trained to their end, besides full passes.
-    """
+    """Compare the slots that were trained on with the plans, and count the
+    plans that were trained to their end, besides full passes."""
     end = complete = 0
     for start, plan in plans:
         assert start == end, f'slot {end} begins no plan'
@@ -472,50 +374,15 @@ def test_change(change, tmp_path, record_property):
     for part, (ranks, batch_size) in enumerate(change.parts):
         setting = Setting(change.policy, ranks, 2, batch_size)
         if part < len(change.steps):
-            records = run_and_kill(setting, work_dir, part,
-                                   change.steps[part] - begin, 0)
+            kill = change.steps[part] - begin, 0, None
+            records = run(setting, work_dir, part, kill)
             end = last_checkpoint(work_dir)
             assert end > begin
         else:
-            records, end = run_to_end(setting, work_dir, part), MAX_ITERS
+            records, end = run(setting, work_dir, part), MAX_ITERS
         stream += slots_of(records, begin, end)
         plans += plans_of(records, end - begin)
         begin = end
     assert compare_with_plans(stream, plans, setting.size) >= 4
     record_property('changes of ranks or batch size', 1)
     record_property('slots compared over changes', len(stream))
-
-
-# The checks themselves -----------------------------------------------------
-
-PLANS = [(0, None), (3, [[1, 1.5], [2, 1.5]]), (5, [[2, 1.5], [0, 1.5]]),
-         (7, None)]
-STREAM = [[2, 1.], [0, 1.], [1, 1.], [1, 1.5], [2, 1.5], [2, 1.5], [0, 1.5],
-          [1, 1.], [0, 1.]]
-
-
-@pytest.mark.parametrize(
-    'stream, plans',
-    [
-        (STREAM[:4] + STREAM[5:], PLANS),  # lost
-        (STREAM[:4] + STREAM[3:], PLANS),  # twice
-        (STREAM[:4] + [[2, 1.]] + STREAM[5:], PLANS),  # without its weight
-        (STREAM[:-1] + [[0, 1.5]], PLANS),  # with a weight in a full pass
-        (STREAM[:-1] + [[1, 1.]], PLANS),  # twice in a full pass
-        (STREAM, PLANS[:1] + PLANS[2:]),  # a plan that nobody drew
-        (STREAM, PLANS[:-1]),
-    ])
-def test_wrong_slots_are_noticed(stream, plans):
-    assert compare_with_plans(STREAM, PLANS, 3) == 2
-    with pytest.raises(AssertionError):
-        compare_with_plans(stream, plans, 3)
-
-
-def test_the_last_checkpoint_is_named_after_a_kill(tmp_path):
-    for iteration in (99, 110):
-        (tmp_path / f'iter_{iteration}.pth').touch()
-    name = tmp_path / 'last_checkpoint'
-    for text, expected in (('iter_99.pth', 99), ('', 110)):
-        name.write_text(text)
-        name_last_checkpoint(str(tmp_path))
-        assert last_checkpoint(str(tmp_path)) == expected

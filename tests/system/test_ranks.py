@@ -1,54 +1,42 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings with several real processes over gloo."""
-import os.path as osp
+import contextlib
 import tempfile
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
-from mmengine.model import MMDistributedDataParallel
-from mmengine.runner import Runner
 
 from mmib import InfoBatchHook
 from mmib.pruning import MeanThreshold
 from mmib.scores import ScoreTable
 from tests.system.processes import run_ranks
-from tests.system.small_training import BASELINE, infobatch_hook, small_runner
+from tests.system.small_training import BASELINE, distribute, small_runner
 from tests.test_hook import train
 
 GLOBAL_BATCH = 8
 SIZE = 53
-# Each pass is about 7 iterations, or 5 where some images are left out.
+# Each pass is about 7 iterations, or 5 where images are pruned.
 ITERS = 40
 
+# They wait for all ranks.
+COLLECTIVES = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast',
+               'broadcast_object_list', 'barrier', 'gather', 'gather_object',
+               'all_gather_into_tensor', 'reduce', 'scatter')
 
-class CountCollectives:
-    """Counts the calls of the functions that wait for all ranks."""
 
-    names = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast',
-             'broadcast_object_list', 'barrier', 'gather', 'gather_object',
-             'all_gather_into_tensor', 'reduce', 'scatter')
-
-    def __enter__(self):
-        self.calls = []
-        self._functions = {name: getattr(dist, name) for name in self.names}
-        for name, function in self._functions.items():
-            setattr(dist, name, self._counted(name, function))
-        return self
-
-    def __exit__(self, *args):
-        for name, function in self._functions.items():
-            setattr(dist, name, function)
-
-    def _counted(self, name, function):
-
-        def counted(*args, **kwargs):
-            self.calls.append(name)
-            return function(*args, **kwargs)
-
-        return counted
+@contextlib.contextmanager
+def count_collectives():
+    """Yields a function that tells how often each was called so far."""
+    with contextlib.ExitStack() as stack:
+        mocks = {
+            name: stack.enter_context(
+                mock.patch.object(dist, name, wraps=getattr(dist, name)))
+            for name in COLLECTIVES
+        }
+        yield lambda: Counter({n: m.call_count for n, m in mocks.items()})
 
 
 def train_with_global_batch(rank, results):
@@ -65,8 +53,7 @@ def train_with_global_batch(rank, results):
             })
         model = runner.model
         if world_size > 1:
-            # MMEngine's launcher wraps models for GPUs alone.
-            runner.model = MMDistributedDataParallel(model)
+            distribute(runner)
         # What was recorded when a plan was drawn or a checkpoint written.
         records, plans, saves = [], [], []
         record, draw = ScoreTable.record, MeanThreshold.__call__
@@ -76,7 +63,7 @@ def train_with_global_batch(rank, results):
         ScoreTable.record = lambda *args: (records.append(1), record(*args))
         MeanThreshold.__call__ = lambda *args: (plans.append(len(records)),
                                                 draw(*args))[1]
-        with CountCollectives() as collectives:
+        with count_collectives() as collectives:
             spy = train(runner)
         ScoreTable.record, MeanThreshold.__call__ = record, draw
     results[rank] = dict(
@@ -86,7 +73,7 @@ def train_with_global_batch(rank, results):
         losses=spy.losses,
         saves=saves,
         plans=plans,
-        collectives=collectives.calls)
+        collectives=collectives())
 
 
 @pytest.fixture(scope='module')
@@ -98,7 +85,7 @@ def trainings():
 @pytest.mark.parametrize('world_size', [2, 4])
 def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     """The same slots with the same weights in each step, and the same scores,
-    over three virtual epochs that leave images out and more."""
+    over three virtual epochs that prune and more."""
     one, = trainings[1]
     ranks = trainings[world_size]
     assert sum(epoch.size < SIZE for epoch in one['epochs']) >= 3
@@ -134,21 +121,21 @@ def train_baseline(rank, results):
                 **BASELINE, 'train_cfg.max_iters': ITERS,
                 'default_hooks.checkpoint.interval': 9
             })
-        runner.model = MMDistributedDataParallel(runner.model)
-        with CountCollectives() as collectives:
+        distribute(runner)
+        with count_collectives() as collectives:
             runner.train()
-    results[rank] = collectives.calls
+    results[rank] = collectives()
 
 
 def test_one_collective_a_plan_and_a_checkpoint(trainings):
     """And no more than those of the baseline. None where nothing was
     recorded since the last one: the last checkpoint is in annealing."""
-    baseline = [Counter(calls) for calls in run_ranks(train_baseline, 2)]
+    baseline = run_ranks(train_baseline, 2)
     for rank, of_baseline in zip(trainings[2], baseline, strict=True):
         assert rank['saves'] == [9, 18, 27, 34, 34] and len(rank['plans']) > 3
-        assert Counter(rank['collectives']) - of_baseline == Counter(
+        assert rank['collectives'] - of_baseline == Counter(
             all_reduce=len({*rank['plans'], *rank['saves']}))
-        assert not of_baseline - Counter(rank['collectives'])
+        assert not of_baseline - rank['collectives']
 
 
 def draw_with_a_generator_of_the_rank(rank, results):
@@ -157,7 +144,7 @@ def draw_with_a_generator_of_the_rank(rank, results):
         runner = small_runner(work_dir, custom_hooks=[])
         runner.register_hook(
             InfoBatchHook(lambda scores, rng: MeanThreshold()(scores, rngs)))
-        runner.model = MMDistributedDataParallel(runner.model)
+        distribute(runner)
         with pytest.raises(
                 RuntimeError,
                 match='ranks drew different plans.*'
@@ -169,41 +156,3 @@ def draw_with_a_generator_of_the_rank(rank, results):
 def test_ranks_that_draw_different_plans():
     """They stop when they next look."""
     assert set(run_ranks(draw_with_a_generator_of_the_rank, 2)) == {3}
-
-
-def save_on_ranks(rank, results):
-    with tempfile.TemporaryDirectory() as work_dir:
-        work_dirs = [work_dir]
-        dist.broadcast_object_list(work_dirs)
-        runner = small_runner(
-            work_dirs[0], **{
-                'train_cfg.max_iters': 30,
-                'default_hooks.checkpoint.interval': 5,
-            })
-        assert isinstance(runner, Runner)
-        runner.model = MMDistributedDataParallel(runner.model)
-        tables = train(runner).tables
-        dist.barrier()
-        states = [
-            torch.load(
-                osp.join(work_dirs[0], f'iter_{i}.pth'),
-                weights_only=False)['infobatch'] for i in range(5, 31, 5)
-        ]
-        assert infobatch_hook(runner).scores.empty is False
-        dist.barrier()
-    results[rank] = tables, states
-
-
-def test_checkpoints_hold_the_scores_of_all_ranks():
-    (ours, states), (theirs, _) = run_ranks(save_on_ranks, 2)
-    assert len(states) == 6
-    for number, state in enumerate(states):
-        step = 5 * number + 4
-        scores = state['scores']['scores'].numpy()
-        # Each rank knows what it trained on; the last table before the merge
-        # is that of the step, as checkpoints come after the spy.
-        known = (ours[step] == scores) | (theirs[step] == scores)
-        assert known.all()
-        assert state['sampler']['position'] == (step + 1) * 6
-    seen = states[0]['scores']['scores'].numpy() != 1
-    assert seen.all()

@@ -8,8 +8,7 @@ import torch
 from mmseg.registry import DATASETS
 
 from mmib.compat import _SkipsWithoutLoading
-from tests.system.small_training import (IndexDataset, infobatch_hook,
-                                         small_runner)
+from tests.system.small_training import IndexDataset, small_runner
 from tests.test_hook import train
 
 # What workers read is seen by the process that started them.
@@ -169,27 +168,6 @@ def test_state_is_plain(tmp_path):
     assert state['sampler']['position'] == 21 * 3
     # The names of the parameters are those of the baseline.
     assert not any('.loss.' in name for name in checkpoint['state_dict'])
-
-
-def test_another_batch_size_and_other_workers(tmp_path, caplog):
-    """The rest of the plan is dealt out to the new batches."""
-    whole, spy, slots = run(tmp_path, **{'train_dataloader.num_workers': 2})
-    for iteration in (7, 21, 28):
-        runner, rest, rest_slots = resume(
-            tmp_path, iteration, **{
-                'train_dataloader.num_workers': 1,
-                'train_dataloader.batch_size': 2
-            })
-        # Until the first plan that was drawn at another moment.
-        start = rest.epochs[0].start - 3 * iteration
-        assert start > 0 and rest_slots[:start] == slots[3 *
-                                                         iteration:][:start]
-        assert len(rest_slots) == 2 * (40 - iteration)
-        accounting = infobatch_hook(runner).planner.accounting
-        assert accounting.annealing_iter == 34
-        assert accounting.annealing_start == 3 * iteration + 2 * (34 -
-                                                                  iteration)
-        assert {w for _, w in rest_slots[2 * (34 - iteration):]} == {1}
 
 
 def test_past_is_empty():

@@ -7,7 +7,6 @@ training is killed on the way and goes on from its last checkpoint. What is
 trained on is counted apart from mmib, by what the data set marked on each
 image and by the weights that the losses used.
 """
-import copy
 import ctypes
 import gc
 import math
@@ -16,6 +15,7 @@ import os.path as osp
 import pickle
 import signal
 import tempfile
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +26,10 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS, OPTIM_WRAPPERS
 from mmseg.registry import DATASETS
 
-from mmib.accounting import VirtualEpoch
 from mmib.pruning import Tier
-from tests.system.processes import start_ranks
-from tests.system.small_training import (IndexDataset, infobatch_hook,
+from tests.system.processes import log_of, start_ranks
+from tests.system.small_training import (IndexDataset, append_line,
+                                         infobatch_hook, read_lines,
                                          small_runner, weights_of_batch)
 
 DELTA = 0.85
@@ -41,15 +41,8 @@ LEAST_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.5, Budget=0.25)
 
 
 class Soak(NamedTuple):
-    """What a training is run with.
-
-    Args:
-        policy (str): Type of the policy.
-        virtual_epochs (int): Virtual epochs it covers, about.
-        images (int): Images in the data set.
-        batch_size (int): Images in an iteration.
-        nan_share (float): Probability that a visit gets an image of NaN.
-    """
+    """What a training is run with: virtual epochs it covers, about, and the
+    probability that a visit gets an image of NaN."""
 
     policy: str = 'QuantileTiers'
     virtual_epochs: int = 200
@@ -72,12 +65,8 @@ class Soak(NamedTuple):
 
 @DATASETS.register_module()
 class SoakDataset(IndexDataset):
-    """Images of noise, whose brightness tells the class more or less clearly.
-
-    Args:
-        size (int): Number of images.
-        nan_share (float): As in :class:`Soak`.
-    """
+    """Images of noise, whose brightness tells the class more or less
+    clearly."""
 
     def __init__(self, size, nan_share=0.):
         super().__init__(size)
@@ -108,132 +97,43 @@ class FiniteOptimWrapper(OptimWrapper):
             super().step(**kwargs)
 
 
-class Account:
-    """What was trained on, counted apart from mmib.
-
-    Args:
-        num_images (int): Images in the data set.
-    """
-
-    def __init__(self, num_images):
-        self.num_images = num_images
-        self.num_epochs = self.slots = self.full_passes = 0
-        self.covered = 0.
-        # Of the virtual epoch in training.
-        self.indices, self.weights = [], []
-        # Of whole plans that leave images out.
-        self.shares = []
-        self.weight_sums = np.zeros(num_images)
-        self.variance = 0.
-        self.last_visits = np.zeros(num_images, int)
-        self.max_gap = 0
-        self.problems = []
-        self.nan_pruning = self.weighted_annealing = 0
-        # At each virtual epoch: its number, and bytes in memory.
-        self.memory = []
-        # Of each checkpoint: bytes, slots and virtual epochs of `infobatch`.
-        self.states = []
-        self.miou = []
-        self.resumed_at = None
-
-    def add(self, indices, weights):
-        """Count trained slots of the virtual epoch in training."""
-        self.slots += len(indices)
-        self.indices += indices
-        self.weights += weights
-
-    def close(self, epoch, cut):
-        """End a virtual epoch.
-
-        Args:
-            epoch (VirtualEpoch): What mmib says of it.
-            cut (bool): Whether annealing or the end of the training may
-                leave a part of it.
-        """
-        self.num_epochs += 1
-        size = len(self.indices)
-        indices = np.array(self.indices, int)
-        weights = np.sort(np.array(self.weights, np.float32))
-        self.covered += size / epoch.size
-        if len(np.unique(indices)) < size:
-            self._problem('trains on an image twice')
-        if epoch.start != self.slots - size:
-            self._problem(f'begins at {self.slots - size}, not {epoch.start}')
-        if not cut or size == epoch.size:
-            expected = np.concatenate([
-                np.full(t.kept, t.size / max(t.kept, 1), np.float32)
-                for t in epoch.tiers
-            ])
-            if size != epoch.size:
-                self._problem(f'has {size} slots instead of {epoch.size}')
-            elif not np.array_equal(weights, np.sort(expected)):
-                self._problem('has other weights than its tiers')
-            if epoch.size == self.num_images:
-                self.full_passes += 1
-            else:
-                self.shares.append(epoch.size / self.num_images)
-                np.add.at(self.weight_sums, self.indices, self.weights)
-                # Of weight x kept, in the mean over all images.
-                self.variance += sum(t.size * (t.size / max(t.kept, 1) - 1)
-                                     for t in epoch.tiers) / self.num_images
-        gaps = self.num_epochs - self.last_visits[indices]
-        self.max_gap = max(self.max_gap, int(gaps.max(initial=0)))
-        self.last_visits[indices] = self.num_epochs
-        self.indices, self.weights = [], []
-
-    def _problem(self, text):
-        self.problems.append(f'virtual epoch {self.num_epochs} {text}')
-
-
 @HOOKS.register_module()
-class SoakHook(Hook):
-    """Keeps the account, and kills the training.
-
-    Args:
-        soak (tuple): The fields of :class:`Soak`.
-        kill_at (int, optional): Iteration after which the process is killed.
-    """
+class SoakLog(Hook):
+    """Writes down steps with the virtual epochs that begin in them,
+    validations, checkpoints and the end. Kills the training after an
+    iteration."""
 
     # After InfoBatchHook, also where that one fills the checkpoint.
     priority = 'LOW'
 
-    def __init__(self, soak, kill_at=None):
-        self.soak = Soak(*soak)
+    def __init__(self, path, kill_at=None):
+        self.path = path
         self.kill_at = kill_at
-        self.account = Account(self.soak.images)
-        self.epoch = None
+        self.start = None
 
-    def after_load_checkpoint(self, runner, checkpoint):
-        self.account = checkpoint['soak']
+    def write(self, runner, kind, **values):
+        append_line(self.path, dict(kind=kind, iter=runner.iter, **values))
 
     def before_train(self, runner):
-        self.planner = infobatch_hook(runner).planner
-        if runner.iter:
-            self.epoch = self.planner.epoch
-            self.account.resumed_at = runner.iter
+        self.write(runner, 'begin')
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        account = self.account
-        indices = [s.metainfo['index'] for s in data_batch['data_samples']]
-        weights = weights_of_batch(runner)
-        weights = [1.] * len(indices) if weights is None else weights.tolist()
-        epoch, edge = self.planner.epoch, 0
-        if epoch != self.epoch:
-            edge = epoch.start - account.slots
-            account.add(indices[:edge], weights[:edge])
-            if self.epoch is not None:
-                account.close(
-                    self.epoch,
-                    cut=(epoch.start == self.soak.annealing_iter *
-                         self.soak.batch_size))
-            self.epoch = epoch
-            account.memory.append([account.num_epochs, own_memory(runner)])
-        account.add(indices[edge:], weights[edge:])
-        if runner.iter >= self.soak.annealing_iter:
-            account.weighted_annealing += sum(w != 1 for w in weights)
-        else:
-            account.nan_pruning += sum(
-                bool(image.isnan().any()) for image in data_batch['inputs'])
+        values = {}
+        epoch = infobatch_hook(runner).planner.epoch
+        if epoch.start != self.start:
+            self.start = epoch.start
+            values = dict(
+                start=epoch.start,
+                size=epoch.size,
+                tiers=epoch.tiers,
+                memory=own_memory(runner))
+        self.write(
+            runner,
+            'step',
+            indices=[s.metainfo['index'] for s in data_batch['data_samples']],
+            weights=weights_of_batch(runner, data_batch),
+            nan=sum(bool(i.isnan().any()) for i in data_batch['inputs']),
+            **values)
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         if runner.iter + 1 == self.kill_at:
@@ -241,31 +141,28 @@ class SoakHook(Hook):
 
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
-        self.account.states.append([
-            len(pickle.dumps(state)),
-            len(state['sampler']['indices']),
-            len(state['planner']['epochs'])
-        ])
-        checkpoint['soak'] = copy.deepcopy(self.account)
+        sizes = (len(pickle.dumps(state)), len(state['sampler']['indices']),
+                 len(state['planner']['epochs']))
+        self.write(runner, 'checkpoint', sizes=sizes)
 
     def after_val_epoch(self, runner, metrics=None):
-        self.account.miou.append(float(metrics['mIoU']))
+        self.write(runner, 'validation', miou=float(metrics['mIoU']))
 
     def after_train(self, runner):
-        account, hook = self.account, infobatch_hook(runner)
-        account.close(self.epoch, cut=True)
-        account.mmib = dict(
-            virtual_epochs=self.planner.num_epochs,
-            saved_iters=runner.message_hub.get_scalar(
-                'infobatch/saved_iters').current(),
-            nan=hook.scores.num_non_finite())
-        account.is_finite = bool(
-            np.isfinite(hook.scores.numpy()).all()
-            and all(p.isfinite().all() for p in runner.model.parameters()))
-        account.num_checkpoints = sum(
-            name.endswith('.pth') for name in os.listdir(runner.work_dir))
-        with open(osp.join(runner.work_dir, 'account.pkl'), 'wb') as file:
-            pickle.dump(account, file)
+        hook = infobatch_hook(runner)
+        saved = runner.message_hub.get_scalar('infobatch/saved_iters')
+        self.write(
+            runner,
+            'end',
+            virtual_epochs=hook.planner.num_epochs,
+            saved_iters=saved.current(),
+            nan=hook.scores.num_non_finite(),
+            is_finite=bool(
+                np.isfinite(hook.scores.numpy()).all()
+                and all(p.isfinite().all()
+                        for p in runner.model.parameters())),
+            num_checkpoints=sum(
+                name.endswith('.pth') for name in os.listdir(runner.work_dir)))
 
 
 def own_memory(runner):
@@ -320,7 +217,10 @@ def train(rank, soak, work_dir, resume):
             checkpoint=dict(interval=interval, max_keep_ckpts=3)),
         custom_hooks=[
             dict(type='InfoBatchHook', policy=policy, delta=DELTA),
-            dict(type='SoakHook', soak=tuple(soak), kill_at=kill_at),
+            dict(
+                type='SoakLog',
+                path=osp.join(work_dir, 'log.jsonl'),
+                kill_at=kill_at),
         ]).train()
 
 
@@ -334,71 +234,132 @@ SHORT = Soak(virtual_epochs=8, images=100, batch_size=5, nan_share=0.03)
         for policy in KEPT_SHARES
     ])
 def soak(request, tmp_path_factory):
-    """The soak, and the account of it."""
+    """The soak, and what was written down of each kind, by iteration: what
+    came after the last checkpoint before the kill is lost."""
     work_dir = str(tmp_path_factory.mktemp('soak'))
     for resume, status in ((False, -signal.SIGKILL), (True, 0)):
         prefix = osp.join(work_dir, f'resume_{resume}')
         with start_ranks(train, 1, prefix, request.param, work_dir,
                          resume) as (process, ):
             process.join()
-            with open(f'{prefix}_rank0.log') as log:
-                assert process.exitcode == status, log.read()[-3000:]
-    with open(osp.join(work_dir, 'account.pkl'), 'rb') as file:
-        return request.param, pickle.load(file)
+            assert process.exitcode == status, log_of(prefix, 0)[-3000:]
+    lines = defaultdict(dict)
+    for line in read_lines(osp.join(work_dir, 'log.jsonl')):
+        lines[line['kind']][line['iter']] = line
+    assert list(lines['step']) == list(range(request.param.max_iters))
+    return request.param, lines
+
+
+class Epoch(NamedTuple):
+    """A virtual epoch: what was trained on, counted apart from mmib, and what
+    mmib says of it. Annealing or the end may have cut it short."""
+
+    indices: np.ndarray
+    weights: np.ndarray
+    size: int
+    tiers: list
+    memory: int
+    is_cut: bool
+
+
+def epochs_of(soak, steps):
+    slots = {
+        name: np.concatenate([step[name] for step in steps])
+        for name in ('indices', 'weights')
+    }
+    begun = {step['start']: step for step in steps if 'start' in step}
+    ends = [*begun, soak.max_iters * soak.batch_size][1:]
+    cuts = soak.annealing_iter * soak.batch_size, ends[-1]
+    return [
+        Epoch(slots['indices'][start:end], slots['weights'][start:end],
+              step['size'], [Tier(*tier) for tier in step['tiers']],
+              step['memory'], end in cuts and end - start < step['size'])
+        for (start, step), end in zip(begun.items(), ends)
+    ]
 
 
 def test_accounts(soak, record_property):
     """mmib's accounts are those of what was trained on."""
-    soak, account = soak
-    assert 0 < account.resumed_at < soak.max_iters / 2
-    assert account.slots == soak.max_iters * soak.batch_size
-    assert account.num_epochs == account.mmib['virtual_epochs']
-    assert account.covered == pytest.approx(soak.virtual_epochs, rel=0.25)
-    full_equivalent = account.covered * soak.images / soak.batch_size
-    assert account.mmib['saved_iters'] == pytest.approx(
-        full_equivalent - soak.max_iters, abs=1e-6)
-    assert account.nan_pruning == account.mmib['nan'] > 3
-    assert account.is_finite
-    assert len(account.miou) >= 20 and np.isfinite(account.miou).all()
+    soak, lines = soak
+    steps = list(lines['step'].values())
+    mmib, = lines['end'].values()
+    _, resumed_at = lines['begin']
+    assert 0 < resumed_at < soak.max_iters / 2
+    epochs = epochs_of(soak, steps)
+    assert len(epochs) == mmib['virtual_epochs']
+    covered = sum(len(epoch.indices) / epoch.size for epoch in epochs)
+    assert covered == pytest.approx(soak.virtual_epochs, rel=0.25)
+    assert mmib['saved_iters'] == pytest.approx(
+        covered * soak.images / soak.batch_size - soak.max_iters, abs=1e-6)
+    nan = sum(step['nan'] for step in steps[:soak.annealing_iter])
+    assert nan == mmib['nan'] > 3
+    assert mmib['is_finite']
+    miou = [line['miou'] for line in lines['validation'].values()]
+    assert len(miou) >= 20 and np.isfinite(miou).all()
     record_property(
         f'soak of {soak.policy}',
-        f'{account.num_epochs} virtual epochs in {soak.max_iters} iterations,'
-        f' {account.mmib["saved_iters"]:.0f} saved, {account.nan_pruning} '
-        f'images of NaN, resumed at {account.resumed_at}')
+        f'{len(epochs)} virtual epochs in {soak.max_iters} iterations, '
+        f'{mmib["saved_iters"]:.0f} saved, {nan} images of NaN, resumed at '
+        f'{resumed_at}')
 
 
 def test_plans(soak, record_property):
     """Every slot of every plan is trained on once, with the weight of its
     tier, and the plans are what they should be."""
-    soak, account = soak
-    assert account.problems == []
-    assert account.full_passes > 0 and (account.last_visits > 0).all()
-    assert account.weighted_annealing == 0
-    # No policy leaves out more than 75 % of a tier. A longer gap than this
-    # has a probability of 1e-6 in the whole soak.
-    assert account.max_gap <= math.ceil(
-        math.log(1e-6 / (soak.images * account.num_epochs)) / math.log(0.75))
+    soak, lines = soak
+    steps = list(lines['step'].values())
+    for step in steps[soak.annealing_iter:]:
+        assert set(step['weights']) == {1}
+    # Of whole plans that prune: kept share, and the variance of weight x kept
+    # in the mean over all images.
+    shares, variance, full_passes, longest_gap = [], 0, 0, 0
+    weight_sums = np.zeros(soak.images)
+    last_visits = np.zeros(soak.images, int)
+    epochs = epochs_of(soak, steps)
+    for number, epoch in enumerate(epochs, 1):
+        indices = epoch.indices
+        assert len(np.unique(indices)) == len(indices)
+        gaps = number - last_visits[indices]
+        longest_gap = max(longest_gap, gaps.max(initial=0))
+        last_visits[indices] = number
+        if epoch.is_cut:
+            continue
+        assert len(indices) == epoch.size
+        expected = np.repeat([t.size / max(t.kept, 1) for t in epoch.tiers],
+                             [t.kept for t in epoch.tiers])
+        np.testing.assert_allclose(
+            np.sort(epoch.weights), np.sort(expected), rtol=1e-6)
+        if epoch.size == soak.images:
+            full_passes += 1
+        else:
+            shares.append(epoch.size / soak.images)
+            weight_sums[indices] += epoch.weights
+            variance += sum(t.size * (t.size / max(t.kept, 1) - 1)
+                            for t in epoch.tiers) / soak.images
+    assert full_passes > 0 and (last_visits > 0).all()
+    # No policy prunes more than 75 % of a tier. A longer gap than this has a
+    # probability of 1e-6 in the whole soak.
+    assert longest_gap <= math.ceil(
+        math.log(1e-6 / (soak.images * len(epochs))) / math.log(0.75))
     # Counts of tiers round, and equal scores are in the tier above.
-    assert min(account.shares) > LEAST_SHARES[soak.policy] - 2 / soak.images
-    assert max(account.shares) < 1
-    # Mean weight of each image, 0 where it was left out, and the variance of
+    assert min(shares) > LEAST_SHARES[soak.policy] - 2 / soak.images
+    assert max(shares) < 1
+    # Mean weight of each image, 0 where it was pruned, and the variance of
     # that where chance alone decides.
-    means = account.weight_sums / len(account.shares)
+    means = weight_sums / len(shares)
     assert means.mean() == pytest.approx(1, abs=1e-5)
     assert np.mean((means - 1)**2) == pytest.approx(
-        account.variance / len(account.shares)**2,
-        rel=5 * math.sqrt(2 / soak.images))
+        variance / len(shares)**2, rel=5 * math.sqrt(2 / soak.images))
     record_property(
         f'plans of {soak.policy}',
-        f'{len(account.shares)} that prune, kept share '
-        f'{min(account.shares):.3f} to {max(account.shares):.3f}, longest gap '
-        f'{account.max_gap}, mean weights {means.min():.2f} to '
-        f'{means.max():.2f}')
+        f'{len(shares)} that prune, kept share {min(shares):.3f} to '
+        f'{max(shares):.3f}, longest gap {longest_gap}, mean weights '
+        f'{means.min():.2f} to {means.max():.2f}')
 
 
 def test_growth(soak, record_property):
     """Memory and checkpoints stay as large as they are."""
-    soak, account = soak
+    soak, lines = soak
     in_flight = (WORKERS * PREFETCHED + 1) * soak.batch_size
     least = LEAST_SHARES[soak.policy] * soak.images
     # Scores twice, and index and weight of the slots that are left.
@@ -406,13 +367,16 @@ def test_growth(soak, record_property):
         20 * soak.images + 12 * in_flight + 20_000, soak.images + in_flight,
         2 + math.ceil(in_flight / least)
     ]
-    largest = np.max(account.states, 0)
+    largest = np.max([line['sizes'] for line in lines['checkpoint'].values()],
+                     0)
     assert (largest <= bounds).all()
-    assert account.num_checkpoints <= 4
+    end, = lines['end'].values()
+    assert end['num_checkpoints'] <= 4
     text = f'`infobatch` of {largest[0]} bytes at most'
     # A few virtual epochs only warm up.
     if soak is not SHORT:
-        slopes = growths(account.memory)
+        epochs = epochs_of(soak, lines['step'].values())
+        slopes = growths([(i, e.memory) for i, e in enumerate(epochs)])
         assert max(slopes) < 4 * soak.images  # a table of scores
         text += ', {:.0f} and {:.0f} bytes a virtual epoch'.format(*slopes)
     record_property(f'growth with {soak.policy}', text)
@@ -427,19 +391,13 @@ def growths(memory):
     the baseline too.
     """
     slopes = []
-    number = len(memory)
     for begin, end in ((0.1, 0.4), (0.5, 1)):
-        epochs, resident = np.array(
-            memory[int(begin * number):int(end * number)], float).T
-        first, second = np.triu_indices(len(epochs), 1)
-        slopes.append(
-            float(
-                np.median((resident[second] - resident[first]) /
-                          (epochs[second] - epochs[first]))))
+        part = memory[int(begin * len(memory)):int(end * len(memory))]
+        epochs, resident = np.array(part, float).T
+        one, two = np.triu_indices(len(epochs), 1)
+        growth = (resident[two] - resident[one]) / (epochs[two] - epochs[one])
+        slopes.append(float(np.median(growth)))
     return slopes
-
-
-# The checks themselves -----------------------------------------------------
 
 
 @pytest.mark.parametrize('leak', [0, 4])
@@ -448,27 +406,3 @@ def test_memory_that_grows_is_seen(leak):
     noise = np.random.default_rng(0).integers(0, 2**18, 200)
     memory = [[i, 5e8 + leak * 20_000 * i + noise[i]] for i in range(200)]
     assert growths(memory) == pytest.approx([leak * 20_000] * 2, abs=5_000)
-
-
-@pytest.mark.parametrize('indices, weights, problem', [
-    ([4, 0, 2], [1., 2., 2.], None),
-    ([4, 0, 0], [1., 2., 2.], 'an image twice'),
-    ([4, 0], [1., 2.], '2 slots instead of 3'),
-    ([4, 0, 2], [1., 1., 2.], 'other weights'),
-])
-def test_account_of_a_plan(indices, weights, problem):
-    account = Account(5)
-    account.add(indices, weights)
-    account.close(
-        VirtualEpoch(0, 0., 3, 1., (Tier(4, 2), Tier(1, 1)), 1., 0, '', True),
-        cut=False)
-    if problem is None:
-        assert account.problems == []
-        assert account.weight_sums.tolist() == [2, 0, 2, 0, 1]
-        # 4 of 5 images have a weight of 2 or 0.
-        assert account.variance == pytest.approx(4 / 5)
-        assert account.covered == 1 and account.shares == [3 / 5]
-        assert account.last_visits.tolist() == [1, 0, 1, 0, 1]
-    else:
-        assert len(account.problems) == 1
-        assert problem in account.problems[0]

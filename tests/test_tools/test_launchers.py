@@ -57,6 +57,11 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         for option in (f'dataset.data_root={data_root}', 'num_workers=0',
                        'persistent_workers=False')
     ]
+    options += [
+        'train_dataloader.batch_size=2', 'train_cfg.max_iters=8',
+        'train_cfg.val_interval=8', 'default_hooks.logger.interval=1',
+        'find_unused_parameters=True'
+    ]
     (tmp_path / 'count_threads.py').write_text(COUNT_THREADS)
     config = tmp_path / 'child.py'
     config.write_text(CHILD)
@@ -70,11 +75,6 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         work_dir,
         '--cfg-options',
         *options,
-        'train_dataloader.batch_size=2',
-        'train_cfg.max_iters=8',
-        'train_cfg.val_interval=8',
-        'default_hooks.logger.interval=1',
-        'find_unused_parameters=True',
         cwd=tmp_path,
         # `python` is the one that runs the tests.
         programs=osp.dirname(sys.executable),
@@ -116,14 +116,11 @@ def test_slurm_train_calls_srun(tmp_path, srun):
     folder = tmp_path / 'elsewhere'
     folder.mkdir()
     script = osp.relpath(osp.join(TOOLS, 'slurm_train.sh'), folder)
+    arguments = ['gpu', 'a name', 'my config.py', '--infobatch']
+    arguments += ['--cfg-options', 'a.b=x y']
     result = run(
         script,
-        'gpu',
-        'a name',
-        'my config.py',
-        '--infobatch',
-        '--cfg-options',
-        'a.b=x y',
+        *arguments,
         cwd=folder,
         programs=srun,
         RECORD=str(record),
@@ -133,11 +130,11 @@ def test_slurm_train_calls_srun(tmp_path, srun):
     assert result.returncode == 3, result.stderr
     arguments = record.read_text().splitlines()
     train = arguments.index('-u') + 1
-    assert arguments[:train + 1] == [
-        '-p', 'gpu', '--job-name=a name', '--gres=gpu:4', '--ntasks=8',
-        '--ntasks-per-node=4', '--cpus-per-task=5', '--kill-on-bad-exit=1',
-        '--mem=4G', '--time=1', 'python', '-u', arguments[train]
-    ]
+    options = ('-p gpu --job-name=a name --gres=gpu:4 --ntasks=8 '
+               '--ntasks-per-node=4 --cpus-per-task=5 --kill-on-bad-exit=1 '
+               '--mem=4G --time=1 python -u')
+    assert ' '.join(arguments[:train]) == options
+    assert arguments[1:3] == ['gpu', '--job-name=a name']
     assert arguments[train + 1:] == [
         'my config.py', '--launcher=slurm', '--infobatch', '--cfg-options',
         'a.b=x y'

@@ -12,36 +12,22 @@ from mmengine.runner import Runner
 
 from mmib import compat
 
-from ..system import small_training  # noqa: F401
+from ..system.small_training import BASELINE, small_config
 
 # The baseline on 6 images.
-CONFIG = """
-default_scope = 'mmseg'
-log_level = 'INFO'
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=20, val_interval=100)
-param_scheduler = [dict(type='PolyLR', begin=0, end=20, by_epoch=False)]
-train_dataloader = dict(
-    batch_size=2,
-    num_workers=0,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(type='IndexDataset', size=6))
-head = dict(
-    type='FCNHead', in_channels=4, channels=4, num_convs=1, in_index=0,
-    num_classes=2, norm_cfg=None,
-    loss_decode=dict(type='CrossEntropyLoss'))
-model = dict(
-    type='EncoderDecoder',
-    data_preprocessor=dict(type='SegDataPreProcessor', size=(8, 8)),
-    backbone=dict(type='OneConv'),
-    decode_head=head)
-optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.01))
-default_hooks = dict(
-    logger=dict(type='LoggerHook', interval=1),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=20))
-log_processor = dict(by_epoch=False)
-vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends)
-"""
+CONFIG = small_config(
+    'unused', **BASELINE, **{
+        'train_cfg': dict(max_iters=20, val_interval=100),
+        'param_scheduler': [
+            dict(type='PolyLR', begin=0, end=20, by_epoch=False)
+        ],
+        'train_dataloader.batch_size': 2,
+        'train_dataloader.dataset.size': 6,
+        'default_hooks.logger.interval': 1
+    })
+for name in ('work_dir', 'experiment_name'):
+    CONFIG.pop(name)
+CONFIG = CONFIG.pretty_text
 LAZY = """
 from mmengine.optim import PolyLR
 from mmengine.runner import IterBasedTrainLoop
@@ -219,16 +205,12 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
                         lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
+    own = dict(type='Own', static_graph=True)
     with compat.distributed_on_cpu():
         Runner.wrap_model(runner, None, 'model')
-        Runner.wrap_model(runner, dict(type='Own', static_graph=True), 'model')
+        Runner.wrap_model(runner, own, 'model')
+    default = dict(broadcast_buffers=False, find_unused_parameters=True)
     assert calls == [
-        'gloo',
-        (runner,
-         dict(
-             device_ids=None,
-             broadcast_buffers=False,
-             find_unused_parameters=True), 'model'),
-        (runner, dict(device_ids=None, type='Own',
-                      static_graph=True), 'model'), 'end'
+        'gloo', (runner, dict(default, device_ids=None), 'model'),
+        (runner, dict(own, device_ids=None), 'model'), 'end'
     ]

@@ -1,0 +1,82 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""These scripts run. Their figures are no business of tests, and what the
+simulation says of a policy is tested with the policy."""
+import json
+import os
+import os.path as osp
+import subprocess
+import sys
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from camvid.shrink_data import shrink
+from PIL import Image
+
+from benchmarks import budget, plan
+
+from .utils import ROOT, rows_of
+
+
+def test_budget(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['budget.py'])
+    small = dict(
+        num_images=300, slots_per_iter=4, max_iters=1200, full_iters=2000)
+    monkeypatch.setattr(budget, 'FLAGSHIP', dict(small, delta=0.85))
+    budget.main()
+    rows = rows_of(capsys.readouterr().out)
+    assert len(rows) == 21
+    assert [row[1] for row in rows[:3]
+            ] == ['Budget', 'QuantileTiers', 'MeanThreshold']
+    assert {float(row[3]) for row in rows} == {26.67}
+    assert abs(float(rows[0][2]) - 26.67) < 0.3
+
+
+def test_plan(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['plan.py'])
+    monkeypatch.setattr(plan, 'SIZES', (1000, 2000))
+    monkeypatch.setattr(plan, 'SECONDS', 0)
+    plan.main()
+    rows = rows_of(capsys.readouterr().out)
+    assert [row[0] for row in rows] == ['1000'] * 3 + ['2000'] * 3
+    # Its ratio is to itself.
+    assert rows[0][1] == 'plain numpy' and float(rows[0][3]) == 1
+    assert all(float(cell) > 0 for row in rows for cell in row[2:])
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason='on a GPU it runs for minutes')
+def test_gpu_step_without_a_gpu():
+    script = osp.join(ROOT, 'benchmarks', 'gpu_step.py')
+    options = '--size 64 --batch-size 2 --iters 3 --warmup 1 --images 4'
+    output = subprocess.run([sys.executable, script, *options.split()],
+                            env=dict(os.environ, PYTHONPATH=ROOT),
+                            stdout=subprocess.PIPE,
+                            text=True,
+                            check=True).stdout
+    lines = [line for line in output.split('\n') if line[:1] == '{']
+    machine, float32 = map(json.loads, lines)
+    assert machine['device'] == 'cpu'
+    assert float32['iters'] == 3 and float32['ratio_of_medians'] > 0
+
+
+@pytest.mark.parametrize('mode', ['L', 'P'])
+def test_shrink_data(tmp_path, mode):
+    # Four quarters, each with its label and its colour.
+    labels = np.kron([[0, 1], [2, 11]], np.ones((6, 8))).astype(np.uint8)
+    image = np.repeat(labels[..., None] * 20, 3, axis=2)
+    mask = Image.fromarray(labels)
+    if mode == 'P':
+        mask = mask.copy()
+        mask.putpalette(np.arange(768) % 256)
+    (tmp_path / 'data' / 'annotations' / 'test').mkdir(parents=True)
+    mask.save(tmp_path / 'data' / 'annotations' / 'test' / 'a.png')
+    mmcv.imwrite(image, str(tmp_path / 'data' / 'images' / 'test' / 'a.png'))
+    out = tmp_path / 'out'
+    shrink(str(tmp_path / 'data'), str(out), (4, 2))
+    small = mmcv.imread(
+        str(out / 'annotations' / 'test' / 'a.png'), 'unchanged')
+    assert small.tolist() == [[0, 0, 1, 1], [2, 2, 11, 11]]
+    small = mmcv.imread(str(out / 'images' / 'test' / 'a.png'))
+    assert small[..., 0].tolist() == [[0, 0, 20, 20], [40, 40, 220, 220]]
