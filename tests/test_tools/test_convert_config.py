@@ -134,6 +134,8 @@ def test_a_policy_brings_its_ratio(convert_config, tmp_path, arguments, ratio):
         ("_base_ = 'base.py'\nx = dict(b=float('inf'))\n", ['base.py'],
          'base.py exists'),
         (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
+        (OWN, ['out.py', '--delta', '85'
+               ], 'got 85.0: .* or --delta of the tool'),
         (OWN, ['out.py', '--policy', 'MeanTreshold'
                ], 'MeanTreshold is none of the policies.*MeanThreshold'),
         ('from mmengine.optim import SGD\n', ['out.py'],
