@@ -49,8 +49,12 @@ def _start_rank(rank, function, world_size, prefix, args):
                 timeout=timedelta(seconds=TIME_LIMIT))
         function(rank, *args)
         status = 0
-    except BaseException:
+    except BaseException as error:
+        # torch raises once more when another worker of a loader ends.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         traceback.print_exc()
+        with open(f'{prefix}_rank{rank}.error', 'w') as file:
+            file.write(f'{type(error).__name__}: {error}')
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -54,12 +54,8 @@ def assert_same_first_pass(steps, expected, rtol):
 
 
 def amp(dtype):
-    if dtype == 'float32':
-        return {}
-    return {
-        'optim_wrapper.type': 'AmpOptimWrapper',
-        'optim_wrapper.dtype': dtype
-    }
+    changes = dict(type='AmpOptimWrapper', dtype=dtype)
+    return {} if dtype == 'float32' else dict(optim_wrapper=changes)
 
 
 def guard(monkeypatch, owner, name, mode, applies=lambda self: True):
