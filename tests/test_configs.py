@@ -102,5 +102,5 @@ def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
     assert 'InfoBatch: virtual epoch 1: ' in output
     assert 'iterations until annealing' in output
     assert 'Iter(train) [8/8]' in output
-    assert 'InfoBatch: 8 iterations ran ' in output
+    assert 'InfoBatch: 8 iterations covered ' in output
     assert (tmp_path / 'work_dirs').exists()
