@@ -50,9 +50,10 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
             'correct the `policy` of InfoBatchHook in `custom_hooks`, or name '
             'the module that registers it in `custom_imports`.')
     try:
-        return as_policy(POLICIES.build(cfg))
+        built = POLICIES.build(cfg)
     except TypeError as error:
         raise TypeError(
             f'{error}: change the arguments of `policy` at InfoBatchHook in '
             '`custom_hooks`. (`_delete_=True` in it drops those of the policy '
             'that it inherits.)') from error
+    return as_policy(built)

@@ -524,3 +524,26 @@ def test_more_tiers_than_a_byte_has_numbers(num_tiers):
                  np.random.default_rng(0))
     assert [tier.size for tier in plan.tiers] == [1] * (num_tiers + 1)
     assert sorted(plan.indices) == list(range(num_tiers + 1))
+
+
+class Stateful:
+    """A policy of a user that isn't derived from Policy."""
+
+    def __call__(self, scores, rng):
+        return EpochPlan.full(np.arange(len(scores)))
+
+    def state_dict(self):
+        return {}
+
+
+def test_a_state_that_would_be_lost_is_refused():
+    """Given as it is, or by its type: its arguments aren't what is wrong."""
+    with pytest.raises(TypeError, match='is no `mmib.pruning.Policy`'):
+        build_policy(Stateful())
+    POLICIES.register_module(module=Stateful)
+    try:
+        with pytest.raises(TypeError, match='derive it') as error:
+            build_policy(dict(type='Stateful'))
+    finally:
+        POLICIES.module_dict.pop('Stateful')
+    assert 'arguments of `policy`' not in str(error.value)
