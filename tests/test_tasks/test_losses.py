@@ -7,7 +7,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from mmseg.models import losses as mmseg_losses
-from mmseg.models.losses import CrossEntropyLoss
+from mmseg.models.losses import CrossEntropyLoss, DiceLoss, LovaszLoss
+from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.losses import check_loss, register_unreduced
@@ -15,6 +16,7 @@ from mmib.tasks import segmentation  # noqa: F401
 
 B, C, H, W = 3, 5, 6, 7
 IGNORE = 255
+WEIGHTS = torch.tensor([1., 3., 0.5])
 CLASS_WEIGHT = [0.5, 1., 2., 3., 0.25]
 SOFTMAX = [
     dict(),
@@ -23,6 +25,7 @@ SOFTMAX = [
     dict(class_weight=CLASS_WEIGHT, avg_non_ignore=True),
     dict(loss_weight=0.4),
     dict(reduction='sum'),
+    dict(reduction='none', avg_non_ignore=True),
 ]
 SIGMOID = [
     dict(use_sigmoid=True),
@@ -30,10 +33,6 @@ SIGMOID = [
     dict(use_sigmoid=True, avg_non_ignore=True, class_weight=CLASS_WEIGHT[0]),
     dict(use_sigmoid=True, loss_weight=0.4),
 ]
-
-
-def name(kwargs):
-    return ','.join(f'{k}={v}' for k, v in kwargs.items()) or 'default'
 
 
 def make_batch(ignored='some', num_classes=C):
@@ -51,65 +50,60 @@ def make_batch(ignored='some', num_classes=C):
     return logits, label
 
 
-def softmax_by_hand(logits,
-                    label,
-                    weights,
-                    loss_weight=1.,
-                    avg_non_ignore=0,
-                    class_weight=None,
-                    reduction='mean'):
-    """Pixel by pixel in float64: weighted sum, divisor, raw loss of images."""
-    log_prob = F.log_softmax(logits.double(), 1)
-    total, valid, valid_weight = 0., 0, 0.
-    raw = torch.zeros(B, dtype=torch.float64)
-    for b in range(B):
-        for y in range(H):
-            for x in range(W):
-                k = int(label[b, y, x])
-                if k == IGNORE:
-                    continue
-                weight = class_weight[k] if class_weight else 1.
-                loss = -weight * log_prob[b, k, y, x]
-                total = total + float(weights[b]) * loss
-                raw[b] += float(loss.detach()) / (H * W)
-                valid += 1
-                valid_weight += weight
-    divisor = B * H * W
-    if avg_non_ignore:
-        divisor = valid
-    if class_weight:
-        divisor = valid_weight
+def cross_entropy_by_hand(logits,
+                          label,
+                          use_sigmoid=False,
+                          class_weight=None,
+                          avg_non_ignore=False,
+                          loss_weight=1.,
+                          reduction='mean'):
+    """The losses of all elements, in float64, and their divisor."""
+    logits, num_classes = logits.double(), logits.shape[1]
+    valid = (label != IGNORE)[:, None]
+    classes = torch.arange(num_classes) if num_classes > 1 else torch.ones(1)
+    # Of no class where the pixel is ignored.
+    is_class = label[:, None] == classes.view(-1, 1, 1)
+    if use_sigmoid:
+        hit, miss = F.logsigmoid(logits), F.logsigmoid(-logits)
+        losses = -torch.where(is_class,
+                              (class_weight or 1) * hit, miss) * valid
+        divisor = valid.sum() * num_classes if avg_non_ignore else None
+    else:
+        weights = is_class * torch.tensor(class_weight or [1] * C).view(
+            -1, 1, 1)
+        losses = -(weights * logits.log_softmax(1)).sum(1)
+        divisor = weights.sum() if class_weight or avg_non_ignore else None
     if reduction == 'sum':
         divisor = 1
-    return loss_weight * total / divisor, loss_weight * raw
+    elif reduction == 'none' or divisor is None:
+        divisor = losses.numel()
+    return loss_weight * losses, divisor
 
 
-def sigmoid_by_hand(logits,
-                    label,
-                    weights,
-                    loss_weight=1.,
-                    avg_non_ignore=0,
-                    class_weight=1.,
-                    use_sigmoid=True):
-    total, valid = 0., 0
-    raw = torch.zeros(B, dtype=torch.float64)
-    num_classes = logits.shape[1]
-    prob = logits.double().sigmoid()
-    for b in range(B):
-        for y in range(H):
-            for x in range(W):
-                k = int(label[b, y, x])
-                if k == IGNORE:
-                    continue
-                for c in range(num_classes):
-                    p = prob[b, c, y, x]
-                    hit = k == 1 if num_classes == 1 else k == c
-                    loss = -class_weight * p.log() if hit else -(1 - p).log()
-                    total = total + float(weights[b]) * loss
-                    raw[b] += float(loss.detach()) / (H * W * num_classes)
-                    valid += 1
-    divisor = valid if avg_non_ignore else B * num_classes * H * W
-    return loss_weight * total / divisor, loss_weight * raw
+def ohem_by_hand(logits, label, thres, min_kept, class_weight=None):
+    """The mean over the pixels with the lowest probability of their class."""
+    losses, _ = cross_entropy_by_hand(logits, label, class_weight=class_weight)
+    prob = torch.exp(-cross_entropy_by_hand(logits, label)[0])
+    valid = label != IGNORE
+    increasing = prob[valid].sort()[0]
+    last = increasing[min(min_kept, len(increasing) - 1)]
+    hard = valid & (prob < last.clamp(min=thres))
+    return 0.5 * losses * hard, hard.sum()
+
+
+def boundary_by_hand(logits, label):
+    """The pixels of the other class, as a share of both, weigh."""
+    edge, other = label == 1, label == 0
+    number = max((edge | other).sum(), 1)
+    losses = (F.softplus(-logits[:, 0].double()) * edge * other.sum() +
+              F.softplus(logits[:, 0].double()) * other * edge.sum()) / number
+    return 20 * losses, losses.numel()
+
+
+def combine(elements, divisor):
+    """The weighted loss, and the raw one of each image."""
+    images = elements.flatten(1)
+    return (WEIGHTS * images.sum(1)).sum() / divisor, images.mean(1)
 
 
 class WeightedCrossEntropy(CrossEntropyLoss):
@@ -131,17 +125,42 @@ class WeightedCrossEntropy(CrossEntropyLoss):
         return self.loss_weight * loss.sum() / (weights.sum() + eps)
 
 
-def make_baseline(**kwargs):
-    if 'class_weight' in kwargs and 'use_sigmoid' not in kwargs:
+def make_baseline(kwargs, ignored='some'):
+    """MMSegmentation's own loss, where it doesn't fail."""
+    is_weighted = 'class_weight' in kwargs and 'use_sigmoid' not in kwargs
+    if is_weighted and (ignored != 'none' or 'avg_non_ignore' in kwargs):
         return WeightedCrossEntropy(**kwargs)
     return CrossEntropyLoss(**kwargs)
 
 
-def run(loss, logits, label, **kwargs):
-    logits = logits.clone().requires_grad_()
-    value = loss(logits, label, ignore_index=IGNORE, **kwargs)
+def run(loss, pred, target, **kwargs):
+    """The loss and its gradient."""
+    pred = pred.clone().requires_grad_()
+    # The segmentor takes the mean of a loss that isn't a scalar.
+    value = loss(pred, target, **kwargs).mean()
     value.backward()
-    return value.detach(), logits.grad
+    return value.detach(), pred.grad
+
+
+def run_with_weights(baseline, *batch, rows_per_image=1, **kwargs):
+    """Loss, gradient and scores; with weight 1 and without weights the loss
+    is the baseline."""
+    loss = InfoBatchLoss(baseline, rows_per_image)
+    for weights in (None, torch.ones(B)):
+        loss.batch.begin(weights)
+        assert_close(
+            run(loss, *batch, **kwargs), run(baseline, *batch, **kwargs))
+    loss.batch.begin(WEIGHTS)
+    value, grad = run(loss, *batch, **kwargs)
+    return value, grad, loss.batch.scores
+
+
+def assert_by_hand(got, logits, by_hand, label, **kwargs):
+    logits = logits.clone().requires_grad_()
+    expected, raw = combine(*by_hand(logits, label, **kwargs))
+    expected.backward()
+    assert_close(
+        got, (expected.detach().float(), logits.grad, raw.detach().float()))
 
 
 @pytest.mark.parametrize('ignored', ['none', 'some', 'an image'])
@@ -152,175 +171,91 @@ def run(loss, logits, label, **kwargs):
     ids=str)
 def test_weighted_loss_equals_the_one_by_hand(kwargs, num_classes, ignored):
     logits, label = make_batch(ignored, num_classes)
-    weights = torch.tensor([1., 3., 0.5])
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.batch.weights = weights
-    value, grad = run(loss, logits, label)
-
-    by_hand = sigmoid_by_hand if 'use_sigmoid' in kwargs else softmax_by_hand
-    logits.requires_grad_()
-    expected, raw = by_hand(logits, label, weights, **kwargs)
-    expected.backward()
-    torch.testing.assert_close(value, expected.detach().float())
-    torch.testing.assert_close(grad, logits.grad)
-    torch.testing.assert_close(loss.batch.scores, raw.float())
-    assert loss.batch.scores.dtype == torch.float32
+    loss.batch.begin(WEIGHTS)
+    got = run(loss, logits, label, ignore_index=IGNORE)
     assert not loss.batch.scores.requires_grad
-    if ignored == 'an image':
-        assert loss.batch.scores[2] == 0
+    assert_by_hand((*got, loss.batch.scores), logits, cross_entropy_by_hand,
+                   label, **kwargs)
 
 
 @pytest.mark.parametrize('weights', [torch.ones(B), None], ids=['1', 'off'])
 @pytest.mark.parametrize('ignored', ['none', 'some', 'an image', 'all'])
-@pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=name)
+@pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=str)
 def test_without_weights_it_is_the_baseline_loss(kwargs, ignored, weights):
-    logits, label = make_batch(ignored)
-    baseline = make_baseline(**kwargs)
+    batch = make_batch(ignored)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.batch.weights = weights
-    for got, expected in zip(
-            run(loss, logits, label), run(baseline, logits, label)):
-        torch.testing.assert_close(got, expected)
-        assert got.isfinite().all()
+    loss.batch.begin(weights)
+    got = run(loss, *batch, ignore_index=IGNORE)
+    baseline = make_baseline(kwargs, ignored)
+    assert_close(got, run(baseline, *batch, ignore_index=IGNORE))
+    assert all(value.isfinite().all() for value in got)
 
 
-@pytest.mark.parametrize('kwargs', SOFTMAX[:4], ids=name)
-def test_weights_equal_pixel_weights_of_baseline(kwargs):
-    """The baseline takes a weight per pixel and leaves its divisor alone."""
-    logits, label = make_batch()
-    weights = torch.tensor([4., 1., 2.])
-    baseline = make_baseline(**kwargs)
-    loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.batch.weights = weights
-    expected = run(baseline, logits, label, weight=weights[:, None, None])
-    torch.testing.assert_close(run(loss, logits, label), expected)
-
-
-def test_class_weights_equal_baseline_where_it_works():
-    logits, label = make_batch('none')
-    baseline = CrossEntropyLoss(class_weight=CLASS_WEIGHT)
-    loss = InfoBatchLoss(baseline)
-    loss.batch.weights = torch.tensor([4., 1., 2.])
-    expected = run(
-        baseline, logits, label, weight=loss.batch.weights[:, None, None])
-    torch.testing.assert_close(run(loss, logits, label), expected)
-
-
-@pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=name)
+@pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=str)
 def test_amp(kwargs):
     """Under autocast logits are bfloat16, and scores float32 still."""
     logits, label = make_batch()
-    weights = torch.tensor([1., 3., 0.5])
-    baseline = make_baseline(**kwargs)
+    baseline = make_baseline(kwargs)
     loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    conv = nn.Conv2d(C, C, 1)
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        low = conv(logits)
+        low = nn.Conv2d(C, C, 1)(logits).detach()
         assert low.dtype == torch.bfloat16
-        for value_of in (torch.ones(B), weights):
-            loss.batch.weights = value_of
-            got, grad = run(loss, low.detach(), label)
+        for weights in (torch.ones(B), WEIGHTS):
+            loss.batch.begin(weights)
+            got, grad = run(loss, low, label, ignore_index=IGNORE)
+            pixels = weights[:, None, None].expand(B, H, W)
             expected, _ = run(
-                baseline,
-                low.detach(),
-                label,
-                weight=value_of[:, None, None].expand(B, H, W))
-            assert got.dtype == expected.dtype
-            torch.testing.assert_close(got, expected)
+                baseline, low, label, weight=pixels, ignore_index=IGNORE)
+            assert_close(got, expected)
+    assert loss.batch.scores.dtype == torch.float32
     # Its gradient is the one by hand, up to the rounding of bfloat16.
-    reference = low.detach().float().requires_grad_()
-    by_hand = sigmoid_by_hand if 'use_sigmoid' in kwargs else softmax_by_hand
-    expected, _ = by_hand(reference, label, weights, **kwargs)
-    expected.backward()
+    reference = low.float().requires_grad_()
+    combine(*cross_entropy_by_hand(reference, label, **kwargs))[0].backward()
     assert grad.dtype == torch.bfloat16
-    torch.testing.assert_close(
-        grad.float(), reference.grad, rtol=2e-2, atol=2e-4)
+    assert_close(grad.float(), reference.grad, rtol=2e-2, atol=2e-4)
 
 
 def test_pixel_weights_count_in_score_and_loss():
     """As with OHEM pixel samplers: the unsampled pixels have no loss."""
     logits, label = make_batch()
     pixels = (torch.arange(B * H * W).reshape(B, H, W) % 3 == 0).float()
-    baseline = CrossEntropyLoss()
-    loss = InfoBatchLoss(baseline)
-    loss.batch.weights = torch.tensor([1., 3., 0.5])
-    got = run(loss, logits, label, weight=pixels)
-    expected = run(
-        baseline,
+    got = run_with_weights(
+        CrossEntropyLoss(), logits, label, weight=pixels, ignore_index=IGNORE)
+    weighted = run(
+        CrossEntropyLoss(),
         logits,
         label,
-        weight=pixels * loss.batch.weights[:, None, None])
-    torch.testing.assert_close(got, expected)
-    raw = baseline(
-        logits,
-        label,
-        weight=pixels,
-        ignore_index=IGNORE,
-        reduction_override='none')
-    torch.testing.assert_close(loss.batch.scores, raw.mean((1, 2)))
+        weight=pixels * WEIGHTS[:, None, None],
+        ignore_index=IGNORE)
+    losses, _ = cross_entropy_by_hand(logits, label)
+    assert_close(got, (*weighted, (pixels * losses).mean((1, 2)).float()))
 
 
 def test_calls_that_are_neither_scored_nor_weighted():
+    """Baseline to the bit."""
     logits, label = make_batch()
     baseline = CrossEntropyLoss()
     loss = InfoBatchLoss(baseline)
-    # Outside of training and in annealing: baseline to the bit.
-    for got, expected in zip(
-            run(loss, logits, label), run(baseline, logits, label)):
-        assert torch.equal(got, expected)
-    assert loss.batch.scores is None
+
+    def assert_is_baseline(*batch, **kwargs):
+        assert torch.equal(
+            loss(*batch, ignore_index=IGNORE, **kwargs),
+            baseline(*batch, ignore_index=IGNORE, **kwargs))
+        assert loss.batch.scores is None
+
+    # Outside of training and in annealing.
+    assert_is_baseline(logits, label)
+    loss.batch.begin(WEIGHTS)
     # OHEMPixelSampler(thresh=None) asks for the pixel losses first.
-    loss.batch.weights = torch.tensor([1., 3., 0.5])
-    kwargs = dict(ignore_index=IGNORE, reduction_override='none')
-    assert torch.equal(
-        loss(logits, label, **kwargs), baseline(logits, label, **kwargs))
-    assert loss.batch.scores is None
+    assert_is_baseline(logits, label, reduction_override='none')
+    # A hook looks at losses.
+    with torch.no_grad():
+        assert_is_baseline(logits[:2], label[:2])
 
 
-def test_scores_of_several_calls_add_up():
-    logits, label = make_batch()
-    loss = InfoBatchLoss(CrossEntropyLoss())
-    loss.batch.weights = torch.ones(B)
-    loss(logits, label, ignore_index=IGNORE)
-    once = loss.batch.scores
-    loss(logits, label, ignore_index=IGNORE)
-    torch.testing.assert_close(loss.batch.scores, 2 * once)
-
-
-def test_reduction_none():
-    """The segmentor takes the mean of a loss that isn't a scalar."""
-    logits, label = make_batch()
-    baseline = CrossEntropyLoss(reduction='none', avg_non_ignore=True)
-    loss = InfoBatchLoss(baseline)
-    weights = loss.batch.weights = torch.tensor([1., 3., 0.5])
-    pixels = baseline(logits, label, ignore_index=IGNORE)
-    assert pixels.shape == (B, H, W)
-    got = loss(logits, label, ignore_index=IGNORE)
-    torch.testing.assert_close(got, (pixels * weights[:, None, None]).mean())
-    torch.testing.assert_close(loss.batch.scores, pixels.mean((1, 2)))
-
-
-def one_hot(label, num_classes=C):
-    return F.one_hot(label.clamp(max=num_classes - 1),
-                     num_classes).permute(0, 3, 1, 2).float()
-
-
-# The loss of a batch is the mean of the losses of its images alone.
-MEAN_OF_IMAGES = [
-    ('DiceLoss', dict()),
-    ('DiceLoss', dict(use_sigmoid=False, loss_weight=3.)),
-    ('DiceLoss', dict(naive_dice=True, ignore_index=1)),
-    ('FocalLoss', dict(loss_weight=2., gamma=1.5)),
-    ('FocalLoss', dict(class_weight=CLASS_WEIGHT)),
-    ('TverskyLoss', dict(loss_weight=2.)),
-    ('TverskyLoss', dict(class_weight=CLASS_WEIGHT, ignore_index=2)),
-    ('HuasdorffDisstanceLoss', dict(loss_weight=0.5)),
-    ('LovaszLoss', dict(per_image=True)),
-    ('LovaszLoss', dict(per_image=True, reduction='none', loss_weight=2.)),
-    ('LovaszLoss', dict(per_image=True, class_weight=CLASS_WEIGHT)),
-    ('LovaszLoss', dict(per_image=True, loss_type='binary')),
-    ('SiLogLoss', dict(loss_weight=2.)),
-]
+def one_hot(label):
+    return F.one_hot(label.clamp(max=C - 1), C).permute(0, 3, 1, 2).float()
 
 
 def make_other_batch(loss_type, kwargs):
@@ -339,64 +274,34 @@ def make_other_batch(loss_type, kwargs):
     return make_batch()
 
 
-def run_other(loss, logits, label, **kwargs):
-    logits = logits.clone().requires_grad_()
-    # A loss that isn't a scalar is averaged by the segmentor.
-    value = loss(logits, label, **kwargs).mean()
-    value.backward()
-    return value.detach(), logits.grad
-
-
-@pytest.mark.parametrize('loss_type, kwargs', MEAN_OF_IMAGES, ids=str)
+@pytest.mark.parametrize(
+    'loss_type, kwargs', [
+        ('DiceLoss', dict()),
+        ('DiceLoss', dict(use_sigmoid=False, loss_weight=3.)),
+        ('DiceLoss', dict(naive_dice=True, ignore_index=1)),
+        ('FocalLoss', dict(loss_weight=2., gamma=1.5)),
+        ('FocalLoss', dict(class_weight=CLASS_WEIGHT)),
+        ('TverskyLoss', dict(loss_weight=2.)),
+        ('TverskyLoss', dict(class_weight=CLASS_WEIGHT, ignore_index=2)),
+        ('HuasdorffDisstanceLoss', dict(loss_weight=0.5)),
+        ('LovaszLoss', dict(per_image=True)),
+        ('LovaszLoss', dict(per_image=True, reduction='none', loss_weight=2.)),
+        ('LovaszLoss', dict(per_image=True, class_weight=CLASS_WEIGHT)),
+        ('LovaszLoss', dict(per_image=True, loss_type='binary')),
+        ('SiLogLoss', dict(loss_weight=2.)),
+    ],
+    ids=str)
 def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
-    logits, label = make_other_batch(loss_type, kwargs)
+    pred, target = make_other_batch(loss_type, kwargs)
     baseline = getattr(mmseg_losses, loss_type)(**kwargs)
-    loss = InfoBatchLoss(baseline)
-    expected = run_other(baseline, logits, label)
-    for loss.batch.weights in (None, torch.ones(B)):
-        torch.testing.assert_close(run_other(loss, logits, label), expected)
-
-    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
-    got, grad = run_other(loss, logits, label)
-    images = [
-        run_other(baseline, logits[i:i + 1], label[i:i + 1]) for i in range(B)
-    ]
-    raw = torch.stack([value for value, _ in images])
-    torch.testing.assert_close(got, (raw * loss.batch.weights).mean())
-    torch.testing.assert_close(
-        grad,
-        torch.cat([w * g / B
-                   for w, (_, g) in zip(loss.batch.weights, images)]))
-    torch.testing.assert_close(loss.batch.scores, raw)
+    values, grads = zip(*(run(baseline, pred[i:i + 1], target[i:i + 1])
+                          for i in range(B)))
+    raw = torch.stack(values)
+    grads = [w * grad / B for w, grad in zip(WEIGHTS, grads)]
+    assert_close(
+        run_with_weights(baseline, pred, target),
+        ((raw * WEIGHTS).mean(), torch.cat(grads), raw))
     assert len(set(raw.tolist())) == B
-
-
-def test_reduction_sum():
-    logits, label = make_batch()
-    baseline = mmseg_losses.DiceLoss(reduction='sum')
-    loss = InfoBatchLoss(baseline)
-    loss.batch.weights = torch.tensor([1., 3., 0.5])
-    images = baseline(logits, label, reduction_override='none')
-    torch.testing.assert_close(
-        loss(logits, label), (images * loss.batch.weights).sum())
-
-
-def ohem_by_hand(logits, label, weights, thres, min_kept, class_weight=None):
-    """Pixel by pixel, in float64."""
-    prob = F.softmax(logits.double(), 1)
-    pixels = [(float(prob[b, label[b, y, x], y, x]), b, y, x) for b in range(B)
-              for y in range(H) for x in range(W) if label[b, y, x] != IGNORE]
-    pixels.sort()
-    threshold = max(pixels[min(min_kept, len(pixels) - 1)][0], thres)
-    hard = [pixel for pixel in pixels if pixel[0] < threshold]
-    total, raw = 0., torch.zeros(B, dtype=torch.float64)
-    for _, b, y, x in hard:
-        k = label[b, y, x]
-        loss = -prob[b, k, y, x].log() * (
-            class_weight[k] if class_weight else 1.)
-        total = total + float(weights[b]) * loss
-        raw[b] += float(loss.detach()) / (H * W)
-    return total / len(hard), raw
 
 
 @pytest.mark.parametrize(
@@ -406,31 +311,22 @@ def ohem_by_hand(logits, label, weights, thres, min_kept, class_weight=None):
         dict(thres=0.01, min_kept=1000),
         dict(thres=0.3, min_kept=10, class_weight=CLASS_WEIGHT),
     ],
-    ids=name)
+    ids=str)
 @pytest.mark.parametrize('ignored', ['none', 'some', 'an image'])
 def test_ohem_cross_entropy(kwargs, ignored):
     logits, label = make_batch(ignored)
     baseline = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
-    loss = InfoBatchLoss(baseline)
-    for loss.batch.weights in (None, torch.ones(B)):
-        torch.testing.assert_close(
-            run_other(loss, logits, label), run_other(baseline, logits, label))
-    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
-    value, grad = run_other(loss, logits, label)
-    logits.requires_grad_()
-    expected, raw = ohem_by_hand(logits, label, loss.batch.weights, **kwargs)
-    (0.5 * expected).backward()
-    torch.testing.assert_close(value, 0.5 * expected.detach().float())
-    torch.testing.assert_close(grad, logits.grad)
-    torch.testing.assert_close(loss.batch.scores, 0.5 * raw.float())
+    assert_by_hand(
+        run_with_weights(baseline, logits, label), logits, ohem_by_hand, label,
+        **kwargs)
 
 
 def test_ohem_cross_entropy_of_ignored_pixels():
-    logits, label = make_batch('all')
+    batch = make_batch('all')
     baseline = mmseg_losses.OhemCrossEntropy()
     loss = InfoBatchLoss(baseline)
-    loss.batch.weights = torch.ones(B)
-    assert loss(logits, label) == baseline(logits, label) == 0
+    loss.batch.begin(torch.ones(B))
+    assert loss(*batch) == baseline(*batch) == 0
     assert torch.equal(loss.batch.scores, torch.zeros(B))
 
 
@@ -445,34 +341,9 @@ def test_boundary_loss(edges):
     elif edges == 'all ignored':
         label[:] = IGNORE
     baseline = mmseg_losses.BoundaryLoss(loss_weight=20.)
-    loss = InfoBatchLoss(baseline)
-    for loss.batch.weights in (None, torch.ones(B)):
-        torch.testing.assert_close(
-            run_other(loss, logits, label), run_other(baseline, logits, label))
-    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
-    value, grad = run_other(loss, logits, label)
-
-    # By hand: the pixels of the other class, as a share of both, weigh.
-    logits.requires_grad_()
-    pixels = [(b, y, x) for b in range(B) for y in range(H) for x in range(W)]
-    counts = [int((label == k).sum()) for k in range(2)]
-    raw = [0.] * B
-    for b, y, x in pixels:
-        k = int(label[b, y, x])
-        if k == IGNORE:
-            continue
-        logit = logits[b, 0, y, x].double()
-        loss_of_pixel = F.softplus(-logit if k else logit)
-        share = counts[1 - k] / max(sum(counts), 1)
-        raw[b] = raw[b] + 20 * share * loss_of_pixel / (H * W)
-    expected = sum(w * one
-                   for w, one in zip(loss.batch.weights.tolist(), raw)) / B
-    torch.testing.assert_close(float(value), float(expected))
-    torch.testing.assert_close(loss.batch.scores,
-                               torch.tensor(list(map(float, raw))))
-    if edges == 'some':
-        expected.backward()
-        torch.testing.assert_close(grad, logits.grad)
+    assert_by_hand(
+        run_with_weights(baseline, logits, label), logits, boundary_by_hand,
+        label)
 
 
 @pytest.mark.parametrize('ignored', ['some', 'an image'])
@@ -483,134 +354,82 @@ def test_boundary_loss(edges):
         dict(classes='all'),
         dict(loss_type='binary')
     ],
-    ids=name)
+    ids=str)
 def test_lovasz_loss_of_a_batch(kwargs, ignored):
     """It is no sum over images: the weights act on shares of the gradient."""
-    logits, label = make_other_batch('LovaszLoss', kwargs)
+    pred, label = make_other_batch('LovaszLoss', kwargs)
     if ignored == 'an image':
         label[2] = IGNORE
-    baseline = mmseg_losses.LovaszLoss(reduction='none', **kwargs)
-    loss = InfoBatchLoss(baseline)
-    expected, baseline_grad = run(baseline, logits, label)
-    for loss.batch.weights in (None, torch.ones(B)):
-        torch.testing.assert_close(
-            run(loss, logits, label), (expected, baseline_grad))
-    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
-    value, grad = run(loss, logits, label)
+    baseline = LovaszLoss(reduction='none', **kwargs)
+    value, grad, scores = run_with_weights(
+        baseline, pred, label, ignore_index=IGNORE)
+    expected, baseline_grad = run(baseline, pred, label, ignore_index=IGNORE)
     assert value == expected
-    shape = [B] + [1] * (grad.dim() - 1)
-    torch.testing.assert_close(grad,
-                               baseline_grad * loss.batch.weights.view(shape))
-    alone = [
-        float(
-            baseline(logits[i:i + 1], label[i:i + 1],
-                     ignore_index=IGNORE).sum()) for i in range(B)
-    ]
-    torch.testing.assert_close(loss.batch.scores, torch.tensor(alone))
-    # Without a gradient to scale, as under `torch.no_grad`.
-    assert loss(logits, label, ignore_index=IGNORE) == expected
+    weights = WEIGHTS.view(-1, *[1] * (pred.dim() - 1))
+    assert_close(grad, baseline_grad * weights)
+    for i in range(B):
+        alone = baseline(pred[i:i + 1], label[i:i + 1], ignore_index=IGNORE)
+        assert_close(scores[i], alone.sum())
+    # Without a gradient to scale.
+    loss = InfoBatchLoss(baseline)
+    loss.batch.begin(WEIGHTS)
+    assert loss(pred, label, ignore_index=IGNORE) == expected
 
 
-@pytest.mark.parametrize('loss_type', ['CrossEntropyLoss', 'DiceLoss'])
+@pytest.mark.parametrize('baseline, avg_factor', [
+    (CrossEntropyLoss(use_sigmoid=True), 6. * 20),
+    (DiceLoss(ignore_index=None, naive_dice=True, eps=1.), 6.),
+])
 @pytest.mark.parametrize('masks', [[2, 1, 3], [4, 0, 2]])
-def test_masks_belong_to_images(loss_type, masks):
+def test_masks_belong_to_images(baseline, avg_factor, masks):
     """Heads that classify masks put those of all images in one row."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 20, generator=generator)
     target = torch.randint(0, 2, (6, 20), generator=generator).float()
-    kwargs = dict(use_sigmoid=True)
-    if loss_type == 'DiceLoss':
-        kwargs.update(ignore_index=None, naive_dice=True, eps=1.)
-    baseline = getattr(mmseg_losses, loss_type)(**kwargs)
-    loss = InfoBatchLoss(baseline)
-    loss.rows_per_image = masks
-    avg_factor = torch.tensor([6.])
-    if loss_type == 'CrossEntropyLoss':
-        avg_factor = avg_factor * 20
-
-    loss.batch.weights = torch.ones(B)
-    torch.testing.assert_close(
-        run_other(loss, logits, target, avg_factor=avg_factor),
-        run_other(baseline, logits, target, avg_factor=avg_factor))
-    loss.batch.weights, loss.batch.scores = torch.tensor([1., 3., 0.5]), None
-    value, grad = run_other(loss, logits, target, avg_factor=avg_factor)
-    weight_of_mask = loss.batch.weights.repeat_interleave(torch.tensor(masks))
+    avg_factor = torch.tensor([avg_factor])
+    value, grad, scores = run_with_weights(
+        baseline, logits, target, rows_per_image=masks, avg_factor=avg_factor)
+    weights = WEIGHTS.repeat_interleave(torch.tensor(masks))
     rows = baseline(logits, target, reduction_override='none').view(6, -1)
-    torch.testing.assert_close(value,
-                               (rows.mean(1) * weight_of_mask).sum() / 6)
-    _, baseline_grad = run_other(
-        baseline, logits, target, avg_factor=avg_factor)
-    torch.testing.assert_close(grad, baseline_grad * weight_of_mask[:, None])
-    scores = [
-        float(part.mean()) if len(part) else 0. for part in rows.split(masks)
-    ]
-    torch.testing.assert_close(loss.batch.scores, torch.tensor(scores))
+    assert_close(value, (rows.mean(1) * weights).sum() / 6)
+    _, baseline_grad = run(baseline, logits, target, avg_factor=avg_factor)
+    assert_close(grad, baseline_grad * weights[:, None])
+    means = [part.mean() if len(part) else 0. for part in rows.split(masks)]
+    assert_close(scores, torch.tensor(means))
+
+
+@pytest.mark.parametrize('rows', [2, 4, 6])
+@pytest.mark.parametrize(
+    'loss', [
+        InfoBatchLoss(CrossEntropyLoss()),
+        InfoBatchLoss(DiceLoss()),
+        InfoBatchLoss(LovaszLoss(reduction='none')),
+        InfoBatchLoss(DiceLoss(), rows_per_image=[2, 1, 2])
+    ],
+    ids=['pixels', 'images', 'coupled', 'masks'])
+def test_rows_that_are_not_the_images(loss, rows):
+    """As of a segmentor that trains on a part of a batch, or on two views."""
+    logits, label = make_batch('none')
+    loss.batch.begin(torch.ones(B))
+    with pytest.raises(RuntimeError, match=f'{rows} rows for a batch of 3 im'):
+        loss(logits.repeat(2, 1, 1, 1)[:rows], label.repeat(2, 1, 1)[:rows])
+    assert loss.batch.scores is None
 
 
 class SquaredLoss(nn.Module):
     """A loss of a user."""
     loss_name = 'loss_squared'
 
-    def forward(self, pred, target, ignore_index=None):
+    def forward(self, pred, target):
         return (pred.softmax(1) - one_hot(target)).square().mean()
 
 
-@pytest.mark.parametrize('rows', [2, 4, 6])
-@pytest.mark.parametrize('loss_type', ['CrossEntropyLoss', 'DiceLoss'])
-def test_rows_that_are_not_the_images(loss_type, rows):
-    """As of a segmentor that trains on a part of a batch, or on two views."""
-    logits, label = make_batch('none')
-    loss = InfoBatchLoss(getattr(mmseg_losses, loss_type)())
-    loss.batch.weights = torch.ones(B)
-    with pytest.raises(RuntimeError, match=f'{rows} rows for a batch of 3 im'):
-        loss(
-            logits.repeat(2, 1, 1, 1)[:rows].requires_grad_(),
-            label.repeat(2, 1, 1)[:rows])
-    assert loss.batch.scores is None
+class SubclassOfARegistered(CrossEntropyLoss):
+    """What it computes isn't known."""
 
 
-def test_rows_of_lovasz_and_of_masks():
-    logits, label = make_batch('none')
-    loss = InfoBatchLoss(mmseg_losses.LovaszLoss(reduction='none'))
-    loss.batch.weights = torch.ones(2)
-    with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
-        loss(logits, label)
-    loss = InfoBatchLoss(mmseg_losses.DiceLoss(ignore_index=None))
-    loss.batch.weights, loss.rows_per_image = torch.ones(2), [1, 1]
-    with pytest.raises(RuntimeError, match='3 rows for a batch of 2 images'):
-        loss(torch.randn(3, 5), torch.ones(3, 5))
-
-
-def test_what_is_not_differentiated_is_baseline():
-    """A hook that looks at losses changes neither weights nor scores."""
-    logits, label = make_batch()
-    baseline = CrossEntropyLoss()
-    loss = InfoBatchLoss(baseline)
-    loss.batch.weights = torch.tensor([1., 3., 0.5])
-    with torch.no_grad():
-        got = loss(logits[:2], label[:2], ignore_index=IGNORE)
-    assert torch.equal(got,
-                       baseline(logits[:2], label[:2], ignore_index=IGNORE))
-    assert loss.batch.scores is None
-
-
-def test_what_is_registered_wrongly():
-
-    class Alone(SquaredLoss):
-        pass
-
-    register_unreduced(Alone)(lambda *args, **kwargs: None)
-    with pytest.raises(ValueError, match='no `reduction`.*reduces=False'):
-        check_loss(Alone())
-
-    @register_unreduced(Alone, reduces=False)
-    def scalar(loss, pred, target, ignore_index):
-        return loss(pred, target), 1
-
-    loss = InfoBatchLoss(Alone())
-    loss.batch.weights = torch.ones(B)
-    with pytest.raises(RuntimeError, match='`scalar`.*gives a scalar'):
-        run(loss, *make_batch('none'))
+class WithoutReduction(SquaredLoss):
+    pass
 
 
 class StatefulLoss(nn.Module):
@@ -623,53 +442,58 @@ class StatefulLoss(nn.Module):
         self.log_var = nn.Parameter(torch.zeros(()))
 
 
-def test_losses_with_parameters():
-    register_unreduced(StatefulLoss)(lambda *args, **kwargs: None)
-    with pytest.raises(ValueError, match=r'StatefulLoss.*\(log_var\).*head'):
-        check_loss(StatefulLoss())
+register_unreduced(WithoutReduction, StatefulLoss)(lambda *args: None)
+
+
+@pytest.mark.parametrize('loss, message', [
+    (SquaredLoss(), 'none for SquaredLoss.*register_unr'),
+    (SubclassOfARegistered(), 'none for SubclassOfARegistered'),
+    (CrossEntropyLoss(use_mask=True), 'use_mask=True'),
+    (WithoutReduction(), 'no `reduction`.*reduces=False'),
+    (StatefulLoss(), r'StatefulLoss.*\(log_var\).*head'),
+])
+def test_losses_that_are_refused(loss, message):
+    with pytest.raises(ValueError, match=message):
+        check_loss(loss)
 
 
 def test_losses_of_users():
-    with pytest.raises(ValueError, match='none for SquaredLoss.*register_unr'):
-        check_loss(SquaredLoss())
 
     class Registered(SquaredLoss):
         pass
 
     @register_unreduced(Registered, reduces=False)
-    def elements(loss, pred, target, ignore_index):
+    def elements(loss, pred, target):
         squares = (pred.softmax(1) - one_hot(target)).square()
         return squares, squares.numel()
 
     logits, label = make_batch('none')
-    loss = InfoBatchLoss(Registered())
-    loss.batch.weights = torch.tensor([1., 3., 0.5])
-    got, _ = run(loss, logits, label)
+    check_loss(Registered())
+    value, _, scores = run_with_weights(Registered(), logits, label)
     images = torch.stack(
         [SquaredLoss()(logits[i:i + 1], label[i:i + 1]) for i in range(B)])
-    torch.testing.assert_close(got, (images * loss.batch.weights).mean())
-    torch.testing.assert_close(loss.batch.scores, images)
-    # What a subclass computes isn't known.
-    with pytest.raises(ValueError, match='none for Other'):
-        check_loss(type('Other', (Registered, ), {})())
+    assert_close(value, (images * WEIGHTS).mean())
+    assert_close(scores, images)
 
+    @register_unreduced(Registered, reduces=False)
+    def scalar(loss, pred, target):
+        return loss(pred, target), 1
 
-def test_mask_loss_is_refused():
-    with pytest.raises(ValueError, match='use_mask=True'):
-        check_loss(CrossEntropyLoss(use_mask=True))
+    with pytest.raises(RuntimeError, match='`scalar`.*gives a scalar'):
+        run_with_weights(Registered(), logits, label)
 
 
 @pytest.mark.parametrize('weights', [None, torch.ones(B)], ids=['off', 'on'])
 def test_attributes_are_those_of_the_wrapped_loss(weights):
     """As of a hook that changes a loss while it trains."""
-    logits, label = make_batch()
+    batch = make_batch('none')
     loss = InfoBatchLoss(CrossEntropyLoss(loss_weight=0.4))
     assert (loss.loss_weight, loss.loss_name) == (0.4, 'loss_ce')
-    loss.batch.weights = weights
-    before, _ = run(loss, logits, label)
+    loss.batch.begin(weights)
+    before, _ = run(loss, *batch)
     loss.loss_weight = 0.8
-    after, _ = run(loss, logits, label)
-    torch.testing.assert_close(after, 2 * before)
+    after, _ = run(loss, *batch)
+    assert_close(after, 2 * before)
     with pytest.raises(AttributeError, match='no_such'):
         loss.no_such
 
@@ -690,9 +514,8 @@ def test_negative_labels_are_not_counted(num_classes):
     """As sigmoid cross entropy with `avg_non_ignore` divides."""
     logits, label = make_batch('some', num_classes)
     label[0, 3] = -1
-    kwargs = dict(use_sigmoid=True, avg_non_ignore=True)
-    loss = InfoBatchLoss(CrossEntropyLoss(**kwargs))
-    loss.batch.weights = torch.ones(B)
-    torch.testing.assert_close(
-        run(loss, logits, label),
-        run(CrossEntropyLoss(**kwargs), logits, label))
+    run_with_weights(
+        CrossEntropyLoss(use_sigmoid=True, avg_non_ignore=True),
+        logits,
+        label,
+        ignore_index=IGNORE)
