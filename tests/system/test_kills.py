@@ -12,6 +12,7 @@ Then trainings are killed and resumed on other ranks, or with another batch
 size. There each slot of each plan must be trained on once, in order, with the
 weight of the plan, also of the plan that is open at the change.
 """
+import functools
 import glob
 import hashlib
 import itertools
@@ -74,14 +75,6 @@ class Change(NamedTuple):
 # What is recorded ----------------------------------------------------------
 
 
-def digest(tensors):
-    """A name of the exact values of tensors."""
-    sha = hashlib.sha256()
-    for tensor in tensors:
-        sha.update(tensor.numpy().tobytes())
-    return sha.hexdigest()
-
-
 @HOOKS.register_module()
 class PlanLog(Hook):
     """Writes down each plan when it is drawn, and the end, in the file of
@@ -100,9 +93,10 @@ class PlanLog(Hook):
 
     def after_train(self, runner):
         scores = infobatch_hook(runner).scores.numpy().tolist()
-        append_line(
-            self.path,
-            dict(model=digest(weights_of(runner).values()), scores=scores))
+        digest = hashlib.sha256()
+        for tensor in weights_of(runner).values():
+            digest.update(tensor.numpy().tobytes())
+        append_line(self.path, dict(model=digest.hexdigest(), scores=scores))
 
 
 class Records(NamedTuple):
@@ -169,8 +163,8 @@ def run(setting, work_dir, part, kill=None):
     """Train a part of a training, of which all but the first resume, and
     return what each rank wrote down.
 
-    A kill has the steps until SIGKILL, a delay in seconds after these, and the
-    rank that is killed (None: all). Without it the training ends.
+    A kill has the values of :class:`Kill` after its setting.
+    Without it the training ends.
     """
     prefix = osp.join(work_dir, f'part{part}')
     step, delay, victim = kill or (0, 0, None)
@@ -194,12 +188,8 @@ def run(setting, work_dir, part, kill=None):
 
 
 def last_checkpoint(work_dir):
-    """Iterations of the checkpoint that MMEngine resumes from, or 0.
-
-    MMEngine empties the file before it writes the new name, and a kill may
-    come in between. The checkpoint is complete by then, and is named here as
-    the user has to (docs/faults.md).
-    """
+    """Iterations of the checkpoint that MMEngine resumes from, or 0. A kill
+    may leave an empty file, which the user has to fill (docs/faults.md)."""
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0
@@ -274,30 +264,20 @@ def pytest_generate_tests(metafunc):
                                 ('change', [SAMPLE_CHANGE],
                                  draw_changes(seed))):
         if name in metafunc.fixturenames:
-            items = [
-                pytest.param(item, id=f'sample-{i}')
-                for i, item in enumerate(sample)
-            ]
-            items += [
-                pytest.param(
+            metafunc.parametrize(name, [
+                *(pytest.param(item, id=f'sample-{i}')
+                  for i, item in enumerate(sample)),
+                *(pytest.param(
                     item, id=f'seed{seed}-{i}', marks=pytest.mark.slow)
-                for i, item in enumerate(drawn)
-            ]
-            metafunc.parametrize(name, items)
+                  for i, item in enumerate(drawn))
+            ])
 
 
 @pytest.fixture(scope='module')
 def reference(tmp_path_factory):
     """Trainings that nothing happens to, run when they are asked for."""
-    records = {}
-
-    def reference_of(setting):
-        if setting not in records:
-            folder = str(tmp_path_factory.mktemp('reference'))
-            records[setting] = run(setting, folder, 0)
-        return records[setting]
-
-    return reference_of
+    return functools.lru_cache(maxsize=None)(lambda setting: run(
+        setting, str(tmp_path_factory.mktemp('reference')), 0))
 
 
 def test_kill(kill, reference, tmp_path, record_property):
