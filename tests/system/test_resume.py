@@ -49,9 +49,14 @@ def resume(work_dir, iteration, **changes):
         **changes)
 
 
-def last(items, number):
-    """So many of them, which may be none."""
-    return items[len(items) - number:]
+def assert_resumed(work_dir, iteration, spy, slots, **changes):
+    """Resume from an iteration of a training: what follows is the same."""
+    runner, rest, rest_slots = resume(work_dir, iteration, **changes)
+    assert rest_slots == slots[3 * iteration:]
+    assert rest.losses == spy.losses[iteration:]
+    np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
+    assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
+    return runner
 
 
 LOADERS = [{
@@ -69,16 +74,13 @@ def test_resume_is_exact(tmp_path, loader, loop):
     whole, spy, slots = run(tmp_path, **changes)
     assert any(weight > 1 for _, weight in slots)
     for iteration in (7, 21, 35):
-        runner, rest, rest_slots = resume(tmp_path, iteration, **changes)
-        assert rest_slots == slots[3 * iteration:]
-        assert rest.losses == spy.losses[iteration:]
+        runner = assert_resumed(tmp_path, iteration, spy, slots, **changes)
         for name, value in whole.model.state_dict().items():
             assert torch.equal(runner.model.state_dict()[name], value)
-        for ours, theirs in zip(rest.tables, spy.tables[iteration:]):
-            np.testing.assert_array_equal(ours, theirs)
-        assert rest.epochs == last(spy.epochs, len(rest.epochs))
-        assert runner.message_hub.get_scalar('infobatch/saved_iters').current(
-        ) == whole.message_hub.get_scalar('infobatch/saved_iters').current()
+        saved, expected = (
+            one.message_hub.get_scalar('infobatch/saved_iters').current()
+            for one in (runner, whole))
+        assert saved == expected
     _, _, rest_slots = resume(f'{tmp_path}/resumed', 14 + 21, **changes)
     assert rest_slots == slots[3 * 35:]
 
@@ -100,11 +102,7 @@ def test_resume_is_exact_with_other_arguments(tmp_path, hook):
     whole, spy, slots = run(tmp_path, **changes)
     assert sum(epoch.size < 11 for epoch in spy.epochs) > 4
     for iteration in (7, 14, 28):
-        runner, rest, rest_slots = resume(tmp_path, iteration, **changes)
-        assert rest_slots == slots[3 * iteration:]
-        assert rest.losses == spy.losses[iteration:]
-        np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
-        assert rest.epochs == last(spy.epochs, len(rest.epochs))
+        assert_resumed(tmp_path, iteration, spy, slots, **changes)
 
 
 @pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
@@ -115,8 +113,8 @@ def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
         ]
     }
     run(tmp_path, **changes)
-    runner, spy, _ = resume(tmp_path, 21, **changes,
-                            **{'train_dataloader.dataset.size': 7})
+    _, spy, _ = resume(tmp_path, 21, **changes,
+                       **{'train_dataloader.dataset.size': 7})
     # It selects among these.
     selected, = {epoch.size for epoch in spy.epochs} - {7}
     assert selected == round(0.6 * 7)
@@ -128,7 +126,7 @@ def test_a_finished_training_without_annealing_goes_on(tmp_path):
         'custom_hooks': [dict(type='InfoBatchHook', delta=1)],
         'train_dataloader.num_workers': 2
     }
-    _, spy, slots = run(tmp_path, **changes)
+    _, _, slots = run(tmp_path, **changes)
     _, rest, rest_slots = resume(tmp_path, 35, **changes,
                                  **{'train_cfg.max_iters': 60})
     assert rest_slots[:5 * 3] == slots[35 * 3:]
