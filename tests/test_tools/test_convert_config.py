@@ -179,7 +179,7 @@ dicts = st.dictionaries(st.sampled_from('abc'), values)
 @given(dicts, dicts)
 def test_child_turns_one_config_into_another(before, after):
     after = {**before, **after}
-    difference = child(Config(before), Config(after))
+    difference = child(before, after)
     merged = Config._merge_a_into_b(copy.deepcopy(difference), before)
     assert Config(merged).to_dict() == after
     assert not [
@@ -189,8 +189,8 @@ def test_child_turns_one_config_into_another(before, after):
 
 
 def test_child_is_small():
-    before = Config(dict(a=dict(b=1, c=2), d=dict(e=1, f=2)))
-    after = Config(dict(a=dict(b=1, c=3), d=dict(e=1)))
+    before = dict(a=dict(b=1, c=2), d=dict(e=1, f=2))
+    after = dict(a=dict(b=1, c=3), d=dict(e=1))
     assert child(before, after) == dict(
         a=dict(c=3), d=dict(e=1, _delete_=True))
 
