@@ -19,23 +19,16 @@ INTERPOLATION = dict(images='area', annotations='nearest')
 
 
 def shrink(data, out, scale):
-    """Write the copy. All of it is PNG: what is compressed without loss is
-    the same on every machine.
-
-    Args:
-        data (str): Folder with images/ and annotations/.
-        out (str): Folder for the copy.
-        scale (tuple[int]): Width and height of its images.
-    """
+    """Write the copy, of a width and height. All of it is PNG: what is
+    compressed without loss is the same on every machine."""
     for folder, how in READ.items():
         for name in scandir(
                 osp.join(data, folder), ('.jpg', '.png'), recursive=True):
             image = mmcv.imread(osp.join(data, folder, name), **how)
             image = mmcv.imresize(
                 image, scale, interpolation=INTERPOLATION[folder])
-            mmcv.imwrite(image,
-                         osp.join(out, folder,
-                                  osp.splitext(name)[0] + '.png'))
+            png = osp.splitext(name)[0] + '.png'
+            mmcv.imwrite(image, osp.join(out, folder, png))
 
 
 def main():
