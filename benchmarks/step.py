@@ -113,16 +113,15 @@ def take_turns(configs: Dict[str, Config], iters: int,
 
 
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
-    """What the wall times of the steps of a training say, of shape (N,)."""
-    ratios = seconds / baseline
+    """What the wall times of the steps of a training say, each with that of
+    the baseline in the same turn."""
+    low, middle, high = np.quantile(seconds / baseline, [0.25, 0.5, 0.75])
     return dict(
         iters=len(seconds),
         median=float(np.median(seconds)),
         median_of_baseline=float(np.median(baseline)),
-        ratio_of_medians=float(np.median(seconds) / np.median(baseline)),
-        # Each with the baseline's step in the same turn.
-        median_of_ratios=float(np.median(ratios)),
-        quartiles_of_ratios=np.quantile(ratios, [0.25, 0.75]).tolist(),
+        median_of_ratios=float(middle),
+        quartiles_of_ratios=[float(low), float(high)],
         # A plan is drawn in one of many steps, which a median leaves out.
         ratio_of_means=float(np.mean(seconds) / np.mean(baseline)))
 
