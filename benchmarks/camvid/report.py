@@ -187,15 +187,12 @@ def report(cells: pd.DataFrame) -> str:
 
 def line_styles(cells: pd.DataFrame) -> Dict[str, dict]:
     """How each arm is drawn, in all plots."""
-    styles = itertools.cycle(itertools.product(DASHES, COLOURS))
-    arms = cells.index.unique('arm').drop(BASELINE)
-    return {
-        BASELINE: dict(color=BASELINE_COLOUR),
-        **{
-            arm: dict(color=colour, linestyle=dash)
-            for arm, (dash, colour) in zip(arms, styles)
-        }
-    }
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    styles = {BASELINE: dict(color=BASELINE_COLOUR)}
+    for arm in cells.index.unique('arm').drop(BASELINE):
+        dash, colour = next(looks)
+        styles[arm] = dict(color=colour, linestyle=dash)
+    return styles
 
 
 def draw_miou(cells: pd.DataFrame) -> plt.Figure:
@@ -218,9 +215,8 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
             mean, sd = curve['mean'], curve['std']
             axis.plot(mean, label=f'{arm} ({seeds[arm]})', **styles[arm])
             if seeds[arm] == seeds.max():
-                band = mean.index, mean - sd, mean + sd
-                colour = styles[arm]['color']
-                axis.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
+                look = dict(styles[arm], alpha=0.15, linewidth=0)
+                axis.fill_between(mean.index, mean - sd, mean + sd, **look)
         axis.set(xlabel='images processed')
         axis.legend(loc='lower right', title='arm (seeds)')
     axes[0, 0].set_ylabel('mIoU (%), mean over seeds, band: 1 sd')
