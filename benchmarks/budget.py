@@ -1,9 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Simulate which virtual epochs the policies cover, for losses of many shapes.
-
-The losses are made up, and no network is trained: only the plans are drawn,
-as in a training.
-"""
+"""Simulate which virtual epochs the policies cover: plans are drawn as in a
+training, with made-up losses of many shapes."""
 import argparse
 from typing import Callable, List, NamedTuple
 
@@ -31,12 +28,8 @@ class Simulation(NamedTuple):
 
 
 def around(values: np.ndarray, noise: float = 0.3) -> Callable:
-    """Losses that fall to a fifth, with noise anew at each visit.
-
-    Args:
-        values (np.ndarray): Loss of each image at the start.
-        noise (float): Standard deviation of the loss's logarithm.
-    """
+    """Losses that fall from given values to a fifth, with noise of their
+    logarithm anew at each visit."""
 
     def losses(indices, done, rng):
         decay = 0.2**done
@@ -49,14 +42,8 @@ def two_values(low_share: float,
                num_images: int,
                rng: np.random.Generator,
                redrawn: float = 0.1) -> Callable:
-    """Losses that are either low or high.
-
-    Args:
-        low_share (float): Share of the images with the low value.
-        num_images (int): Images in the data set.
-        rng (np.random.Generator): Source of the first values.
-        redrawn (float): Probability that a visit draws the value anew.
-    """
+    """Losses that are low for a share of the images, else high. A visit draws
+    the value anew with a probability."""
     # An exact share at the start, so that bounds can be computed from it.
     is_low = rng.permutation(num_images) < round(low_share * num_images)
 
@@ -96,21 +83,8 @@ def simulate(policy: Callable,
 
     The first pass is full. Each plan begins at the slot where the one before
     it ends, with the scores of all visits until then, and annealing cuts the
-    last one.
-
-    Args:
-        policy (Callable): The policy.
-        losses (Callable): ``losses(indices, done, rng)``, the losses of
-            visited images.
-        num_images (int): Images in the data set.
-        slots_per_iter (int): Batch size times ranks.
-        max_iters (int): Iterations of the training.
-        full_iters (int): Iterations of the baseline it is to stand for.
-        delta (float): Fraction of the iterations before annealing.
-        seed (int): Seed of the plans and the visits. Defaults to 0.
-
-    Returns:
-        Simulation: What it covered.
+    last one. ``slots_per_iter`` is the batch size times ranks, and
+    ``full_iters`` are those of the baseline that it is to stand for.
     """
     rng = np.random.default_rng(seed)
     annealing_start = round(delta * max_iters) * slots_per_iter

@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from mmseg.datasets import ADE20KDataset
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
-from step import figures, pruned_iters, take_turns, without_infobatch
+from step import figures, take_turns, without_infobatch
 
 import mmib
 from mmib.tasks.segmentation.zoo import resolve_config
@@ -25,12 +25,7 @@ CONFIG = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 
 @DATASETS.register_module()
 class SyntheticADE20K(ADE20KDataset):
-    """Noise in memory, with everything else of the real data set.
-
-    Args:
-        num_images (int): Number of images.
-        size (int): Their height and width.
-    """
+    """Noise in memory, with everything else of the real data set."""
 
     # Samples are shared by the images: memory stays small.
     NUM_SAMPLES = 16
@@ -51,26 +46,14 @@ class SyntheticADE20K(ADE20KDataset):
         return [dict(img_path=f'{i}.jpg') for i in range(self.num_images)]
 
     def prepare_data(self, idx):
-        label = PixelData(data=self.labels[idx % self.NUM_SAMPLES])
+        sample = SegDataSample(metainfo=self.get_data_info(idx))
+        sample.gt_sem_seg = PixelData(data=self.labels[idx % self.NUM_SAMPLES])
         return dict(
-            inputs=self.images[idx % self.NUM_SAMPLES],
-            data_samples=SegDataSample(
-                gt_sem_seg=label,
-                metainfo=dict(img_path=self.get_data_info(idx)['img_path'])))
+            inputs=self.images[idx % self.NUM_SAMPLES], data_samples=sample)
 
 
 def step_config(size, batch_size, num_images, amp):
-    """The flagship training on synthetic images.
-
-    Args:
-        size (int): Height and width of the images.
-        batch_size (int): Images in a step.
-        num_images (int): Images in the data set.
-        amp (bool): Whether to train in float16.
-
-    Returns:
-        Config: A config with InfoBatchHook.
-    """
+    """The flagship training on synthetic images, in float16 with ``amp``."""
     cfg = mmib.convert(Config.fromfile(resolve_config(CONFIG)))
     cfg.model.pretrained = None
     cfg.model.data_preprocessor.size = (size, size)
@@ -105,19 +88,14 @@ def main():
     args = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
-    print(
-        json.dumps(
-            dict(
-                device=torch.cuda.get_device_name() if on_gpu else 'cpu',
-                torch=torch.__version__,
-                mmengine=mmengine.__version__,
-                arguments=vars(args))))
+    machine = dict(
+        device=torch.cuda.get_device_name() if on_gpu else 'cpu',
+        torch=torch.__version__,
+        mmengine=mmengine.__version__)
+    print(json.dumps(dict(machine, arguments=vars(args))))
     for dtype in ('float32', 'float16') if on_gpu else ('float32', ):
         cfg = step_config(args.size, args.batch_size, args.images,
                           dtype == 'float16')
-        if args.warmup + args.iters > pruned_iters(cfg):
-            parser.error('annealing, which has no cost, begins at '
-                         f'{pruned_iters(cfg)} iterations: take fewer --iters')
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
         times, memory = take_turns(configs, args.iters, args.warmup)
         result = dict(dtype=dtype, **figures(times['mmib'], times['baseline']))

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 FLAGSHIP = osp.join(
-    osp.dirname(osp.dirname(osp.abspath(__file__))), 'configs', 'upernet',
+    osp.dirname(osp.abspath(__file__)), '..', 'configs', 'upernet',
     'upernet_r50_4xb4-48k-infobatch_ade20k-512x512.py')
 STARTS = ('fresh', 'resumed', 'baseline resumed')
 # The default of torch, which the flagship has too.
@@ -43,12 +43,7 @@ PREFETCH = 2
 @DATASETS.register_module()
 class CountingDataset(Dataset):
     """Images that cost nothing. It writes down what is asked of it, in all
-    processes.
-
-    Args:
-        size (int): Number of images.
-        path (str): File for the numbers of the images, 8 bytes each.
-    """
+    processes: the numbers of the images, 8 bytes each."""
 
     metainfo = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
 
@@ -56,18 +51,18 @@ class CountingDataset(Dataset):
         self.size = size
         self.path = path
         # Workers inherit it, and append in one write.
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> dict:
         os.write(self._file, int(index).to_bytes(8, sys.byteorder))
-        label = PixelData(data=torch.full((1, 8, 8), index % 2))
+        sample = SegDataSample(metainfo=dict(index=index))
+        sample.gt_sem_seg = PixelData(data=torch.full((1, 8, 8), index % 2))
         return dict(
-            inputs=torch.full((3, 8, 8), index % 31 / 31),
-            data_samples=SegDataSample(
-                gt_sem_seg=label, metainfo=dict(index=index)))
+            inputs=torch.full((3, 8, 8), index % 31 / 31), data_samples=sample)
 
     def loaded(self) -> List[int]:
         """Numbers of the images in the order in which they were loaded."""
@@ -89,12 +84,8 @@ class TinyBackbone(nn.Module):
 @HOOKS.register_module()
 class WatchStart(Hook):
     """Notes what was loaded before the first step, and what is trained on
-    next. Then it ends the training.
-
-    Args:
-        iters (int): Iterations to train, so many that all that was in flight
-            at the first step is trained on.
-    """
+    next. It ends the training after iterations in which all that was in flight
+    at the first step is trained on."""
 
     priority = 'LOWEST'
 
@@ -103,10 +94,7 @@ class WatchStart(Hook):
         self.loaded: Optional[List[int]] = None
         self.trained: List[int] = []
 
-    def before_train_iter(self,
-                          runner: Runner,
-                          batch_idx: int,
-                          data_batch: Optional[dict] = None) -> None:
+    def before_train_iter(self, runner, batch_idx, data_batch):
         if self.loaded is None:
             self.first_step = time.perf_counter()
             dataset, before = runner.train_dataloader.dataset, None
@@ -121,15 +109,13 @@ class WatchStart(Hook):
             runner.train_loop.stop_training = True
 
 
-def make_config(args: argparse.Namespace, start: str) -> Config:
-    """The flagship's config with a small network.
+def checkpoint_of(args: argparse.Namespace) -> str:
+    return osp.join(args.folder, f'iter_{args.iteration}.pth')
 
-    Args:
-        args (argparse.Namespace): The options of this script, and `folder`
-            for checkpoint and logs.
-        start (str): One of :data:`STARTS`, or 'checkpoint' for the training
-            that writes it.
-    """
+
+def make_config(args: argparse.Namespace, start: str) -> Config:
+    """The flagship's config with a small network, for one of :data:`STARTS`,
+    or for 'checkpoint', the training that writes it."""
     cfg = Config.fromfile(FLAGSHIP)
     cfg.model = dict(
         type='EncoderDecoder',
@@ -146,11 +132,10 @@ def make_config(args: argparse.Namespace, start: str) -> Config:
             loss_decode=dict(type='CrossEntropyLoss')))
     is_start = start in STARTS
     workers = args.workers if is_start else 0
-    path = osp.join(args.folder, 'loaded.bin')
-    if osp.exists(path):
-        os.remove(path)
     cfg.train_dataloader.dataset = dict(
-        type='CountingDataset', size=args.images, path=path)
+        type='CountingDataset',
+        size=args.images,
+        path=osp.join(args.folder, 'loaded.bin'))
     # The last checkpoint of the flagship's 48k iterations before annealing.
     max_iters = round(1.2 * args.iteration)
     cfg.merge_from_dict({
@@ -174,10 +159,6 @@ def make_config(args: argparse.Namespace, start: str) -> Config:
     iters = args.workers * PREFETCH + 1 if is_start else args.iteration
     cfg.custom_hooks += [dict(type='WatchStart', iters=iters)]
     return cfg
-
-
-def checkpoint_of(args: argparse.Namespace) -> str:
-    return osp.join(args.folder, f'iter_{args.iteration}.pth')
 
 
 def train(args: argparse.Namespace, start: str) -> dict:

@@ -3,16 +3,16 @@
 with --arms those of each arm of a comparison against those of the first one.
 
 All trainings run in one process and take turns, an iteration each, so that
-whatever else the machine does hits all of them.
-
-A step is compared with that of the baseline in the same turn: the median of
-these ratios and their quartiles. The mean step, to that of the baseline, has
-the plans in it that are drawn in some of the steps; the wall time saved is
-what it makes of the iterations saved.
+whatever else the machine does hits all of them. A step is compared with that
+of the baseline in the same turn: the median of these ratios and their
+quartiles. The mean step, to that of the baseline, has the plans in it that are
+drawn in some of the steps; the wall time saved is what it makes of the
+iterations saved.
 """
 import argparse
 import copy
 import os.path as osp
+import sys
 import tempfile
 import time
 from typing import Dict, List, Tuple
@@ -35,18 +35,21 @@ class SteppedTrainLoop(IterBasedTrainLoop):
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
 
-    def step(self) -> float:
-        """Run an iteration with its data loading.
-
-        Returns:
-            float: Its wall time in seconds.
-        """
+    def step(self) -> Tuple[float, int]:
+        """Run an iteration with its data loading: its wall time in seconds,
+        and the bytes of GPU memory that it takes at most besides what stays
+        allocated."""
+        on_gpu = torch.cuda.is_available()
         self.runner.model.train()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        allocated = torch.cuda.memory_allocated()
         start = time.perf_counter()
         self.run_iter(next(self.dataloader_iterator))
-        if torch.cuda.is_available():
+        if on_gpu:
             torch.cuda.synchronize()
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        return seconds, torch.cuda.max_memory_allocated() - allocated
 
 
 def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
@@ -83,71 +86,50 @@ def pruned_iters(cfg: Config) -> int:
 
 def take_turns(configs: Dict[str, Config], iters: int,
                warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
-    """Let several trainings take turns.
-
-    Args:
-        configs (dict): Configs by name.
-        iters (int): Iterations of each that count.
-        warmup (int): Iterations of each before those.
-
-    Returns:
-        tuple[dict, dict]: Wall times in seconds, of shape (iters,), and bytes
-        of GPU memory that a step takes at most besides what stays allocated
-        (0 without a GPU), by name.
-    """
-    on_gpu = torch.cuda.is_available()
+    """Let trainings take turns, an iteration each, and give the wall times and
+    the largest memory of those after the warm-up, by name."""
+    fewest = min(map(pruned_iters, configs.values()))
+    if warmup + iters > fewest:
+        sys.exit('Error: annealing, which has no cost, begins at '
+                 f'{fewest} iterations: take fewer --iters')
     with tempfile.TemporaryDirectory() as folder:
         loops = {
             name: build_loop(cfg, osp.join(folder, name))
             for name, cfg in configs.items()
         }
-        times = {name: [] for name in loops}
-        peaks = dict.fromkeys(loops, 0)
+        steps = {name: [] for name in loops}
         for i in range(warmup + iters):
             # A B, B A, ...: neither always runs after the other.
             for name in reversed(loops) if i % 2 else loops:
-                if on_gpu and i >= warmup:
-                    torch.cuda.reset_peak_memory_stats()
-                    before = torch.cuda.memory_allocated()
-                times[name].append(loops[name].step())
-                if on_gpu and i >= warmup:
-                    peak = torch.cuda.max_memory_allocated() - before
-                    peaks[name] = max(peaks[name], peak)
-    return {n: np.array(of[warmup:]) for n, of in times.items()}, peaks
+                steps[name].append(loops[name].step())
+    counted = {name: np.array(of[warmup:]).T for name, of in steps.items()}
+    return ({
+        name: times
+        for name, (times, _) in counted.items()
+    }, {
+        name: int(peaks.max())
+        for name, (_, peaks) in counted.items()
+    })
 
 
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
-    """What the wall times of a training say.
-
-    Args:
-        seconds (np.ndarray): Time of each of its steps, of shape (N,).
-        baseline (np.ndarray): The same of the training to compare with.
-
-    Returns:
-        dict: Plain numbers.
-    """
-    ratios = seconds / baseline
+    """What the wall times of the steps of a training say, each with that of
+    the baseline in the same turn."""
+    low, middle, high = np.quantile(seconds / baseline, [0.25, 0.5, 0.75])
     return dict(
         iters=len(seconds),
         median=float(np.median(seconds)),
         median_of_baseline=float(np.median(baseline)),
-        ratio_of_medians=float(np.median(seconds) / np.median(baseline)),
-        # Each with the baseline's step in the same turn.
-        median_of_ratios=float(np.median(ratios)),
-        quartiles_of_ratios=np.quantile(ratios, [0.25, 0.75]).tolist(),
+        median_of_ratios=float(middle),
+        quartiles_of_ratios=[float(low), float(high)],
         # A plan is drawn in one of many steps, which a median leaves out.
         ratio_of_means=float(np.mean(seconds) / np.mean(baseline)))
 
 
 def rows_of(iters: Dict[str, int], times: Dict[str,
                                                np.ndarray]) -> List[List[str]]:
-    """A table of what the times say, with a row of titles.
-
-    Args:
-        iters (dict[str, int]): Iterations of the whole training of each arm,
-            of the baseline first.
-        times (dict[str, np.ndarray]): Times of its steps.
-    """
+    """A table of what the times of the steps say, with a row of titles, from
+    the iterations of the whole training of each arm, the baseline first."""
     baseline = next(iter(iters))
     rows = [[
         'arm', 'iterations', 'iterations saved', 'step (ms)',
@@ -186,10 +168,6 @@ def main() -> None:
     else:
         cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
-    fewest = min(pruned_iters(cfg) for cfg in configs.values())
-    if args.warmup + args.iters > fewest:
-        parser.error('annealing, which has no cost, begins at '
-                     f'{fewest} iterations: take fewer --iters')
     times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
     head, *rows = rows_of(iters, times)

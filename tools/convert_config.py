@@ -15,7 +15,6 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
-from yapf.yapflib.yapf_api import FormatCode
 
 from mmib import convert
 from mmib.checks import check_stack, refusal
@@ -23,14 +22,9 @@ from mmib.compat import allow_scoped_bases, without_scoped_bases
 from mmib.convert import default_ratio
 from mmib.tasks.segmentation.zoo import resolve_config, zoo_name
 
+# What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
-"""str: What :func:`changes` says of a field that a config doesn't have."""
 _SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
-# The style of MMEngine's `Config.pretty_text`.
-STYLE = dict(
-    based_on_style='pep8',
-    blank_line_before_nested_class_or_def=True,
-    split_before_expression_after_opening_paren=True)
 
 
 @contextmanager
@@ -47,18 +41,8 @@ def one_line_refusals() -> Iterator[None]:
 
 def conversion(policy: Optional[str], ratio: Optional[float],
                delta: Optional[float]) -> dict:
-    """Arguments of ``mmib.convert`` from those of a command.
-
-    Args:
-        policy (str, optional): Type of the policy. If None, it is Budget.
-        ratio (float, optional): Share of the iterations. If None, it is that
-            of the policy.
-        delta (float, optional): Fraction that prunes. If None, it is that of
-            ``mmib.convert``.
-
-    Returns:
-        dict: The arguments.
-    """
+    """Arguments of ``mmib.convert`` from those of a command, where they are
+    given."""
     arguments = dict(
         ratio=default_ratio(policy) if ratio is None else ratio,
         # It is given the length of the baseline.
@@ -67,17 +51,7 @@ def conversion(policy: Optional[str], ratio: Optional[float],
 
 
 def load(path: str) -> Config:
-    """Load a config that a text config can inherit.
-
-    Args:
-        path (str): Path of the config.
-
-    Returns:
-        Config: The config.
-
-    Raises:
-        ValueError: If it is a lazy config.
-    """
+    """Load a config that a text config can inherit: not a lazy one."""
     # MMEngine has no public name for this, and fails later and obscurely.
     if Config._is_lazy_import(path):
         raise ValueError(
@@ -88,18 +62,12 @@ def load(path: str) -> Config:
 
 
 def base_expression(path: str, folder: str) -> str:
-    """Name the base of a config in a way that works on other machines too.
-
-    Args:
-        path (str): Path of the base.
-        folder (str): Folder of the config that inherits it.
-
-    Returns:
-        str: Python expression for ``_base_``.
-    """
+    """``_base_`` of a config in a folder, in a way that works on other
+    machines too."""
     name = zoo_name(path)
     if name is not None:
-        return f"__import__('mmseg').__path__[0] + '/.mim/configs/{name}'"
+        return ("(\n    __import__('mmseg').__path__[0] +\n"
+                f"    '/.mim/configs/{name}')")
     path = osp.abspath(path)
     # MMEngine takes ".." as a change of the text of a path.
     relative = osp.relpath(path, folder)
@@ -110,31 +78,21 @@ def base_expression(path: str, folder: str) -> str:
 
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
-    """Write a converted config as a child of the original one.
-
-    Args:
-        path (str): Path of the original config.
-        before (Config): The original config.
-        after (Config): The converted config.
-        out (str): Path of the file to write.
-
-    Raises:
-        RuntimeError: If it wouldn't load as ``after``. Nothing is written.
-    """
+    """Write a converted config as a child of the original one, which lies at
+    ``path``. Where it wouldn't load as ``after``, nothing is written."""
     share = 100 * after.train_cfg.max_iters / before.train_cfg.max_iters
     folder = osp.dirname(osp.abspath(out))
     head = (f'# InfoBatch: {share:.3g} % of the iterations of '
             f'{osp.basename(path)}')
     texts = [
         f'{head}.\n_base_ = {base_expression(path, folder)}\n'
-        f'{Config(child(before, after)).pretty_text}',
+        f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
         # On OneDL's stack, where a base has "mmseg::", MMSegmentation's own
         # script would ask for OpenMMLab's.
         f'{head}, in\n# full, as its bases are not found everywhere.\n'
         f'{after.pretty_text}'
     ]
     for text in texts:
-        text = FormatCode(text, style_config=STYLE)[0]
         differences = differences_when_loaded(text, after, folder)
         if not differences:
             with open(out, 'w', encoding='utf-8') as file:
@@ -148,16 +106,8 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
 
 def differences_when_loaded(text: str, cfg: Config,
                             folder: str) -> List[Tuple]:
-    """Load a config as MMSegmentation's own script would.
-
-    Args:
-        text (str): The config.
-        cfg (Config): What it should be.
-        folder (str): Folder from which the paths of its bases are right.
-
-    Returns:
-        list[tuple]: What differs, or the error.
-    """
+    """Load a text from a folder as MMSegmentation's own script would, and list
+    what differs from a config, or the error."""
     # Closed before it is read, as Windows wants it.
     descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
     try:
@@ -172,55 +122,38 @@ def differences_when_loaded(text: str, cfg: Config,
 
 
 def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
-    """List what differs between two configs.
-
-    Args:
-        before (Config): A config.
-        after (Config): Another one.
-
-    Returns:
-        list[tuple[str, Any, Any]]: Dotted name of each field that differs,
-        and its value in both, :data:`ABSENT` where there is none.
-    """
+    """Dotted name of each field that differs between two configs, and its
+    value in both, :data:`ABSENT` where there is none."""
     old, new = dict(_fields(before.to_dict())), dict(_fields(after.to_dict()))
     rows = [(name, old.get(name, ABSENT), new.get(name, ABSENT))
             for name in dict.fromkeys([*old, *new])]
     return [row for row in rows if row[1] != row[2]]
 
 
-def child(before: Config, after: Config) -> dict:
-    """Reduce a config to what it has to say if it inherits another one.
-
-    Args:
-        before (Config): The base config.
-        after (Config): The config that inherits it. It has all its top-level
-            keys.
-
-    Returns:
-        dict: The smallest nested dict that turns one into the other. Lists
-        are whole, as MMEngine replaces them, and dicts that lose a key have
-        ``_delete_=True``.
-    """
-    return _difference(before.to_dict(), after.to_dict())
+def child(before: dict, after: dict) -> dict:
+    """The smallest nested dict that turns a config into one that inherits it,
+    and has all its top-level keys. Lists are whole, as MMEngine replaces them,
+    and dicts that lose a key have ``_delete_=True``."""
+    difference = {}
+    for key, value in after.items():
+        old = before.get(key)
+        if key in before and old == value and type(old) is type(value):
+            continue
+        if key in before and isinstance(value, dict):
+            inherits = isinstance(old, dict) and old.keys() <= value.keys()
+            value = child(old, value) if inherits else dict(
+                value, _delete_=True)
+        difference[key] = value
+    return difference
 
 
 def converted_name(path: str, before: Config, after: Config) -> str:
-    """Name a converted config in the way of MMSegmentation.
-
-    Args:
-        path (str): Path of the original config.
-        before (Config): The original config.
-        after (Config): The converted config.
-
-    Returns:
-        str: A name without extension, such as
-        ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without
-        "-infobatch" where it is only shorter. Where the original name has no
-        iterations, they are appended.
-    """
+    """Name a converted config in the way of MMSegmentation, such as
+    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without "-infobatch"
+    where it is only shorter. Where the name of the original one at ``path``
+    has no iterations, they are appended."""
     name = osp.splitext(osp.basename(path))[0]
     old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
-
     suffix = '-infobatch' * ('InfoBatchHook' in str(after.get('custom_hooks')))
 
     def schedule(iters: int) -> str:
@@ -238,19 +171,10 @@ def converted_name(path: str, before: Config, after: Config) -> str:
 
 
 def table(rows: List[Tuple]) -> str:
-    """Lay out rows in columns.
-
-    Args:
-        rows (list[tuple]): Rows of equal length.
-
-    Returns:
-        str: The lines of the table.
-    """
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return '\n'.join('  '.join(
-        cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-                     for row in rows)
+    """Lay out rows in columns."""
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows)]
+    line = '  '.join(f'{{!s:{width}}}' for width in widths)
+    return '\n'.join(line.format(*row).rstrip() for row in rows)
 
 
 def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
@@ -265,23 +189,6 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         return
     for key, value in items:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
-
-
-def _difference(before: dict, after: dict) -> dict:
-    difference = {}
-    for key, value in after.items():
-        if key not in before:
-            difference[key] = value
-        elif before[key] == value and type(before[key]) is type(value):
-            continue
-        elif not isinstance(value, dict):
-            difference[key] = value
-        elif isinstance(before[key],
-                        dict) and before[key].keys() <= value.keys():
-            difference[key] = _difference(before[key], value)
-        else:
-            difference[key] = dict(value, _delete_=True)
-    return difference
 
 
 def parse_args() -> argparse.Namespace:

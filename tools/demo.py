@@ -22,14 +22,7 @@ SHOWN = (' - Iter(train)', ' - InfoBatch', ' mIoU: ', ' - Saving checkpoint',
 
 
 def train(log_path: str) -> None:
-    """Train in a process of its own, as a user would.
-
-    Args:
-        log_path (str): File for all that it prints.
-
-    Raises:
-        SystemExit: If the training fails.
-    """
+    """Train in a process of its own, as a user would."""
     command = [
         sys.executable, 'tools/train.py', CONFIG, '--work-dir', WORK_DIR,
         '--cfg-options'
@@ -38,9 +31,9 @@ def train(log_path: str) -> None:
         f'{split}_dataloader.dataset.data_root={DATA_ROOT}'
         for split in ('train', 'val', 'test')
     ]
-    print(' '.join(command), flush=True)
     print(
-        f'The first lines come in about 10 s, the whole log is {log_path}',
+        ' '.join(command) + '\nThe first lines come in about 10 s, the whole '
+        f'log is {log_path}',
         flush=True)
     with open(log_path, 'w') as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -54,35 +47,25 @@ def train(log_path: str) -> None:
 
 
 def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
-    """Put in a few lines what a training saved.
+    """Put in a few lines what a training saved, from what the visualizer
+    wrote, the images in the training set, and its wall time."""
 
-    Args:
-        scalars (list[dict]): What the visualizer wrote, in order.
-        num_images (int): Images in the training set.
-        seconds (float): Wall time of the training.
+    def values(name):
+        return [line[name] for line in scalars if name in line]
 
-    Returns:
-        str: The summary.
-    """
-    iters = max(line['iter'] for line in scalars if 'iter' in line)
-    saved = [
-        line['infobatch/saved_iters'] for line in scalars
-        if 'infobatch/saved_iters' in line
-    ][-1]
+    iters, saved = max(values('iter')), values('infobatch/saved_iters')[-1]
     full = iters + saved
-    pruned = [
-        round((1 - line['infobatch/kept_share']) * num_images)
-        for line in scalars if 'infobatch/kept_share' in line
-    ]
-    miou = [line['mIoU'] for line in scalars if 'mIoU' in line][-1]
+    pruned = ' '.join(
+        str(round((1 - share) * num_images))
+        for share in values('infobatch/kept_share'))
     minutes, seconds = divmod(round(seconds), 60)
     return '\n'.join([
         'InfoBatch demo: UperNet R-18 on drawn scenes',
         f'  iterations   {iters}, where the baseline needs {full:.0f} for '
         f'as many passes: {saved / full:.0%} saved',
         f'  pruned       of {num_images} images in each virtual epoch (pass): '
-        + ' '.join(map(str, pruned)),
-        f'  mIoU         {miou:.2f}',
+        f'{pruned}',
+        f'  mIoU         {values("mIoU")[-1]:.2f}',
         f'  wall time    {minutes} min {seconds} s with validation',
     ])
 

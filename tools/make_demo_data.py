@@ -11,7 +11,7 @@ from typing import Tuple
 
 import cv2
 import numpy as np
-from mmengine.utils import mkdir_or_exist
+from mmcv import imwrite
 
 SIZE = 96
 SHARES = dict(easy=0.6, hard=0.3, mislabelled=0.1)
@@ -28,16 +28,7 @@ COLOURS = {
 
 def draw_shape(image: np.ndarray, mask: np.ndarray, kind: int, colour: tuple,
                centre: np.ndarray, radius: int) -> None:
-    """Draw a disc, square or triangle into an image and its mask.
-
-    Args:
-        image (np.ndarray): BGR image, uint8 of shape (H, W, 3).
-        mask (np.ndarray): Labels, uint8 of shape (H, W).
-        kind (int): Label of the shape.
-        colour (tuple): Its BGR colour.
-        centre (np.ndarray): Its x and y in pixels.
-        radius (int): Half its width in pixels.
-    """
+    """Draw a disc, square or triangle into a BGR image and its mask."""
     corners = {
         SQUARE: [(-1, -1), (1, -1), (1, 1), (-1, 1)],
         TRIANGLE: [(0, -1), (1, 1), (-1, 1)]
@@ -54,16 +45,8 @@ def draw_shape(image: np.ndarray, mask: np.ndarray, kind: int, colour: tuple,
 
 def draw_scene(kind: str,
                rng: np.random.Generator) -> Tuple[np.ndarray, np.ndarray]:
-    """Draw a scene.
-
-    Args:
-        kind (str): 'easy', 'hard' or 'mislabelled'.
-        rng (np.random.Generator): Source of every random choice.
-
-    Returns:
-        tuple[np.ndarray, np.ndarray]: BGR image, uint8 of shape (96, 96, 3),
-        and mask, uint8 of shape (96, 96).
-    """
+    """Draw the BGR image and the mask of an 'easy', 'hard' or 'mislabelled'
+    scene."""
     hard = kind == 'hard'
     colours = COLOURS
     if hard:
@@ -92,44 +75,26 @@ def draw_scene(kind: str,
 
 def make_demo_data(root: str,
                    num_training: int = 240,
-                   num_validation: int = 60,
-                   seed: int = 0) -> None:
-    """Write images and annotations.
-
-    Validation has easy and hard images alone: the truth is what counts.
-
-    Args:
-        root (str): Folder that gets ``images`` and ``annotations``.
-        num_training (int): Training images. Defaults to 240.
-        num_validation (int): Validation images. Defaults to 60.
-        seed (int): Random seed. Defaults to 0.
-    """
-    rng = np.random.default_rng(seed)
+                   num_validation: int = 60) -> None:
+    """Write ``images`` and ``annotations``. Validation has easy and hard
+    images alone: the truth is what counts."""
+    rng = np.random.default_rng(0)
+    shares = np.array(list(SHARES.values()))
     for split, size in (('training', num_training), ('validation',
                                                      num_validation)):
-        shares = np.array(list(SHARES.values()))
-        if split == 'validation':
-            shares[-1] = 0
         kinds = rng.choice(list(SHARES), size, p=shares / shares.sum())
-        folders = [
-            osp.join(root, part, split) for part in ('images', 'annotations')
-        ]
-        for folder in folders:
-            mkdir_or_exist(folder)
         for number, kind in enumerate(kinds):
-            name = f'{kind}_{number:04d}'
             image, mask = draw_scene(kind, rng)
-            cv2.imwrite(osp.join(folders[0], name + '.jpg'), image)
-            cv2.imwrite(osp.join(folders[1], name + '.png'), mask)
+            name = osp.join(split, f'{kind}_{number:04d}')
+            imwrite(image, osp.join(root, 'images', name + '.jpg'))
+            imwrite(mask, osp.join(root, 'annotations', name + '.png'))
+        shares[-1] = 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('root', help='folder to write to')
-    parser.add_argument('--num-training', type=int, default=240)
-    parser.add_argument('--num-validation', type=int, default=60)
-    parser.add_argument('--seed', type=int, default=0)
-    make_demo_data(**vars(parser.parse_args()))
+    make_demo_data(parser.parse_args().root)
 
 
 if __name__ == '__main__':

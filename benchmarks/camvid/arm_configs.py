@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From a file of arms to the config of each arm."""
 import argparse
-import copy
 import hashlib
 import json
 import os.path as osp
@@ -46,18 +45,8 @@ def load_base(args: argparse.Namespace) -> Config:
 
 
 def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
-    """Load the arms that a command was given.
-
-    Args:
-        args (Namespace): Options of :func:`add_arguments`.
-
-    Returns:
-        dict[str, Arm]: The arms by their names, in the order of the file.
-
-    Raises:
-        ValueError: If ``--only`` has another name, or the file of arms has
-            something else than arms.
-    """
+    """Load the arms that a command was given, in the order of their file. It
+    raises a ValueError where that file and ``--only`` are wrong."""
     base = load_base(args)
     arms = Config.fromfile(args.arms).to_dict().get('arms')
     if not arms:
@@ -75,21 +64,12 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
     return loaded
 
 
-def make_arm(base: Config,
+def make_arm(cfg: Config,
              seeds: int,
              shorten: Optional[dict] = None,
              convert: Optional[dict] = None) -> Arm:
-    """Make an arm.
-
-    Args:
-        base (Config): Config of the full training.
-        seeds (int): Number of its seeds.
-        shorten (dict, optional): Arguments of ``mmib.shorten``, if it is
-            shortened.
-        convert (dict, optional): Arguments of ``mmib.convert``, if it is
-            converted.
-    """
-    cfg = copy.deepcopy(base)
+    """Make an arm of the config of the full training, with the arguments of
+    ``mmib.shorten`` or ``mmib.convert``."""
     if shorten is not None:
         cfg = mmib.shorten(cfg, **shorten)
     if convert is not None:
@@ -98,24 +78,12 @@ def make_arm(base: Config,
 
 
 def fingerprint(cfg: Config) -> str:
-    """Name a config by what it says, wherever its data lies.
-
-    Args:
-        cfg (Config): Config of an arm.
-
-    Returns:
-        str: Ten hexadecimal digits.
+    """Ten digits that name a config by what it says, wherever its data lies.
     """
-
-    def without_paths(node):
-        if isinstance(node, dict):
-            return {
-                key: without_paths(value)
-                for key, value in node.items() if key != 'data_root'
-            }
-        if isinstance(node, (list, tuple)):
-            return [without_paths(value) for value in node]
-        return node
-
-    text = json.dumps(without_paths(cfg.to_dict()), sort_keys=True)
+    without_paths = json.loads(
+        json.dumps(cfg.to_dict()),
+        object_hook=lambda node:
+        {key: node[key]
+         for key in node if key != 'data_root'})
+    text = json.dumps(without_paths, sort_keys=True)
     return hashlib.sha1(text.encode()).hexdigest()[:10]

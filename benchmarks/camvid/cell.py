@@ -7,7 +7,6 @@ import argparse
 import json
 import time
 import zlib
-from typing import Optional
 
 import mmcv
 import mmengine
@@ -21,7 +20,6 @@ from mmengine.runner import Runner
 from torch import nn
 
 import mmib
-from mmib.accounting import VirtualEpoch
 from mmib.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
 from mmib.pruning import EpochPlan
@@ -33,20 +31,19 @@ class Recorder(Hook):
     """Keeps what a cell is compared by.
 
     The time of a step is that of a whole iteration, with data and all hooks.
-    The losses are those that are trained, so with the weights: means since
-    the evaluation before.
+    Losses are those that are trained: means since the evaluation before.
     """
 
     # Its `after_train` comes after that of InfoBatchHook.
     priority = 'LOWEST'
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.infobatch = None
         self._evals, self._plans, self._pruned = [], [], []
         self._steps, self._losses = [], []
         self._val_times = np.zeros(2)
 
-    def before_run(self, runner: Runner) -> None:
+    def before_run(self, runner):
         for hook in runner.hooks:
             if isinstance(hook, InfoBatchHook):
                 self.infobatch = hook
@@ -57,8 +54,7 @@ class Recorder(Hook):
         self._start = times()
         self._last = time.perf_counter()
 
-    def _note_plan(self, epoch: VirtualEpoch,
-                   plan: Optional[EpochPlan]) -> None:
+    def _note_plan(self, epoch, plan):
         iteration = epoch.start / self._batch_size
         self._plans.append(
             dict(
@@ -71,22 +67,16 @@ class Recorder(Hook):
             self._pruned.append(
                 (iteration, self.infobatch.planner.plan_scores, plan))
 
-    def after_train_iter(self,
-                         runner: Runner,
-                         batch_idx: int,
-                         data_batch: Optional[dict] = None,
-                         outputs: Optional[dict] = None) -> None:
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self._losses.append(outputs['loss'].detach())
         now = time.perf_counter()
         self._steps.append(now - self._last)
         self._last = now
 
-    def before_val(self, runner: Runner) -> None:
+    def before_val(self, runner):
         self._val_start = times()
 
-    def after_val_epoch(self,
-                        runner: Runner,
-                        metrics: Optional[dict] = None) -> None:
+    def after_val_epoch(self, runner, metrics):
         if 'mIoU' not in metrics:
             raise ValueError(
                 'Arms are compared by their mIoU, but the evaluation gave '
@@ -97,11 +87,11 @@ class Recorder(Hook):
         self._evals.append(dict(iter=runner.iter, **figures, loss=loss))
         self._losses.clear()
 
-    def after_val(self, runner: Runner) -> None:
+    def after_val(self, runner):
         self._val_times += times() - self._val_start
         self._last = time.perf_counter()
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner):
         seconds, cpu_seconds = times() - self._start - self._val_times
         position = runner.iter * self._batch_size
         covered, saved = position / self._num_images, 0.
@@ -135,17 +125,8 @@ def times() -> np.ndarray:
 
 
 def histogram(iteration: float, scores: np.ndarray, plan: EpochPlan) -> dict:
-    """Count the images of a plan by their scores.
-
-    Args:
-        iteration (float): Where the plan begins.
-        scores (np.ndarray): Score of each index, of shape (N,).
-        plan (EpochPlan): What was drawn from them.
-
-    Returns:
-        dict: Images in each bin: all of them, those in the plan, and those in
-        the plan by their weights.
-    """
+    """Count images by their scores, of shape (N,), at the iteration where a
+    plan begins: all, those in the plan, and these by their weights."""
     edges = np.histogram_bin_edges(scores, NUM_BINS)
     kept = scores[plan.indices]
     return dict(
@@ -160,24 +141,19 @@ def weights_crc(model: nn.Module) -> int:
     """A number that differs if any bit of the weights does."""
     crc = 0
     for tensor in model.state_dict().values():
-        crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(),
-                         crc)
+        crc = zlib.crc32(tensor.cpu().numpy().tobytes(), crc)
     return crc
 
 
 def environment() -> dict:
-    """What figures depend on, besides the config.
-
-    Returns:
-        dict: Versions, device, and number of threads.
-    """
+    """What figures depend on, besides the config."""
     return dict(
         versions={
             module.__name__: module.__version__
             for module in (mmib, torch, mmengine, mmcv, mmseg)
         },
-        device=('cpu' if not torch.cuda.is_available() else
-                torch.cuda.get_device_name()),
+        device=torch.cuda.get_device_name()
+        if torch.cuda.is_available() else 'cpu',
         threads=torch.get_num_threads())
 
 

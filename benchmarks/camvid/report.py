@@ -47,18 +47,9 @@ STYLE = {
 
 
 def load(path: str) -> pd.DataFrame:
-    """Read the results, and refuse those that don't make a comparison.
-
-    Args:
-        path (str): File of JSON lines.
-
-    Returns:
-        pd.DataFrame: A row for each cell, with the keys of its line and
-        `miou`, by `arm` (the baseline first, else as in the file) and `seed`.
-
-    Raises:
-        ValueError: If cells can't be compared with each other.
-    """
+    """Read the results: a row for each cell, with the keys of its line and
+    `miou`, by `arm` (the baseline first, else as in the file) and `seed`. It
+    raises a ValueError where cells can't be compared with each other."""
     cells = pd.DataFrame(read_results(path))
     if BASELINE not in cells.get('arm', pd.Series()).values:
         raise ValueError(f'The results have no cell of {BASELINE}, the '
@@ -92,18 +83,9 @@ def final_miou(cell: pd.Series) -> float:
 
 def compare(mious: pd.DataFrame, arm: str,
             other: str) -> Tuple[float, float, int]:
-    """Compare two arms seed by seed.
-
-    Args:
-        mious (pd.DataFrame): mIoU of each arm (rows) and seed (columns).
-        arm (str): Name of an arm.
-        other (str): Name of the one to compare with.
-
-    Returns:
-        tuple[float, float, int]: How far the arm lies above the other one in
-        the mean over the seeds of both, half of the 95 % t-interval of that
-        (nan for less than two seeds), and the number of these seeds.
-    """
+    """How far an arm (a row) lies above another one in the mean over the seeds
+    (columns) of both, half of the 95 % t-interval of that (nan for less than
+    two seeds), and the number of these seeds."""
     values = (mious.loc[arm] - mious.loc[other]).dropna()
     quantile = stats.t.ppf(0.975, len(values) - 1)
     return values.mean(), quantile * values.sem(), len(values)
@@ -121,24 +103,20 @@ def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
 
 def result_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Quality of each arm."""
-    mious, rows = cells['miou'].unstack(), {}
-    for arm, of_arm in cells.groupby('arm', observed=True):
-        compared = [NONE] * 3
-        if arm != BASELINE:
-            both = mious.loc[BASELINE][mious.loc[arm].notna()]
-            found = in_words(*compare(mious, arm, BASELINE))
-            compared = [_text(both.mean()), *found]
-        rows[arm] = [
-            len(of_arm), of_arm['iters'].iloc[0],
-            f'{of_arm["virtual_epochs"].mean():.1f}',
-            _text(of_arm['miou'].mean()),
-            _text(of_arm['miou'].std()), *compared
-        ]
-    columns = [
-        'seeds', 'iterations', 'virtual epochs', 'mIoU', 'sd',
-        f'{BASELINE} with these seeds', f'difference to {BASELINE}', 'which is'
-    ]
-    return pd.DataFrame.from_dict(rows, 'index', object, columns)
+    mious, of_arms = cells['miou'].unstack(), cells.groupby('arm')
+    arms = mious.index.drop(BASELINE)
+    both = [mious.loc[BASELINE][mious.loc[arm].notna()].mean() for arm in arms]
+    found = [in_words(*compare(mious, arm, BASELINE)) for arm in arms]
+    columns = [f'difference to {BASELINE}', 'which is']
+    return pd.DataFrame({
+        'seeds': of_arms.size(),
+        'iterations': of_arms['iters'].first(),
+        'virtual epochs': of_arms['virtual_epochs'].mean().map(
+            '{:.1f}'.format),
+        'mIoU': of_arms['miou'].mean(),
+        'sd': of_arms['miou'].std(),
+        f'{BASELINE} with these seeds': pd.Series(both, arms, float)
+    }).join(pd.DataFrame(found, arms, columns))
 
 
 def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -150,41 +128,37 @@ def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
             found = compare(mious, arm, other)
             rows.append([arm, other, found[-1], *in_words(*found)])
     columns = ['arm', 'compared with', 'seeds', 'difference', 'which is']
-    return pd.DataFrame(rows, columns=columns, dtype=object).set_index('arm')
+    return pd.DataFrame(rows, columns=columns).set_index('arm')
 
 
 def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Cost of each arm, in the median over its seeds."""
+    titles = {
+        'saved_iters': 'covered besides',
+        'train_seconds': 'wall time (s)',
+        'train_cpu_seconds': 'CPU time (s)',
+        'step_ms': 'step (ms)'
+    }
     cells = cells.assign(step_ms=1000 * cells['step_seconds'])
-    of_arms = cells.groupby('arm', observed=True)
+    of_arms = cells.groupby('arm')
     iters = of_arms['iters'].first()
-    table = pd.DataFrame({
+    saved = (1 - iters / iters[BASELINE]).map('{:.1%}'.format)
+    medians = of_arms[list(titles)].median().round().astype(int)
+    return pd.DataFrame({
         'iterations': iters,
-        'iterations saved': (1 - iters / iters[BASELINE]).map('{:.1%}'.format)
-    })
-    for title, key in (('covered besides', 'saved_iters'), ('wall time (s)',
-                                                            'train_seconds'),
-                       ('CPU time (s)', 'train_cpu_seconds'), ('step (ms)',
-                                                               'step_ms')):
-        table[title] = of_arms[key].median().map('{:.0f}'.format)
-    return table
-
-
-def cell_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """The mIoU of each cell."""
-    return cells['miou'].unstack().map(_text).add_prefix('seed ')
-
-
-def _text(value: float) -> str:
-    return NONE if np.isnan(value) else f'{value:.2f}'
+        'iterations saved': saved
+    }).join(medians.rename(columns=titles))
 
 
 def markdown(table: pd.DataFrame) -> str:
     """A table with the arms in its first column."""
-    rows = [['arm', *table.columns]]
-    rows += table.astype(object).reset_index().values.tolist()
-    lines = ['| ' + ' | '.join(map(str, row)) + ' |' for row in rows]
-    return '\n'.join([lines[0], '|---' * len(rows[0]) + '|', *lines[1:]])
+    text = table.to_csv(
+        sep=';', index_label='arm', float_format='%.2f', na_rep=NONE)
+    head, *rows = [
+        f'| {line} |' for line in text.replace(';', ' | ').splitlines()
+    ]
+    rule = '|---' * (len(table.columns) + 1) + '|'
+    return '\n'.join([head, rule, *rows])
 
 
 def report(cells: pd.DataFrame) -> str:
@@ -207,28 +181,25 @@ def report(cells: pd.DataFrame) -> str:
         'benchmarks/step.py does that.',
         markdown(cost_table(cells)),
         '### mIoU of each cell',
-        markdown(cell_table(cells)),
+        markdown(cells['miou'].unstack().add_prefix('seed ')),
     ])
 
 
 def line_styles(cells: pd.DataFrame) -> Dict[str, dict]:
     """How each arm is drawn, in all plots."""
-    styles = itertools.cycle(itertools.product(DASHES, COLOURS))
-    arms = cells.index.unique('arm').drop(BASELINE)
-    return {
-        BASELINE: dict(color=BASELINE_COLOUR),
-        **{
-            arm: dict(color=colour, linestyle=dash)
-            for arm, (dash, colour) in zip(arms, styles)
-        }
-    }
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    styles = {BASELINE: dict(color=BASELINE_COLOUR)}
+    for arm in cells.index.unique('arm').drop(BASELINE):
+        dash, colour = next(looks)
+        styles[arm] = dict(color=colour, linestyle=dash)
+    return styles
 
 
 def draw_miou(cells: pd.DataFrame) -> plt.Figure:
     """mIoU against the images processed, of a few arms in each panel. Those
     with most seeds come first, with a band."""
     styles = line_styles(cells)
-    seeds = cells.groupby('arm', observed=True).size()
+    seeds = cells.groupby('arm').size()
     arms = seeds.drop(BASELINE).sort_values(ascending=False, kind='stable')
     num_panels = max(1, -(-len(arms) // ARMS_OF_A_PANEL))
     size = 1 + 4 * num_panels, 4.4
@@ -244,9 +215,8 @@ def draw_miou(cells: pd.DataFrame) -> plt.Figure:
             mean, sd = curve['mean'], curve['std']
             axis.plot(mean, label=f'{arm} ({seeds[arm]})', **styles[arm])
             if seeds[arm] == seeds.max():
-                band = mean.index, mean - sd, mean + sd
-                colour = styles[arm]['color']
-                axis.fill_between(*band, color=colour, alpha=0.15, linewidth=0)
+                look = dict(styles[arm], alpha=0.15, linewidth=0)
+                axis.fill_between(mean.index, mean - sd, mean + sd, **look)
         axis.set(xlabel='images processed')
         axis.legend(loc='lower right', title='arm (seeds)')
     axes[0, 0].set_ylabel('mIoU (%), mean over seeds, band: 1 sd')
@@ -287,8 +257,7 @@ def plan_curves(cell: pd.Series) -> pd.DataFrame:
 def draw_plans(cells: pd.DataFrame) -> Optional[plt.Figure]:
     """Kept share and threshold of the plans of each arm's lowest seed."""
     styles = line_styles(cells)
-    pruned = cells[cells['plans'].str.len() > 0].groupby(
-        'arm', observed=True).head(1)
+    pruned = cells[cells['plans'].str.len() > 0].groupby('arm').head(1)
     if pruned.empty:
         return None
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 5.5), sharex=True)

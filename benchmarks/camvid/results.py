@@ -5,17 +5,8 @@ from typing import List
 
 
 def read_results(path: str) -> List[dict]:
-    """Read the cells that are finished.
-
-    Args:
-        path (str): File of JSON lines.
-
-    Returns:
-        list[dict]: The cells.
-
-    Raises:
-        ValueError: If a line is broken, as by a full disk.
-    """
+    """Read the cells that are finished. A ValueError names a broken line, as
+    by a full disk."""
     cells = []
     with open(path, encoding='utf-8') as file:
         for number, line in enumerate(file, 1):
@@ -29,11 +20,6 @@ def read_results(path: str) -> List[dict]:
 
 
 def append_result(path: str, cell: dict) -> None:
-    """Add a line, in one write: other runs may add to the same file.
-
-    Args:
-        path (str): File of JSON lines.
-        cell (dict): Plain values.
-    """
+    """Add a line, in one write: other runs may add to the same file."""
     with open(path, 'ab', buffering=0) as file:
         file.write(json.dumps(cell).encode() + b'\n')

@@ -35,16 +35,8 @@ Cell = Tuple[str, int]
 
 def check_finished(finished: List[dict], arms: Dict[str, Arm],
                    here: dict) -> None:
-    """Refuse to add to results that new cells can't be compared with.
-
-    Args:
-        finished (list[dict]): The results.
-        arms (dict[str, Arm]): Arms by name.
-        here (dict): What figures depend on besides the config.
-
-    Raises:
-        ValueError: If a cell differs in that, or had another config.
-    """
+    """Refuse results that new cells can't be compared with, as they had
+    another config, or differ in what figures depend on besides."""
     configs = {name: fingerprint(arm.cfg) for name, arm in arms.items()}
     for cell in finished:
         wanted = dict(here, config=configs.get(cell['arm'], cell['config']))
@@ -57,35 +49,19 @@ def check_finished(finished: List[dict], arms: Dict[str, Arm],
 
 
 def wanted_cells(arms: Dict[str, Arm], num_seeds: Optional[int]) -> List[Cell]:
-    """List arms and seeds, with at most so many seeds of each arm.
-
-    All arms have their first seed before any has its second one, so that the
-    table is of use early.
+    """Arms and seeds, with at most so many seeds of each arm. All arms have
+    their first seed before any has its second one: an early table is of use.
     """
     most = max(arm.seeds for arm in arms.values())
-    return [(name, seed)
-            for seed in range(most if num_seeds is None else num_seeds)
+    return [(name, seed) for seed in range(most)[:num_seeds]
             for name, arm in arms.items() if seed < arm.seeds]
 
 
 def train(cfg: Config, name: str, seed: int, work_dir: str,
           threads: Optional[int]) -> dict:
-    """Train a cell in a process of its own.
-
-    Args:
-        cfg (Config): Config of the arm.
-        name (str): Name of the arm.
-        seed (int): Seed of weights, data order and pipeline.
-        work_dir (str): Folder for a folder of each cell.
-        threads (int, optional): Threads of the process. If None, as many as
-            torch takes.
-
-    Returns:
-        dict: Its line of the results.
-
-    Raises:
-        RuntimeError: If it fails. It names the log.
-    """
+    """Train a cell of an arm in a process of its own and in its folder of the
+    work folder, and return its line of the results. Where it fails, a
+    RuntimeError names the log."""
     folder = osp.join(work_dir, f'{name}-{seed}')
     os.makedirs(folder, exist_ok=True)
     config, figures, log = (
@@ -112,16 +88,8 @@ def train(cfg: Config, name: str, seed: int, work_dir: str,
 
 
 def compare(old: dict, new: dict, here: Iterable[str]) -> Tuple[bool, str]:
-    """Compare two runs of a cell, but for their times.
-
-    Args:
-        old (dict): Figures of the first run.
-        new (dict): Those of the second one.
-        here (Iterable[str]): Keys of what they depend on.
-
-    Returns:
-        tuple[bool, str]: Whether the figures are equal, and a sentence.
-    """
+    """Whether two runs of a cell are equal, but for their times and the keys
+    of what they depend on, and a sentence that says so."""
     # As texts, in which NaN is equal to itself.
     changed = sorted(key for key in old.keys() - {*TIMES}
                      if json.dumps(old[key]) != json.dumps(new.get(key)))

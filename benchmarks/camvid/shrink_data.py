@@ -11,31 +11,23 @@ import mmcv
 from mmengine.utils import scandir
 
 SCALE = 160, 120
-# As MMSegmentation reads them; masks with a palette have indices only so.
-READ = dict(
-    images=dict(flag='color'),
-    annotations=dict(flag='unchanged', backend='pillow'))
-INTERPOLATION = dict(images='area', annotations='nearest')
+# How to read, as MMSegmentation does (masks with a palette have indices only
+# so), and to resize.
+FOLDERS = dict(
+    images=(dict(flag='color'), 'area'),
+    annotations=(dict(flag='unchanged', backend='pillow'), 'nearest'))
 
 
 def shrink(data, out, scale):
-    """Write the copy. All of it is PNG: what is compressed without loss is
-    the same on every machine.
-
-    Args:
-        data (str): Folder with images/ and annotations/.
-        out (str): Folder for the copy.
-        scale (tuple[int]): Width and height of its images.
-    """
-    for folder, how in READ.items():
+    """Write the copy, of a width and height. All of it is PNG: what is
+    compressed without loss is the same on every machine."""
+    for folder, (how, interpolation) in FOLDERS.items():
         for name in scandir(
                 osp.join(data, folder), ('.jpg', '.png'), recursive=True):
             image = mmcv.imread(osp.join(data, folder, name), **how)
-            image = mmcv.imresize(
-                image, scale, interpolation=INTERPOLATION[folder])
-            mmcv.imwrite(image,
-                         osp.join(out, folder,
-                                  osp.splitext(name)[0] + '.png'))
+            image = mmcv.imresize(image, scale, interpolation=interpolation)
+            png = osp.splitext(name)[0] + '.png'
+            mmcv.imwrite(image, osp.join(out, folder, png))
 
 
 def main():

@@ -30,8 +30,7 @@ def plans():
     scores = np.linspace(0.2, 2, IMAGES)
     start = covered = 0
     while start < ITERS:
-        end = start + IMAGES
-        plan = EpochPlan.full(np.arange(IMAGES))
+        plan, last = EpochPlan.full(np.arange(IMAGES)), ITERS
         if 0 < start < ANNEALING:
             policy.begin_plan(
                 Progress(
@@ -40,28 +39,20 @@ def plans():
                     slots_left=ANNEALING - start,
                     annealing_slots=ITERS - ANNEALING,
                     full_equivalent=covered * IMAGES))
-            plan = policy(scores, rng)
-            end = min(start + len(plan), ANNEALING)
+            plan, last = policy(scores, rng), ANNEALING
+        width = min(len(plan), last - start)
         weights = np.zeros(IMAGES)
         weights[plan.indices] = plan.weights
-        covered += (min(end, ITERS) - start) / len(plan)
-        yield start, min(end, ITERS) - start, weights
-        start = end
+        covered += width / len(plan)
+        yield start, width, weights
+        start += width
 
 
 def draw(axes, start, width, weights):
-    names = list(COLOURS)
     kinds = np.digitize(weights, [0.5, 1.25, 2.5])
-    for kind, name in enumerate(names):
-        rows = np.flatnonzero(kinds == kind)
-        axes.bar(
-            np.full(len(rows), start + 0.08 * IMAGES / 2),
-            0.8,
-            width - 0.08 * IMAGES,
-            rows - 0.4,
-            color=COLOURS[name],
-            align='edge',
-            linewidth=0)
+    colours = np.array(list(COLOURS.values()))[kinds]
+    left, gap = start + 0.04 * IMAGES, 0.08 * IMAGES
+    axes.barh(range(IMAGES), width - gap, 0.8, left, color=colours)
 
 
 def main():
@@ -70,28 +61,21 @@ def main():
         2, 1, figsize=(8, 4.3), sharex=True, layout='constrained')
     for number in range(PASSES):
         draw(top, number * IMAGES, IMAGES, np.ones(IMAGES))
-    last = 0
     for start, width, weights in plans():
         # Of the plan that annealing cuts short there is next to nothing.
         if width > 4:
             draw(bottom, start, width, weights)
-        last = start + width
     top.set_title(
         'Baseline: each of 10 passes trains on every image', loc='left')
     bottom.set_title(
         'InfoBatch: 10 virtual epochs in 60 % of the iterations', loc='left')
     bottom.axvline(ANNEALING, color='#c0392b', linewidth=1.2)
-    notes = [(last + 6, 34, 'images with a high loss: always, weight 1'),
-             (last + 6, 20, 'others: some at random, with a larger weight'),
-             (last + 6, 6, 'the lowest 20 %: fewest, largest weight')]
-    for x, y, text in notes:
-        bottom.text(x, y, text, va='center', fontsize=8)
-    bottom.text(
-        ANNEALING + 1.5,
-        42.2,
-        'annealing: everything again',
-        color='#c0392b',
-        fontsize=8)
+    for y, text in ((34, 'images with a high loss: always, weight 1'),
+                    (20, 'others: some at random, with a larger weight'),
+                    (6, 'the lowest 20 %: fewest, largest weight')):
+        bottom.text(ITERS + 6, y, text, va='center', size=8)
+    text = 'annealing: everything again'
+    bottom.text(ANNEALING + 1.5, 42.2, text, color='#c0392b', size=8)
     for axes in (top, bottom):
         axes.set(yticks=[], xlim=(0, FULL), ylim=(-1, IMAGES))
         axes.set_ylabel('images by loss →')
@@ -100,11 +84,8 @@ def main():
                       ['0', '51 %', '60 %', '100 % of the iterations'])
     bottom.get_xticklabels()[-1].set_ha('right')
     figure.legend(
-        handles=[
-            plt.Rectangle((0, 0), 1, 1, color=colour)
-            for colour in COLOURS.values()
-        ],
-        labels=list(COLOURS),
+        [plt.Rectangle((0, 0), 1, 1, color=c) for c in COLOURS.values()],
+        COLOURS,
         ncols=4,
         loc='outside lower center',
         frameon=False)

@@ -31,6 +31,11 @@ def count():
 count()
 atexit.register(count)
 """
+SRUN = r"""#!/usr/bin/env bash
+printf "%s\n" "$@" > "$RECORD"
+printf "%s" "$PYTHONPATH" > "$RECORD.path"
+exit 3
+"""
 
 
 def run(script, *arguments, cwd, programs, **environment):
@@ -97,21 +102,10 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         assert int(before) > 0 and int(after) == 0
 
 
-@pytest.fixture
-def srun(tmp_path):
-    """Stands in for Slurm: writes its arguments down, line by line."""
-    folder = tmp_path / 'bin'
-    folder.mkdir()
-    script = folder / 'srun'
-    script.write_text('#!/usr/bin/env bash\n'
-                      'printf "%s\\n" "$@" > "$RECORD"\n'
-                      'printf "%s" "$PYTHONPATH" > "$RECORD.path"\n'
-                      'exit 3\n')
-    script.chmod(0o755)
-    return folder
-
-
-def test_slurm_train_calls_srun(tmp_path, srun):
+def test_slurm_train_calls_srun(tmp_path):
+    # Stands in for Slurm: writes its arguments down, line by line.
+    (tmp_path / 'srun').write_text(SRUN)
+    (tmp_path / 'srun').chmod(0o755)
     record = tmp_path / 'record'
     folder = tmp_path / 'elsewhere'
     folder.mkdir()
@@ -122,7 +116,7 @@ def test_slurm_train_calls_srun(tmp_path, srun):
         script,
         *arguments,
         cwd=folder,
-        programs=srun,
+        programs=tmp_path,
         RECORD=str(record),
         GPUS='8',
         SRUN_ARGS='--mem=4G --time=1',

@@ -2,6 +2,7 @@
 import os.path as osp
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import mmseg
@@ -35,34 +36,43 @@ from mmengine.runner import IterBasedTrainLoop
     "'PolyLR'", 'PolyLR')
 
 
-def train(monkeypatch, folder, *arguments):
+@pytest.fixture
+def train(monkeypatch, tmp_path):
     """Run tools/train.py, in this process and another folder."""
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('LOCAL_RANK', '0')
-    monkeypatch.setattr(sys, 'argv', ['train.py', *map(str, arguments)])
     # What the script replaces, it may leave replaced.
     monkeypatch.setattr(Config, 'fromfile', Config.fromfile)
-    runpy.run_path(tool.__file__, run_name='__main__')
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['train.py', *arguments])
+        runpy.run_path(tool.__file__, run_name='__main__')
+
+    return call
+
+
+def write(name, text=CONFIG):
+    """A config in this folder. MMEngine's loggers need names of their own,
+    also within a second."""
+    Path(f'{name}.py').write_text(text)
+    return f'{name}.py'
 
 
 def dumped(folder):
     """The config that the training wrote to its folder."""
-    found, = folder.glob('*.py')
+    found, = Path(folder).glob('*.py')
     return Config.fromfile(str(found))
 
 
 def read_log(folder):
-    log, = folder.glob('*/*.log')
+    log, = Path(folder).glob('*/*.log')
     return log.read_text()
 
 
-# MMEngine's loggers need names of their own, also within a second.
 @pytest.mark.parametrize('name, text', [('text', CONFIG), ('lazy', LAZY)])
-def test_infobatch_converts_and_trains(name, text, tmp_path, monkeypatch):
-    path = tmp_path / f'{name}-20k_six.py'
-    path.write_text(text)
-    train(monkeypatch, tmp_path, path, '--infobatch')
-    folder = tmp_path / 'work_dirs' / f'{name}-12k-infobatch_six'
+def test_infobatch_converts_and_trains(name, text, train):
+    train(write(f'{name}-20k_six', text), '--infobatch')
+    folder = f'work_dirs/{name}-12k-infobatch_six'
     log = read_log(folder)
     assert 'Iter(train) [12/12]' in log
     assert 'InfoBatch: 12 iterations covered' in log
@@ -71,62 +81,43 @@ def test_infobatch_converts_and_trains(name, text, tmp_path, monkeypatch):
     assert cfg.custom_hooks[0].policy == dict(type='Budget', full_iters=20)
 
 
-def test_cfg_options_change_the_converted_config(tmp_path, monkeypatch):
-    path = tmp_path / 'options.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--infobatch',
-          '--cfg-options', 'train_cfg.max_iters=10',
-          'custom_hooks.0.delta=0.7')
-    assert 'Iter(train) [10/10]' in read_log(tmp_path / 'here')
-    cfg = dumped(tmp_path / 'here')
+def test_cfg_options_change_the_converted_config(train):
+    train(
+        write('options'), '--work-dir', 'here', '--infobatch', '--cfg-options',
+        'train_cfg.max_iters=10', 'custom_hooks.0.delta=0.7')
+    assert 'Iter(train) [10/10]' in read_log('here')
+    cfg = dumped('here')
     assert cfg.custom_hooks[0].delta == 0.7
     assert cfg.param_scheduler[0].end == 12
 
 
-def test_ratio_and_delta(tmp_path, monkeypatch, capsys):
-    path = tmp_path / 'small_20k_six.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--ratio', '0.8',
-          '--infobatch', '--delta', '0.7')
-    cfg = dumped(tmp_path / 'here')
-    assert cfg.train_cfg.max_iters == 16
-    assert cfg.custom_hooks[-1].delta == 0.7
+@pytest.mark.parametrize('arguments, iters, policy, delta', [
+    ('--policy RandomPruning', 12, dict(type='RandomPruning'), 0.85),
+    ('--policy MeanThreshold', 16, dict(type='MeanThreshold'), 0.85),
+    ('--policy Budget --ratio 0.5', 10, dict(type='Budget',
+                                             full_iters=20), 0.85),
+    ('--ratio 0.8 --delta 0.7', 16, dict(type='Budget', full_iters=20), 0.7),
+])
+def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
+                                   delta):
+    own = f'{policy["type"]}{iters}'
+    train(write(f'{own}-20k_six'), '--infobatch', *arguments.split())
+    folder = f'work_dirs/{own}-{iters}k-infobatch_six'
+    if '--policy' in arguments:
+        # None goes on from the checkpoints of another.
+        folder += f'_{policy["type"]}'
+    cfg = dumped(folder)
+    assert cfg.train_cfg.max_iters == iters
+    assert cfg.custom_hooks[-1].policy == policy
+    assert cfg.custom_hooks[-1].delta == delta
     # The changes are printed, as by convert_config.py.
     assert 'train_cfg.max_iters' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('arguments, iters, policy', [
-    (['--policy', 'RandomPruning'], 12, dict(type='RandomPruning')),
-    (['--policy', 'MeanThreshold'], 16, dict(type='MeanThreshold')),
-    (['--policy', 'Budget', '--ratio', '0.5'
-      ], 10, dict(type='Budget', full_iters=20)),
-])
-def test_policy(tmp_path, monkeypatch, arguments, iters, policy):
-    path = tmp_path / f'policy_{policy["type"]}.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path, '--work-dir', 'here', '--infobatch',
-          *arguments)
-    cfg = dumped(tmp_path / 'here')
-    assert cfg.train_cfg.max_iters == iters
-    assert cfg.custom_hooks[-1].policy == policy
-
-
-def test_policies_have_folders_of_their_own(tmp_path, monkeypatch):
-    """None goes on from the checkpoints of another."""
-    path = tmp_path / 'folders-20k_six.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path, '--infobatch', '--policy',
-          'RandomPruning')
-    assert (tmp_path / 'work_dirs' /
-            'folders-12k-infobatch_six_RandomPruning').is_dir()
-
-
-def test_shorten_is_the_control(tmp_path, monkeypatch):
+def test_shorten_is_the_control(train):
     """As short, with nothing pruned, in a folder of its own."""
-    path = tmp_path / 'control-20k_six.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path, '--shorten')
-    folder = tmp_path / 'work_dirs' / 'control-12k_six'
+    train(write('control-20k_six'), '--shorten')
+    folder = 'work_dirs/control-12k_six'
     log = read_log(folder)
     assert 'Iter(train) [12/12]' in log and 'InfoBatch' not in log
     cfg = dumped(folder)
@@ -146,51 +137,44 @@ def test_shorten_is_the_control(tmp_path, monkeypatch):
     (['--infobatch', '--cfg-options', 'train_cfg.max_iters=5'
       ], '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
 ])
-def test_refusals_are_one_line(tmp_path, monkeypatch, arguments, message):
-    path = tmp_path / f'refused_{abs(hash(message))}.py'
-    path.write_text(CONFIG)
+def test_refusals_are_one_line(train, arguments, message):
     with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
-        train(monkeypatch, tmp_path, path, *arguments)
+        train(write(f'refused_{abs(hash(message))}'), *arguments)
     assert len(stop.value.code.splitlines()) == 1
 
 
-def test_other_errors_keep_their_traceback(tmp_path, monkeypatch):
-    path = tmp_path / 'small.py'
-    path.write_text(CONFIG + '1 / 0\n')
+def test_other_errors_keep_their_traceback(train):
     with pytest.raises(ZeroDivisionError):
-        train(monkeypatch, tmp_path, path, '--infobatch')
+        train(write('small', CONFIG + '1 / 0\n'), '--infobatch')
 
 
-def test_without_infobatch_it_is_the_baseline(tmp_path, monkeypatch):
-    path = tmp_path / 'baseline.py'
-    path.write_text(CONFIG)
-    train(monkeypatch, tmp_path, path)
-    log = read_log(tmp_path / 'work_dirs' / 'baseline')
+def test_without_infobatch_it_is_the_baseline(train):
+    train(write('baseline'))
+    log = read_log('work_dirs/baseline')
     assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
 
 
-def test_names_of_mmseg(tmp_path, monkeypatch):
+def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
     with pytest.raises(FileNotFoundError, match='data/ade'):
-        train(monkeypatch, tmp_path, f'mmseg::{name}', '--infobatch',
-              '--cfg-options', 'model.pretrained=None')
-    cfg = dumped(tmp_path / 'work_dirs' /
-                 'upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
+        train(f'mmseg::{name}', '--infobatch', '--cfg-options',
+              'model.pretrained=None')
+    cfg = dumped('work_dirs/upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
     baseline = osp.join(mmseg.__path__[0], '.mim', 'configs', f'{name}.py')
     assert cfg.train_cfg.max_iters == 48000
     assert cfg.train_dataloader.dataset == Config.fromfile(
         baseline).train_dataloader.dataset
 
 
-def test_unknown_names_of_mmseg(tmp_path, monkeypatch):
+def test_unknown_names_of_mmseg(train):
     with pytest.raises(SystemExit, match='has no config `mmseg::a/b`'):
-        train(monkeypatch, tmp_path, 'mmseg::a/b')
+        train('mmseg::a/b')
 
 
-def test_help_has_both(tmp_path, monkeypatch, capsys):
+def test_help_has_both(train, capsys):
     with pytest.raises(SystemExit) as stop:
-        train(monkeypatch, tmp_path, '--help')
+        train('--help')
     assert stop.value.code == 0
     output = capsys.readouterr().out
     assert '--infobatch    Convert CONFIG' in output
