@@ -442,10 +442,10 @@ def test_validation(train_cfg, expected):
         (dict(
             type='SwitchHook',
             schedule=dict(
-                iter=500, pipeline=[dict(type='CachedMixUp', max_iters=15)])),
+                iter=500, pipeline=[dict(type='CachedMixUp', start_iter=15)])),
          dict(
              schedule=dict(
-                 iter=300, pipeline=[dict(type='CachedMixUp', max_iters=15)]))
+                 iter=300, pipeline=[dict(type='CachedMixUp', start_iter=15)]))
          ),
         (dict(type='SomeHook', warmup_iters=500), {}),
         # A number of iterations isn't one of them.
