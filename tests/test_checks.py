@@ -99,7 +99,7 @@ BAD_CONFIGS = {
     }, RuntimeError, 'check `train_dataloader.collate_fn`'),
     'empty': ({
         'train_dataloader.dataset.size': 0
-    }, ValueError, 'empty data set'),
+    }, ValueError, 'empty data set.*data_root'),
     'epochs': ({
         'train_cfg': dict(
             _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
