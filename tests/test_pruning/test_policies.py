@@ -338,6 +338,11 @@ def test_budget_where_counts_round():
     policy = budget(31 / 60, quantiles=(0.001, 0.1), max_ratio=0.58)
     plan = policy(scores, np.random.default_rng(0))
     assert plan.tiers == ((1, 1), (51, 22), (8, 8)) and not plan.note
+    # 15 / 22 * 22 is a little less than 15.
+    scores = np.arange(44, dtype=np.float32)
+    policy = budget(29 / 44, quantiles=(0.5, 0.51))
+    plan = policy(scores, np.random.default_rng(0))
+    assert plan.tiers == ((22, 7), (0, 0), (22, 22)) and not plan.note
 
 
 def test_budget_that_cannot_be_met():
