@@ -15,8 +15,13 @@ from mmib.checks import check_batch, check_delta, refusal
 from tests.system.small_training import small_head, small_runner
 
 
-def never_reached(*args, **kwargs):
-    raise AssertionError('a training step ran')
+@pytest.fixture(autouse=True)
+def no_step(monkeypatch):
+
+    def train_step(*args, **kwargs):
+        raise AssertionError('a training step ran')
+
+    monkeypatch.setattr(EncoderDecoder, 'train_step', train_step)
 
 
 def with_hook(**kwargs):
@@ -35,25 +40,21 @@ def collate_without_first(batch):
     return pseudo_collate(batch[1:])
 
 
+NO_HOOK = (RuntimeError,
+           r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`")
 BAD_CONFIGS = {
-    'no hook': (
-        {
-            'custom_hooks': []
-        }, RuntimeError,
-        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
-    'no hook, workers': (
-        {
-            'custom_hooks': [],
-            'train_dataloader.num_workers': 2
-        }, RuntimeError,
-        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
-    'no hook, eager': (
-        {
-            'custom_hooks': [],
-            'train_dataloader.num_workers': 2,
-            'train_cfg.type': 'EagerTrainLoop'
-        }, RuntimeError,
-        r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"),
+    'no hook': ({
+        'custom_hooks': []
+    }, *NO_HOOK),
+    'no hook, workers': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2
+    }, *NO_HOOK),
+    'no hook, eager': ({
+        'custom_hooks': [],
+        'train_dataloader.num_workers': 2,
+        'train_cfg.type': 'EagerTrainLoop'
+    }, *NO_HOOK),
     'policy': (with_hook(policy='MeanThreshold'), TypeError,
                '`policy` must be a config'),
     'a typing error in the hook': (
@@ -72,15 +73,8 @@ BAD_CONFIGS = {
               ValueError, r'`ratio`.* must be in \[0, 1\)'),
     'delta': (with_hook(delta=1.1), ValueError,
               r'`delta`.* must be in \[0, 1\]'),
-    'negative delta': (with_hook(delta=-0.1), ValueError,
-                       r'`delta`.* must be in \[0, 1'),
     'ema': (with_hook(ema=1), ValueError,
             r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in'),
-    'quantiles': (with_hook(
-        policy=dict(type='QuantileTiers', quantiles=(0.9, 0.2))), ValueError,
-                  '`quantiles` must increase'),
-    'counts': (with_hook(policy=dict(type='QuantileTiers', ratios=(0.5, ))),
-               ValueError, 'one entry for each tier'),
     'too short': ({
         'train_cfg.max_iters': 7
     }, ValueError, r'`train_cfg.max_iters = 7`.*1.91 passes over 11 .*'
@@ -99,7 +93,7 @@ BAD_CONFIGS = {
     }, RuntimeError, 'check `train_dataloader.collate_fn`'),
     'empty': ({
         'train_dataloader.dataset.size': 0
-    }, ValueError, 'empty data set'),
+    }, ValueError, 'empty data set.*data_root'),
     'epochs': ({
         'train_cfg': dict(
             _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
@@ -113,9 +107,8 @@ BAD_CONFIGS = {
 
 
 @pytest.mark.parametrize('case', BAD_CONFIGS)
-def test_bad_configs_stop_before_the_first_step(tmp_path, monkeypatch, case):
+def test_bad_configs_stop_before_the_first_step(tmp_path, case):
     changes, error, message = BAD_CONFIGS[case]
-    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
     with pytest.raises(error, match=message):
         small_runner(tmp_path, **changes).train()
 
@@ -135,10 +128,9 @@ class PeekHook(Hook):
 @pytest.mark.parametrize('num_workers', [0, 2])
 @pytest.mark.parametrize('when', ['before_run', 'before_train'])
 @pytest.mark.parametrize('priority', ['VERY_HIGH', 'VERY_LOW'])
-def test_a_second_reader_of_the_loader(tmp_path, monkeypatch, loop, when,
-                                       num_workers, priority):
+def test_a_second_reader_of_the_loader(tmp_path, loop, when, num_workers,
+                                       priority):
     """It would shift the weights of all batches that follow."""
-    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
     runner = small_runner(
         tmp_path, **{
             'train_cfg.type': loop,
@@ -153,24 +145,13 @@ def test_a_second_reader_of_the_loader(tmp_path, monkeypatch, loop, when,
         runner.train()
 
 
-def test_a_batch_that_a_user_looks_at_before_the_training(
-        tmp_path, monkeypatch):
+def test_a_batch_that_a_user_looks_at_before_the_training(tmp_path):
     """As in a notebook."""
-    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
     runner = small_runner(tmp_path)
     runner.train_loop
     next(iter(runner.train_dataloader))
     with pytest.raises(RuntimeError, match=r'in a notebook: .*dataset\[0\]'):
         runner.train()
-
-
-def installed(*names):
-
-    def distribution(name):
-        if name not in names:
-            raise PackageNotFoundError(name)
-
-    return distribution
 
 
 @pytest.mark.parametrize('names, mixed', [
@@ -180,8 +161,12 @@ def installed(*names):
     (('mmengine', 'onedl-mmsegmentation'), True),
 ])
 def test_two_stacks_in_one_environment(tmp_path, monkeypatch, names, mixed):
-    monkeypatch.setattr(checks, 'distribution', installed(*names))
-    monkeypatch.setattr(EncoderDecoder, 'train_step', never_reached)
+
+    def distribution(name):
+        if name not in names:
+            raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(checks, 'distribution', distribution)
     error, message = ((RuntimeError, 'run `pip uninstall -y m') if mixed else
                       (AssertionError, 'a training step ran'))
     with pytest.raises(error, match=message):
@@ -192,20 +177,22 @@ def test_what_is_a_refusal():
     """What mmib raises for the user, also through a registry of MMEngine; not
     an error of something else, nor one that isn't raised on purpose."""
 
-    def text_of(act):
-        try:
-            act()
-        except Exception as error:
-            return refusal(error)
+    def text_of(function, *args, **kwargs):
+        with pytest.raises(Exception) as error:
+            function(*args, **kwargs)
+        return refusal(error.value)
 
-    assert text_of(lambda: check_delta(2, 'it')).startswith('`delta` is the')
-    assert text_of(lambda: HOOKS.build(dict(type='InfoBatchHook', ema=2))
-                   ).startswith('`ema` is the share')
-    assert text_of(lambda: HOOKS.build(
-        dict(type='InfoBatchHook', policy=dict(type='Budgte')))).startswith(
-            'Budgte is none of the policies')
-    assert text_of(lambda: HOOKS.build(dict(type='NoHook'))) is None
-    assert text_of(lambda: check_delta('a', 'it')) is None
+    def build(**cfg):
+        HOOKS.build(cfg)
+
+    assert text_of(check_delta, 2, 'it').startswith('`delta` is the')
+    assert text_of(
+        build, type='InfoBatchHook', ema=2).startswith('`ema` is the share')
+    assert text_of(
+        build, type='InfoBatchHook', policy=dict(
+            type='Budgte')).startswith('Budgte is none of the policies')
+    assert text_of(build, type='NoHook') is None
+    assert text_of(check_delta, 'a', 'it') is None
     assert text_of(lambda: 1 / 0) is None
 
 

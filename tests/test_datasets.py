@@ -1,4 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
+from itertools import islice
+
 import numpy as np
 import pytest
 from mmcv.transforms import BaseTransform
@@ -8,11 +10,11 @@ from mmengine.registry import FUNCTIONS, DefaultScope
 from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
-from mmib import InfoBatchHook, InfoBatchSampler
+from mmib import InfoBatchSampler
 from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
                            unwrap_repeats)
 from mmib.scores import ScoreTable
-from tests.system.small_training import small_runner
+from tests.system.small_training import infobatch_hook, small_runner
 
 
 @TRANSFORMS.register_module()
@@ -34,15 +36,17 @@ class DrawImage(BaseTransform):
             ori_shape=size)
 
 
+@TRANSFORMS.register_module()
+class RenameImage(BaseTransform):
+    """Changes all paths, as one that makes them absolute does."""
+
+    def transform(self, results):
+        return dict(results, img_path=f'/data/{results["img_path"]}')
+
+
 @DATASETS.register_module()
 class PathDataset(BaseDataset):
-    """Images that have a path and a category.
-
-    Args:
-        name (str): Folder of the images.
-        size (int): Number of images.
-        broken (Sequence[int]): Images that can't be read.
-    """
+    """Images of a folder. Some of them can't be read."""
 
     METAINFO = dict(classes=('even', 'odd'), palette=[[0] * 3, [255] * 3])
 
@@ -62,6 +66,7 @@ class PathDataset(BaseDataset):
 
 PACK = [dict(type='PackSegInputs')]
 DRAW = [dict(type='DrawImage')]
+RENAMED = DRAW + [dict(type='RenameImage')] + PACK
 
 
 def path_dataset(name='a', size=7, pipeline=DRAW + PACK, **kwargs):
@@ -73,13 +78,11 @@ def wrapper(type, dataset, **kwargs):
     return dict(type=type, dataset=dataset, **kwargs)
 
 
-def concat(*datasets, pipeline=DRAW + PACK):
-    return dict(
-        type='ConcatDataset',
-        datasets=list(datasets or [path_dataset('a', 7),
-                                   path_dataset('b', 4)]))
+def concat(*datasets):
+    return dict(type='ConcatDataset', datasets=list(datasets))
 
 
+TWO = concat(path_dataset('a', 7), path_dataset('b', 4))
 RARE = wrapper('ClassBalancedDataset', path_dataset(), oversample_thr=0.5)
 MOSAIC = wrapper(
     'MultiImageMixDataset',
@@ -90,9 +93,9 @@ MOSAIC = wrapper(
 # Name: config, distinct images, slots of a full pass.
 DATASETS_TO_WRAP = {
     'plain': (path_dataset(), 7, 7),
-    'concat': (concat(), 11, 11),
+    'concat': (TWO, 11, 11),
     'repeat': (wrapper('RepeatDataset', path_dataset(), times=5), 7, 7),
-    'repeat of concat': (wrapper('RepeatDataset', concat(), times=3), 11, 11),
+    'repeat of concat': (wrapper('RepeatDataset', TWO, times=3), 11, 11),
     'concat of repeat': (concat(
         wrapper('RepeatDataset', path_dataset('a', 7), times=2),
         path_dataset('b', 4)), 11, 18),
@@ -129,10 +132,9 @@ def test_image_numbers(name):
 @pytest.mark.parametrize('name', DATASETS_TO_WRAP)
 def test_full_passes_are_those_of_baseline_on_unwrap_repeats(name):
     dataset = build(DATASETS_TO_WRAP[name][0])
-    ours = iter(InfoBatchSampler(dataset, seed=3))
-    baseline = iter(InfiniteSampler(unwrap_repeats(dataset), seed=3))
-    for _ in range(50):
-        assert next(ours) == next(baseline)
+    ours = InfoBatchSampler(dataset, seed=3)
+    baseline = InfiniteSampler(unwrap_repeats(dataset), seed=3)
+    assert [*islice(ours, 50)] == [*islice(baseline, 50)]
 
 
 class PathSpy(Hook):
@@ -147,8 +149,8 @@ class PathSpy(Hook):
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Train on a data set. Returns the hook, the paths of each batch, and the
-    images and scores that were recorded in each iteration."""
+    """Returns the hook, the paths of each batch, and the images and scores
+    that were recorded in each iteration."""
     records = {}
 
     def spy(table, numbers, scores, iteration):
@@ -168,10 +170,14 @@ def train(tmp_path, monkeypatch):
         paths = PathSpy()
         runner.register_hook(paths, priority='VERY_HIGH')
         runner.train()
-        hook = next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
-        return hook, paths.batches, records
+        return infobatch_hook(runner), paths.batches, records
 
     return train
+
+
+@pytest.fixture
+def read_log(tmp_path):
+    return lambda: next(tmp_path.glob('*/*.log')).read_text()
 
 
 @pytest.mark.parametrize('name, num_workers',
@@ -181,17 +187,15 @@ def test_scores_belong_to_images(train, name, num_workers):
     cfg, num_images, num_slots = DATASETS_TO_WRAP[name]
     hook, batches, records = train(
         cfg, **{'train_dataloader.num_workers': num_workers})
-    dataset = hook.dataset
-    images = image_numbers(unwrap_repeats(dataset))
+    images = image_numbers(unwrap_repeats(hook.dataset))
     number_of_path = {
-        image_path(dataset, i): number
+        image_path(hook.dataset, i): number
         for i, number in enumerate(images)
     }
     last_score = {}
     for iteration, (indices, scores) in records.items():
-        paths = batches[iteration]
         numbers = images[indices].tolist()
-        assert numbers == [number_of_path[path] for path in paths]
+        assert numbers == [number_of_path[p] for p in batches[iteration]]
         last_score.update(zip(numbers, scores))
     assert len(records) == hook.planner.accounting.annealing_iter < len(
         batches)
@@ -204,19 +208,10 @@ def test_scores_belong_to_images(train, name, num_workers):
 
 def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):
     """It is trained as the data set that is repeated."""
-    name = 'repeat of concat'
-    _, repeated, _ = train(DATASETS_TO_WRAP[name][0])
-    _, plain, _ = train(concat())
+    _, repeated, _ = train(DATASETS_TO_WRAP['repeat of concat'][0])
+    _, plain, _ = train(TWO)
     assert repeated == plain
     assert len(set(sum(repeated, [])[:11])) == 11
-
-
-@TRANSFORMS.register_module()
-class RenameImage(BaseTransform):
-    """Changes all paths, as one that makes them absolute does."""
-
-    def transform(self, results):
-        return dict(results, img_path=f'/data/{results["img_path"]}')
 
 
 @DATASETS.register_module()
@@ -233,14 +228,12 @@ class NamelessDataset(PathDataset):
 
 @pytest.mark.parametrize(
     'cfg, warns', [
-        (path_dataset(pipeline=DRAW + [dict(type='RenameImage')] + PACK),
-         True),
+        (path_dataset(pipeline=RENAMED), True),
         (dict(path_dataset(), type='NamelessDataset'), False),
     ],
     ids=['renamed', 'nameless'])
-def test_paths_that_tell_nothing(train, tmp_path, cfg, warns):
-    """Every image is scored once that is known, and one line at most says
-    so."""
+def test_paths_that_tell_nothing(train, read_log, cfg, warns):
+    """Every image is scored once that is known, and a line says so."""
     hook, _, records = train(cfg)
     assert (hook.scores.numpy() != 1).all()
     # Seven images are in the first three batches.
@@ -248,19 +241,17 @@ def test_paths_that_tell_nothing(train, tmp_path, cfg, warns):
     assert all(
         len(numbers) == 3 for step, (numbers, _) in records.items()
         if step > known)
-    log = next(tmp_path.glob('*/*.log')).read_text()
+    log = read_log()
     assert log.count('the pipeline changes `img_path`') == warns
     assert 'another image than' not in log
 
 
 @pytest.mark.parametrize('num_workers', [0, 2])
-def test_an_image_that_cannot_be_read(train, tmp_path, num_workers):
+def test_an_image_that_cannot_be_read(train, read_log, num_workers):
     """Another one is delivered, and its loss isn't the score of the first."""
     hook, batches, records = train(
-        path_dataset(size=7, broken=(2, 5)), **{
-            'train_dataloader.num_workers': num_workers,
-            'train_cfg.max_iters': 40
-        })
+        path_dataset(broken=(2, 5)),
+        **{'train_dataloader.num_workers': num_workers})
     assert not any('broken' in path for path in sum(batches, []))
     for iteration, (numbers, scores) in records.items():
         assert not {2, 5} & set(numbers)
@@ -272,15 +263,12 @@ def test_an_image_that_cannot_be_read(train, tmp_path, num_workers):
     assert (table[[0, 1, 3, 4, 6]] != 1).all()
     # Some batches had a substitute, and others none.
     assert {len(numbers) for numbers, _ in records.values()} >= {2, 3}
-    log = next(tmp_path.glob('*/*.log')).read_text()
+    log = read_log()
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
 
 
-RENAMED = DRAW + [dict(type='RenameImage')] + PACK
-
-
-def test_one_part_that_renames_its_images(train, tmp_path):
+def test_one_part_that_renames_its_images(train, read_log):
     """It is scored, and what can't be read of the other part isn't."""
     hook, batches, _ = train(
         concat(
@@ -289,18 +277,18 @@ def test_one_part_that_renames_its_images(train, tmp_path):
         **{'train_cfg.max_iters': 60})
     assert hook.scores.numpy()[2] == 1
     assert (np.delete(hook.scores.numpy(), 2) != 1).all()
-    log = next(tmp_path.glob('*/*.log')).read_text()
+    log = read_log()
     assert log.count('the pipeline of part 1 of `train_dataloader.dataset` '
                      'changes `img_path`') == 1
     assert log.count('another image than') == 1
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_the_first_image_cannot_be_read(train, tmp_path, seed):
+def test_the_first_image_cannot_be_read(train, read_log, seed):
     """In batches of one, that says nothing of the others."""
     first = next(iter(InfoBatchSampler(range(7), seed=seed)))
     hook, _, _ = train(
-        path_dataset(size=7, broken=(first, )), **{
+        path_dataset(broken=(first, )), **{
             'train_dataloader.batch_size': 1,
             'train_dataloader.sampler.seed': seed,
             'train_cfg.max_iters': 60
@@ -308,8 +296,7 @@ def test_the_first_image_cannot_be_read(train, tmp_path, seed):
     table = hook.scores.numpy()
     assert table[first] == 1
     assert (np.delete(table, first) != 1).all()
-    assert f'another image than abroken/{first},' in next(
-        tmp_path.glob('*/*.log')).read_text()
+    assert f'another image than abroken/{first},' in read_log()
 
 
 @FUNCTIONS.register_module()
@@ -325,15 +312,6 @@ def test_a_collate_function_that_changes_the_order(train):
               **{'train_dataloader.collate_fn': dict(type='sorted_collate')})
 
 
-class Silent:
-    """A reporter without a Runner."""
-
-    def not_delivered(self, path):
-        pass
-
-    paths_differ = not_delivered
-
-
 @pytest.mark.parametrize('state, parts, expected', [
     (True, 1, [True]),
     (False, 1, [False]),
@@ -345,6 +323,6 @@ class Silent:
 def test_what_a_checkpoint_knows_of_paths(state, parts, expected):
     """That of 0.1.0 had one answer for all parts."""
     dataset = ConcatDataset([[0]] * parts) if parts > 1 else [0]
-    check = DeliveryCheck(dataset, Silent())
+    check = DeliveryCheck(dataset, None)
     check.load(state)
     assert check.comparable == expected

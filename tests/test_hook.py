@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmib import InfoBatchHook, InfoBatchLoss, scores
+from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers
 from mmib.scores import ScoreTable
 from mmib.tasks.segmentation import register_segmentor
@@ -85,6 +84,17 @@ class RecordingSegmentor(EncoderDecoder):
 register_segmentor(RecordingSegmentor)
 
 
+def recorder(work_dir, max_iters=30, hook={}, **changes):
+    """A small training whose model records its steps."""
+    return small_runner(
+        work_dir, **{
+            'model.type': 'RecordingSegmentor',
+            'train_cfg.max_iters': max_iters,
+            'custom_hooks': [dict(type='InfoBatchHook', **hook)],
+            **changes
+        })
+
+
 def train(runner):
     spy = Spy()
     runner.register_hook(spy)
@@ -120,101 +130,97 @@ def plans(monkeypatch):
     ids=str)
 def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
                                                    loop):
-    runner = small_runner(
-        tmp_path, **{
-            'model.type': 'RecordingSegmentor',
-            'train_dataloader': loader,
-            'train_cfg.type': loop,
-            'train_cfg.max_iters': 40
-        })
+    runner = recorder(tmp_path, 40, **{
+        'train_dataloader': loader,
+        'train_cfg.type': loop
+    })
     spy = train(runner)
     steps = runner.model.steps
     trained = [(i, float(w)) for indices, _, weights in steps
                for i, w in zip(indices, weights)]
-    hook = infobatch_hook(runner)
-    assert hook.planner.accounting.annealing_iter == 34
+    annealing_start = infobatch_hook(runner).planner.accounting.annealing_start
+    assert annealing_start == 34 * 3
 
     # Every slot of every plan, in order, across the edges.
-    starts = [epoch.start for epoch in spy.epochs]
-    pruned = [(scores, plan) for scores, plan in plans if len(plan) < 11]
-    assert len(pruned) >= 5
-    seen = 0
-    for start, end in zip(starts, starts[1:]):
-        slots = trained[start:end]
-        if start >= hook.planner.accounting.annealing_start:
+    pruned = iter([drawn for drawn in plans if len(drawn[1]) < 11])
+    for epoch, following in zip(spy.epochs, spy.epochs[1:]):
+        if epoch.start >= annealing_start:
             break
-        kept = spy.epochs[starts.index(start)].size
-        if kept == 11:
+        slots = trained[epoch.start:following.start]
+        if epoch.size == 11:
             assert {w for _, w in slots} == {1}
             assert len({i for i, _ in slots}) == len(slots)
             continue
-        scores, plan = pruned[seen]
-        seen += 1
+        scores, plan = next(pruned)
         expected = list(zip(plan.indices.tolist(), plan.weights.tolist()))
-        assert slots == expected[:len(slots)]
-        assert len(slots) == min(
-            len(plan), hook.planner.accounting.annealing_start - start)
+        assert slots == expected[:annealing_start - epoch.start]
         assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
-    assert seen >= 5
+        assert plan.weights.sum() == pytest.approx(11)
+    assert sum(epoch.size < 11 for epoch in spy.epochs) >= 5
     assert any(w > 1 for _, w in trained)
     # Annealing: everything again, with weight 1.
-    rest = trained[hook.planner.accounting.annealing_start:]
+    rest = trained[annealing_start:]
     assert {w for _, w in rest} == {1}
     assert {i for i, _ in rest[:11]} == set(range(11))
 
-    # The score of an image is its raw loss, of its last visit.
-    table = np.ones(11, np.float32)
-    for step, (indices, raw, _) in enumerate(steps):
-        if step < hook.planner.accounting.annealing_iter:
-            for index, value in zip(indices, raw):
-                table[index] = value
-        np.testing.assert_allclose(spy.tables[step], table, rtol=1e-5)
-    # The sums of a virtual epoch's weights stand for the whole data set.
-    for _, plan in pruned:
-        assert plan.weights.sum() == pytest.approx(11)
-
-
-def test_trained_loss_is_the_weighted_mean_of_the_raw_losses(tmp_path):
-    runner = small_runner(tmp_path, **{'model.type': 'RecordingSegmentor'})
-    spy = train(runner)
-    losses = [(raw * weights).mean() for _, raw, weights in runner.model.steps]
+    assert_scores(spy, steps, 34)
+    losses = [(raw * weights).mean() for _, raw, weights in steps]
     np.testing.assert_allclose(spy.losses, losses, rtol=1e-5)
 
 
+def assert_scores(spy, steps, annealing_iter, ema=0):
+    """After each step, the score of an image is the average of the raw losses
+    at its visits before annealing."""
+    table = {}
+    for step, (indices, raw, _) in enumerate(steps):
+        if step < annealing_iter:
+            # An image twice in a step: its last slot counts.
+            for image, loss in dict(zip(indices, raw)).items():
+                table[image] = ema * table.get(image, loss) + (1 - ema) * loss
+        expected = [table.get(image, 1) for image in range(11)]
+        np.testing.assert_allclose(spy.tables[step], expected, rtol=1e-5)
+
+
+def test_smoothed_scores_reach_the_right_images(tmp_path):
+    runner = recorder(
+        tmp_path, hook=dict(ema=0.8), **{'train_dataloader.num_workers': 2})
+    assert_scores(train(runner), runner.model.steps, 26, ema=0.8)
+
+
 @pytest.mark.parametrize(
-    'policy', [
-        dict(type='MeanThreshold', ratio=0),
-        dict(type='QuantileTiers', ratios=(0, 0))
+    'policy, num_same',
+    [
+        (dict(type='MeanThreshold', ratio=0), 30),
+        (dict(type='QuantileTiers', ratios=(0, 0)), 30),
+        # The first pass, of which 3 steps have 9 of 11 images.
+        (dict(type='MeanThreshold'), 3),
     ],
     ids=str)
-def test_ratio_0_is_baseline_training(tmp_path, policy):
+def test_what_prunes_nothing_is_baseline_training(tmp_path, policy, num_same):
     runs = []
-    for changes in (BASELINE, {
-            'custom_hooks': [dict(type='InfoBatchHook', policy=policy)]
-    }):
-        runner = small_runner(
-            tmp_path, **{
-                'model.type': 'RecordingSegmentor',
-                **changes
-            })
-        spy = train(runner)
-        runs.append(([step[0] for step in runner.model.steps], spy.losses,
-                     runner.model.state_dict()))
-    assert runs[0][0] == runs[1][0]
-    np.testing.assert_allclose(runs[1][1], runs[0][1], rtol=1e-6)
-    for name, value in runs[0][2].items():
-        torch.testing.assert_close(runs[1][2][name], value)
+    for changes in (BASELINE, dict(hook=dict(policy=policy))):
+        runner = recorder(tmp_path, **changes)
+        losses = train(runner).losses
+        images = [images for images, _, _ in runner.model.steps]
+        runs.append((images, losses, dict(runner.model.state_dict())))
+    (images, losses, state), (our_images, our_losses, our_state) = runs
+    assert our_images[:num_same] == images[:num_same]
+    np.testing.assert_allclose(
+        our_losses[:num_same], losses[:num_same], rtol=1e-6)
+    if num_same == 30:
+        torch.testing.assert_close(our_state, state)
+    else:
+        assert our_images != images
 
 
 def test_ratio_0_is_baseline_training_of_upernet(tmp_path):
     """20 steps of a real network with a random pipeline."""
     write_images(tmp_path / 'data', 30)
     losses = []
-    for sampler, hooks in (('InfiniteSampler', []), ('InfoBatchSampler', [
-            dict(
-                type='InfoBatchHook',
-                policy=dict(type='MeanThreshold', ratio=0))
-    ])):
+    policy = dict(type='MeanThreshold', ratio=0)
+    for sampler, hooks in (('InfiniteSampler', []),
+                           ('InfoBatchSampler',
+                            [dict(type='InfoBatchHook', policy=policy)])):
         cfg = Config.fromfile(DEMO_CONFIG)
         cfg.merge_from_dict({
             'work_dir': str(tmp_path),
@@ -234,33 +240,11 @@ def test_ratio_0_is_baseline_training_of_upernet(tmp_path):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-def test_the_first_pass_is_baseline_training(tmp_path):
-    runs = []
-    for changes in (BASELINE, {}):
-        runner = small_runner(
-            tmp_path, **{
-                'model.type': 'RecordingSegmentor',
-                **changes
-            })
-        spy = train(runner)
-        runs.append(([step[0] for step in runner.model.steps], spy.losses))
-    assert runs[0][0][:3] == runs[1][0][:3]  # 9 of 11 images
-    np.testing.assert_allclose(runs[1][1][:3], runs[0][1][:3], rtol=1e-6)
-    assert runs[0][0] != runs[1][0]
-
-
 def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
-    runner = small_runner(
-        tmp_path, **{
-            'model.type': 'RecordingSegmentor',
-            'train_dataloader.num_workers': 2,
-            'train_cfg.max_iters': 40,
-            'custom_hooks': [dict(type='InfoBatchHook', delta=1)]
-        })
+    runner = recorder(tmp_path, 40, dict(delta=1),
+                      **{'train_dataloader.num_workers': 2})
     listen(runner, caplog)
     spy = train(runner)
-    hook = infobatch_hook(runner)
-    assert hook.planner.accounting.annealing_iter == 40
     assert spy.epochs[-1].size < 11
     last = [w for _, _, ws in runner.model.steps[-4:] for w in ws]
     assert max(last) > 1
@@ -270,53 +254,6 @@ def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
     ]
     assert lines and all(line.endswith(', no annealing') for line in lines)
     assert 'InfoBatch: 40 iterations covered' in caplog.records[-1].message
-
-
-def test_budget_is_met_without_annealing(tmp_path):
-    runner = small_runner(
-        tmp_path, **{
-            'train_dataloader.dataset.size': 40,
-            'train_cfg.max_iters': 120,
-            'custom_hooks': [
-                dict(
-                    type='InfoBatchHook',
-                    policy=dict(type='Budget', full_iters=200),
-                    delta=1)
-            ]
-        })
-    last = train(runner).epochs[-1]
-    assert last.covered_until(120 * 3) == pytest.approx(200 * 3 / 40, rel=0.01)
-
-
-def test_smoothed_scores_reach_the_right_images(tmp_path):
-    runner = small_runner(
-        tmp_path, **{
-            'model.type': 'RecordingSegmentor',
-            'train_dataloader.num_workers': 2,
-            'custom_hooks': [dict(type='InfoBatchHook', ema=0.8)]
-        })
-    spy = train(runner)
-    table = {}
-    for step, (indices, raw, _) in enumerate(runner.model.steps):
-        # An image twice in a step: its last slot counts.
-        for index, loss in dict(zip(indices, raw)).items():
-            if step < infobatch_hook(runner).planner.accounting.annealing_iter:
-                table[index] = 0.8 * table.get(index, loss) + 0.2 * loss
-        expected = [table.get(i, 1) for i in range(11)]
-        np.testing.assert_allclose(spy.tables[step], expected, rtol=1e-5)
-
-
-def test_annealing_calls_baseline_and_records_nothing(tmp_path, monkeypatch):
-    runner = small_runner(tmp_path, **{'train_cfg.max_iters': 20})
-    calls = []
-    record = scores.ScoreTable.record
-    monkeypatch.setattr(
-        scores.ScoreTable, 'record', lambda self, indices, scores, iteration:
-        (calls.append(iteration), record(self, indices, scores, iteration)))
-    train(runner)
-    assert calls == list(range(17))
-    batch = infobatch_hook(runner).batch
-    assert batch.weights is None and batch.scores is None
 
 
 def listen(runner, caplog):
@@ -334,7 +271,7 @@ def read_scalars(runner):
 
 
 def test_logs(tmp_path, caplog):
-    runner = small_runner(tmp_path, **{'train_cfg.max_iters': 40})
+    runner = recorder(tmp_path, 40)
     listen(runner, caplog)
     entered = train(runner).epochs
     names = {
@@ -344,20 +281,16 @@ def test_logs(tmp_path, caplog):
     lines = [s for s in read_scalars(runner) if names <= s.keys()]
     assert len(lines) == len(entered) > 8
     assert [s['infobatch/kept_share']
-            for s in lines] == [epoch.size / 11 for epoch in entered]
-    steps = [s['step'] for s in lines]
-    assert steps == [epoch.start // 3 for epoch in entered]
+            for s in lines] == [e.size / 11 for e in entered]
+    assert [s['step'] for s in lines] == [e.start // 3 for e in entered]
     assert lines[0]['infobatch/saved_iters'] == 0
     history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
     assert len(history) == len(entered)
 
     # What is saved in the end: virtual epochs of 11 images in 40 iterations.
-    covered = 0
     ends = [e.start for e in entered[1:]] + [120]
-    for epoch, end in zip(entered, ends):
-        covered += (end - epoch.start) / epoch.size
-    final = read_scalars(runner)[-1]
-    assert final == {
+    covered = sum((end - e.start) / e.size for e, end in zip(entered, ends))
+    assert read_scalars(runner)[-1] == {
         'infobatch/saved_iters': pytest.approx(covered * 11 / 3 - 40),
         'step': 40
     }
@@ -400,70 +333,15 @@ def test_non_finite_losses(tmp_path, caplog):
 
 
 def train_on_ranks(rank, results):
-    merges, plans = [], []
-    reduce, draw = scores.all_reduce, MeanThreshold.__call__
-    scores.all_reduce = lambda data, op: (merges.append(len(data)),
-                                          reduce(data, op))
-    MeanThreshold.__call__ = lambda self, table, rng: (plans.append(
-        1), draw(self, table, rng))[1]
     with tempfile.TemporaryDirectory() as work_dir:
-        runner = small_runner(
-            work_dir,
-            **{
-                'model.type': 'RecordingSegmentor',
-                # Plans that are longer than the lookahead of 24 slots.
-                'train_dataloader.dataset.size': 53,
-                'train_dataloader.num_workers': 2,
-                'train_cfg.max_iters': 60,
-            })
-        # MMEngine's launcher wraps models for GPUs alone.
-        runner.model = MMDistributedDataParallel(runner.model)
-        spy = train(runner)
-    hook = infobatch_hook(runner)
-    results[rank] = dict(
-        steps=runner.model.module.steps,
-        epochs=spy.epochs,
-        state=runner.model.module.state_dict(),
-        merges=len(merges),
-        lookahead=hook.planner.lookahead,
-        plans=len(plans),
-        annealing_start=hook.planner.accounting.annealing_start)
+        runner = recorder(work_dir, 8, **{'train_dataloader.num_workers': 2})
+        train(runner)
+    results[rank] = infobatch_hook(runner).planner.lookahead
 
 
-def test_ranks_share_plans_and_scores():
-    """One collective a plan and a checkpoint; together the ranks train on
-    each slot of the common plans once."""
-    one, two = run_ranks(train_on_ranks, 2)
-    assert one['epochs'] == two['epochs']
-    for name, value in one['state'].items():
-        torch.testing.assert_close(two['state'][name], value)
-    assert sum(e.size < 53 for e in one['epochs']) > 3
-    # 2 workers with 2 batches of 3 images, on both ranks.
-    assert one['lookahead'] == two['lookahead'] == 2 * 2 * 3 * 2
-    # The last one is for the checkpoint.
-    assert one['plans'] == two['plans'] > 3
-    assert one['merges'] == two['merges'] == one['plans'] + 1
-    together = [
-        slot for steps in zip(one['steps'], two['steps'])
-        for slot in zip(*(zip(s[0], s[2]) for s in steps)) for slot in slot
-    ]
-    starts = [e.start for e in one['epochs']]
-    for epoch, end in zip(one['epochs'], starts[1:]):
-        slots = together[epoch.start:end]
-        assert len({index for index, _ in slots}) == len(slots)
-        if len(slots) == epoch.size:
-            assert sum(w for _, w in slots) == pytest.approx(53, rel=1e-5)
-    # The mean of all scores at the last plan of the pruned part is that of
-    # the last visits on both ranks, up to those in flight.
-    table = np.ones(53)
-    pruned = [e for e in one['epochs'] if e.start < one['annealing_start']]
-    means = []
-    for step in range(pruned[-1].start // 6):
-        for rank in (one, two):
-            indices, raw, _ = rank['steps'][step]
-            table[indices] = raw
-        means.append(table.mean())
-    assert min(abs(np.array(means[-7:]) / pruned[-1].mean_score - 1)) < 1e-5
+def test_the_lookahead_counts_the_slots_of_all_ranks():
+    """2 workers with 2 batches of 3 images, on both ranks."""
+    assert run_ranks(train_on_ranks, 2) == [2 * 2 * 3 * 2] * 2
 
 
 class NoReadBack(TorchDispatchMode):
@@ -506,23 +384,18 @@ def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
     guard(InfoBatchHook, 'before_train_iter')
     guard(InfoBatchHook, 'after_train_iter')
     guard(InfoBatchLoss, 'forward')
-    runner = small_runner(
-        tmp_path, **{
-            'model.decode_head.loss_decode': dict(
-                type='CrossEntropyLoss', **loss),
-            'custom_hooks': [dict(type='InfoBatchHook', ema=ema)]
-        })
-    train(runner)
+    loss = dict(type='CrossEntropyLoss', **loss)
+    train(
+        recorder(
+            tmp_path,
+            hook=dict(ema=ema),
+            **{'model.decode_head.loss_decode': loss}))
     assert calls.count('forward') == 2 * round(0.85 * 30)
     # It does see what it is there for.
     with pytest.raises(AssertionError), NoReadBack():
         torch.ones(1).item()
     with pytest.raises(AssertionError), NoReadBack():
         torch.ones(2)[torch.tensor([True, False])]
-
-
-def empty_policy(scores, rng):
-    return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def all_twice_as_heavy(scores, rng):
@@ -532,46 +405,21 @@ def all_twice_as_heavy(scores, rng):
 
 def test_policies_of_users(tmp_path):
     """A plan of all images, with weights, is not a full pass."""
-    runners = [
-        small_runner(
-            tmp_path, **{
-                'model.type': 'RecordingSegmentor',
-                'custom_hooks': []
-            }) for _ in range(2)
-    ]
-    hook = InfoBatchHook(policy=all_twice_as_heavy)
-    runners[0].register_hook(hook)
-    train(runners[0])
-    weights = [w for _, _, ws in runners[0].model.steps for w in ws]
-    assert set(weights[11:hook.planner.accounting.annealing_start]) == {2}
-    runners[1].register_hook(InfoBatchHook(policy=empty_policy))
-    with pytest.raises(ValueError, match='pruned every image'):
-        runners[1].train()
-
-
-def test_a_warning_when_annealing_begins_too_early(tmp_path, caplog):
-    runner = small_runner(
-        tmp_path, **{
-            'custom_hooks': [dict(type='InfoBatchHook', delta=0.2)],
-            'train_cfg.max_iters': 12
-        })
-    listen(runner, caplog)
+    runner = recorder(tmp_path, custom_hooks=[])
+    runner.register_hook(InfoBatchHook(policy=all_twice_as_heavy))
     train(runner)
-    assert any('prunes nothing' in r.message for r in caplog.records)
+    weights = [w for _, _, ws in runner.model.steps for w in ws]
+    assert set(weights[11:26 * 3]) == {2}
 
 
-def test_budget_is_met(tmp_path, caplog):
+@pytest.mark.parametrize('delta', [0.85, 1])
+def test_budget_is_met(tmp_path, caplog, delta):
     """120 iterations cover the virtual epochs of 200, with real losses."""
-    runner = small_runner(
-        tmp_path, **{
+    policy = dict(type='Budget', full_iters=200)
+    runner = recorder(
+        tmp_path, 120, dict(policy=policy, delta=delta), **{
             'train_dataloader.dataset.size': 40,
-            'train_dataloader.num_workers': 2,
-            'train_cfg.max_iters': 120,
-            'custom_hooks': [
-                dict(
-                    type='InfoBatchHook',
-                    policy=dict(type='Budget', full_iters=200))
-            ]
+            'train_dataloader.num_workers': 2
         })
     listen(runner, caplog)
     last = train(runner).epochs[-1]
@@ -581,15 +429,8 @@ def test_budget_is_met(tmp_path, caplog):
 
 
 def test_budget_that_cannot_be_met(tmp_path, caplog):
-    runner = small_runner(
-        tmp_path, **{
-            'train_cfg.max_iters': 40,
-            'custom_hooks': [
-                dict(
-                    type='InfoBatchHook',
-                    policy=dict(type='Budget', full_iters=4000))
-            ]
-        })
+    policy = dict(type='Budget', full_iters=4000)
+    runner = recorder(tmp_path, 40, dict(policy=policy))
     listen(runner, caplog)
     epochs = train(runner).epochs
     noted = [epoch for epoch in epochs if epoch.note]
@@ -601,17 +442,17 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    'num_workers, max_iters, least',
+    'num_workers, max_iters',
     [
         # 2 workers with 2 batches of 3: a little more than a pass over 11.
-        (2, 100, 12),
+        (2, 100),
         # 4 thousandths of the training are 4 batches.
-        (0, 4000, 12),
+        (0, 4000),
     ])
 def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
-                                             num_workers, max_iters, least):
-    """A data set of a few batches isn't read, merged and logged all the
-    time."""
+                                             num_workers, max_iters):
+    """A small data set isn't read, merged and logged all the time."""
+    least = 12
     reads = []
     read = ScoreTable.numpy
     monkeypatch.setattr(ScoreTable, 'numpy', lambda table:
@@ -621,34 +462,29 @@ def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
             'train_dataloader.num_workers': num_workers,
             'train_cfg.max_iters': max_iters,
         })
-    hook, drawn, at_read = infobatch_hook(runner), [], []
-
-    def observe(epoch, plan):
-        drawn.append((epoch, plan))
-        at_read.append(len(reads))
-
-    hook.plan_observers.append(observe)
+    hook, drawn = infobatch_hook(runner), []
+    hook.plan_observers.append(lambda epoch, plan: drawn.append(
+        (epoch, len(reads))))
     runner.train()
-    begun = hook.sampler.position
-    epochs = [epoch for epoch, _ in drawn if epoch.start < begun]
-    logged = [epoch for epoch in epochs if epoch.logged]
-    starts = [epoch.start for epoch in logged]
+    epochs = [
+        epoch for epoch, _ in drawn if epoch.start < hook.sampler.position
+    ]
+    starts = [epoch.start for epoch in epochs if epoch.logged]
     annealing = round(0.85 * max_iters) * 3
     # That of annealing has a line in any case.
     assert starts[0] == 0 and annealing in starts
     gaps = [b - a for a, b in zip(starts, starts[1:]) if b != annealing]
     assert least <= min(gaps) and max(gaps) < least + 11
-    assert len(epochs) > 1.5 * len(logged)
+    assert len(epochs) > 1.5 * len(starts)
     lines = [s for s in read_scalars(runner) if 'infobatch/kept_share' in s]
-    assert len(lines) == len(logged)
+    assert len(lines) == len(starts)
 
     # Plans of the same reading are drawn from the same scores.
-    read_starts = [
-        epoch.start
-        for (epoch, _), before, now in zip(drawn[1:], at_read, at_read[1:])
+    starts = [
+        epoch.start for (_, before), (epoch, now) in zip(drawn, drawn[1:])
         if now > before
     ]
-    gaps = [b - a for a, b in zip(read_starts, read_starts[1:])]
+    gaps = [b - a for a, b in zip(starts, starts[1:])]
     assert least <= min(gaps) and max(gaps) < least + 11
     assert max_iters * 3 / (least + 11) - 20 < len(reads) <= (
         max_iters * 3 / least)
@@ -676,8 +512,7 @@ def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,
         raise StopIteration
 
     monkeypatch.setattr(EncoderDecoder, 'train_step', stop)
-    runner = small_runner(
-        tmp_path, custom_hooks=[dict(type='InfoBatchHook', **hook)])
+    runner = recorder(tmp_path, hook=hook)
     listen(runner, caplog)
     with pytest.raises(StopIteration):
         runner.train()
@@ -689,11 +524,7 @@ def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,
 
 def test_the_unweighted_loss_is_that_of_the_baseline(tmp_path, caplog):
     """Beside the trained one, also in annealing, and told of once."""
-    runner = small_runner(
-        tmp_path, **{
-            'model.type': 'RecordingSegmentor',
-            'default_hooks.logger.interval': 5
-        })
+    runner = recorder(tmp_path, **{'default_hooks.logger.interval': 5})
     listen(runner, caplog)
     spy = train(runner)
     hub = runner.message_hub

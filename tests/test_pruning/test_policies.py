@@ -83,12 +83,14 @@ def test_every_tier_keeps_its_share_and_its_weight(policy, scores, rng):
         if kept:
             np.testing.assert_allclose(plan.weights[inside],
                                        len(members) / kept, 1e-6)
-            assert kept and len(members) / kept <= 1 / (1 - ratio) + 1e-6
+            assert len(members) / kept <= 1 / (1 - ratio) + 1e-6
     # Each plan stands for the whole data set.
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
 
 
-@given(st.one_of(policies, budgets), finite, st.integers(1, 60), rngs)
+@given(
+    st.one_of(policies, budgets, st.builds(AboveMean, ratios)), finite,
+    st.integers(1, 60), rngs)
 def test_ties_are_never_pruned(policy, score, size, rng):
     plan = policy(np.full(size, score, np.float32), rng)
     assert sorted(plan.indices) == list(range(size))
@@ -100,15 +102,6 @@ def test_the_mean_of_many_equal_scores_is_that_score(score):
     scores = np.full(1_000_003, score, np.float32)
     plan = MeanThreshold()(scores, np.random.default_rng(0))
     assert len(plan) == len(scores)
-
-
-@given(st.integers(2, 60), rngs)
-def test_ratio_0_keeps_everything(size, rng):
-    scores = np.arange(size, dtype=np.float32)
-    for policy in (MeanThreshold(0), QuantileTiers(ratios=(0, 0))):
-        plan = policy(scores, rng)
-        assert sorted(plan.indices) == list(range(size))
-        assert (plan.weights == 1).all()
 
 
 @given(scores_of_any_size, st.integers(0, 99))
@@ -167,11 +160,18 @@ def test_the_order_is_uniform():
     np.testing.assert_allclose(first_half / seen, 0.5, atol=0.02)
 
 
-def test_flagship_keeps_52_5_percent():
+@pytest.mark.parametrize(
+    'policy, kept_of_middle', [
+        (QuantileTiers(), 6568),
+        (budget(0.525), 6567),
+    ],
+    ids=repr)
+def test_flagship_keeps_52_5_percent(policy, kept_of_middle):
+    """A budget of so much has the ratios of QuantileTiers' defaults."""
     scores = np.random.default_rng(0).lognormal(size=20210).astype(np.float32)
-    plan = QuantileTiers()(scores, np.random.default_rng(0))
-    assert plan.tiers == ((4042, 1011), (13136, 6568), (3032, 3032))
-    assert abs(len(plan) / 20210 - 0.525) < 1e-4
+    plan = policy(scores, np.random.default_rng(0))
+    assert plan.tiers == ((4042, 1011), (13136, kept_of_middle), (3032, 3032))
+    assert not plan.note
 
 
 @given(st.one_of(policies, budgets), scores_of_any_size, st.integers(0, 99))
@@ -198,55 +198,60 @@ def test_scores_that_are_not_numbers_are_refused(policy, scores):
         policy(np.array(scores, np.float32), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize('ratio', [-0.1, 1, 1.5, float('nan')])
-def test_ratio_outside_0_and_1(ratio):
-    with pytest.raises(ValueError, match=r'`ratio`.*\[0, 1\).*custom_hooks'):
-        MeanThreshold(ratio)
-    with pytest.raises(ValueError, match=r'`ratios`.*\[0, 1\).*custom_hooks'):
-        QuantileTiers(ratios=(0.5, ratio))
+RATIOS = (-0.1, 1, 1.5, float('nan'))
+QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
+             (0.2, float('nan')))
 
 
-@pytest.mark.parametrize('quantiles', [(0.85, 0.2), (0.2, 0.2), (0, 0.5),
-                                       (0.5, 1.2), (-0.1, 0.5),
-                                       (0.2, float('nan'))])
-def test_quantiles_that_do_not_increase(quantiles):
-    with pytest.raises(ValueError, match='must increase.*custom_hooks'):
-        QuantileTiers(quantiles)
-    with pytest.raises(ValueError, match='must increase.*custom_hooks'):
-        Budget(100, quantiles)
+@pytest.mark.parametrize('policy, name, values, match', [
+    (MeanThreshold, 'ratio', RATIOS, r'\[0, 1\)'),
+    (QuantileTiers, 'ratios', [(0.5, ratio) for ratio in RATIOS], r'\[0, 1\)'),
+    (QuantileTiers, 'ratios', [(0.5, )], 'one entry for each tier'),
+    (QuantileTiers, 'quantiles', [(0.2, )], 'one entry for each tier'),
+    (QuantileTiers, 'quantiles', QUANTILES, 'must increase'),
+    (Budget, 'quantiles', QUANTILES, 'must increase'),
+    (Budget, 'quantiles', [(), (0.5, ), (0.1, 0.2, 0.3)], 'each of two tiers'),
+    (Budget, 'full_iters', [0, -1, 1.5, '80000', None, True
+                            ], 'positive integer'),
+    (Budget, 'max_ratio', [0, *RATIOS], r'\(0, 1\)'),
+])
+def test_arguments_out_of_range(policy, name, values, match):
+    required = dict(full_iters=100) if policy is Budget else {}
+    for value in values:
+        with pytest.raises(
+                ValueError, match=f'`{name}`.*{match}.*custom_hooks'):
+            policy(**{**required, name: value})
 
 
-@pytest.mark.parametrize('quantiles, ratios', [((0.2, 0.85), (0.5, )),
-                                               ((0.2, ), (0.75, 0.5)),
-                                               ((), ())])
-def test_counts_that_differ(quantiles, ratios):
+def test_no_tiers():
     with pytest.raises(ValueError, match='one entry for each tier'):
-        QuantileTiers(quantiles, ratios)
-
-
-def test_names_of_policies():
-    with pytest.raises(KeyError, match="MeanTreshold.*'Budget'.*custom_imp"):
-        build_policy(dict(type='MeanTreshold'))
+        QuantileTiers((), ())
 
 
 def test_policies_are_built_from_configs():
-    policy = build_policy(dict(type='MeanThreshold', ratio=0.25))
-    assert isinstance(policy, MeanThreshold) and policy.ratio == 0.25
-    assert isinstance(
-        POLICIES.build(dict(type='QuantileTiers')), QuantileTiers)
+    policy = build_policy(
+        dict(type='Budget', full_iters=80_000, max_ratio=0.6))
+    assert repr(policy) == ('Budget(full_iters=80000, quantiles=(0.2, 0.85), '
+                            'max_ratio=0.6)')
     assert build_policy(policy) is policy
+    with pytest.raises(TypeError, match='full_iters.*`custom_hooks`'):
+        build_policy(dict(type='Budget'))
     with pytest.raises(TypeError, match='quantiles.*`custom_hooks`'):
         build_policy(dict(type='MeanThreshold', quantiles=(0.2, 0.85)))
+    with pytest.raises(KeyError, match="MeanTreshold.*'Budget'.*custom_imp"):
+        build_policy(dict(type='MeanTreshold'))
     for wrong in ('MeanThreshold', None, 0.5):
         with pytest.raises(TypeError, match='`policy` must be a config'):
             build_policy(wrong)
 
 
-def test_a_plan_is_full_when_nothing_is_num_pruned():
+def test_a_plan_is_full_when_nothing_is_pruned():
     rng = np.random.default_rng(0)
     scores = np.arange(8, dtype=np.float32)
     assert EpochPlan.full(np.arange(8)).is_full
-    assert MeanThreshold(0)(scores, rng).is_full
+    for policy in (MeanThreshold(0), QuantileTiers(ratios=(0, 0))):
+        plan = policy(scores, rng)
+        assert plan.is_full and sorted(plan.indices) == list(range(8))
     assert not MeanThreshold(0.5)(scores, rng).is_full
     # What doesn't say so, or has weights, is a plan of its own.
     assert not EpochPlan(np.arange(8), np.ones(8, np.float32)).is_full
@@ -260,11 +265,6 @@ def test_a_note_stays_with_the_plan():
     assert EpochPlan.full(np.arange(8)).note == ''
 
 
-def most_num_pruned(scores, max_ratio):
-    """A bound from all images below the highest score, in one tier."""
-    return math.floor(max_ratio * (scores < scores.max()).sum() + 1e-9)
-
-
 @given(tied_scores, kept_shares, max_ratios, rngs)
 @settings(max_examples=300)
 def test_budget_prunes_what_it_needs(scores, kept_share, max_ratio, rng):
@@ -272,7 +272,8 @@ def test_budget_prunes_what_it_needs(scores, kept_share, max_ratio, rng):
     plan = policy(scores, rng)
     num_pruned = len(scores) - len(plan)
     needed = max(0, (1 - kept_share) * len(scores))
-    bound = most_num_pruned(scores, max_ratio)
+    # Of all images below the highest score, in one tier.
+    bound = math.floor(max_ratio * (scores < scores.max()).sum() + 1e-9)
     # Two tiers round to whole images twice.
     assert bound - 1 <= num_pruned <= bound or num_pruned - needed < 1
     assert num_pruned <= bound and num_pruned < needed + 1
@@ -317,14 +318,6 @@ def test_budget_tiers(scores, kept_share, max_ratio, rng):
         assert plan.threshold == lowest
 
 
-def test_budget_of_the_paper():
-    """What keeps 52.5 % has the ratios of QuantileTiers' defaults."""
-    scores = np.random.default_rng(0).lognormal(size=20210).astype(np.float32)
-    plan = budget(0.525)(scores, np.random.default_rng(0))
-    assert plan.tiers == ((4042, 1011), (13136, 6567), (3032, 3032))
-    assert not plan.note
-
-
 def test_budget_does_not_stop_at_ties():
     """Most scores are equal, so the quantiles are the lowest score."""
     scores = np.where(np.arange(1000) < 900, 0.1, 2).astype(np.float32)
@@ -345,6 +338,11 @@ def test_budget_where_counts_round():
     policy = budget(31 / 60, quantiles=(0.001, 0.1), max_ratio=0.58)
     plan = policy(scores, np.random.default_rng(0))
     assert plan.tiers == ((1, 1), (51, 22), (8, 8)) and not plan.note
+    # 15 / 22 * 22 is a little less than 15.
+    scores = np.arange(44, dtype=np.float32)
+    policy = budget(29 / 44, quantiles=(0.5, 0.51))
+    plan = policy(scores, np.random.default_rng(0))
+    assert plan.tiers == ((22, 7), (0, 0), (22, 22)) and not plan.note
 
 
 def test_budget_that_cannot_be_met():
@@ -403,78 +401,24 @@ def test_budget_without_progress():
         policy(np.arange(8, dtype=np.float32), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize('full_iters', [0, -1, 1.5, '80000', None, True])
-def test_full_iters_that_are_no_count(full_iters):
-    with pytest.raises(ValueError, match='positive integer.*custom_hooks'):
-        Budget(full_iters)
-
-
-@pytest.mark.parametrize('max_ratio', [0, 1, -0.1, 1.5, float('nan')])
-def test_max_ratio_outside_0_and_1(max_ratio):
-    with pytest.raises(ValueError, match=r'\(0, 1\).*custom_hooks'):
-        Budget(100, max_ratio=max_ratio)
-
-
-@pytest.mark.parametrize('quantiles', [(), (0.5, ), (0.1, 0.2, 0.3)])
-def test_budget_has_two_tiers(quantiles):
-    with pytest.raises(ValueError, match='each of two tiers.*custom_hooks'):
-        Budget(100, quantiles)
-
-
-def test_budget_is_built_from_its_config():
-    policy = build_policy(
-        dict(type='Budget', full_iters=80_000, max_ratio=0.6))
-    assert repr(policy) == ('Budget(full_iters=80000, quantiles=(0.2, 0.85), '
-                            'max_ratio=0.6)')
-    assert eval(repr(policy)).max_ratio == 0.6
-    with pytest.raises(TypeError, match='full_iters.*`custom_hooks`'):
-        build_policy(dict(type='Budget'))
-
-
-FLAGSHIP = dict(
-    num_images=20210,
-    slots_per_iter=16,
-    max_iters=48_000,
-    full_iters=80_000,
-    delta=0.85)
-
-
-def most_covered(kept, num_images, slots_per_iter, max_iters, full_iters,
-                 delta):
-    """Virtual epochs if each plan but the first keeps so many images."""
-    annealing_start = round(delta * max_iters) * slots_per_iter
-    annealing_slots = max_iters * slots_per_iter - annealing_start
-    return (1 + (annealing_start - num_images) / kept +
-            annealing_slots / num_images)
-
-
 @pytest.mark.parametrize('name', [
     'uniform', 'log-normal', 'bimodal', 'two values, 90 % low',
     'two values, 50 % low'
 ])
 def test_budget_is_met_at_the_end_of_the_training(name):
-    losses = DISTRIBUTIONS[name](FLAGSHIP['num_images'],
-                                 np.random.default_rng(0))
-    run = simulate(Budget(FLAGSHIP['full_iters']), losses, **FLAGSHIP)
+    """Of the flagship."""
+    losses = DISTRIBUTIONS[name](20210, np.random.default_rng(0))
+    run = simulate(
+        Budget(80_000),
+        losses,
+        num_images=20210,
+        slots_per_iter=16,
+        max_iters=48_000,
+        full_iters=80_000,
+        delta=0.85)
     assert run.target == pytest.approx(63.3, abs=0.05)
     assert run.covered == pytest.approx(run.target, rel=0.001)
-    weights = [plan.weights.max() for plan in run.plans]
-    assert max(weights) <= 4 + 1e-6
-
-
-@pytest.mark.parametrize('low_share, covered', [(0.5, 56.8), (0.2, 43.5),
-                                                (1, 38.0)])
-def test_budget_that_cannot_be_met_is_met_in_part(low_share, covered):
-    """Losses of two values that never change, so the bound is known."""
-    num_images = FLAGSHIP['num_images']
-    losses = two_values(
-        low_share, num_images, np.random.default_rng(0), redrawn=0)
-    run = simulate(Budget(FLAGSHIP['full_iters']), losses, **FLAGSHIP)
-    num_low = round(low_share * num_images) if low_share < 1 else 0
-    bound = most_covered(num_images - int(0.75 * num_low), **FLAGSHIP)
-    assert bound == pytest.approx(covered, abs=0.1)
-    assert run.covered == pytest.approx(bound, rel=1e-6)
-    assert all(plan.note for plan in run.plans)
+    assert max(plan.weights.max() for plan in run.plans) <= 4 + 1e-6
 
 
 @given(
@@ -504,10 +448,17 @@ def test_budget_of_any_training(num_images, slots_per_iter, passes, ratio,
         num_low = round(low_share * num_images)
     run = simulate(Budget(args['full_iters']), losses, **args, seed=seed)
 
+    annealing_start = round(delta * max_iters) * slots_per_iter
+    annealing_slots = max_iters * slots_per_iter - annealing_start
+
+    def covered(kept):
+        """Virtual epochs if each plan but the first keeps so many images."""
+        return (1 + (annealing_start - num_images) / kept +
+                annealing_slots / num_images)
+
     # Two tiers round to whole images twice.
     fewest = num_images - 0.75 * num_low
-    lowest, highest = (
-        most_covered(kept, **args) for kept in (fewest + 2, fewest))
+    lowest, highest = covered(fewest + 2), covered(fewest)
     assert run.covered >= 0.99 * min(lowest, run.target)
     assert run.covered <= min(highest + 1e-6, 1.01 * run.target)
     if lowest >= run.target:
