@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from mmib.pruning import MeanThreshold, QuantileTiers
+from mmib.pruning import MeanThreshold, Neyman, Progress, QuantileTiers
 
 # Numbers of images, the first that of ADE20K.
 SIZES = (20_210, 1_280_000, 14_000_000)
@@ -26,12 +26,21 @@ def plain_numpy(scores, rng, ratio=0.5):
     return indices, weights
 
 
+def neyman(scores, rng):
+    """A plan of Neyman that keeps half of the images."""
+    policy = Neyman(full_iters=10**9)
+    policy.begin_plan(
+        Progress(1, 10**9, len(scores), 0, 10**9 - 2 * len(scores)))
+    return policy(scores, rng)
+
+
 def main():
     argparse.ArgumentParser(description=__doc__).parse_args()
     drawers = {
         'plain numpy': plain_numpy,
         'MeanThreshold': MeanThreshold(),
-        'QuantileTiers': QuantileTiers()
+        'QuantileTiers': QuantileTiers(),
+        'Neyman': neyman
     }
     print('| images | drawer | median ms | ratio to plain numpy | rounds |\n'
           '|---|---|---|---|---|')

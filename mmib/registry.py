@@ -13,8 +13,9 @@ from .pruning import Policy, as_policy
 
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
 for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
-                    pruning.MeanThreshold, pruning.QuantileTiers,
-                    pruning.RandomPruning, pruning.UpperConfidenceBound):
+                    pruning.MeanThreshold, pruning.Neyman,
+                    pruning.QuantileTiers, pruning.RandomPruning,
+                    pruning.ShuffledTiers, pruning.UpperConfidenceBound):
     POLICIES.register_module(module=policy_type)
 
 

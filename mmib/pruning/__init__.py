@@ -1,13 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans and policies: numpy alone, to be used and tested without a Runner."""
-from .controls import (AboveMean, EpsilonGreedy, RandomPruning,
+from .budget import Budget, Neyman
+from .controls import (AboveMean, EpsilonGreedy, RandomPruning, ShuffledTiers,
                        UpperConfidenceBound)
 from .plan import EpochPlan, Tier, check_plan, prune
-from .policies import Budget, MeanThreshold, QuantileTiers
-from .policy import FunctionPolicy, Policy, Progress, as_policy
+from .policies import MeanThreshold, QuantileTiers
+from .policy import FunctionPolicy, Policy, Progress, TierNorms, as_policy
 
 __all__ = [
     'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
-    'MeanThreshold', 'Policy', 'Progress', 'QuantileTiers', 'RandomPruning',
-    'Tier', 'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
+    'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
+    'RandomPruning', 'ShuffledTiers', 'Tier', 'TierNorms',
+    'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
 ]

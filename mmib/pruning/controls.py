@@ -6,7 +6,8 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from .plan import EpochPlan, Tier, prune
-from .policy import CHANGE_POLICY, Policy, check_ratio, is_count
+from .policies import QuantileTiers
+from .policy import CHANGE_POLICY, Policy, Progress, check_ratio, is_count
 
 
 class RandomPruning(Policy):
@@ -27,6 +28,9 @@ class RandomPruning(Policy):
     def __init__(self, ratio: float = 0.475) -> None:
         check_ratio(ratio, 'ratio')
         self.ratio = ratio
+
+    def expected_share(self, progress: Progress) -> float:
+        return 1 - self.ratio
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -62,7 +66,23 @@ class AboveMean(Policy):
         mean = scores.mean(dtype=np.float64)
         # What lies above the mean lies below it with the sign reversed.
         plan = prune(-scores, [-mean], [self.ratio], rng)
-        return replace(plan, threshold=-plan.threshold, tiers=plan.tiers[::-1])
+        return replace(
+            plan,
+            threshold=-plan.threshold,
+            tiers=plan.tiers[::-1],
+            tier_of_slot=len(plan.tiers) + 1 - plan.tier_of_slot)
+
+
+class ShuffledTiers(QuantileTiers):
+    """``QuantileTiers`` of scores that are dealt to the images at random.
+
+    The control of what scores tell: the weights are the same, and as noisy,
+    but nothing is known of the images. It is unbiased.
+    """
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        return super().__call__(rng.permutation(scores), rng)
 
 
 class _Selection(Policy):
@@ -90,6 +110,9 @@ class _Selection(Policy):
         self._num_plans = 0
         # Replaced and never written to, as checkpoints share their memory.
         self._arrays: Dict[str, np.ndarray] = {}
+
+    def expected_share(self, progress: Progress) -> float:
+        return self.keep
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What one virtual epoch trains on: pure functions of numpy arrays."""
 from dataclasses import dataclass
-from typing import NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class EpochPlan:
             images where no score decides. Defaults to ().
         note (str): What the user should know about this plan. Defaults to
             '', nothing.
+        tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
+            int16 of shape (K,); 0 of slots of which nothing is to be learned,
+            as in full passes. If None, all slots are of tier 1.
     """
 
     indices: np.ndarray
@@ -40,13 +43,22 @@ class EpochPlan:
     threshold: float = 0.
     tiers: Tuple[Tier, ...] = ()
     note: str = ''
+    tier_of_slot: Optional[np.ndarray] = None
+
+    def __post_init__(self) -> None:
+        if self.tier_of_slot is None:
+            tiers = np.ones(np.shape(self.indices), np.int16)
+            object.__setattr__(self, 'tier_of_slot', tiers)
 
     @classmethod
     def full(cls, indices: np.ndarray) -> 'EpochPlan':
         """A plan that prunes nothing: every weight is 1."""
         size = len(indices)
         return cls(
-            indices, np.ones(size, np.float32), tiers=(Tier(size, size), ))
+            indices,
+            np.ones(size, np.float32),
+            tiers=(Tier(size, size), ),
+            tier_of_slot=np.zeros(size, np.int16))
 
     @property
     def is_full(self) -> bool:
@@ -55,13 +67,23 @@ class EpochPlan:
                 and all(tier.kept == tier.size for tier in self.tiers)
                 and bool((self.weights == 1).all()))
 
+    def is_unbiased(self, pass_length: int) -> bool:
+        """Whether weights make up for what is pruned, up to chance: an image
+        that is kept with a probability of its own varies by ``w (w - 1)``."""
+        weights = self.weights.astype(np.float64)
+        chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
+        return bool(
+            abs(weights.sum() - pass_length) <= 1e-3 * pass_length +
+            4 * chance)
+
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, slots: slice) -> 'EpochPlan':
         """The plan of some of the slots, as views."""
         return EpochPlan(self.indices[slots], self.weights[slots],
-                         self.threshold, self.tiers, self.note)
+                         self.threshold, self.tiers, self.note,
+                         self.tier_of_slot[slots])
 
 
 def check_plan(plan: EpochPlan, pass_length: int) -> None:
@@ -97,6 +119,14 @@ def check_plan(plan: EpochPlan, pass_length: int) -> None:
     # One NaN makes the sum NaN, and one infinity at least infinite.
     if not np.isfinite(weights.sum()) or weights.min() < 0:
         raise ValueError('`weights` must be finite and not negative')
+    if (plan.tier_of_slot.dtype != np.int16
+            or plan.tier_of_slot.shape != indices.shape):
+        raise ValueError('`tier_of_slot` must be int16 and have one entry for '
+                         'each slot')
+    num_tiers = max(len(plan.tiers), 1)
+    if plan.tier_of_slot.min() < 0 or plan.tier_of_slot.max() > num_tiers:
+        raise ValueError(f'`tier_of_slot` must be in [0, {num_tiers}], where '
+                         f'`tiers` has {len(plan.tiers)}')
 
 
 def prune(scores: np.ndarray,
@@ -128,6 +158,25 @@ def prune(scores: np.ndarray,
     Raises:
         ValueError: If a threshold isn't finite, as for scores with NaN.
     """
+    return draw(
+        divide(scores, thresholds), (*ratios, 0.), rng, float(thresholds[-1]),
+        rescale)
+
+
+def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
+    """Divide images into tiers by their scores.
+
+    Args:
+        scores (np.ndarray): Score of each image, float32 of shape (N,).
+        thresholds (Sequence[float]): Upper ends of all tiers but the last,
+            increasing. A score at a threshold is above it.
+
+    Returns:
+        np.ndarray: Tier of each image, from 0, unsigned of shape (N,).
+
+    Raises:
+        ValueError: If a threshold isn't finite, as for scores with NaN.
+    """
     if not np.isfinite(thresholds).all():
         raise ValueError(
             f'The scores give thresholds {list(thresholds)}: scores must be '
@@ -137,10 +186,30 @@ def prune(scores: np.ndarray,
     tier_of_image = np.zeros(len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))
+    return tier_of_image
 
+
+def draw(tier_of_image: np.ndarray,
+         ratios: Sequence[float],
+         rng: np.random.Generator,
+         threshold: float,
+         rescale: bool = True) -> EpochPlan:
+    """Prune a share of the images of each tier at random.
+
+    Args:
+        tier_of_image (np.ndarray): Tier of each image, from 0, of shape (N,).
+        ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
+            The number of images rounds down.
+        rng (np.random.Generator): Source of every random choice.
+        threshold (float): That of the plan.
+        rescale (bool): Whether the weight is ``size / kept`` of the tier, or
+            1, which is biased. Defaults to True.
+
+    Returns:
+        EpochPlan: Slots in random order.
+    """
     kept, tiers = [], []
-    for number, ratio in enumerate((*ratios, 0.)):
-        members = np.flatnonzero(tier_of_image == number)
+    for members, ratio in zip(_members(tier_of_image, len(ratios)), ratios):
         size = len(members)
         num_pruned = int(ratio * size)
         if num_pruned:
@@ -153,5 +222,23 @@ def prune(scores: np.ndarray,
     rng.shuffle(indices)
     tier_weights = np.array(
         [t.size / max(t.kept, 1) if rescale else 1 for t in tiers], np.float32)
-    return EpochPlan(indices, tier_weights[tier_of_image[indices]],
-                     float(thresholds[-1]), tuple(tiers))
+    tier_of_slot = tier_of_image[indices]
+    return EpochPlan(
+        indices,
+        tier_weights[tier_of_slot],
+        threshold,
+        tuple(tiers),
+        tier_of_slot=tier_of_slot.astype(np.int16) + np.int16(1))
+
+
+def _members(tier_of_image: np.ndarray, num_tiers: int) -> List[np.ndarray]:
+    """Increasing indices of the images of each tier."""
+    if num_tiers < 5:
+        return [
+            np.flatnonzero(tier_of_image == number)
+            for number in range(num_tiers)
+        ]
+    # From here on one sort is faster.
+    sizes = np.bincount(tier_of_image, minlength=num_tiers)
+    order = np.argsort(tier_of_image, kind='stable')
+    return np.split(order, np.cumsum(sizes)[:-1])

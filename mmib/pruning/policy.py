@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What every policy is, and what it is told."""
 import inspect
-from typing import Any, Callable, Dict, NamedTuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -9,6 +9,19 @@ from .plan import EpochPlan
 
 CHANGE_POLICY = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
 """str: End of the errors of policies: which config line to change."""
+
+
+class TierNorms(NamedTuple):
+    """Norms of the gradients of images, by the tier of their visit.
+
+    Args:
+        mean_squares (np.ndarray): Mean squared norm over the images of each
+            tier, float64 of shape (T,). NaN of a tier without visits.
+        errors (np.ndarray): Standard error of each, float64 of shape (T,).
+    """
+
+    mean_squares: np.ndarray
+    errors: np.ndarray
 
 
 class Progress(NamedTuple):
@@ -22,6 +35,9 @@ class Progress(NamedTuple):
         annealing_slots (int): Slots after that.
         full_equivalent (float): Iterations of the baseline that cover as many
             passes as the virtual epochs before this plan.
+        norms (TierNorms, optional): What the visits since the last plan tell
+            of its tiers. None if scores were not read since then. Defaults to
+            None.
     """
 
     slots_per_iter: int
@@ -29,6 +45,7 @@ class Progress(NamedTuple):
     slots_left: int
     annealing_slots: int
     full_equivalent: float
+    norms: Optional[TierNorms] = None
 
 
 class Policy:
@@ -72,6 +89,18 @@ class Policy:
             str: A warning. Empty by default.
         """
         return ''
+
+    def expected_share(self, progress: Progress) -> Optional[float]:
+        """The kept share to expect of the plans that prune, for a forecast.
+
+        Args:
+            progress (Progress): Where the first of them begins.
+
+        Returns:
+            float, optional: It, or None where it depends on the losses. None
+            by default.
+        """
+        return None
 
     def begin_plan(self, progress: Progress) -> None:
         """Be told where in the training the next plan begins.

@@ -39,7 +39,7 @@ def test_plan(monkeypatch, capsys):
     monkeypatch.setattr(plan, 'SECONDS', 0)
     plan.main()
     rows = rows_of(capsys.readouterr().out)
-    assert [row[0] for row in rows] == ['1000'] * 3 + ['2000'] * 3
+    assert [row[0] for row in rows] == ['1000'] * 4 + ['2000'] * 4
     # Its ratio is to itself.
     assert rows[0][1] == 'plain numpy' and float(rows[0][3]) == 1
     assert all(float(cell) > 0 for row in rows for cell in row[2:])

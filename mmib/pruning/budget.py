@@ -1,0 +1,340 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Policies that prune what the schedule needs."""
+import math
+from dataclasses import replace
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .plan import EpochPlan, divide, draw, prune
+from .policies import check_quantiles
+from .policy import CHANGE_POLICY, Policy, Progress, is_count
+
+
+class ToBudget(Policy):
+    """Prune as much as it takes to cover the passes of a longer schedule.
+
+    Args:
+        full_iters (int): Iterations of the baseline whose passes are to be
+            covered.
+
+    Raises:
+        ValueError: If ``full_iters`` isn't a positive integer.
+    """
+
+    def __init__(self, full_iters: int) -> None:
+        if not is_count(full_iters):
+            raise ValueError(
+                '`full_iters` is the number of iterations of the baseline '
+                'whose passes are to be covered and must be a '
+                f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
+        self.full_iters = full_iters
+        self._progress: Optional[Progress] = None
+
+    def note_on_schedule(self, max_iters: int) -> str:
+        if max_iters < self.full_iters:
+            return ''
+        return (f'`full_iters = {self.full_iters}` is no more than the '
+                f'{max_iters} iterations of the training, so '
+                f'{type(self).__name__} prunes nothing: it is the length of '
+                'the baseline. Raise it in the `policy` of InfoBatchHook in '
+                '`custom_hooks`, or lower `train_cfg.max_iters`.')
+
+    def begin_plan(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def expected_share(self, progress: Progress) -> float:
+        """The share that covers the rest of the budget until annealing, in
+        as many slots as if nothing were pruned."""
+        to_cover = ((self.full_iters - progress.full_equivalent) *
+                    progress.slots_per_iter - progress.annealing_slots)
+        # This is right for the last plan too, of which annealing leaves a
+        # part only: it is as large as if the rest of it still came.
+        return (1. if to_cover <= progress.slots_left else
+                progress.slots_left / to_cover)
+
+    def _kept_share(self) -> float:
+        if self._progress is None:
+            raise RuntimeError(
+                f'{type(self).__name__} must know how far the training is: '
+                'call its `begin_plan` before each plan, as InfoBatchHook '
+                'does.')
+        return self.expected_share(self._progress)
+
+    @staticmethod
+    def _num_kept(share: float, size: int) -> int:
+        """How many images to keep for a kept share.
+
+        Never more than the share is kept, or later plans had to prune harder
+        than this one.
+        """
+        # The share of a whole number may be a little less.
+        return math.floor(share * size + 1e-6)
+
+    @staticmethod
+    def _note(share: float, plan: EpochPlan, size: int, most: float,
+              of: str) -> str:
+        return (f'the budget needs a kept share of {share:.3f}, but at most '
+                f'{100 * most:g} % of {of} can be pruned: kept share '
+                f'{len(plan) / size:.3f}. Run more iterations or lower '
+                '`full_iters` in the `policy` of InfoBatchHook in '
+                '`custom_hooks`.')
+
+
+class Budget(ToBudget):
+    """Prune as much as the schedule needs.
+
+    The training covers the passes of ``full_iters`` iterations of the
+    baseline, whatever the losses look like. Each plan is drawn for what
+    is still to cover until annealing, so that it corrects those before it.
+
+    The tiers are those of :class:`QuantileTiers`, and so is the shape of the
+    ratios: the lower tier is pruned 1.5 times as hard as the upper one, as
+    0.75 to 0.5, until it reaches ``max_ratio``. Where tiers of these
+    quantiles don't suffice, as with many equal scores, the upper one is
+    extended.
+
+    Args:
+        full_iters (int): Iterations of the baseline whose passes are to be
+            covered, so more than ``max_iters``.
+        quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
+            of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
+        max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
+            No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
+            0.75.
+
+    Raises:
+        ValueError: If ``full_iters`` isn't a positive integer, if there
+            aren't two quantiles that increase in (0, 1], or if ``max_ratio``
+            is outside (0, 1).
+    """
+
+    def __init__(self,
+                 full_iters: int,
+                 quantiles: Sequence[float] = (0.2, 0.85),
+                 max_ratio: float = 0.75) -> None:
+        super().__init__(full_iters)
+        if len(quantiles) != 2:
+            raise ValueError(
+                '`quantiles` needs one entry for each of two tiers, but got '
+                f'{len(quantiles)}: {CHANGE_POLICY}')
+        check_quantiles(quantiles)
+        if not 0 < max_ratio < 1:
+            raise ValueError(
+                '`max_ratio` is the largest share of images to prune of '
+                f'a tier and must be in (0, 1), but got {max_ratio}: '
+                f'{CHANGE_POLICY}')
+        self.quantiles = tuple(quantiles)
+        self.max_ratio = max_ratio
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        share = self._kept_share()
+        num_pruned = len(scores) - self._num_kept(share, len(scores))
+        thresholds = np.quantile(scores, self.quantiles)
+        sizes = self._sizes(scores, thresholds)
+        if sum(map(self._most, sizes)) < num_pruned:
+            thresholds[1] = self._raise_threshold(scores, sizes[0], num_pruned)
+            sizes = self._sizes(scores, thresholds)
+        counts = self._counts(sizes, num_pruned)
+        # Half an image more: `prune` rounds down, also the rounding of this.
+        ratios = [(n + 0.5) / max(size, 1) for n, size in zip(counts, sizes)]
+        plan = prune(scores, thresholds, ratios, rng)
+        if sum(counts) < num_pruned:
+            plan = replace(
+                plan,
+                note=self._note(share, plan, len(scores), self.max_ratio,
+                                'the images below the highest score'))
+        return plan
+
+    @staticmethod
+    def _sizes(scores: np.ndarray,
+               thresholds: Sequence[float]) -> Tuple[int, int]:
+        # As `prune` compares.
+        below = [np.count_nonzero(scores < float(t)) for t in thresholds]
+        return below[0], below[1] - below[0]
+
+    def _most(self, size: int) -> int:
+        """The most images that can be pruned of a tier."""
+        return int(self.max_ratio * size)
+
+    def _counts(self, sizes: Tuple[int, int],
+                num_pruned: int) -> Tuple[int, int]:
+        """How many images to prune of each tier.
+
+        With the ratio ``t`` of the upper tier, ``low * min(max_ratio, 1.5 *
+        t) + high * t`` images are pruned. This is solved for ``t``, first
+        as if the lower tier weren't at its maximum.
+        """
+        low, high = sizes
+        num_low = round(1.5 * low * num_pruned / max(1.5 * low + high, 1))
+        # The upper tier takes what the lower one can't, and then the other
+        # way round.
+        num_low = min(num_low, self._most(low))
+        num_high = min(num_pruned - num_low, self._most(high))
+        return min(num_pruned - num_high, self._most(low)), num_high
+
+    def _raise_threshold(self, scores: np.ndarray, low: int,
+                         num_pruned: int) -> float:
+        """The lowest upper threshold from which on the budget is met.
+
+        At most the highest score: images that share it all stay.
+        """
+        rest = num_pruned - self._most(low)
+        high = math.ceil(rest / self.max_ratio)
+        high += self._most(high) < rest  # By the rounding of the division.
+        # All images up to this rank must lie below the threshold.
+        rank = min(low + high, len(scores)) - 1
+        score = np.partition(scores, rank)[rank]
+        above = scores[scores > score]
+        return float(above.min() if len(above) else score)
+
+
+class Neyman(ToBudget):
+    """Prune most where the gradients were found to be small.
+
+    The images are divided into strata of similar score. Each stratum is kept
+    with a probability in proportion to the root of its mean squared gradient
+    norm (Neyman's allocation), which makes the gradient as little noisy as
+    these strata can, see :mod:`mmib.worth`. The norms are those of the
+    visits that followed the last plans. As long as nothing is known of them,
+    and where scores tell nothing of them, it prunes at random.
+
+    The training covers the passes of ``full_iters`` iterations of the
+    baseline, as with :class:`Budget`.
+
+    Args:
+        full_iters (int): Iterations of the baseline whose passes are to be
+            covered, so more than ``max_iters``.
+        num_strata (int): Strata, of equal size where scores differ. Defaults
+            to 10.
+        min_keep (float): Least share that is kept of a stratum, in (0, 1). No
+            weight exceeds ``1 / min_keep``, but for the rounding of small
+            strata. Defaults to 0.1.
+
+    Raises:
+        ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
+            integer, or if ``min_keep`` is outside (0, 1).
+    """
+
+    # Plans that the moving averages remember.
+    _MEMORY = 5
+
+    def __init__(self,
+                 full_iters: int,
+                 num_strata: int = 10,
+                 min_keep: float = 0.1) -> None:
+        super().__init__(full_iters)
+        if not is_count(num_strata):
+            raise ValueError('`num_strata` must be a positive integer, but '
+                             f'got {num_strata!r}: {CHANGE_POLICY}')
+        if not 0 < min_keep < 1:
+            raise ValueError(
+                '`min_keep` is the least share of images to keep of a stratum '
+                f'and must be in (0, 1), but got {min_keep}: {CHANGE_POLICY}')
+        self.num_strata = num_strata
+        self.min_keep = min_keep
+        # Replaced and never written to, as checkpoints share their memory.
+        self._means = np.ones(self.num_strata)
+        self._variances = np.zeros(self.num_strata)
+        self._num_plans = np.zeros(self.num_strata, np.int64)
+
+    def begin_plan(self, progress: Progress) -> None:
+        super().begin_plan(progress)
+        if progress.norms is not None:
+            self._learn(*progress.norms)
+
+    def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
+        """Take what followed the last plan into the moving averages.
+
+        They are relative to the mean of all strata, as gradients shrink while
+        a network trains.
+        """
+        # Not where one visit or none tells, but for rounding.
+        seen = errors > 1e-6 * mean_squares
+        if len(seen) != self.num_strata or not seen.any():
+            return
+        means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
+        # Few visits tell their own error badly: one relative error for all.
+        relative = np.mean((errors[seen] / mean_squares[seen])**2)
+        # The mean of the first plans, then a moving average.
+        share = seen / np.minimum(self._num_plans + 1, self._MEMORY)
+        self._means = self._means + share * (means - self._means)
+        self._variances = ((1 - share)**2 * self._variances +
+                           share**2 * relative * means**2)
+        self._num_plans = self._num_plans + seen
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        share = self._kept_share()
+        num_kept = self._num_kept(share, len(scores))
+        # Sorting is faster than as many quantiles.
+        edges = np.arange(1, self.num_strata) * len(scores) // self.num_strata
+        stratum_of_image = divide(scores, np.sort(scores)[edges])
+        sizes = np.bincount(stratum_of_image, minlength=self.num_strata)
+        kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
+        # Half an image more, as `draw` rounds down.
+        ratios = (sizes - kept + 0.5) / np.maximum(sizes, 1)
+        plan = draw(stratum_of_image, ratios, rng, threshold=0.)
+        if len(plan) > num_kept + self.num_strata:
+            plan = replace(
+                plan,
+                note=self._note(share, plan, len(scores), 1 - self.min_keep,
+                                'the images'))
+        return plan
+
+    def _roots(self) -> np.ndarray:
+        """Root of the mean squared norm of each stratum.
+
+        Means of few visits differ by chance. As far as this explains their
+        spread they are drawn to 1, their own mean (empirical Bayes).
+        """
+        spread = max(self._means.var() - self._variances.mean(), 0.)
+        trust = spread / np.maximum(spread + self._variances, 1e-12)
+        return np.sqrt(np.maximum(1 + trust * (self._means - 1), 1e-12))
+
+    def state_dict(self) -> Dict[str, Any]:
+        return dict(
+            means=self._means,
+            variances=self._variances,
+            num_plans=self._num_plans)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        # Another number of strata begins anew.
+        if len(state_dict['means']) == self.num_strata:
+            self._means = state_dict['means']
+            self._variances = state_dict['variances']
+            self._num_plans = state_dict['num_plans']
+
+
+def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
+             min_keep: float) -> np.ndarray:
+    """How many images of each stratum to keep for the least noise.
+
+    The kept share of a stratum is in proportion to ``roots``, but in
+    ``[min_keep, 1]``.
+
+    Args:
+        sizes (np.ndarray): Images of each stratum, integer of shape (S,).
+        roots (np.ndarray): Root of their mean squared norm, positive, of
+            shape (S,).
+        num_kept (int): Images to keep in all.
+        min_keep (float): Least share to keep, in (0, 1).
+
+    Returns:
+        np.ndarray: Integers of shape (S,). Their sum is ``num_kept``, or more
+        where ``min_keep`` or one image of each stratum need it.
+    """
+
+    def shares(scales: np.ndarray) -> np.ndarray:
+        return np.clip(np.multiply.outer(scales, roots), min_keep, 1)
+
+    # What is kept grows linearly with the scale between these.
+    scales = np.sort(np.concatenate([min_keep / roots, 1 / roots]))
+    scale = np.interp(num_kept, shares(scales) @ sizes, scales)
+    exact = shares(scale) * sizes
+    kept = np.floor(exact + 1e-6).astype(np.int64)
+    # The largest remainders round up.
+    missing = max(num_kept - kept.sum(), 0)
+    kept[np.argsort(kept - exact, kind='stable')[:missing]] += 1
+    return np.clip(kept, sizes > 0, sizes)

@@ -1,0 +1,164 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""``Neyman``; ``Budget`` is tested with the policies of the paper."""
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmib.pruning import Neyman, Progress, TierNorms, check_plan
+from mmib.pruning.budget import allocate
+
+
+def neyman(share, size, norms=None, policy=None, **kwargs):
+    """A policy that is told to keep a share of the images."""
+    policy = policy or Neyman(10**9, **kwargs)
+    policy.begin_plan(
+        Progress(
+            slots_per_iter=1,
+            max_iters=size,
+            slots_left=round(share * size),
+            annealing_slots=0,
+            full_equivalent=10**9 - size,
+            norms=norms))
+    return policy
+
+
+def told(policy, size, rng, norm_of_score, visits=400, plans=5, share=0.5):
+    """Tell a policy of the norms that follow its plans."""
+    scores = np.linspace(0, 1, size, dtype=np.float32)
+    norms = None
+    for _ in range(plans):
+        neyman(share, size, norms, policy)
+        plan = policy(scores, rng)
+        squares = norm_of_score(scores[plan.indices])**2
+        by_tier = [
+            rng.choice(squares[plan.tier_of_slot == tier + 1], visits)
+            for tier in range(len(plan.tiers))
+        ]
+        norms = TierNorms(
+            np.array([x.mean() for x in by_tier]),
+            np.array([x.std() for x in by_tier]) / np.sqrt(visits))
+    neyman(share, size, norms, policy)
+    plan = policy(scores, rng)
+    return plan, np.array([tier.kept / tier.size for tier in plan.tiers])
+
+
+def test_neyman_prunes_at_random_until_it_knows_more():
+    scores = np.random.default_rng(0).random(1000, dtype=np.float32)
+    plan = neyman(0.37, 1000)(scores, np.random.default_rng(0))
+    assert len(plan) == 370
+    assert {tier.kept for tier in plan.tiers} == {37}
+    np.testing.assert_allclose(plan.weights, 1 / 0.37, rtol=1e-6)
+
+
+def test_neyman_learns_the_norms():
+    """Keep shares in proportion to the norms: 0.05 to 0.95 about."""
+    _, shares = told(
+        Neyman(10**9), 10_000, np.random.default_rng(0), lambda score: score)
+    np.testing.assert_allclose(
+        shares[1:], np.arange(1, 10) / 10 + 0.05, atol=0.03)
+    assert shares[0] == pytest.approx(0.1, abs=0.002)  # `min_keep`.
+
+
+@pytest.mark.parametrize('visits', [5, 20, 400])
+def test_neyman_is_flat_where_scores_tell_nothing(visits):
+    """Within the noise of the norms, which isn't taken for a difference."""
+    spreads = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        _, shares = told(
+            Neyman(10**9), 20_000, rng,
+            lambda score: rng.gamma(2, size=len(score)), visits)
+        spreads.append(shares.std() / shares.mean())
+    # The root halves the relative error of the squares, 1.53 / sqrt(visits),
+    # and five plans are averaged.
+    noise = 0.5 * 1.53 / np.sqrt(5 * visits)
+    assert np.mean(spreads) < 0.5 * noise
+
+
+@given(
+    st.integers(1, 12), st.floats(0.15, 1), st.integers(12, 60),
+    st.integers(0, 2**31))
+def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size,
+                                                 seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 20, size).astype(np.float32)  # Many are equal.
+    policy = Neyman(10**9, num_strata)
+    norms = TierNorms(
+        rng.gamma(1, size=num_strata), 0.1 * rng.random(num_strata))
+    plan = neyman(share, size, norms, policy)(scores, rng)
+    check_plan(plan, size)
+    for number, tier in enumerate(plan.tiers, 1):
+        slots = plan.tier_of_slot == number
+        assert slots.sum() == tier.kept
+        assert plan.weights[slots].sum() == pytest.approx(tier.size)
+    assert sum(tier.size for tier in plan.tiers) == size
+    least = round(share * size)
+    assert least <= len(plan) <= max(least, 0.1 * size) + num_strata
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, max_size=12).filter(any),
+    st.floats(0, 1), st.integers(0, 2**31))
+def test_allocate(sizes, share, seed):
+    sizes = np.array(sizes)
+    roots = np.random.default_rng(seed).uniform(1e-3, 10, len(sizes))
+    target = int(share * sizes.sum())
+    kept = allocate(sizes, roots, target, min_keep=0.1)
+    assert (kept <= sizes).all() and (kept[sizes > 0] >= 1).all()
+    assert (kept >= np.floor(0.1 * sizes)).all()
+    assert kept.sum() >= target
+    # More only where the least shares need it.
+    most = np.maximum(target, np.ceil(0.1 * sizes).sum())
+    assert kept.sum() <= most + (sizes > 0).sum()
+
+
+def test_allocate_is_optimal():
+    """No move of an image from one stratum to another lowers V."""
+    sizes = np.array([300, 200, 400, 100])
+    roots = np.array([1., 2., 3., 1.5])
+
+    def noise(kept):
+        return (sizes**2 * roots**2 / kept).sum()
+
+    kept = allocate(sizes, roots, 450, min_keep=0.05)
+    assert kept.sum() == 450 and kept[2] < 400
+    for move in itertools.permutations(range(4), 2):
+        other = kept.copy()
+        other[list(move)] += [1, -1]
+        assert noise(other) > noise(kept) * (1 - 1e-6)
+
+
+def test_neyman_goes_on_from_its_state():
+    rng = np.random.default_rng(0)
+    policy = Neyman(10**9)
+    told(policy, 2000, rng, np.sqrt)
+    loaded = Neyman(10**9)
+    loaded.load_state_dict(policy.state_dict())
+    scores = rng.random(2000, dtype=np.float32)
+    plans = [
+        neyman(0.4, 2000, policy=p)(scores, np.random.default_rng(1))
+        for p in (policy, loaded)
+    ]
+    np.testing.assert_array_equal(plans[0].indices, plans[1].indices)
+    other = Neyman(10**9, num_strata=4)
+    other.load_state_dict(policy.state_dict())  # Begins anew.
+    assert {
+        t.kept
+        for t in neyman(0.4, 2000, policy=other)(scores, rng).tiers
+    } == {200}
+
+
+def test_neyman_says_what_it_cannot_reach():
+    plan = neyman(0.05, 2000)(np.arange(2000, dtype=np.float32),
+                              np.random.default_rng(0))
+    assert len(plan) == 200
+    assert 'needs a kept share of 0.050, but at most 90 %' in plan.note
+    with pytest.raises(ValueError, match='`min_keep`.*custom_hooks'):
+        Neyman(100, min_keep=0)
+    with pytest.raises(ValueError, match='`num_strata`.*custom_hooks'):
+        Neyman(100, num_strata=0)
+    with pytest.raises(ValueError, match='`full_iters`.*custom_hooks'):
+        Neyman(0)
