@@ -4,57 +4,16 @@
 How a loss falls into images is known for each class of losses, see
 :func:`register_unreduced`. The losses of a library are registered by its task.
 """
-from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Tuple,
-                    Union)
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn as nn
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from .batch import BatchContext, RowsPerImage, sum_images
+
 AvgFactor = Union[int, float, Tensor]
-
-
-class BatchContext:
-    """What hook and losses tell each other of the batch in training.
-
-    There is one in a training. While :attr:`weights` are None, as outside of
-    training and in annealing, losses are computed as in the baseline.
-    """
-
-    def __init__(self) -> None:
-        self.weights: Optional[Tensor] = None
-        """Weight of each image, float32 of shape (B,)."""
-        self.scores: Optional[Tensor] = None
-        """Raw loss of each image, float32 of shape (B,), summed over all
-        calls of all losses. None before the first one."""
-        self.unweighted_loss: Optional[Tensor] = None
-        """What the loss of the batch would be with all weights 1, a scalar.
-        None before the first call."""
-
-    def begin(self, weights: Optional[Tensor]) -> None:
-        """Begin a batch.
-
-        Args:
-            weights (Tensor, optional): Weight of each image, float32 of shape
-                (B,). None trains as the baseline.
-        """
-        self.weights = weights
-        self.scores = self.unweighted_loss = None
-
-    def add_scores(self, scores: Tensor, unweighted_loss: Tensor) -> None:
-        """Add to the raw loss of each image, and to that of the batch.
-
-        Args:
-            scores (Tensor): Unweighted loss of each image, of shape (B,).
-            unweighted_loss (Tensor): What the baseline makes of them, a
-                scalar.
-        """
-        scores, unweighted_loss = scores.detach(), unweighted_loss.detach()
-        if self.scores is not None:
-            scores = self.scores + scores
-            unweighted_loss = self.unweighted_loss + unweighted_loss
-        self.scores, self.unweighted_loss = scores, unweighted_loss
 
 
 class Unreduced(NamedTuple):
@@ -153,7 +112,7 @@ class InfoBatchLoss(nn.Module):
 
     def __init__(self,
                  loss: Union[dict, nn.Module],
-                 rows_per_image: Union[int, List[int]] = 1,
+                 rows_per_image: RowsPerImage = 1,
                  batch: Optional[BatchContext] = None) -> None:
         super().__init__()
         self.rows_per_image = rows_per_image
@@ -221,12 +180,15 @@ class InfoBatchLoss(nn.Module):
         if (as_baseline or not torch.is_grad_enabled()
                 or kwargs.get('reduction_override') == 'none'):
             return self.loss(pred, target, **kwargs)
+        if weights is not None:
+            self.batch.watch(pred, self.rows_per_image)
         coupled = _COUPLED.get(type(self.loss))
         scores = coupled and coupled(self.loss, pred, target, **kwargs)
         if scores is not None:
             self._check_rows(len(pred), len(weights))
             value = self.loss(_scale_gradient(pred, weights), target, **kwargs)
             self.batch.add_scores(scores, value.float().mean())
+            self.batch.watch_loss(value)
             return value
 
         reduction = kwargs.pop('reduction_override', None)
@@ -255,31 +217,18 @@ class InfoBatchLoss(nn.Module):
                        torch.finfo(torch.float32).eps)
         if weights is None:
             return elements.sum(dtype=torch.float32) / divisor
-        sums, means = self._sum_images(elements)
+        self._check_rows(len(elements), self._expected_rows(len(elements)))
+        sums, means = sum_images(elements, self.rows_per_image, len(weights))
         self.batch.add_scores(means, sums.sum() / divisor)
-        return (sums * weights).sum() / divisor
+        value = (sums * weights).sum() / divisor
+        self.batch.watch_loss(value)
+        return value
 
-    def _sum_images(self, elements: Tensor) -> Tuple[Tensor, Tensor]:
-        """Sum and mean over the elements of each image, of shape (B,)."""
-        num_images = len(self.batch.weights)
+    def _expected_rows(self, num_rows: int) -> int:
         if isinstance(self.rows_per_image, int):
-            self._check_rows(len(elements), num_images * self.rows_per_image)
-            images = elements.reshape(num_images, -1)
-            sums = images.sum(1, dtype=torch.float32)
-            return sums, sums / images.shape[1]
-        # Rows of an image: a multiple of its share, as points of its masks.
+            return len(self.batch.weights) * self.rows_per_image
         shares = max(sum(self.rows_per_image), 1)
-        multiple = max(len(elements) // shares, 1)
-        self._check_rows(len(elements), shares * multiple)
-        images = elements.split(
-            [share * len(elements) // shares for share in self.rows_per_image])
-        sums = torch.stack(
-            [image.sum(dtype=torch.float32) for image in images])
-        means = [
-            total / max(image.numel(), 1)
-            for total, image in zip(sums, images)
-        ]
-        return sums, torch.stack(means)
+        return shares * max(num_rows // shares, 1)
 
     def _check_rows(self, num_rows: int, expected: int) -> None:
         if num_rows != expected:

@@ -10,7 +10,7 @@ from typing import Iterator, Protocol
 
 import torch.nn as nn
 
-from ..losses import BatchContext
+from ..batch import BatchContext
 
 _TASK_OF_LIBRARY = dict(mmseg='segmentation')
 

@@ -34,7 +34,7 @@ from mmseg.structures import SegDataSample
 from mmseg.utils import register_all_modules
 
 from mmib import tasks
-from mmib.losses import BatchContext
+from mmib.batch import BatchContext
 from tests.system.by_hand import ByHand, describe, heads_of
 from tests.system.small_models import read_model
 

@@ -16,7 +16,7 @@ from mmseg.utils import MatchMasks
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
-from mmib.losses import BatchContext
+from mmib.batch import BatchContext
 from mmib.tasks import attach
 from mmib.tasks.segmentation import heads, register_head, register_segmentor
 from mmib.tasks.segmentation.heads import _follow_matching, wrap_losses

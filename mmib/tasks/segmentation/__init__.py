@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         name='mmseg') from None
 import torch.nn as nn
 
-from ...losses import BatchContext
+from ...batch import BatchContext
 from . import losses  # noqa: F401
 from .heads import register_head, register_segmentor, wrap_losses
 

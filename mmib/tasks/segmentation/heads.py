@@ -8,8 +8,9 @@ from mmseg.models import decode_heads, segmentors
 from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
+from ...batch import BatchContext
 from ...compat import observe_get_targets
-from ...losses import BatchContext, InfoBatchLoss, check_loss
+from ...losses import InfoBatchLoss, check_loss
 
 # Head: attributes that hold its losses.
 _LOSSES_OF_HEAD: Dict[type, Tuple[str, ...]] = {

@@ -1,0 +1,161 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What hook and losses tell each other of the batch in training."""
+import weakref
+from typing import List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+RowsPerImage = Union[int, List[int]]
+
+
+class BatchContext:
+    """What hook and losses tell each other of the batch in training.
+
+    There is one in a training. While :attr:`weights` are None, as outside of
+    training and in annealing, losses are computed as in the baseline.
+    """
+
+    def __init__(self) -> None:
+        self.weights: Optional[Tensor] = None
+        """Weight of each image, float32 of shape (B,)."""
+        self.scores: Optional[Tensor] = None
+        """Raw loss of each image, float32 of shape (B,), summed over all
+        calls of all losses. None before the first one."""
+        self.unweighted_loss: Optional[Tensor] = None
+        """What the loss of the batch would be with all weights 1, a scalar.
+        None before the first call."""
+        self._squares: Optional[Tensor] = None
+        self._scale: Optional[Tensor] = None
+        self._watched: List[weakref.ref] = []
+        self._is_blind = False
+
+    def begin(self, weights: Optional[Tensor]) -> None:
+        """Begin a batch.
+
+        Args:
+            weights (Tensor, optional): Weight of each image, float32 of shape
+                (B,). None trains as the baseline.
+        """
+        self.weights = weights
+        self.scores = self.unweighted_loss = None
+        self._squares = self._scale = None
+        self._watched = []
+        self._is_blind = False
+
+    def add_scores(self, scores: Tensor, unweighted_loss: Tensor) -> None:
+        """Add to the raw loss of each image, and to that of the batch.
+
+        Args:
+            scores (Tensor): Unweighted loss of each image, of shape (B,).
+            unweighted_loss (Tensor): What the baseline makes of them, a
+                scalar.
+        """
+        scores, unweighted_loss = scores.detach(), unweighted_loss.detach()
+        if self.scores is not None:
+            scores = self.scores + scores
+            unweighted_loss = self.unweighted_loss + unweighted_loss
+        self.scores, self.unweighted_loss = scores, unweighted_loss
+
+    def watch(self, pred: Tensor, rows_per_image: RowsPerImage) -> None:
+        """Look at the gradient that will flow into a prediction, for
+        :attr:`norms`. Call it before the loss is computed from it.
+
+        Args:
+            pred (Tensor): What a loss is computed from. It counts once,
+                however many losses are.
+            rows_per_image (int or list[int]): Its rows of each image.
+        """
+        num_images = len(self.weights)
+        shares = (
+            num_images if isinstance(rows_per_image, int) else max(
+                sum(rows_per_image), 1))
+        if not torch.is_tensor(pred) or len(pred) % shares:
+            self._is_blind = True
+            return
+        if not pred.requires_grad:
+            return
+        # Another loss may get the same prediction in another shape.
+        target = _whole(pred)
+        if any(seen() is target for seen in self._watched):
+            return
+        self._watched.append(weakref.ref(target))
+        shape = pred.shape
+
+        def note_squares(gradient: Tensor) -> None:
+            gradient = gradient.reshape(shape)
+            # Without the copy that squaring each element would make.
+            rows = torch.linalg.vector_norm(
+                gradient.flatten(1) if len(shape) > 1 else gradient[:, None],
+                dim=1,
+                dtype=torch.float32)
+            squares, _ = sum_images(rows.square(), rows_per_image, num_images)
+            if self._squares is not None:
+                squares = self._squares + squares
+            self._squares = squares
+
+        target.register_hook(note_squares)
+
+    def watch_loss(self, value: Tensor) -> None:
+        """Look at the gradient that will flow into a loss: mixed precision
+        and gradient accumulation multiply it.
+
+        Args:
+            value (Tensor): The loss of a watched prediction.
+        """
+        if value.requires_grad:
+            value.register_hook(self._note_scale)
+
+    def _note_scale(self, gradient: Tensor) -> None:
+        scale = gradient.detach().float().sum().abs()
+        # A model may multiply some of its losses besides.
+        self._scale = (
+            scale if self._scale is None else torch.maximum(
+                self._scale, scale))
+
+    @property
+    def norms(self) -> Optional[Tensor]:
+        """Tensor, optional: Norm of the gradient of each image's loss,
+        unweighted, with respect to all predictions that losses are computed
+        from, float32 of shape (B,). Known after the backward pass; None where
+        it can't be seen."""
+        if self._squares is None or self._scale is None or self._is_blind:
+            return None
+        return self._squares.sqrt() / (self.weights * self._scale)
+
+
+def sum_images(elements: Tensor, rows_per_image: RowsPerImage,
+               num_images: int) -> Tuple[Tensor, Tensor]:
+    """Sum and mean over the elements of each image.
+
+    Args:
+        elements (Tensor): Any, of which the first dimension runs over the
+            rows of the images, image by image.
+        rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
+        num_images (int): Images of the batch.
+
+    Returns:
+        tuple[Tensor, Tensor]: Both float32 of shape (B,).
+    """
+    if isinstance(rows_per_image, int):
+        images = elements.reshape(num_images, -1)
+        sums = images.sum(1, dtype=torch.float32)
+        return sums, sums / images.shape[1]
+    # Rows of an image: a multiple of its share, as points of its masks.
+    shares = max(sum(rows_per_image), 1)
+    images = elements.split(
+        [share * len(elements) // shares for share in rows_per_image])
+    sums = torch.stack([image.sum(dtype=torch.float32) for image in images])
+    means = [
+        total / max(image.numel(), 1) for total, image in zip(sums, images)
+    ]
+    return sums, torch.stack(means)
+
+
+def _whole(pred: Tensor) -> Tensor:
+    """The tensor of which a prediction is another shape, or itself."""
+    base = pred._base
+    if (base is None or not base.requires_grad or base.numel() != pred.numel()
+            or not base.is_contiguous() or not pred.is_contiguous()):
+        return pred
+    return base

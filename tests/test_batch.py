@@ -1,0 +1,166 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The norms of gradients, against those of each image alone."""
+import pytest
+import torch
+from mmseg.models import losses as mmseg_losses
+
+from mmib.batch import BatchContext
+from mmib.losses import InfoBatchLoss
+from mmib.tasks import segmentation  # noqa: F401
+
+WEIGHTS = torch.tensor([1., 2., 4.])
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 6, 6, generator=generator)
+    labels = torch.randint(0, 5, (3, 6, 6), generator=generator)
+    return logits, labels
+
+
+def norms(losses, logits, labels, weights=WEIGHTS, scale=1., heads=2):
+    """Norms of one step of some heads that call the same losses."""
+    batch = BatchContext()
+    batch.begin(weights)
+    wrapped = [InfoBatchLoss(loss, batch=batch) for loss in losses]
+    logits = logits.clone().requires_grad_()
+    total = 0
+    for head in range(heads):
+        pred = logits * (head + 1)
+        total = total + sum(loss(pred, labels) for loss in wrapped)
+    (scale * total).backward()
+    return batch.norms
+
+
+def norms_alone(losses, logits, labels, heads=2):
+    """The same from the loss of each image without mmib."""
+    result = []
+    for logit, label in zip(logits, labels):
+        squares = 0.
+        for head in range(heads):
+            pred = (logit[None] * (head + 1)).requires_grad_()
+            loss = sum(loss(pred, label[None]) for loss in losses)
+            gradient, = torch.autograd.grad(loss, pred)
+            squares += gradient.square().sum()
+        result.append(squares.sqrt() / len(logits))
+    return torch.stack(result)
+
+
+@pytest.mark.parametrize(
+    'losses', [
+        [mmseg_losses.CrossEntropyLoss(loss_weight=0.4)],
+        [mmseg_losses.CrossEntropyLoss(use_sigmoid=True)],
+        [mmseg_losses.LovaszLoss(per_image=True, reduction='none')],
+        [mmseg_losses.TverskyLoss()],
+        [
+            mmseg_losses.CrossEntropyLoss(),
+            mmseg_losses.DiceLoss(use_sigmoid=False)
+        ],
+    ],
+    ids=lambda losses: '+'.join(type(loss).__name__ for loss in losses))
+def test_norms_are_those_of_each_image(losses, data):
+    """Of all heads, and of the sum of the losses of a prediction."""
+    torch.testing.assert_close(
+        norms(losses, *data), norms_alone(losses, *data))
+
+
+def test_norms_depend_neither_on_weights_nor_on_the_scale(data):
+    loss = [mmseg_losses.CrossEntropyLoss()]
+    expected = norms(loss, *data)
+    torch.testing.assert_close(norms(loss, *data, torch.ones(3)), expected)
+    torch.testing.assert_close(norms(loss, *data, scale=1024.), expected)
+
+
+@pytest.mark.parametrize('order', [1, -1])
+def test_another_view_of_a_prediction_counts_once(data, order):
+    """Whichever comes first, as of points of masks in two losses."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    loss = InfoBatchLoss(mmseg_losses.CrossEntropyLoss(), batch=batch)
+    logits, labels = data
+    pred = logits.requires_grad_() * 1
+    views = [(pred, labels), (pred.flatten(2), labels.flatten(1))]
+    sum(loss(*view) for view in views[::order]).backward()
+    torch.testing.assert_close(
+        batch.norms,
+        norms([mmseg_losses.CrossEntropyLoss(loss_weight=2.)],
+              logits.detach(),
+              labels,
+              heads=1))
+
+
+def test_parts_of_a_tensor_count_each(data):
+    """As the predictions of all layers in one stack."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    loss = InfoBatchLoss(mmseg_losses.CrossEntropyLoss(), batch=batch)
+    logits, labels = data
+    layers = torch.stack([logits, logits]).requires_grad_() * 1
+    sum(loss(layer, labels) for layer in layers).backward()
+    torch.testing.assert_close(
+        batch.norms,
+        2**0.5 * norms([mmseg_losses.CrossEntropyLoss()], *data, heads=1))
+
+
+def test_a_coupled_loss_has_norms_too(data):
+    loss = [mmseg_losses.LovaszLoss(reduction='none')]
+    logits, labels = data
+    for weights in (WEIGHTS, torch.ones(3)):
+        pred = logits.clone().requires_grad_()
+        value = loss[0](pred, labels)
+        gradient, = torch.autograd.grad(value, pred)
+        torch.testing.assert_close(
+            norms(loss, logits, labels, weights, heads=1),
+            gradient.flatten(1).norm(dim=1))
+
+
+def test_rows_of_masks(data):
+    """Images with 2, 0 and 2 masks."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    loss = InfoBatchLoss(
+        mmseg_losses.CrossEntropyLoss(), [2, 0, 2], batch=batch)
+    logits, labels = (torch.cat([x, x[:1]]) for x in data)
+    pred = logits.requires_grad_() * 1
+    loss(pred, labels).backward()
+    gradient, = torch.autograd.grad(
+        mmseg_losses.CrossEntropyLoss()(logits, labels), logits)
+    squares = gradient.flatten(1).square().sum(1)
+    torch.testing.assert_close(
+        batch.norms**2,
+        torch.stack([squares[:2].sum(),
+                     torch.zeros(()), squares[2:].sum()]))
+
+
+def test_no_gradient_no_norms(data):
+    logits, labels = data
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    InfoBatchLoss(mmseg_losses.CrossEntropyLoss(), batch=batch)(logits, labels)
+    assert batch.norms is None
+    # Rows that can't be told apart hide those of all.
+    pred = logits.requires_grad_() * 1
+    for part in (pred, pred[:2]):
+        batch.watch(part, 1)
+    value = pred.sum()
+    batch.watch_loss(value)
+    value.backward()
+    assert batch.norms is None
+
+
+def test_a_loss_that_the_model_multiplies(data):
+    """The scale is that of the others, so a warm-up from 0 is no division by
+    0."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    loss = InfoBatchLoss(mmseg_losses.CrossEntropyLoss(), batch=batch)
+    logits, labels = data
+    first, second = (logits.requires_grad_() * 1 for _ in range(2))
+    (loss(first, labels) + 0 * loss(second, labels)).backward()
+    torch.testing.assert_close(
+        batch.norms,
+        norms([mmseg_losses.CrossEntropyLoss()],
+              logits.detach(),
+              labels,
+              heads=1))
