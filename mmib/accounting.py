@@ -6,9 +6,10 @@ The stream of slots is the clock. An iteration has ``slots_per_iter`` of them,
 until a training is resumed with another batch size or on another number of
 ranks.
 """
-from typing import List, NamedTuple, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
-from .pruning import Progress, Tier
+from .pruning import Progress, Tier, TierNorms
+from .worth import VarianceRatio
 
 
 class VirtualEpoch(NamedTuple):
@@ -24,6 +25,11 @@ class VirtualEpoch(NamedTuple):
         non_finite (int): Losses until then that weren't finite.
         note (str): What the policy says of it.
         logged (bool): Whether it has a line in the log.
+        ratio (VarianceRatio, optional): V of the visits since scores were read
+            before. None where it can't be told.
+        reliability (float, optional): Correlation of the score that an image
+            had with its next one, over these visits. None where it can't be
+            told.
     """
 
     start: int
@@ -35,6 +41,24 @@ class VirtualEpoch(NamedTuple):
     non_finite: int
     note: str
     logged: bool
+    ratio: Optional[VarianceRatio] = None
+    reliability: Optional[float] = None
+
+    def state_dict(self) -> dict:
+        """It as plain Python values."""
+        return dict(
+            self._asdict(),
+            tiers=[tuple(tier) for tier in self.tiers],
+            ratio=self.ratio and tuple(self.ratio))
+
+    @classmethod
+    def from_state(cls, state: dict) -> 'VirtualEpoch':
+        """Make it of :meth:`state_dict`."""
+        ratio = state.get('ratio')  # Version 0.1.0 had none.
+        return cls(**dict(
+            state,
+            tiers=tuple(Tier(*tier) for tier in state['tiers']),
+            ratio=ratio and VarianceRatio(*ratio)))
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts
@@ -68,13 +92,20 @@ class Accounting:
         max_iters (int): Iterations of the training.
         delta (float): Fraction of the iterations after which the training is
             annealing, in [0, 1].
+        start (float): Fraction of the iterations before which nothing is
+            pruned. Defaults to 0.
     """
 
-    def __init__(self, pass_length: int, slots_per_iter: int, max_iters: int,
-                 delta: float) -> None:
+    def __init__(self,
+                 pass_length: int,
+                 slots_per_iter: int,
+                 max_iters: int,
+                 delta: float,
+                 start: float = 0.) -> None:
         self.pass_length = pass_length
         self.slots_per_iter = slots_per_iter
         self.max_iters = max_iters
+        self.start_iter = round(start * max_iters)
         self.annealing_iter = round(delta * max_iters)
         self.origin = Origin()
 
@@ -85,8 +116,16 @@ class Accounting:
     @property
     def annealing_start(self) -> int:
         """int: Slots before annealing."""
+        return self._slots_until(self.annealing_iter)
+
+    @property
+    def pruning_start(self) -> int:
+        """int: Slots before pruning may begin."""
+        return self._slots_until(self.start_iter)
+
+    def _slots_until(self, iteration: int) -> int:
         return self.origin.position + self.slots_per_iter * (
-            self.annealing_iter - self.origin.iteration)
+            iteration - self.origin.iteration)
 
     def iteration_at(self, position: int) -> float:
         """Iterations of the training before a slot."""
@@ -110,12 +149,14 @@ class Accounting:
         return self.full_equivalent(
             epoch.covered_until(position)) - self.iteration_at(position)
 
-    def progress(self, start: int, covered: float) -> Progress:
+    def progress(self, start: int, covered: float,
+                 norms: Optional[TierNorms]) -> Progress:
         """What a policy is told of a plan.
 
         Args:
             start (int): Number of the plan's first slot.
             covered (float): Virtual epochs before it.
+            norms (TierNorms, optional): What visits tell of the tiers.
         """
         return Progress(
             slots_per_iter=self.slots_per_iter,
@@ -123,7 +164,20 @@ class Accounting:
             slots_left=self.annealing_start - start,
             annealing_slots=(self.max_iters - self.annealing_iter) *
             self.slots_per_iter,
-            full_equivalent=self.full_equivalent(covered))
+            full_equivalent=self.full_equivalent(covered),
+            norms=norms)
+
+    def forecast(self, start: int, share: float) -> float:
+        """Iterations of the baseline that cover as many passes as the whole
+        training, where nothing was trained on yet.
+
+        Args:
+            start (int): Slots before the first plan that prunes.
+            share (float): Kept share of these plans.
+        """
+        pruned = self.annealing_start - start
+        slots = self.max_iters * self.slots_per_iter
+        return (slots + pruned * (1 / share - 1)) / self.slots_per_iter
 
     def state_dict(self, covered: float) -> dict:
         """Everything that the accounts follow from.

@@ -2,6 +2,7 @@
 """Configs with which pruning could not work stop before the first step. The
 conversion of a config refuses with the same words."""
 import difflib
+import inspect
 import linecache
 import os.path as osp
 import traceback
@@ -34,12 +35,12 @@ def no_batch_sampler() -> ValueError:
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
 
 
-def check_no_others(unknown: dict, owner: str, where: str) -> None:
+def check_no_others(unknown: dict, owner: type, where: str) -> None:
     """Refuse arguments that a part doesn't have.
 
     Args:
         unknown (dict): Arguments that were given besides its own.
-        owner (str): Name of a class of mmib.
+        owner (type): A class of mmib that takes them as ``unknown``.
         where (str): Place of it in a config.
 
     Raises:
@@ -48,12 +49,15 @@ def check_no_others(unknown: dict, owner: str, where: str) -> None:
     if not unknown:
         return
     name = next(iter(unknown))
-    known = dict(
-        InfoBatchHook=('policy', 'delta', 'ema'),
-        InfoBatchSampler=('shuffle', 'seed'))[owner]
+    # The data loader gives the sampler its data set.
+    known = [
+        parameter for parameter in inspect.signature(owner).parameters
+        if parameter not in ('dataset', 'unknown')
+    ]
     close = difflib.get_close_matches(name, known, 1)
     hint = f': did you mean `{close[0]}`?' if close else ''
-    raise TypeError(f'`{name}` in {where} is no argument of {owner}, which '
+    raise TypeError(f'`{name}` in {where} is no argument of '
+                    f'{owner.__name__}, which '
                     f'has {", ".join(known)}{hint or "."}')
 
 
@@ -73,20 +77,28 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: float, unknown: dict) -> None:
+def check_hook_arguments(delta: float, ema: float, score: str,
+                         start: float) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
-        TypeError: If there are unknown ones.
-        ValueError: If ``delta`` is outside [0, 1], or ``ema`` outside [0, 1).
+        ValueError: If one is out of range.
     """
-    check_no_others(unknown, 'InfoBatchHook', '`custom_hooks`')
     check_delta(delta, 'it at InfoBatchHook in `custom_hooks`')
     if not 0 <= ema < 1:
         raise ValueError(
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
+    if score not in ('loss', 'gradient'):
+        raise ValueError("`score` must be 'loss' or 'gradient', but got "
+                         f'{score!r}: change it at InfoBatchHook in '
+                         '`custom_hooks`.')
+    if not 0 <= start < 1 or 0 < delta <= start:
+        raise ValueError(
+            '`start` is the fraction of the iterations before pruning begins '
+            f'and must be in [0, 1) and less than `delta = {delta}`, but got '
+            f'{start}: change it at InfoBatchHook in `custom_hooks`.')
 
 
 def check_stack() -> None:
@@ -251,3 +263,19 @@ def check_scores(scores: Optional[Any]) -> None:
             'No head called its `loss_decode` in this iteration, so '
             'InfoBatch has no scores: check the `loss` method of '
             '`model`, or train without InfoBatchHook.')
+
+
+def check_norms(score: str) -> None:
+    """Check that the scores are none, where no norm of a gradient is seen.
+
+    Args:
+        score (str): What the score of a visit is.
+
+    Raises:
+        RuntimeError: If it is this norm.
+    """
+    if score == 'gradient':
+        raise RuntimeError(
+            "`score='gradient'` needs the gradient at the predictions, which "
+            "can't be seen in this model: set `score='loss'` at InfoBatchHook "
+            'in `custom_hooks`.')

@@ -1,12 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From a config of the baseline to one that trains with InfoBatch."""
 import os
+from inspect import isclass
 from typing import Any, Optional
 
 from mmengine.config import Config
 
 from .checks import check_delta, no_batch_sampler
 from .hook import InfoBatchHook
+from .pruning.budget import ToBudget
+from .registry import POLICIES
 from .schedule import iterations_of, shorten, type_name
 
 
@@ -41,8 +44,9 @@ def convert(cfg: Config,
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Budget``, which prunes as much as it takes to
-            cover all the passes of the original schedule. Defaults to None.
+            None, it is ``Budget``. ``Budget`` and ``Neyman`` prune as much as
+            it takes to cover all the passes of the original schedule, unless
+            they have their ``full_iters``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
@@ -67,13 +71,14 @@ def convert(cfg: Config,
     check_delta(delta, 'the argument `delta`, or --delta of the tool')
     full_iters = iterations_of(cfg)
     cfg = shorten(cfg, ratio)
-    if policy is None:
+    policy = dict(policy or dict(type='Budget'))
+    if 'full_iters' not in policy and _has_budget(policy.get('type')):
         if cfg.train_cfg.max_iters == full_iters or delta == 0:
             raise ValueError(
-                f'With `ratio={ratio}` and `delta={delta}` Budget would leave '
-                'nothing out: lower `ratio`, raise `delta`, or give a '
-                '`policy`.')
-        policy = dict(type='Budget', full_iters=full_iters)
+                f'With `ratio={ratio}` and `delta={delta}` {policy["type"]} '
+                'would leave nothing out: lower `ratio`, raise `delta`, or '
+                'give another `policy`.')
+        policy['full_iters'] = full_iters
     hook = dict(policy=policy, delta=delta, **hook)
     InfoBatchHook(**hook)  # Checks the arguments.
 
@@ -84,6 +89,12 @@ def convert(cfg: Config,
         dict(type='InfoBatchHook', **hook)
     ]
     return cfg
+
+
+def _has_budget(kind: Any) -> bool:
+    """Whether a policy is given the length of the baseline."""
+    kind = POLICIES.get(kind) if isinstance(kind, str) else kind
+    return isclass(kind) and issubclass(kind, ToBudget)
 
 
 def _check_not_converted(cfg: Config) -> None:

@@ -2,28 +2,28 @@
 """Connects sampler, losses, scores and log to the events of the Runner."""
 from typing import Any, Callable, Dict, List, Optional, Union
 
-import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.utils import apply_to
-from torch import Tensor
 
 from . import compat, tasks
 from .accounting import Accounting
+from .batch import BatchContext
 from .checks import (check_batch, check_hook_arguments, check_length,
-                     check_scores, check_training)
+                     check_no_others, check_norms, check_scores,
+                     check_training)
 from .datasets import DeliveryCheck, image_numbers, unwrap_repeats
-from .losses import BatchContext
 from .planner import Planner
-from .pruning import Policy
+from .pruning import EpochPlan, Policy
 from .registry import build_policy
 from .reporter import Reporter
 from .resume import load_state, make_state
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable, to_device
+from .visits import VisitCounter
 
 
 @HOOKS.register_module()
@@ -54,6 +54,15 @@ class InfoBatchHook(Hook):
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float): Share of the old score in the new one at each visit but
             the first, in [0, 1). Defaults to 0, the last loss alone.
+        score (str): What the score of a visit is: ``'loss'``, or
+            ``'gradient'``, the norm of the gradient of the image's loss at
+            the predictions. Defaults to ``'loss'``.
+        start (float): Fraction of the iterations before which nothing is
+            pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
+            second pass on.
+        normalize (bool): Whether the weights of a plan are divided by their
+            mean. Steps are then as large as in the baseline, and smaller than
+            the method has them. Defaults to False.
 
     Raises:
         TypeError or ValueError: If an argument is unknown or out of range.
@@ -71,12 +80,19 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='MeanThreshold'),
         delta: float = 0.85,
         ema: float = 0.,
+        score: str = 'loss',
+        start: float = 0.,
+        normalize: bool = False,
         **unknown: Any,
     ) -> None:
-        check_hook_arguments(delta, ema, unknown)
+        check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
+        check_hook_arguments(delta, ema, score, start)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
+        self.score = score
+        self.start = start
+        self.normalize = normalize
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(epoch, plan)`` with the
         ``VirtualEpoch`` and the ``EpochPlan`` (None is a full pass) of every
@@ -94,7 +110,7 @@ class InfoBatchHook(Hook):
         self._device = torch.device('cpu')
         self._reporter: Optional[Reporter] = None
         self._delivery: Optional[DeliveryCheck] = None
-        self._indices = np.empty(0, np.int64)
+        self._slots: Optional[EpochPlan] = None
         self._loaded: Optional[Dict[str, Any]] = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -108,9 +124,6 @@ class InfoBatchHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts.
-
-        Args:
-            runner (Runner): The runner of the training process.
 
         Raises:
             RuntimeError or ValueError: If the training can't be pruned, or
@@ -151,10 +164,13 @@ class InfoBatchHook(Hook):
             image_numbers(unwrap_repeats(self.dataset)), self._device,
             self.ema)
         accounting = Accounting(
-            len(self.sampler), slots_per_iter, runner.max_iters, self.delta)
+            len(self.sampler), slots_per_iter, runner.max_iters, self.delta,
+            self.start)
         lookahead = loader.num_workers * (loader.prefetch_factor or 0)
-        self.planner = Planner(self.policy, self.scores, accounting,
-                               lookahead * slots_per_iter, self.plan_observers)
+        self.planner = Planner(self.policy,
+                               VisitCounter(self.scores, self.score),
+                               accounting, lookahead * slots_per_iter,
+                               self.plan_observers, self.normalize)
         self._reporter = Reporter(runner, self.planner)
         self._delivery = DeliveryCheck(self.dataset, self._reporter)
 
@@ -168,12 +184,7 @@ class InfoBatchHook(Hook):
             self._reporter.goes_on(self.sampler.position, changes)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Put everything needed to continue into the checkpoint.
-
-        Args:
-            runner (Runner): The runner of the training process.
-            checkpoint (dict): The checkpoint that will be written.
-        """
+        """Put everything needed to continue into the checkpoint."""
         if self.planner is not None and self.planner.epoch is not None:
             checkpoint['infobatch'] = make_state(self.sampler, self.scores,
                                                  self.planner, self._delivery)
@@ -184,23 +195,17 @@ class InfoBatchHook(Hook):
                           data_batch: Optional[dict] = None) -> None:
         """Give the losses the weights of this batch.
 
-        Args:
-            runner (Runner): The runner of the training process.
-            batch_idx (int): The index of the current batch.
-            data_batch (dict): Data from the data loader.
-
         Raises:
             RuntimeError: If the batch isn't as long as it was asked for.
         """
         check_batch(data_batch, self._batch_size)
         is_annealing = self.planner.accounting.is_annealing(
             self.sampler.position)
-        slots = self.sampler.take(self._batch_size)
+        self._slots = self.sampler.take(self._batch_size)
         for last, epoch in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(last, epoch)
-        self._indices = slots.indices
-        self.batch.begin(
-            None if is_annealing else to_device(slots.weights, self._device))
+        self.batch.begin(None if is_annealing else to_device(
+            self._slots.weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -209,12 +214,6 @@ class InfoBatchHook(Hook):
                          outputs: Optional[dict] = None) -> None:
         """Record the raw losses of this batch as scores.
 
-        Args:
-            runner (Runner): The runner of the training process.
-            batch_idx (int): The index of the current batch.
-            data_batch (dict): Data from the data loader.
-            outputs (dict): Losses of the iteration.
-
         Raises:
             RuntimeError: If no head called its losses.
         """
@@ -222,29 +221,21 @@ class InfoBatchHook(Hook):
             self._reporter.step(outputs.get('loss'), batch_idx)
             return
         check_scores(self.batch.scores)
-        self._record(runner, data_batch, self.batch.scores)
+        # Where an image can't be loaded the data set delivers another one.
+        # The image that was asked for then keeps the score it had.
+        delivered = self._delivery(self._slots.indices,
+                                   data_batch.get('data_samples'))
+        visits = self.planner.visits
+        visits.record(self._slots, self.batch, delivered,
+                      self.planner.mean_weight, runner.iter)
+        if visits.lacks_norms:
+            check_norms(self.score)
+            self._reporter.no_norms()
         self._reporter.step(self.batch.unweighted_loss, batch_idx)
         self.batch.begin(None)
 
-    def _record(self, runner: Runner, data_batch: dict,
-                scores: Tensor) -> None:
-        """Write the scores of the images that were asked for.
-
-        Where an image can't be loaded the data set delivers another one.
-        The image that was asked for then keeps the score it had.
-        """
-        indices = self._indices
-        delivered = self._delivery(indices, data_batch.get('data_samples'))
-        if not delivered.all():
-            indices = indices[delivered]
-            scores = scores[to_device(np.flatnonzero(delivered), self._device)]
-        self.scores.record(indices, scores, runner.iter)
-
     def after_train(self, runner: Runner) -> None:
-        """Log what the training saved.
-
-        Args:
-            runner (Runner): The runner of the training process.
-        """
+        """Log what the training saved."""
+        self.planner.read_visits()
         self._reporter.non_finite(self.scores.num_non_finite())
         self._reporter.ends(self.sampler.position)

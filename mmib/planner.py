@@ -3,6 +3,7 @@
 import sys
 import zlib
 from collections import deque
+from dataclasses import replace
 from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional,
                     Sequence, Tuple)
 
@@ -11,8 +12,9 @@ import torch
 from mmengine.utils import apply_to
 
 from .accounting import Accounting, VirtualEpoch
-from .pruning import EpochPlan, Policy, Tier, check_plan
-from .scores import ScoreTable
+from .pruning import EpochPlan, Policy, Progress, Tier, check_plan
+from .visits import VisitCounter, VisitSums
+from .worth import MeanRatio
 
 
 class Planner:
@@ -20,24 +22,29 @@ class Planner:
 
     Args:
         policy (Policy): Draws the plans that prune.
-        scores (ScoreTable): Score of each image.
+        visits (VisitCounter): Scores, and what followed the last plan.
         accounting (Accounting): How far the training is.
         lookahead (int): Slots that may be in flight when a plan is drawn.
         observers (Sequence[Callable]): Each is called with the virtual epoch
             and the plan (None is a full pass) when a plan was drawn. Defaults
             to ().
+        normalize (bool): Whether the mean weight of a plan is 1. Defaults to
+            False.
     """
 
     def __init__(self,
                  policy: Policy,
-                 scores: ScoreTable,
+                 visits: VisitCounter,
                  accounting: Accounting,
                  lookahead: int,
-                 observers: Sequence[Callable] = ()) -> None:
+                 observers: Sequence[Callable] = (),
+                 normalize: bool = False) -> None:
         self.policy = policy
-        self.scores = scores
+        self.scores = visits.scores
+        self.visits = visits
         self.accounting = accounting
         self.lookahead = lookahead
+        self.normalize = normalize
         self.observers = observers
         self.epoch: Optional[VirtualEpoch] = None
         """VirtualEpoch, optional: The one in training."""
@@ -57,6 +64,8 @@ class Planner:
         self._mean_score = 1.
         self._non_finite = 0
         self._checksum = 0
+        self.mean_ratio = MeanRatio()
+        """MeanRatio: V of the training until scores were last read."""
 
     def __call__(self, start: int,
                  rng: np.random.Generator) -> Optional[EpochPlan]:
@@ -92,14 +101,18 @@ class Planner:
         if logged:
             self._logged_start = start
 
-        plan, note = None, ''
-        if (not is_annealing and start >= self._full_until
+        plan, note, visits = None, '', None
+        if (not is_annealing and start >= self.first_pruned
                 and not self.scores.empty):
             if (self.plan_scores is None
                     or self._is_far_from(self._read_start, start)):
-                self._read_scores()
+                visits = self.read_visits()
+                self.plan_scores = self.scores.numpy()
+                self._mean_score = float(self.plan_scores.mean())
                 self._read_start = start
-            plan = self._ask_policy(start, covered, rng)
+            plan = self._ask_policy(
+                accounting.progress(start, covered, visits and visits.norms),
+                rng)
             note = plan.note
         if plan is None or plan.is_full:
             size, threshold, plan = accounting.pass_length, 0., None
@@ -109,12 +122,15 @@ class Planner:
             tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
             size, threshold = len(plan), float(plan.threshold)
             plan = plan[:accounting.annealing_start - start]
+            self.visits.expect(len(tiers))
             self._pruned_until = start + len(plan)
             # Plans are in random order, so their beginnings tell enough.
             self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
                                         self._checksum)
         epoch = VirtualEpoch(start, covered, size, threshold, tiers,
-                             self._mean_score, self._non_finite, note, logged)
+                             self._mean_score, self._non_finite, note, logged,
+                             visits and visits.ratio, visits
+                             and visits.reliability)
         self._next_epochs.append(epoch)
         for observe in self.observers:
             observe(epoch, plan)
@@ -127,9 +143,9 @@ class Planner:
         least = accounting.max_iters // 1000 * accounting.slots_per_iter
         return start - last_start >= max(self.lookahead, least)
 
-    def _ask_policy(self, start: int, covered: float,
+    def _ask_policy(self, progress: Progress,
                     rng: np.random.Generator) -> EpochPlan:
-        self.policy.begin_plan(self.accounting.progress(start, covered))
+        self.policy.begin_plan(progress)
         # The next plans are drawn from the same scores, so a policy that
         # sorts them in place must fail.
         scores = self.plan_scores.view()
@@ -142,14 +158,21 @@ class Planner:
                 f'The policy {self.policy!r} draws no plan to train on: '
                 f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
             ) from None
+        if not plan.is_unbiased(self.accounting.pass_length):
+            # V says nothing of it.
+            plan = replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
+        if self.normalize:
+            plan = replace(plan, weights=plan.weights / plan.weights.mean())
         return plan
 
-    def _read_scores(self) -> None:
-        """Wait for the scores of all ranks."""
+    def read_visits(self) -> VisitSums:
+        """Wait for what all ranks have recorded since the last plan."""
         self.merge_scores()
-        self.plan_scores = self.scores.numpy()
-        self._mean_score = float(self.plan_scores.mean())
         self._non_finite = self.scores.num_non_finite()
+        visits = self.visits.take()
+        if visits.ratio is not None:
+            self.mean_ratio = self.mean_ratio.add(visits.ratio, visits.count)
+        return visits
 
     def merge_scores(self) -> None:
         """Make the scores of all ranks equal.
@@ -159,7 +182,7 @@ class Planner:
                 they are equally long; else the ranks call collectives that
                 don't match, and the process group fails.
         """
-        if not self.scores.merge(self._checksum):
+        if not self.visits.merge(self._checksum):
             raise RuntimeError(
                 'The ranks drew different plans. A policy must take every '
                 'random choice from its argument `rng`: check the `policy` of '
@@ -170,10 +193,30 @@ class Planner:
         """VirtualEpoch, optional: The one whose plan was drawn last."""
         return self._next_epochs[-1] if self._next_epochs else self.epoch
 
+    def expected_share(self) -> Optional[float]:
+        """The kept share to expect, None where it depends on the losses."""
+        start = self.first_pruned
+        return self.policy.expected_share(
+            self.accounting.progress(start,
+                                     start / self.accounting.pass_length,
+                                     None))
+
+    @property
+    def mean_weight(self) -> float:
+        """float: Mean weight of the plan in training."""
+        if self.normalize:
+            return 1.
+        return self.accounting.pass_length / self.epoch.size
+
     @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before the first full pass ends."""
-        return self.accounting.is_annealing(self._full_until)
+        return self.accounting.is_annealing(self.first_pruned)
+
+    @property
+    def first_pruned(self) -> int:
+        """int: From which slot on a plan may prune."""
+        return max(self._full_until, self.accounting.pruning_start)
 
     def advance(
         self, position: int
@@ -213,7 +256,7 @@ class Planner:
             policy_type=_type_name(self.policy),
             policy_state=_to_tensors(self.policy.state_dict()),
             epochs=[
-                dict(epoch._asdict(), tiers=[tuple(t) for t in epoch.tiers])
+                epoch.state_dict()
                 for epoch in (self.epoch, *self._next_epochs)
             ],
             num_epochs=self.num_epochs,
@@ -223,7 +266,9 @@ class Planner:
             read_start=self._read_start,
             plan_scores=_to_tensors(self.plan_scores),
             mean_score=self._mean_score,
-            non_finite=self._non_finite)
+            non_finite=self._non_finite,
+            visits=self.visits.state_dict(),
+            mean_ratio=tuple(self.mean_ratio))
 
     def load_state_dict(self, state_dict: Dict[str, Any], iteration: int,
                         position: int) -> List[str]:
@@ -238,11 +283,8 @@ class Planner:
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        self.epoch, *next_epochs = [
-            VirtualEpoch(
-                **dict(epoch, tiers=tuple(Tier(*t) for t in epoch['tiers'])))
-            for epoch in state_dict['epochs']
-        ]
+        self.epoch, *next_epochs = map(VirtualEpoch.from_state,
+                                       state_dict['epochs'])
         self._next_epochs = deque(next_epochs)
         self.num_epochs = state_dict['num_epochs']
         self._full_until = state_dict['full_until']
@@ -253,16 +295,24 @@ class Planner:
         self.plan_scores = _to_arrays(state_dict['plan_scores'])
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
+        # Version 0.1.0 didn't have these two.
+        if self.is_same_policy(state_dict):
+            self.visits.load_state_dict(state_dict.get('visits'))
+        self.mean_ratio = MeanRatio(*state_dict.get('mean_ratio', ()))
         changes = self.accounting.load_state_dict(
             state_dict, iteration, position,
             self.epoch.covered_until(position), self._pruned_until)
         if (state_dict['policy_type'] == _type_name(self.policy)
                 and 'policy_state' in state_dict):
             self.policy.load_state_dict(_to_arrays(state_dict['policy_state']))
-        if state_dict['policy'] != repr(self.policy):
+        if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
         return changes
+
+    def is_same_policy(self, state_dict: Dict[str, Any]) -> bool:
+        """Whether :meth:`state_dict` was called with the same policy."""
+        return state_dict['policy'] == repr(self.policy)
 
     def begin(self, iteration: int, position: int,
               full_equivalent: float) -> None:
@@ -278,16 +328,9 @@ class Planner:
         pass_length = self.accounting.pass_length
         passes, rest = divmod(position, pass_length)
         # The sampler goes on with the rest of this pass.
-        self.epoch = VirtualEpoch(
-            position - rest,
-            float(passes),
-            pass_length,
-            threshold=0.,
-            tiers=(Tier(pass_length, pass_length), ),
-            mean_score=1.,
-            non_finite=0,
-            note='',
-            logged=False)
+        tiers = (Tier(pass_length, pass_length), )
+        self.epoch = VirtualEpoch(position - rest, float(passes), pass_length,
+                                  0., tiers, 1., 0, '', False)
         self._full_until = position + pass_length
 
 

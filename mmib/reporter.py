@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the user is told: log lines, scalars, warnings."""
+import math
 from typing import List, Optional, Set
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from .accounting import VirtualEpoch
 from .planner import Planner
+from .worth import VarianceRatio
 
 
 class Reporter:
@@ -17,7 +19,10 @@ class Reporter:
     For a virtual epoch that is one line, and the scalars
     ``infobatch/kept_share``, ``infobatch/threshold`` (0 where nothing is
     pruned, or no score decides), ``infobatch/mean_score`` and
-    ``infobatch/saved_iters``. Beside the trained loss it is
+    ``infobatch/saved_iters``; and, once plans were followed by visits,
+    ``infobatch/variance_ratio``, which is V of :mod:`mmib.worth`, and
+    ``infobatch/reliability``, the correlation of the score that an image had
+    with its next one. Beside the trained loss it is
     ``unweighted_loss``, what the baseline's loss of the same batch is.
 
     Args:
@@ -32,6 +37,7 @@ class Reporter:
         self._accounting = planner.accounting
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
+        self._has_told_of_norms = False
         # Written when LoggerHook writes, so that no step waits for them.
         self._unweighted_losses: List[Tensor] = []
         self._log_interval = min(
@@ -78,9 +84,22 @@ class Reporter:
             self._logger.info(
                 f'InfoBatch: {self._planner.policy!r} prunes until iteration '
                 f'{accounting.annealing_iter} of {accounting.max_iters}. '
-                'Passes become shorter by that, not the training: it saves '
-                'time if `train_cfg.max_iters` is less than that of the '
-                'baseline.')
+                f'{self._forecast()}Passes become shorter by that, not the '
+                'training: it saves time if `train_cfg.max_iters` is less '
+                'than that of the baseline.')
+
+    def _forecast(self) -> str:
+        """What a training that begins will save, if that is known."""
+        share = self._planner.expected_share()
+        if self._runner.iter > 0 or share is None:
+            return ''
+        full_iters = self._accounting.forecast(self._planner.first_pruned,
+                                               share)
+        mean_weight = 1 if self._planner.normalize else 1 / share
+        return (
+            f'It keeps about {share:.3f} of the images, with a mean '
+            f'weight of {mean_weight:.2f}, so it will cover as many passes '
+            f'as {full_iters:.0f} iterations of the baseline. ')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.
@@ -148,19 +167,25 @@ class Reporter:
         pass_length = self._accounting.pass_length
         kept_share = epoch.size / pass_length
         saved = self._accounting.saved_iters(epoch, epoch.start)
-        self._add_scalars({
+        scalars = {
             'infobatch/kept_share': kept_share,
             'infobatch/threshold': epoch.threshold,
             'infobatch/mean_score': epoch.mean_score,
             'infobatch/saved_iters': saved
-        })
+        }
+        if epoch.ratio is not None:
+            scalars['infobatch/variance_ratio'] = epoch.ratio.value
+        if epoch.reliability is not None:
+            scalars['infobatch/reliability'] = epoch.reliability
+        self._add_scalars(scalars)
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
         self._logger.info(
             f'InfoBatch: virtual epoch {self._planner.num_epochs}: '
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
             f'({epoch.size} of {pass_length} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
-            f'saved so far, {self._until_annealing()}')
+            f'saved so far, {_worth(epoch.ratio, "the last", ", ")}'
+            f'{self._until_annealing()}')
         self.non_finite(epoch.non_finite)
 
     def _until_annealing(self) -> str:
@@ -169,6 +194,15 @@ class Reporter:
             return 'no annealing'
         return (f'{left} iterations until annealing'
                 if left > 0 else 'annealing')
+
+    def no_norms(self) -> None:
+        """Warn once that losses stand in for the norms of gradients."""
+        if not self._has_told_of_norms:
+            self._has_told_of_norms = True
+            self._logger.warning(
+                'InfoBatch: the gradient at the predictions can\'t be seen in '
+                'this model, so what the choice of images is worth is told by '
+                'the losses.')
 
     def non_finite(self, total: int) -> None:
         """Warn of losses that aren't finite, if there are more than before.
@@ -203,9 +237,20 @@ class Reporter:
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{since}.')
+            f'{covered:.2f} virtual epochs{since}.' +
+            _worth(self._planner.mean_ratio.mean(), ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():
             self._runner.message_hub.update_scalar(name, value)
         self._runner.visualizer.add_scalars(scalars, step=self._runner.iter)
+
+
+def _worth(ratio: Optional[VarianceRatio], begin: str, end: str) -> str:
+    """Tell V in words, if it is known."""
+    if ratio is None or not math.isfinite(ratio.value):
+        return ''
+    return (f'{begin} choice of images was worth '
+            f'{100 * (1 - ratio.value):.0f} % of the steps (V '
+            f'{ratio.value:.2f}, {ratio.low:.2f} to {ratio.high:.2f}; at '
+            f'random it is 1){end}')

@@ -46,12 +46,14 @@ def load_state(state: Optional[Dict[str,
         ValueError: If the state lacks a part.
     """
     try:
-        reason = _why_afresh(state, sampler, scores)
+        reason = _why_afresh(state, sampler, scores, planner.visits.score)
         if reason is None:
             sampler.load_state_dict(state['sampler'])
             changes = scores.load_state_dict(state['scores'])
             changes += planner.load_state_dict(state['planner'], iteration,
                                                sampler.position)
+            if not planner.is_same_policy(state['planner']):
+                sampler.forget_tiers()
             delivery.load(state['paths_comparable'])
             return None, changes
         sampler.skip(iteration * batch_size)
@@ -67,15 +69,20 @@ def load_state(state: Optional[Dict[str,
 
 
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
-                scores: ScoreTable) -> Optional[str]:
+                scores: ScoreTable, score: str) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
     before = state['sampler']['size'], len(state['scores']['scores'])
     now = sampler.pass_length, scores.num_images
-    if before == now:
-        return None
-    before, now = (f'{images} images' +
-                   (f', {slots} with repeats' if slots > images else '')
-                   for slots, images in (before, now))
-    return (f'the checkpoint is of {before}, and '
-            f'`train_dataloader.dataset` has {now}')
+    if before != now:
+        before, now = (f'{images} images' +
+                       (f', {slots} with repeats' if slots > images else '')
+                       for slots, images in (before, now))
+        return (f'the checkpoint is of {before}, and '
+                f'`train_dataloader.dataset` has {now}')
+    # Version 0.1.0 had losses alone.
+    score_before = state['planner'].get('visits', {}).get('score', 'loss')
+    if score_before != score:
+        return (f"the checkpoint is of `score='{score_before}'`, and "
+                f"InfoBatchHook has `score='{score}'`")
+    return None

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans become the infinite stream of indices that the data loader reads."""
+from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional, Sized
 
 import numpy as np
@@ -56,7 +57,7 @@ class InfoBatchSampler(Sampler):
                  shuffle: bool = True,
                  seed: Optional[int] = None,
                  **unknown: Any) -> None:
-        check_no_others(unknown, 'InfoBatchSampler',
+        check_no_others(unknown, InfoBatchSampler,
                         '`train_dataloader.sampler`')
         if len(dataset) == 0:
             raise ValueError(
@@ -196,6 +197,7 @@ class InfoBatchSampler(Sampler):
             position=self._position,
             indices=torch.from_numpy(self._slots.indices.copy()),
             weights=torch.from_numpy(self._slots.weights.copy()),
+            tiers=torch.from_numpy(self._slots.tier_of_slot.copy()),
             full_passes_rng=self._full_passes_rng.get_state(),
             plans_rng=self._plans_rng.bit_generator.state)
 
@@ -216,10 +218,20 @@ class InfoBatchSampler(Sampler):
         self.seed = state_dict['seed']
         self._position = state_dict['position']
         self._forget_issued()
-        self._slots = EpochPlan(state_dict['indices'].numpy(),
-                                state_dict['weights'].numpy())
+        indices = state_dict['indices'].numpy()
+        # Version 0.1.0 didn't keep them: these slots aren't counted.
+        tiers = state_dict.get('tiers',
+                               torch.zeros(len(indices), dtype=torch.int16))
+        self._slots = EpochPlan(
+            indices, state_dict['weights'].numpy(), tier_of_slot=tiers.numpy())
         self._full_passes_rng.set_state(state_dict['full_passes_rng'])
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
+
+    def forget_tiers(self) -> None:
+        """Let nothing be learned from slots of plans that are drawn: the next
+        ones are of another policy."""
+        tiers = np.zeros_like(self._slots.tier_of_slot)
+        self._slots = replace(self._slots, tier_of_slot=tiers)
 
     def _restart(self, position: int) -> None:
         """Draw the full passes again from the seed, up to a position."""
@@ -249,9 +261,12 @@ class InfoBatchSampler(Sampler):
             plan = self._full_plan()
         elif not self.shuffle:
             plan = plan[np.argsort(plan.indices)]
+        slots = self._slots
         self._slots = EpochPlan(
-            np.concatenate([self._slots.indices, plan.indices]),
-            np.concatenate([self._slots.weights, plan.weights]))
+            np.concatenate([slots.indices, plan.indices]),
+            np.concatenate([slots.weights, plan.weights]),
+            tier_of_slot=np.concatenate(
+                [slots.tier_of_slot, plan.tier_of_slot]))
 
     def _full_plan(self) -> EpochPlan:
         """The next pass of ``InfiniteSampler``."""

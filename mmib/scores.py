@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The score of every image, kept where the training runs."""
-from typing import List
+from typing import List, Optional
 
 import numpy as np
 import torch
@@ -60,12 +60,17 @@ class ScoreTable:
         self._merged = True
 
     @property
+    def device(self) -> torch.device:
+        """torch.device: Device of the training."""
+        return self._scores.device
+
+    @property
     def num_images(self) -> int:
         """int: Images in the data set, each counted once."""
         return len(self._scores)
 
     def record(self, indices: np.ndarray, scores: Tensor,
-               iteration: int) -> None:
+               iteration: int) -> Tensor:
         """Write the scores of a batch. Those that aren't finite are counted,
         and the image keeps the score it had.
 
@@ -73,58 +78,70 @@ class ScoreTable:
             indices (np.ndarray): Data set indices of the batch, shape (B,).
             scores (Tensor): Raw loss of each image, float32 of shape (B,).
             iteration (int): The current iteration, from 0.
+
+        Returns:
+            Tensor: Score that each image had, NaN before its first visit,
+            float32 of shape (B,).
         """
         finite = torch.isfinite(scores)
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
         images = indices if self._images is None else self._images[indices]
+        where = to_device(images, self._scores.device)
+        old, visits = self._scores[where], self._visits[where]
+        before = torch.where(visits > 0, old, torch.nan)
+        new = scores
+        if self.ema:
+            smoothed = self.ema * old + (1 - self.ema) * scores
+            new = torch.where(visits > 0, smoothed, scores)
+        new = torch.where(finite, new, old)
+        visits = torch.where(finite, iteration + 1, visits)
         if len(set(images.tolist())) < len(images):
             # The batch crosses the edge of a virtual epoch and holds an image
             # twice: its last slot counts. (Writing both is not deterministic
             # on a GPU.)
             _, first_of_reversed = np.unique(images[::-1], return_index=True)
             last = len(images) - 1 - first_of_reversed
-            images = images[last]
-            where = to_device(last, scores.device)
-            scores, finite = scores[where], finite[where]
+            last = to_device(last, scores.device)
+            where, new, visits = where[last], new[last], visits[last]
         self.empty = self._merged = False
-        where = to_device(images, self._scores.device)
-        old = self._scores[where]
-        if self.ema:
-            smoothed = self.ema * old + (1 - self.ema) * scores
-            scores = torch.where(self._visits[where] > 0, smoothed, scores)
-        self._scores[where] = torch.where(finite, scores, old)
-        self._visits[where] = torch.where(finite, iteration + 1,
-                                          self._visits[where])
+        self._scores[where] = new
+        self._visits[where] = visits
+        return before
 
-    def merge(self, checksum: int = 0) -> bool:
+    def merge(self, own: Tensor) -> Optional[Tensor]:
         """Make the tables of all ranks equal, in one collective. It takes
         none if nothing was recorded since the last one.
 
         Args:
-            checksum (int): A number that should be the same on all ranks,
-                less than 2^63. Defaults to 0.
+            own (Tensor): Numbers of this rank that all ranks should know,
+                float64 of shape (M,).
 
         Returns:
-            bool: Whether it is. True if there was no collective.
+            Tensor, optional: Those of all ranks, of shape (W, M). None if
+            there was no collective.
         """
-        if get_dist_info()[1] == 1 or self._merged:
-            return True
+        rank, world_size = get_dist_info()
+        if world_size == 1 or self._merged:
+            return None
         # The later visit wins, so the visit is the high half of a number of
         # which the maximum is taken, and the bits of its score the low half.
         bits = self._scores.view(torch.int32).long() & 0xffffffff
-        # Its largest and its smallest value, which must be the same.
-        checksums = self._non_finite.new_tensor([checksum, -checksum])
+        # The bits of a rank's own numbers, which no other rank exceeds.
+        rows = bits.new_full((world_size, len(own)), -2**63)
+        rows[rank] = own.view(torch.int64)
         latest = torch.cat([(self._visits.long() << 32) | bits,
-                            self._non_finite, checksums])
+                            self._non_finite,
+                            rows.view(-1)])
         all_reduce(latest, op='max')
-        latest, counts, checksums = latest.split(
-            [len(bits), len(self._non_finite), 2])
+        latest, counts, rows = latest.split(
+            [len(bits), len(self._non_finite),
+             rows.numel()])
         # A view would keep all of `latest` alive.
         self._non_finite = counts.clone()
         self._scores = latest.int().view(torch.float32)
         self._visits = (latest >> 32).int()
         self._merged = True
-        return bool(checksums.sum() == 0)
+        return rows.clone().view(torch.float64).view(world_size, -1)
 
     def numpy(self) -> np.ndarray:
         """A copy of the scores on the host, one for each index of the data

@@ -59,10 +59,10 @@ BAD_CONFIGS = {
                '`policy` must be a config'),
     'a typing error in the hook': (
         with_hook(dleta=0.8), TypeError, '`dleta` in `custom_hooks` is no '
-        'argument of InfoBatchHook, which has policy, delta, ema: did you '
-        'mean `delta`'),
+        'argument of InfoBatchHook, which has policy, delta, ema, score, '
+        'start, normalize: did you mean `delta`'),
     'an argument of another hook': (with_hook(interval=5), TypeError,
-                                    '`interval` .* policy, delta, ema.'),
+                                    '`interval` .* start, normalize.'),
     'a typing error in the sampler': ({
         'train_dataloader.sampler.shufle': False
     }, TypeError, '`shufle` in `train_dataloader.sampler` .*mean `shuffle`'),

@@ -155,7 +155,7 @@ def train(tmp_path, monkeypatch):
 
     def spy(table, numbers, scores, iteration):
         records[iteration] = (numbers.tolist(), scores.tolist())
-        record(table, numbers, scores, iteration)
+        return record(table, numbers, scores, iteration)
 
     record = ScoreTable.record
     monkeypatch.setattr(ScoreTable, 'record', spy)

@@ -502,6 +502,12 @@ def test_policy_object_and_defaults():
      '`full_iters = 30` is no more than the 30 iterations'),
     (dict(delta=0.1), 'WARNING', 'InfoBatch prunes nothing: annealing begins '
      'at iteration 3'),
+    (dict(policy=dict(type='QuantileTiers')), 'INFO',
+     ' about 0.525 of the images, with a mean weight of 1.90, so it will '
+     'cover as many passes as 50 iterations of the baseline'),
+    (dict(policy=dict(type='Neyman', full_iters=50), normalize=True), 'INFO',
+     ' about 0.528 of the images, with a mean weight of 1.00, so it will '
+     'cover as many passes as 50 iterations of the baseline'),
     (dict(), 'INFO', 'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
      '30. Passes become shorter by that, not the training'),
 ])

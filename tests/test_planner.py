@@ -13,9 +13,10 @@ from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
 from mmib.planner import Planner
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
-                          MeanThreshold, QuantileTiers, RandomPruning, Tier,
-                          UpperConfidenceBound, as_policy)
+                          MeanThreshold, Neyman, QuantileTiers, RandomPruning,
+                          Tier, UpperConfidenceBound, as_policy)
 from mmib.scores import ScoreTable
+from mmib.visits import VisitCounter
 
 CPU = torch.device('cpu')
 SIZE = 13
@@ -39,7 +40,7 @@ class Training:
         self.accounting = Accounting(SIZE, batch_size, max_iters,
                                      annealing_iter / max_iters)
         self.planner = Planner(
-            as_policy(policy), self.scores, self.accounting,
+            as_policy(policy), VisitCounter(self.scores), self.accounting,
             lookahead * batch_size)
         self.epochs = []
         self.slots = []
@@ -59,8 +60,12 @@ class Training:
             self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
             if self.iter < self.accounting.annealing_iter:
                 losses = (slots.indices + 1) / (2. + self.iter)
-                self.scores.record(slots.indices,
-                                   torch.tensor(losses).float(), self.iter)
+                losses = torch.tensor(losses).float()
+                before = self.scores.record(slots.indices, losses, self.iter)
+                self.planner.visits.add(
+                    torch.from_numpy(slots.tier_of_slot),
+                    torch.from_numpy(slots.weights) / self.planner.mean_weight,
+                    losses.sqrt(), before, losses)
             self.iter += 1
 
     @property
@@ -90,7 +95,8 @@ policies = st.sampled_from([
 ])
 with_state = st.sampled_from([
     partial(EpsilonGreedy, epsilon=0.3, period=2),
-    partial(UpperConfidenceBound, period=3)
+    partial(UpperConfidenceBound, period=3),
+    partial(Neyman, 100, num_strata=3)
 ])
 
 
@@ -308,3 +314,73 @@ def test_the_scores_of_a_policy_are_those_of_the_next_plan():
     part.run(20)
     assert part.planner.plan_scores.flags.writeable
     part.resumed(Training(full_plan, 3, 1)).run(60)
+
+
+def test_normalized_weights():
+    """The same plans with mean weight 1, and the same V."""
+    plain, normalized = (Training(QuantileTiers(), 1, 0) for _ in range(2))
+    normalized.planner.normalize = True
+    for training in (plain, normalized):
+        training.run(51)
+    assert [i for i, _ in plain.slots] == [i for i, _ in normalized.slots]
+    for one, other in zip(plain.epochs, normalized.epochs):
+        weights = [
+            np.array(
+                [w for _, w in training.slots[one.start:one.start + one.size]])
+            for training in (plain, normalized)
+        ]
+        np.testing.assert_allclose(
+            weights[1], weights[0] * one.size / SIZE, rtol=1e-6)
+        if one.ratio is not None:
+            np.testing.assert_allclose(other.ratio, one.ratio, rtol=1e-5)
+    assert plain.epochs[-1].ratio is not None
+
+
+def test_pruning_that_starts_later():
+    training = Training(QuantileTiers(), 2, 0)
+    training.planner.accounting.start_iter = 20
+    training.run(60)
+    sizes = [epoch.size for epoch in training.epochs if epoch.start < 40]
+    assert sizes == [SIZE] * 4  # The last of them begins before.
+    assert training.epochs[4].size < SIZE
+
+
+def test_biased_plans_have_no_ratio():
+    """Nor do full passes."""
+    for policy in (QuantileTiers(rescale=False), MeanThreshold(0)):
+        training = Training(policy, 2, 0)
+        training.run(60)
+        assert {epoch.ratio for epoch in training.epochs} == {None}
+    unbiased = Training(RandomPruning(), 2, 0)
+    unbiased.run(60)
+    ratios = [epoch.ratio for epoch in unbiased.epochs if epoch.ratio]
+    np.testing.assert_allclose([r.value for r in ratios], 1, rtol=1e-5)
+
+
+class Listening(QuantileTiers):
+    """Keeps what it is told of its tiers."""
+
+    def begin_plan(self, progress):
+        self.told = getattr(self, 'told', []) + [progress.norms]
+
+
+def test_policies_are_told_the_norms_of_their_tiers():
+    """Those of the visits since the last plan, which are of it where nothing
+    is in flight."""
+    training = Training(Listening(), 1, 0)
+    slots = []
+    training.planner.observers = [
+        lambda epoch, plan: slots.append((epoch, plan))
+    ]
+    training.run(51)
+    plans = [(epoch, plan) for epoch, plan in slots if plan is not None]
+    assert np.isnan(training.planner.policy.told[0].mean_squares).all()
+    for (epoch, plan), norms in zip(plans, training.planner.policy.told[1:]):
+        # The losses of `Training.run` are the squares of its norms.
+        iters = np.arange(epoch.start, epoch.start + len(plan))
+        losses = (plan.indices + 1) / (2. + iters)
+        expected = [
+            losses[plan.tier_of_slot == tier].mean()
+            for tier in range(1, 1 + len(plan.tiers))
+        ]
+        np.testing.assert_allclose(norms.mean_squares, expected, rtol=1e-6)

@@ -11,19 +11,20 @@ from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
 from mmib.datasets import DeliveryCheck
 from mmib.planner import Planner
-from mmib.pruning import MeanThreshold
+from mmib.pruning import MeanThreshold, Neyman, QuantileTiers
 from mmib.resume import load_state, make_state
 from mmib.scores import ScoreTable
+from mmib.visits import VisitCounter
 
 
 class Parts:
     """The parts of a hook, without a Runner."""
 
-    def __init__(self, size=13):
+    def __init__(self, size=13, policy=MeanThreshold(), score='loss'):
         dataset = range(size)
         self.sampler = InfoBatchSampler(dataset, seed=3)
         self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
-        self.planner = Planner(MeanThreshold(), self.scores,
+        self.planner = Planner(policy, VisitCounter(self.scores, score),
                                Accounting(size, 2, 60, 0.85), 0)
         self.delivery = DeliveryCheck(dataset, None)
 
@@ -37,7 +38,10 @@ class Parts:
             losses = torch.tensor(slots.indices / 7).float()
             # Image 3 is always NaN.
             losses[torch.from_numpy(slots.indices == 3)] = float('nan')
-            self.scores.record(slots.indices, losses, iteration)
+            before = self.scores.record(slots.indices, losses, iteration)
+            self.planner.visits.add(
+                torch.from_numpy(slots.tier_of_slot),
+                torch.from_numpy(slots.weights), losses, before, losses)
 
     def state(self):
         buffer = io.BytesIO()
@@ -90,3 +94,31 @@ def test_a_part_that_is_missing(path):
     del owner[path[-1]]
     with pytest.raises(ValueError, match=f"lacks '{path[-1]}': resume from"):
         Parts().load(state, 20)
+
+
+@pytest.mark.parametrize(
+    'policy', [
+        QuantileTiers(),
+        Neyman(60, num_strata=20),
+        Neyman(60, num_strata=1),
+        MeanThreshold()
+    ],
+    ids=repr)
+def test_another_policy_learns_nothing_from_the_tiers_of_the_last(policy):
+    """Neither from visits nor from slots that are left of its plan."""
+    part, rest = Parts(policy=policy), Parts(policy=Neyman(60, num_strata=3))
+    part.train(20)
+    _, changes = rest.load(part.state(), 20)
+    assert 'Neyman(full_iters=60, num_strata=3' in changes[-1]
+    assert len(rest.sampler._slots) > 0
+    assert not rest.sampler._slots.tier_of_slot.any()
+    assert rest.planner.visits.take().count == 0
+    rest.train(20)
+
+
+def test_another_kind_of_score_starts_afresh():
+    part, rest = Parts(), Parts(score='gradient')
+    part.train(20)
+    reason, _ = rest.load(part.state(), 20)
+    assert "is of `score='loss'`" in reason
+    assert (rest.scores.numpy() == 1).all()

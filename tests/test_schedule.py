@@ -126,7 +126,7 @@ def test_other_arguments_of_the_hook():
     with pytest.raises(
             TypeError,
             match='`emma` .* is no argument of InfoBatchHook, which has '
-            'policy, delta, ema: did you mean `ema`'):
+            'policy, delta, ema, score, start, normalize: did you mean `ema`'):
         convert(baseline(), emma=0.8)
 
 
@@ -538,6 +538,7 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
     (dict(ratio=1), 'Budget would leave nothing out'),
+    (dict(ratio=1, policy=dict(type='Neyman')), 'Neyman would leave nothing'),
     (dict(delta=0), 'Budget would leave nothing out'),
     (dict(delta=1.1), '`delta`'),
     (dict(ema=1), '`ema`'),

@@ -11,10 +11,11 @@ from mmib.scores import ScoreTable
 from tests.system.processes import run_ranks
 
 CPU = torch.device('cpu')
+NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 def record(table, indices, scores, iteration):
-    table.record(
+    return table.record(
         np.array(indices), torch.tensor(scores, dtype=torch.float32),
         iteration)
 
@@ -131,14 +132,14 @@ def merge_on_ranks(rank, results):
     else:
         record(table, [1, 2], [0.9, 0.3], 4)
         record(table, [3, 4, 5], [1e-30, 0.5, 3e38], 6)
-    table.merge()
+    table.merge(NOTHING)
     first = table.numpy().tolist()
     # The next window starts from equal tables.
     record(table, [4 + rank], [float(rank)], 8)
-    table.merge()
+    table.merge(NOTHING)
     large = ScoreTable(np.arange(10_000), CPU)
     record(large, [0], [1.], 0)
-    large.merge()
+    large.merge(NOTHING)
     results[rank] = (first, table.numpy().tolist(), table.num_non_finite(),
                      memory(large))
 
@@ -147,12 +148,12 @@ def merge_averages(rank, results):
     table = ScoreTable(np.arange(4), CPU, 0.5)
     # Each rank has visited one image, and both image 2.
     record(table, [rank, 2], [4., 6. + 2 * rank], rank)
-    table.merge()
+    table.merge(NOTHING)
     tables = [table.numpy().tolist()]
     table = saved_and_loaded(table)
     # Now the other one: only image 3 is a first visit.
     record(table, [1 - rank, 3], [2., 8. - rank], 5 + rank)
-    table.merge()
+    table.merge(NOTHING)
     results[rank] = [*tables, table.numpy().tolist()]
 
 
@@ -169,20 +170,31 @@ def test_merge_makes_the_tables_of_all_ranks_equal():
         assert result[-1] <= 8 * 10_000 + 64
 
 
-def compare_checksums(rank, results):
-    answers = []
-    for checksums in ((5, 5), (5, 6), (6, 5), (0, 2**32 - 1), (7, 7)):
-        table = ScoreTable(np.arange(2), CPU)
-        record(table, [rank], [1.], 0)
-        answers.append(table.merge(checksums[rank]))
-    # Without anything new there is no collective, and nothing to compare.
-    answers.append(table.merge(rank))
-    results[rank] = answers
+def exchange_numbers(rank, results):
+    table = ScoreTable(np.arange(2), CPU)
+    # Any bits travel, also those of negative numbers and of NaN.
+    own = [[-1.5, 0., 2.**40], [float('inf'), -0., float('nan')]][rank]
+    record(table, [rank], [1.], 0)
+    rows = table.merge(torch.tensor(own, dtype=torch.float64))
+    # Without anything new there is no collective.
+    assert table.merge(rows[rank]) is None
+    results[rank] = repr(rows.tolist())
 
 
-def test_every_rank_sees_that_checksums_differ():
-    for answers in run_ranks(compare_checksums, 2):
-        assert answers == [True, False, False, False, True, True]
+def test_every_rank_knows_the_numbers_of_all():
+    for result in run_ranks(exchange_numbers, 2):
+        assert result == repr([[-1.5, 0., 2.**40],
+                               [float('inf'), -0.,
+                                float('nan')]])
+
+
+def test_the_score_before():
+    table = ScoreTable(np.array([0, 1, 2, 0]), CPU, ema=0.5)
+    assert np.isnan(record(table, [0, 1], [2., 3.], 0)).all()
+    # Index 3 is image 0 as well.
+    before = record(table, [3, 2, 0, 1], [4., 5., 6., float('nan')], 1)
+    np.testing.assert_array_equal(before, [2, float('nan'), 2, 3])
+    np.testing.assert_array_equal(table.numpy(), [4, 3, 5, 4])
 
 
 def test_states_of_another_ema_and_without_one():

@@ -203,6 +203,8 @@ class StepLog(Hook):
         if hook is not None and hook.batch.scores is not None:
             assert hook.batch.scores.dtype == torch.float32
             step['scores'] = hook.batch.scores.tolist()
+            if hook.batch.norms is not None:
+                step['norms'] = hook.batch.norms.tolist()
         self.steps.append(step)
         if self.path:
             append_line(self.path, step)

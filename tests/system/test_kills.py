@@ -38,7 +38,8 @@ INTERVAL = 11  # iterations from checkpoint to checkpoint
 POLICIES = dict(
     MeanThreshold=dict(type='MeanThreshold'),
     QuantileTiers=dict(type='QuantileTiers'),
-    Budget=dict(type='Budget', full_iters=100))
+    Budget=dict(type='Budget', full_iters=100),
+    Neyman=dict(type='Neyman', full_iters=100, num_strata=3))
 # Short data sets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}
 

@@ -171,9 +171,9 @@ def test_compiled(tmp_path):
     assert_pruned(steps)
     for name in ('images', 'weights'):
         assert column(steps, name) == column(expected, name)
-    for name in ('loss', 'scores'):
+    for name in ('loss', 'scores', 'norms'):
         np.testing.assert_allclose(
-            column(steps, name), column(expected, name), rtol=1e-5)
+            column(steps, name), column(expected, name), rtol=1e-4)
 
 
 def test_flexible_runner(tmp_path):

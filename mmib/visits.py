@@ -1,0 +1,225 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Sums over the visits that followed the plans, kept where the training runs.
+"""
+import math
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+import torch
+from mmengine.dist import get_dist_info
+from torch import Tensor
+
+from . import worth
+from .batch import BatchContext
+from .pruning import EpochPlan, TierNorms
+from .scores import ScoreTable, to_device
+
+_PAIR = 9
+_TIER = worth.NUM_TERMS**2
+
+
+@dataclass(frozen=True)
+class VisitSums:
+    """Sums over visits, on the host.
+
+    Args:
+        by_tier (np.ndarray): Sums of the products of
+            :func:`~mmib.worth.terms` over the visits to each tier, float64 of
+            shape (T, NUM_TERMS, NUM_TERMS).
+        pairs (np.ndarray): Sums of the products of (1, score, loss) over
+            visits of images that had a score, float64 of shape (3, 3).
+    """
+
+    by_tier: np.ndarray
+    pairs: np.ndarray
+
+    @property
+    def ratio(self) -> Optional[worth.VarianceRatio]:
+        """VarianceRatio, optional: V of these visits, None where it can't be
+        told."""
+        products = self.by_tier.sum(0)
+        ratio = worth.from_sums(products[0], products, self.count)
+        return ratio if math.isfinite(ratio.value) else None
+
+    @property
+    def reliability(self) -> Optional[float]:
+        """float, optional: Correlation of the score that an image had with its
+        next one, None where it can't be told."""
+        correlation = worth.correlation(self.pairs)
+        return correlation if math.isfinite(correlation) else None
+
+    @property
+    def norms(self) -> TierNorms:
+        """TierNorms: Mean squared norm of each tier."""
+        return TierNorms(*worth.mean_squares(self.by_tier))
+
+    @property
+    def count(self) -> int:
+        """int: Visits that count for V."""
+        return round(self.by_tier[:, 0, 0].sum())
+
+
+class VisitCounter:
+    """Adds up what is seen of images that plans have chosen, until it is
+    taken for the next plan.
+
+    Each rank adds what it trains on. The rows of all ranks travel in the
+    collective of the scores. Only :meth:`merge` and :meth:`take` wait for the
+    device.
+
+    Args:
+        scores (ScoreTable): Score of each image.
+        score (str): What the score of a visit is, ``'loss'`` or
+            ``'gradient'``. Defaults to ``'loss'``.
+    """
+
+    def __init__(self, scores: ScoreTable, score: str = 'loss') -> None:
+        self.scores = scores
+        self.score = score
+        self.lacks_norms: Optional[bool] = None
+        """bool, optional: Whether losses stand in for norms, which can't be
+        seen. None before the first batch."""
+        self._rank, world_size = get_dist_info()
+        # Of each rank: the pairs, then each tier. (MPS has no float64.)
+        device = scores.device
+        self._rows = torch.zeros(
+            world_size,
+            _PAIR,
+            dtype=torch.float32 if device.type == 'mps' else torch.float64,
+            device=device)
+        self.expect(1)
+
+    def expect(self, num_tiers: int) -> None:
+        """Make room for a plan, on all ranks alike.
+
+        Args:
+            num_tiers (int): Its tiers.
+        """
+        missing = _PAIR + num_tiers * _TIER - self._rows.shape[1]
+        if missing > 0:
+            self._rows = torch.nn.functional.pad(self._rows, (0, missing))
+            self._numbers = torch.arange(
+                1, num_tiers + 1, device=self._rows.device)[:, None]
+
+    def record(self, slots: EpochPlan, batch: BatchContext,
+               delivered: np.ndarray, mean_weight: float,
+               iteration: int) -> None:
+        """Take in a batch after its backward pass.
+
+        Args:
+            slots (EpochPlan): Those of the batch, of shape (B,).
+            batch (BatchContext): Weights, scores and norms.
+            delivered (np.ndarray): Whether the data set delivered the image
+                of each slot and no other one, bool of shape (B,).
+            mean_weight (float): Mean weight of their plan.
+            iteration (int): The current iteration, from 0.
+        """
+        norms = batch.norms
+        if self.lacks_norms is None:
+            self.lacks_norms = norms is None
+        if self.lacks_norms:
+            norms = batch.scores
+        elif norms is None:
+            # Of this batch alone: it doesn't count.
+            norms = torch.full_like(batch.scores, torch.nan)
+        scores = norms if self.score == 'gradient' else batch.scores
+        indices, device = slots.indices, self.scores.device
+        columns = [
+            to_device(slots.tier_of_slot, device), batch.weights / mean_weight,
+            norms, scores
+        ]
+        if not delivered.all():
+            indices = indices[delivered]
+            where = to_device(np.flatnonzero(delivered), device)
+            columns = [column[where] for column in columns]
+        tiers, weights, norms, scores = columns
+        before = self.scores.record(indices, scores, iteration)
+        self.add(tiers, weights, norms, before, scores)
+
+    def add(self, tiers: Tensor, weights: Tensor, norms: Tensor,
+            before: Tensor, scores: Tensor) -> None:
+        """Add visits to the sums.
+
+        Args:
+            tiers (Tensor): Tier of each visit, from 1, int16 of shape (B,). 0
+                where a visit doesn't count.
+            weights (Tensor): Weight of each visit over the mean weight of its
+                plan, float32 of shape (B,).
+            norms (Tensor): Norm of the gradient of each image, float32 of
+                shape (B,).
+            before (Tensor): Score that each image had, NaN before its first
+                visit, float32 of shape (B,).
+            scores (Tensor): The one that it has now.
+        """
+        dtype = self._rows.dtype
+        weights, norms = weights.to(dtype), norms.to(dtype)
+        columns = torch.stack(worth.terms(1 / weights, norms, weights))
+        columns = _only_finite(columns)
+        products = columns[:, None] * columns
+        # A product of matrices, as adding by index has no fixed order on a
+        # GPU.
+        of_tier = (tiers == self._numbers).to(dtype)
+        self._rows[self._rank,
+                   _PAIR:] += (of_tier @ products.view(_TIER, -1).T).view(-1)
+
+        pairs = torch.stack([torch.ones_like(before), before,
+                             scores]).to(dtype)
+        pairs = _only_finite(pairs) * (tiers > 0)
+        self._rows[self._rank, :_PAIR] += (pairs @ pairs.T).view(-1)
+
+    def merge(self, checksum: int) -> bool:
+        """Make scores and sums of all ranks equal, in one collective. It takes
+        none if nothing was recorded since the last one.
+
+        Args:
+            checksum (int): A number that should be the same on all ranks,
+                less than 2^53.
+
+        Returns:
+            bool: Whether it is. True if there was no collective.
+        """
+        row = self._rows[self._rank]
+        rows = self.scores.merge(torch.cat([row.new_tensor([checksum]), row]))
+        if rows is None:
+            return True
+        self._rows = rows[:, 1:].contiguous()
+        return bool((rows[:, 0] == checksum).all())
+
+    def take(self) -> VisitSums:
+        """Sums of all ranks, as of the last merge, and begin anew."""
+        total = self._rows.cpu().numpy().sum(0)
+        self._rows = torch.zeros_like(self._rows)
+        return VisitSums(
+            total[_PAIR:].reshape(-1, worth.NUM_TERMS, worth.NUM_TERMS),
+            total[:_PAIR].reshape(3, 3))
+
+    def state_dict(self) -> dict:
+        """Sums of all ranks, once they are merged.
+
+        Returns:
+            dict: Tensors.
+        """
+        return dict(rows=self._rows.cpu().clone(), score=self.score)
+
+    def load_state_dict(self, state_dict: Optional[dict]) -> None:
+        """Go on from :meth:`state_dict`, on any number of ranks.
+
+        Args:
+            state_dict (dict, optional): What it returned. None of a state
+                from before there were visits.
+        """
+        if state_dict is None:
+            return
+        rows = state_dict['rows']
+        self.expect((rows.shape[1] - _PAIR) // _TIER)
+        self._rows.zero_()
+        if len(rows) == len(self._rows):
+            self._rows.copy_(rows)
+        else:
+            self._rows[0] = rows.sum(0)
+
+
+def _only_finite(columns: Tensor) -> Tensor:
+    """Columns of shape (C, B), with 0 for visits of which one isn't finite."""
+    return torch.where(torch.isfinite(columns).all(0), columns, 0.)

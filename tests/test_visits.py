@@ -1,0 +1,141 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import numpy as np
+import pytest
+import torch
+
+from mmib.batch import BatchContext
+from mmib.pruning import EpochPlan
+from mmib.scores import ScoreTable
+from mmib.visits import VisitCounter
+from mmib.worth import variance_ratio
+
+CPU = torch.device('cpu')
+NAN = float('nan')
+
+
+def counted(tiers, weights, norms, before=None, scores=None):
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
+    counter.expect(3)
+    add(counter, tiers, weights, norms, before, scores)
+    return counter
+
+
+def add(counter, tiers, weights, norms, before=None, scores=None):
+    tensors = [
+        torch.tensor(x, dtype=torch.float32)
+        for x in (weights, norms, before or norms, scores or norms)
+    ]
+    counter.add(torch.tensor(tiers, dtype=torch.int16), *tensors)
+
+
+def test_sums_tell_ratio_norms_and_reliability():
+    rng = np.random.default_rng(0)
+    tiers = rng.integers(1, 4, 60)
+    weights = np.array([4, 2, 1.])[tiers - 1]
+    norms = rng.gamma(2, size=60).astype(np.float32)
+    before = rng.normal(size=60).astype(np.float32)
+    scores = before + rng.normal(size=60).astype(np.float32)
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
+    counter.expect(3)
+    for part in np.split(np.arange(60), 6):
+        add(
+            counter,
+            *(x[part].tolist()
+              for x in (tiers, weights, norms, before, scores)))
+    sums = counter.take()
+    assert sums.count == 60
+    np.testing.assert_allclose(
+        sums.ratio, variance_ratio(1 / weights, norms), rtol=1e-6)
+    means = sums.norms.mean_squares
+    np.testing.assert_allclose(
+        means, [(norms[tiers == t]**2).mean() for t in (1, 2, 3)], rtol=1e-6)
+    assert sums.reliability == pytest.approx(
+        np.corrcoef(before, scores)[0, 1], rel=1e-5)
+    # Taken once.
+    nothing = counter.take()
+    assert nothing.count == 0
+    assert nothing.ratio is nothing.reliability is None
+
+
+@pytest.mark.parametrize('tier, weight, norm', [(0, 2, 1), (1, 2, NAN),
+                                                (1, 2, float('inf')),
+                                                (1, 0, 1)])
+def test_what_does_not_count(tier, weight, norm):
+    """Full passes, gradients that aren't finite, and weight 0."""
+    counter = counted([1, tier], [2, weight], [3, norm])
+    alone = counted([1], [2], [3])
+    np.testing.assert_array_equal(counter.take().by_tier, alone.take().by_tier)
+
+
+def test_first_visits_have_no_pair():
+    pairs = counted([1, 1], [1, 1], [1, 1], [NAN, 2.], [5., 3.]).take().pairs
+    np.testing.assert_array_equal(pairs[0], [1, 2, 3])
+
+
+def test_room_for_more_tiers_keeps_what_is_known():
+    counter = counted([1], [2], [3])
+    counter.expect(5)
+    counter.expect(2)
+    add(counter, [5], [1], [2])
+    by_tier = counter.take().by_tier
+    np.testing.assert_array_equal(by_tier[:, 0, 3], [18, 0, 0, 0, 4])
+
+
+def test_state():
+    counter = counted([1, 2], [2, 1], [3, 1])
+    loaded = VisitCounter(ScoreTable(np.arange(3), CPU))
+    loaded.load_state_dict(None)
+    assert not loaded.take().by_tier.any()
+    loaded.load_state_dict(counter.state_dict())
+    for x in (counter, loaded):
+        add(x, [3], [1], [4])
+    expected, sums = counter.take(), loaded.take()
+    np.testing.assert_array_equal(sums.by_tier, expected.by_tier)
+    np.testing.assert_array_equal(sums.pairs, expected.pairs)
+
+
+def test_state_of_other_ranks():
+    state = counted([1], [2], [3]).state_dict()
+    state['rows'] = torch.cat([state['rows'], 2 * state['rows']])
+    loaded = VisitCounter(ScoreTable(np.arange(3), CPU))
+    loaded.load_state_dict(state)
+    assert loaded.take().by_tier[0, 0, 3] == 3 * 18
+
+
+def record(counter, tiers, norms, mean_weight=1.):
+    """A batch of as many images with weight 2 and score 5."""
+    size = len(tiers)
+    batch = BatchContext()
+    batch.begin(torch.full((size, ), 2.))
+    batch.scores = torch.full((size, ), 5.)
+    if norms is not None:
+        batch._squares = (2 * torch.tensor(norms))**2
+        batch._scale = torch.ones(())
+    slots = EpochPlan(
+        np.arange(size),
+        np.full(size, 2, np.float32),
+        tier_of_slot=np.array(tiers, np.int16))
+    counter.record(slots, batch, np.array(tiers) < 9, mean_weight, 0)
+
+
+def squares(counter):
+    """Sums of the squared norms, times the weights."""
+    return counter.take().by_tier[:, 0, 3].tolist()
+
+
+def test_what_stands_in_for_norms():
+    """Losses, if the first batch has none; later such batches don't count."""
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
+    record(counter, [1, 9], [3., 7.])  # The second one isn't delivered.
+    record(counter, [1, 1], None)
+    assert not counter.lacks_norms and squares(counter) == [2 * 9]
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
+    record(counter, [1], None)
+    record(counter, [1], [3.])
+    assert counter.lacks_norms and squares(counter) == [2 * (25 + 25)]
+
+
+def test_scores_of_gradients():
+    scores = ScoreTable(np.arange(3), CPU)
+    record(VisitCounter(scores, 'gradient'), [1, 1], [3., 4.])
+    assert scores.numpy().tolist() == [3, 4, 1]
