@@ -46,7 +46,7 @@ def conversion(policy: Optional[str], ratio: Optional[float],
     arguments = dict(
         ratio=default_ratio(policy) if ratio is None else ratio,
         # It is given the length of the baseline.
-        policy=None if policy in (None, 'Budget') else dict(type=policy))
+        policy=policy and dict(type=policy))
     return arguments if delta is None else dict(arguments, delta=delta)
 
 
