@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
-with --arms those of each arm of a comparison against those of the first one.
+with --arms those of each arm of a comparison against those of the first one,
+or with --norms against those of the same training that doesn't look at
+gradients, so that it can't tell V.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them. A step is compared with that
@@ -21,10 +23,11 @@ import numpy as np
 import torch
 from camvid.arm_configs import add_arguments, load_arms, load_base
 from mmengine.config import Config
-from mmengine.registry import LOOPS
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
-import mmib  # noqa: F401
+from mmib.hook import InfoBatchHook
 
 
 @LOOPS.register_module()
@@ -50,6 +53,19 @@ class SteppedTrainLoop(IterBasedTrainLoop):
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         return seconds, torch.cuda.max_memory_allocated() - allocated
+
+
+@HOOKS.register_module()
+class WithoutNorms(Hook):
+    """Takes from InfoBatchHook what it looks at gradients for."""
+
+    priority = 'LOW'
+
+    def before_train_iter(self, runner, *args, **kwargs) -> None:
+        for hook in runner.hooks:
+            if isinstance(hook, InfoBatchHook):
+                hook.batch.watch = lambda *args: None
+                hook.planner.visits.add = lambda *args: None
 
 
 def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
@@ -156,6 +172,7 @@ def main() -> None:
         '--iters', type=int, default=200, help='iterations of each')
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
+    parser.add_argument('--norms', action='store_true')
     args = parser.parse_args()
     if args.arms:
         if args.only:
@@ -168,6 +185,9 @@ def main() -> None:
     else:
         cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
+        if args.norms:
+            configs['baseline'] = copy.deepcopy(cfg)
+            configs['baseline'].custom_hooks.append(dict(type='WithoutNorms'))
     times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
     head, *rows = rows_of(iters, times)

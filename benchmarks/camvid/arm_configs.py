@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os.path as osp
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from mmengine.config import Config, DictAction
 
@@ -67,13 +67,27 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
 def make_arm(cfg: Config,
              seeds: int,
              shorten: Optional[dict] = None,
-             convert: Optional[dict] = None) -> Arm:
+             convert: Optional[dict] = None,
+             lr_factors: Optional[List[dict]] = None) -> Arm:
     """Make an arm of the config of the full training, with the arguments of
-    ``mmib.shorten`` or ``mmib.convert``."""
+    ``mmib.shorten`` or ``mmib.convert``, and with other learning rates
+    between some iterations."""
     if shorten is not None:
         cfg = mmib.shorten(cfg, **shorten)
     if convert is not None:
         cfg = mmib.convert(cfg, **convert)
+    if lr_factors:
+        # MMEngine's schedulers only lower a learning rate.
+        most = max(step['factor'] for step in lr_factors)
+        cfg.optim_wrapper.optimizer.lr *= most
+        cfg.param_scheduler += [
+            dict(
+                type='ConstantLR',
+                factor=step['factor'] / most,
+                begin=step['begin'],
+                end=step['end'],
+                by_epoch=False) for step in lr_factors
+        ]
     return Arm(cfg, seeds)
 
 

@@ -61,6 +61,9 @@ class Recorder(Hook):
                 iter=iteration,
                 kept_share=epoch.size / self._num_images,
                 threshold=epoch.threshold,
+                variance_ratio=epoch.ratio and tuple(epoch.ratio),
+                reliability=epoch.reliability,
+                tiers=[tuple(tier) for tier in epoch.tiers],
                 mean_score=float(self.infobatch.scores.numpy().mean())))
         # Annealing cuts the last plan short.
         if plan is not None and len(plan) == epoch.size:
@@ -95,9 +98,11 @@ class Recorder(Hook):
         seconds, cpu_seconds = times() - self._start - self._val_times
         position = runner.iter * self._batch_size
         covered, saved = position / self._num_images, 0.
+        mean_ratio = None
         if self.infobatch is not None:
             planner = self.infobatch.planner
             covered = planner.epoch.covered_until(position)
+            mean_ratio = planner.mean_ratio.mean()
             saved = planner.saved_iters(position)
         # The first plan, one mid-way and the last.
         last = len(self._pruned) - 1
@@ -108,6 +113,7 @@ class Recorder(Hook):
             num_images=self._num_images,
             virtual_epochs=covered,
             saved_iters=saved,
+            variance_ratio=mean_ratio and tuple(mean_ratio),
             train_seconds=seconds,
             train_cpu_seconds=cpu_seconds,
             val_seconds=self._val_times[0],
