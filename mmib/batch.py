@@ -155,7 +155,9 @@ def sum_images(elements: Tensor, rows_per_image: RowsPerImage,
 def _whole(pred: Tensor) -> Tensor:
     """The tensor of which a prediction is another shape, or itself."""
     base = pred._base
-    if (base is None or not base.requires_grad or base.numel() != pred.numel()
-            or not base.is_contiguous() or not pred.is_contiguous()):
+    # What was hung on a leaf, such as a parameter, would stay there.
+    if (base is None or not base.requires_grad or base.is_leaf
+            or base.numel() != pred.numel() or not base.is_contiguous()
+            or not pred.is_contiguous()):
         return pred
     return base
