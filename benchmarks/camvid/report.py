@@ -26,7 +26,9 @@ PAIRS = [
     'above_mean:short_80', 'no_rescale:short', 'epsilon_greedy:short',
     'ucb:short', 'tiers:random', 'budget:random', 'epsilon_greedy:random',
     'ucb:random', 'budget:tiers', 'no_rescale:tiers', 'no_annealing:tiers',
-    'ema:tiers', 'mean:above_mean'
+    'ema:tiers', 'mean:above_mean', 'neyman:random', 'neyman:tiers',
+    'tiers_shuffled:random', 'random:short_lr', 'tiers:short_lr',
+    'neyman:short_lr'
 ]
 # Part of the iterations, at their end, whose evaluations count.
 LAST = 0.1
@@ -115,8 +117,17 @@ def result_table(cells: pd.DataFrame) -> pd.DataFrame:
             '{:.1f}'.format),
         'mIoU': of_arms['miou'].mean(),
         'sd': of_arms['miou'].std(),
-        f'{BASELINE} with these seeds': pd.Series(both, arms, float)
+        f'{BASELINE} with these seeds': pd.Series(both, arms, float),
+        **_ratios(cells)
     }).join(pd.DataFrame(found, arms, columns))
+
+
+def _ratios(cells: pd.DataFrame) -> Dict[str, pd.Series]:
+    """V of each arm, where cells have it."""
+    if 'variance_ratio' not in cells:
+        return {}
+    values = cells['variance_ratio'].dropna().str[0].astype(float)
+    return {'V': values.groupby('arm').mean()}
 
 
 def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
