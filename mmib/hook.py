@@ -57,6 +57,9 @@ class InfoBatchHook(Hook):
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
             the predictions. Defaults to ``'loss'``.
+        relative (bool): Whether the score of a visit is divided by a moving
+            mean of all images, so that scores of different ages can be
+            compared while the losses fall. Defaults to False.
         start (float): Fraction of the iterations before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -81,6 +84,7 @@ class InfoBatchHook(Hook):
         delta: float = 0.85,
         ema: float = 0.,
         score: str = 'loss',
+        relative: bool = False,
         start: float = 0.,
         normalize: bool = False,
         **unknown: Any,
@@ -91,6 +95,7 @@ class InfoBatchHook(Hook):
         self.delta = delta
         self.ema = ema
         self.score = score
+        self.relative = relative
         self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
@@ -167,10 +172,10 @@ class InfoBatchHook(Hook):
             len(self.sampler), slots_per_iter, runner.max_iters, self.delta,
             self.start)
         lookahead = loader.num_workers * (loader.prefetch_factor or 0)
-        self.planner = Planner(self.policy,
-                               VisitCounter(self.scores, self.score),
-                               accounting, lookahead * slots_per_iter,
-                               self.plan_observers, self.normalize)
+        visits = VisitCounter(self.scores, self.score, self.relative)
+        self.planner = Planner(self.policy, visits, accounting,
+                               lookahead * slots_per_iter, self.plan_observers,
+                               self.normalize)
         self._reporter = Reporter(runner, self.planner)
         self._delivery = DeliveryCheck(self.dataset, self._reporter)
 

@@ -296,8 +296,8 @@ class Planner:
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
         # Version 0.1.0 didn't have these two.
-        if self.is_same_policy(state_dict):
-            self.visits.load_state_dict(state_dict.get('visits'))
+        self.visits.load_state_dict(
+            state_dict.get('visits'), self.is_same_policy(state_dict))
         self.mean_ratio = MeanRatio(*state_dict.get('mean_ratio', ()))
         changes = self.accounting.load_state_dict(
             state_dict, iteration, position,

@@ -46,7 +46,7 @@ def load_state(state: Optional[Dict[str,
         ValueError: If the state lacks a part.
     """
     try:
-        reason = _why_afresh(state, sampler, scores, planner.visits.score)
+        reason = _why_afresh(state, sampler, scores, planner.visits.kind)
         if reason is None:
             sampler.load_state_dict(state['sampler'])
             changes = scores.load_state_dict(state['scores'])
@@ -69,7 +69,7 @@ def load_state(state: Optional[Dict[str,
 
 
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
-                scores: ScoreTable, score: str) -> Optional[str]:
+                scores: ScoreTable, kind: str) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
     before = state['sampler']['size'], len(state['scores']['scores'])
@@ -81,8 +81,8 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
     # Version 0.1.0 had losses alone.
-    score_before = state['planner'].get('visits', {}).get('score', 'loss')
-    if score_before != score:
-        return (f"the checkpoint is of `score='{score_before}'`, and "
-                f"InfoBatchHook has `score='{score}'`")
+    kind_before = state['planner'].get('visits', {}).get('score', 'loss')
+    if kind_before != kind:
+        return (f'the scores of the checkpoint are of the kind {kind_before}, '
+                f'and `score` and `relative` of InfoBatchHook make {kind}')
     return None

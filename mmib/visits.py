@@ -16,6 +16,8 @@ from .pruning import EpochPlan, TierNorms
 from .scores import ScoreTable, to_device
 
 _PAIR = 9
+# Share of a batch in the moving mean of all scores.
+_BATCH_SHARE = 0.04
 _TIER = worth.NUM_TERMS**2
 
 
@@ -72,15 +74,23 @@ class VisitCounter:
         scores (ScoreTable): Score of each image.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``. Defaults to ``'loss'``.
+        relative (bool): Whether it is divided by a moving mean of all
+            images. Defaults to False.
     """
 
-    def __init__(self, scores: ScoreTable, score: str = 'loss') -> None:
+    def __init__(self,
+                 scores: ScoreTable,
+                 score: str = 'loss',
+                 relative: bool = False) -> None:
         self.scores = scores
         self.score = score
+        self.relative = relative
         self.lacks_norms: Optional[bool] = None
         """bool, optional: Whether losses stand in for norms, which can't be
         seen. None before the first batch."""
         self._rank, world_size = get_dist_info()
+        # The moving mean, of what this rank trains on since the last merge.
+        self._trend = torch.zeros((), device=scores.device)
         # Of each rank: the pairs, then each tier. (MPS has no float64.)
         device = scores.device
         self._rows = torch.zeros(
@@ -89,6 +99,12 @@ class VisitCounter:
             dtype=torch.float32 if device.type == 'mps' else torch.float64,
             device=device)
         self.expect(1)
+
+    @property
+    def kind(self) -> str:
+        """str: What a score is. Those of different kinds can't be
+        compared."""
+        return self.score + ', relative' * self.relative
 
     def expect(self, num_tiers: int) -> None:
         """Make room for a plan, on all ranks alike.
@@ -124,6 +140,9 @@ class VisitCounter:
             # Of this batch alone: it doesn't count.
             norms = torch.full_like(batch.scores, torch.nan)
         scores = norms if self.score == 'gradient' else batch.scores
+        if self.relative:
+            self._follow(scores, batch.weights)
+            scores = scores / self._trend
         indices, device = slots.indices, self.scores.device
         columns = [
             to_device(slots.tier_of_slot, device), batch.weights / mean_weight,
@@ -168,6 +187,15 @@ class VisitCounter:
         pairs = _only_finite(pairs) * (tiers > 0)
         self._rows[self._rank, :_PAIR] += (pairs @ pairs.T).view(-1)
 
+    def _follow(self, scores: Tensor, weights: Tensor) -> None:
+        """Take a batch into the moving mean. What isn't finite doesn't
+        count."""
+        weights = torch.where(torch.isfinite(scores), weights, 0.)
+        mean = (weights * scores.nan_to_num(0, 0, 0)).sum() / weights.sum()
+        trend = torch.where(self._trend > 0,
+                            self._trend.lerp(mean, _BATCH_SHARE), mean)
+        self._trend = torch.where(trend > 0, trend, self._trend)
+
     def merge(self, checksum: int) -> bool:
         """Make scores and sums of all ranks equal, in one collective. It takes
         none if nothing was recorded since the last one.
@@ -180,10 +208,13 @@ class VisitCounter:
             bool: Whether it is. True if there was no collective.
         """
         row = self._rows[self._rank]
-        rows = self.scores.merge(torch.cat([row.new_tensor([checksum]), row]))
+        trend = self._trend.to(row.dtype)
+        rows = self.scores.merge(
+            torch.cat([row.new_tensor([checksum]), trend[None], row]))
         if rows is None:
             return True
-        self._rows = rows[:, 1:].contiguous()
+        self._trend = rows[:, 1].mean().float()
+        self._rows = rows[:, 2:].contiguous()
         return bool((rows[:, 0] == checksum).all())
 
     def take(self) -> VisitSums:
@@ -200,16 +231,26 @@ class VisitCounter:
         Returns:
             dict: Tensors.
         """
-        return dict(rows=self._rows.cpu().clone(), score=self.score)
+        return dict(
+            rows=self._rows.cpu().clone(),
+            score=self.kind,
+            trend=float(self._trend))
 
-    def load_state_dict(self, state_dict: Optional[dict]) -> None:
+    def load_state_dict(self,
+                        state_dict: Optional[dict],
+                        same_tiers: bool = True) -> None:
         """Go on from :meth:`state_dict`, on any number of ranks.
 
         Args:
             state_dict (dict, optional): What it returned. None of a state
                 from before there were visits.
+            same_tiers (bool): Whether the next plans have tiers like those
+                until now; else the sums begin anew. Defaults to True.
         """
         if state_dict is None:
+            return
+        self._trend.fill_(state_dict['trend'])
+        if not same_tiers:
             return
         rows = state_dict['rows']
         self.expect((rows.shape[1] - _PAIR) // _TIER)

@@ -20,11 +20,11 @@ from mmib.visits import VisitCounter
 class Parts:
     """The parts of a hook, without a Runner."""
 
-    def __init__(self, size=13, policy=MeanThreshold(), score='loss'):
+    def __init__(self, size=13, policy=MeanThreshold(), **kind):
         dataset = range(size)
         self.sampler = InfoBatchSampler(dataset, seed=3)
         self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
-        self.planner = Planner(policy, VisitCounter(self.scores, score),
+        self.planner = Planner(policy, VisitCounter(self.scores, **kind),
                                Accounting(size, 2, 60, 0.85), 0)
         self.delivery = DeliveryCheck(dataset, None)
 
@@ -116,9 +116,12 @@ def test_another_policy_learns_nothing_from_the_tiers_of_the_last(policy):
     rest.train(20)
 
 
-def test_another_kind_of_score_starts_afresh():
-    part, rest = Parts(), Parts(score='gradient')
+@pytest.mark.parametrize(
+    'kind',
+    [dict(score='gradient'), dict(relative=True)], ids=str)
+def test_another_kind_of_score_starts_afresh(kind):
+    part, rest = Parts(), Parts(**kind)
     part.train(20)
     reason, _ = rest.load(part.state(), 20)
-    assert "is of `score='loss'`" in reason
+    assert 'scores of the checkpoint are of the kind loss, and' in reason
     assert (rest.scores.numpy() == 1).all()

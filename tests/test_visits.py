@@ -10,7 +10,7 @@ from mmib.visits import VisitCounter
 from mmib.worth import variance_ratio
 
 CPU = torch.device('cpu')
-NAN = float('nan')
+NAN, INF = float('nan'), float('inf')
 
 
 def counted(tiers, weights, norms, before=None, scores=None):
@@ -58,8 +58,7 @@ def test_sums_tell_ratio_norms_and_reliability():
 
 
 @pytest.mark.parametrize('tier, weight, norm', [(0, 2, 1), (1, 2, NAN),
-                                                (1, 2, float('inf')),
-                                                (1, 0, 1)])
+                                                (1, 2, INF), (1, 0, 1)])
 def test_what_does_not_count(tier, weight, norm):
     """Full passes, gradients that aren't finite, and weight 0."""
     counter = counted([1, tier], [2, weight], [3, norm])
@@ -79,6 +78,50 @@ def test_room_for_more_tiers_keeps_what_is_known():
     add(counter, [5], [1], [2])
     by_tier = counter.take().by_tier
     np.testing.assert_array_equal(by_tier[:, 0, 3], [18, 0, 0, 0, 4])
+
+
+def test_relative_scores_compare_while_losses_fall():
+    """Plans of all images with a high loss and some others are no fair
+    sample, but for their weights."""
+    rng = np.random.default_rng(0)
+    own = np.linspace(1, 5, 20)
+    scores = ScoreTable(np.arange(20), CPU)
+    counter = VisitCounter(scores, relative=True)
+    for step in range(600):
+        if step == 300:
+            state = counter.state_dict()
+            counter = VisitCounter(scores, relative=True)
+            counter.load_state_dict(state)
+        indices = np.r_[rng.choice(10, 2, replace=False), 10:20]
+        weights = np.where(indices < 10, 5, 1)
+        visit(counter, indices, 0.995**step * own[indices], weights)
+    # The mean lags behind by as many batches as it remembers.
+    np.testing.assert_allclose(scores.numpy(), own / 3 * 0.995**25, rtol=0.15)
+
+
+def test_relative_scores_where_a_mean_tells_nothing():
+    """No finite loss, and losses that are all 0."""
+    scores = ScoreTable(np.arange(3), CPU)
+    counter = VisitCounter(scores, relative=True)
+    for loss in (NAN, 0, INF):
+        visit(counter, np.arange(2), np.full(2, loss), 1)
+        assert scores.numpy().tolist() == [1, 1, 1]
+    visit(counter, np.arange(2), np.array([6, NAN]), np.array([1, 9]))
+    assert scores.numpy().tolist() == [1, 1, 1]
+    visit(counter, np.arange(2), np.array([3, INF]), np.array([1, 9]))
+    np.testing.assert_allclose(scores.numpy(), [3 / 5.88, 1, 1], rtol=1e-6)
+    visit(counter, np.arange(2), np.zeros(2), 1)
+    assert scores.numpy().tolist() == [0, 0, 1]
+
+
+def visit(counter, indices, losses, weights):
+    """A batch of these losses."""
+    batch = BatchContext()
+    weights = np.broadcast_to(weights, indices.shape).astype(np.float32)
+    batch.begin(torch.tensor(weights))
+    batch.scores = torch.tensor(losses, dtype=torch.float32)
+    slots = EpochPlan(indices, weights)
+    counter.record(slots, batch, np.ones(len(indices), bool), 1., 0)
 
 
 def test_state():

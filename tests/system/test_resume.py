@@ -91,7 +91,7 @@ def test_resume_is_exact(tmp_path, loader, loop):
         dict(policy=dict(type='UpperConfidenceBound', period=2)),
         dict(policy=dict(type='Neyman', full_iters=56, num_strata=3)),
         dict(score='gradient'),
-        dict(ema=0.8),
+        dict(ema=0.8, relative=True),
         dict(delta=1),
     ],
     ids=str)
