@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from .checks import check_delta, no_batch_sampler
 from .hook import InfoBatchHook
-from .pruning.budget import ToBudget
+from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
 from .schedule import iterations_of, shorten, type_name
 
@@ -23,11 +23,11 @@ def default_ratio(policy: str) -> float:
         float: 0.8 for the mean threshold, as in the paper, and for its
         opposite; 0.6 for others.
     """
-    return 0.8 if policy in ('MeanThreshold', 'AboveMean') else 0.6
+    return 0.8 if policy in ('MeanThreshold', 'AboveMean') else DEFAULT_RATIO
 
 
 def convert(cfg: Config,
-            ratio: float = 0.6,
+            ratio: float = DEFAULT_RATIO,
             delta: float = 0.85,
             policy: Optional[dict] = None,
             **hook: Any) -> Config:
@@ -44,7 +44,7 @@ def convert(cfg: Config,
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Budget``. ``Budget`` and ``Neyman`` prune as much as
+            None, it is ``Neyman``. ``Neyman`` and ``Budget`` prune as much as
             it takes to cover all the passes of the original schedule, unless
             they have their ``full_iters``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
@@ -53,7 +53,7 @@ def convert(cfg: Config,
         Config: The converted copy.
 
     Raises:
-        ValueError: If an argument is out of range, if ``Budget`` would have
+        ValueError: If an argument is out of range, if the policy would have
             nothing to save, or if something in the config can't be
             converted. It names the line to change.
         TypeError: If ``InfoBatchHook`` or the policy has no such argument.
@@ -71,7 +71,7 @@ def convert(cfg: Config,
     check_delta(delta, 'the argument `delta`, or --delta of the tool')
     full_iters = iterations_of(cfg)
     cfg = shorten(cfg, ratio)
-    policy = dict(policy or dict(type='Budget'))
+    policy = dict(policy or dict(type='Neyman'))
     if 'full_iters' not in policy and _has_budget(policy.get('type')):
         if cfg.train_cfg.max_iters == full_iters or delta == 0:
             raise ValueError(

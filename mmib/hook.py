@@ -47,8 +47,7 @@ class InfoBatchHook(Hook):
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
-            plans, or the policy itself. Defaults to
-            ``dict(type='MeanThreshold')``.
+            plans, or the policy itself. Defaults to ``dict(type='Neyman')``.
         delta (float): Fraction of the iterations after which the data set is
             full again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
@@ -73,14 +72,12 @@ class InfoBatchHook(Hook):
     Examples:
         >>> custom_imports = dict(imports=['mmib'])
         >>> train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
-        >>> custom_hooks = [
-        >>>     dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'))
-        >>> ]
+        >>> custom_hooks = [dict(type='InfoBatchHook')]
     """
 
     def __init__(
         self,
-        policy: Union[dict, Policy, Callable] = dict(type='MeanThreshold'),
+        policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
         ema: float = 0.,
         score: str = 'loss',

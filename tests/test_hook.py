@@ -17,7 +17,7 @@ from mmseg.registry import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.pruning import EpochPlan, MeanThreshold, QuantileTiers
+from mmib.pruning import EpochPlan, MeanThreshold, Neyman, QuantileTiers
 from mmib.scores import ScoreTable
 from mmib.tasks.segmentation import register_segmentor
 from tests.system.processes import run_ranks
@@ -130,10 +130,12 @@ def plans(monkeypatch):
     ids=str)
 def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
                                                    loop):
-    runner = recorder(tmp_path, 40, **{
-        'train_dataloader': loader,
-        'train_cfg.type': loop
-    })
+    runner = recorder(
+        tmp_path, 40, **{
+            'hook': dict(policy=dict(type='MeanThreshold')),
+            'train_dataloader': loader,
+            'train_cfg.type': loop
+        })
     spy = train(runner)
     steps = runner.model.steps
     trained = [(i, float(w)) for indices, _, weights in steps
@@ -492,7 +494,7 @@ def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
 
 def test_policy_object_and_defaults():
     hook = HOOKS.build(dict(type='InfoBatchHook'))
-    assert isinstance(hook.policy, MeanThreshold) and hook.delta == 0.85
+    assert isinstance(hook.policy, Neyman) and hook.delta == 0.85
     policy = QuantileTiers()
     assert InfoBatchHook(policy=policy).policy is policy
 
@@ -505,10 +507,11 @@ def test_policy_object_and_defaults():
     (dict(policy=dict(type='QuantileTiers')), 'INFO',
      ' about 0.525 of the images, with a mean weight of 1.90, so it will '
      'cover as many passes as 50 iterations of the baseline'),
-    (dict(policy=dict(type='Neyman', full_iters=50), normalize=True), 'INFO',
+    (dict(normalize=True), 'INFO',
      ' about 0.528 of the images, with a mean weight of 1.00, so it will '
      'cover as many passes as 50 iterations of the baseline'),
-    (dict(), 'INFO', 'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
+    (dict(policy=dict(type='MeanThreshold')), 'INFO',
+     'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
      '30. Passes become shorter by that, not the training'),
 ])
 def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,

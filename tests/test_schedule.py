@@ -88,7 +88,7 @@ def test_convert_is_shorten_and_infobatch():
     after['custom_hooks'].append(
         dict(
             type='InfoBatchHook',
-            policy=dict(type='Budget', full_iters=1000),
+            policy=dict(type='Neyman', full_iters=1000),
             delta=0.85))
     after['custom_imports'] = dict(
         allow_failed_imports=False, imports=['mmib'])
@@ -126,7 +126,8 @@ def test_other_arguments_of_the_hook():
     with pytest.raises(
             TypeError,
             match='`emma` .* is no argument of InfoBatchHook, which has '
-            'policy, delta, ema, score, start, normalize: did you mean `ema`'):
+            'policy, delta, ema, score, relative, start, normalize: did you '
+            'mean `ema`'):
         convert(baseline(), emma=0.8)
 
 
@@ -537,9 +538,9 @@ def test_other_names_of_iteration_based_training(train_cfg):
      '`ratio`.*outside|must'),
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
-    (dict(ratio=1), 'Budget would leave nothing out'),
-    (dict(ratio=1, policy=dict(type='Neyman')), 'Neyman would leave nothing'),
-    (dict(delta=0), 'Budget would leave nothing out'),
+    (dict(ratio=1), 'Neyman would leave nothing out'),
+    (dict(ratio=1, policy=dict(type='Budget')), 'Budget would leave nothing'),
+    (dict(delta=0), 'Neyman would leave nothing out'),
     (dict(delta=1.1), '`delta`'),
     (dict(ema=1), '`ema`'),
     (dict(delta=-0.1), '`delta`'),

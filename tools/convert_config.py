@@ -211,7 +211,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--policy',
         metavar='TYPE',
-        default='Budget',
+        default='Neyman',
         help='type of the pruning policy (default: %(default)s, which covers '
         'all passes of the original schedule)')
     return parser.parse_args()

@@ -10,7 +10,7 @@ name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512.
                  the folder has the name of the converted config.
   --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
                  the control that pruning has to beat.
-  --policy TYPE  With --infobatch: type of the policy (default: Budget).
+  --policy TYPE  With --infobatch: type of the policy (default: Neyman).
   --ratio RATIO  Share of the iterations (default: 0.6; 0.8 for the policies
                  MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).

@@ -12,7 +12,8 @@ arms = dict(
     short_80=dict(seeds=3, shorten=dict(ratio=0.8)),
     # InfoBatch.
     tiers=dict(seeds=8, convert=dict(ratio=ratio, policy=tiers)),
-    budget=dict(seeds=8, convert=dict(ratio=ratio)),
+    budget=dict(
+        seeds=8, convert=dict(ratio=ratio, policy=dict(type='Budget'))),
     mean=dict(
         seeds=3, convert=dict(ratio=0.8, policy=dict(type='MeanThreshold'))),
     # What each part of it buys.

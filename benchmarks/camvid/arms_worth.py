@@ -21,7 +21,8 @@ arms = dict(
         seeds=8, convert=dict(ratio=ratio, policy=dict(type='ShuffledTiers'))),
     tiers=dict(
         seeds=8, convert=dict(ratio=ratio, policy=dict(type='QuantileTiers'))),
-    budget=dict(seeds=8, convert=dict(ratio=ratio)),
+    budget=dict(
+        seeds=8, convert=dict(ratio=ratio, policy=dict(type='Budget'))),
     neyman=dict(
         seeds=8,
         convert=dict(ratio=ratio, policy=dict(type='Neyman',

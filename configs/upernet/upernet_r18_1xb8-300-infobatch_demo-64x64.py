@@ -1,4 +1,4 @@
-# What `make demo` trains: InfoBatch with quantile tiers on drawn scenes.
+# What `make demo` trains: InfoBatch on drawn scenes.
 _base_ = [
     '../_base_/models/upernet_r18.py', '../_base_/datasets/demo_64x64.py',
     __import__('mmseg').__path__[0] +
@@ -13,7 +13,10 @@ model = dict(
     auxiliary_head=dict(num_classes=5))
 train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
-    dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'), delta=0.85)
+    dict(
+        type='InfoBatchHook',
+        policy=dict(type='Neyman', full_iters=500),
+        delta=0.85)
 ]
 optim_wrapper = dict(optimizer=dict(lr=0.02))
 param_scheduler = [

@@ -1,9 +1,12 @@
-# InfoBatch with quantile tiers: 60 % of the iterations of the 1k schedule.
+# InfoBatch: 60 % of the iterations of the 1k schedule.
 _base_ = './upernet_r18_1xb8-1k_camvid-144x192.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)
 train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
-    dict(type='InfoBatchHook', policy=dict(type='QuantileTiers'), delta=0.85)
+    dict(
+        type='InfoBatchHook',
+        policy=dict(type='Neyman', full_iters=1000),
+        delta=0.85)
 ]
 param_scheduler = [
     dict(

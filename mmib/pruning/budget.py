@@ -11,19 +11,24 @@ from .policies import check_quantiles
 from .policy import CHANGE_POLICY, Policy, Progress, is_count
 
 
+DEFAULT_RATIO = 0.6
+"""float: Share of the iterations of the baseline that a training runs."""
+
+
 class ToBudget(Policy):
     """Prune as much as it takes to cover the passes of a longer schedule.
 
     Args:
-        full_iters (int): Iterations of the baseline whose passes are to be
-            covered.
+        full_iters (int, optional): Iterations of the baseline whose passes are
+            to be covered. If None, the training is taken for 0.6 of them, as
+            conversion makes it. Defaults to None.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer.
     """
 
-    def __init__(self, full_iters: int) -> None:
-        if not is_count(full_iters):
+    def __init__(self, full_iters: Optional[int] = None) -> None:
+        if full_iters is not None and not is_count(full_iters):
             raise ValueError(
                 '`full_iters` is the number of iterations of the baseline '
                 'whose passes are to be covered and must be a '
@@ -32,7 +37,7 @@ class ToBudget(Policy):
         self._progress: Optional[Progress] = None
 
     def note_on_schedule(self, max_iters: int) -> str:
-        if max_iters < self.full_iters:
+        if self.full_iters is None or max_iters < self.full_iters:
             return ''
         return (f'`full_iters = {self.full_iters}` is no more than the '
                 f'{max_iters} iterations of the training, so '
@@ -46,7 +51,8 @@ class ToBudget(Policy):
     def expected_share(self, progress: Progress) -> float:
         """The share that covers the rest of the budget until annealing, in
         as many slots as if nothing were pruned."""
-        to_cover = ((self.full_iters - progress.full_equivalent) *
+        full_iters = self.full_iters or progress.max_iters / DEFAULT_RATIO
+        to_cover = ((full_iters - progress.full_equivalent) *
                     progress.slots_per_iter - progress.annealing_slots)
         # This is right for the last plan too, of which annealing leaves a
         # part only: it is as large as if the rest of it still came.
@@ -95,8 +101,10 @@ class Budget(ToBudget):
     extended.
 
     Args:
-        full_iters (int): Iterations of the baseline whose passes are to be
-            covered, so more than ``max_iters``.
+        full_iters (int, optional): Iterations of the baseline whose passes are
+            to be covered, so more than ``max_iters``. If None, the training
+            is taken for 0.6 of them, as conversion makes it. Defaults to
+            None.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
@@ -110,7 +118,7 @@ class Budget(ToBudget):
     """
 
     def __init__(self,
-                 full_iters: int,
+                 full_iters: Optional[int] = None,
                  quantiles: Sequence[float] = (0.2, 0.85),
                  max_ratio: float = 0.75) -> None:
         super().__init__(full_iters)
@@ -204,8 +212,10 @@ class Neyman(ToBudget):
     baseline, as with :class:`Budget`.
 
     Args:
-        full_iters (int): Iterations of the baseline whose passes are to be
-            covered, so more than ``max_iters``.
+        full_iters (int, optional): Iterations of the baseline whose passes are
+            to be covered, so more than ``max_iters``. If None, the training
+            is taken for 0.6 of them, as conversion makes it. Defaults to
+            None.
         num_strata (int): Strata, of equal size where scores differ. Defaults
             to 10.
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
@@ -221,7 +231,7 @@ class Neyman(ToBudget):
     _MEMORY = 5
 
     def __init__(self,
-                 full_iters: int,
+                 full_iters: Optional[int] = None,
                  num_strata: int = 10,
                  min_keep: float = 0.1) -> None:
         super().__init__(full_iters)

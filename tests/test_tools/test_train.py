@@ -78,7 +78,7 @@ def test_infobatch_converts_and_trains(name, text, train):
     assert 'InfoBatch: 12 iterations covered' in log
     cfg = dumped(folder)
     assert cfg.param_scheduler[0].end == 12
-    assert cfg.custom_hooks[0].policy == dict(type='Budget', full_iters=20)
+    assert cfg.custom_hooks[0].policy == dict(type='Neyman', full_iters=20)
 
 
 def test_cfg_options_change_the_converted_config(train):
@@ -96,7 +96,7 @@ def test_cfg_options_change_the_converted_config(train):
     ('--policy MeanThreshold', 16, dict(type='MeanThreshold'), 0.85),
     ('--policy Budget --ratio 0.5', 10, dict(type='Budget',
                                              full_iters=20), 0.85),
-    ('--ratio 0.8 --delta 0.7', 16, dict(type='Budget', full_iters=20), 0.7),
+    ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', full_iters=20), 0.7),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):
