@@ -61,8 +61,9 @@ class Recorder(Hook):
         losses = F.cross_entropy(
             pred, target, ignore_index=255, reduction='none').flatten(1)
         classes = target.flatten(1)
-        member = F.one_hot(classes.clamp(max=pred.shape[1]),
-                           pred.shape[1] + 1)[..., :-1].float()
+        member = F.one_hot(
+            classes.clamp(max=pred.shape[1]),
+            pred.shape[1] + 1)[..., :-1].float()
         counts = member.sum(1)
         means = torch.einsum('bp,bpc->bc', losses, member) / counts.clamp(1)
         self._balanced = means.sum(1) / (counts > 0).sum(1).clamp(1)
@@ -156,8 +157,8 @@ def judge(visits: np.ndarray, scores: np.ndarray) -> Dict[str, float]:
     keep = np.zeros(len(visits))
     for half in (0, 1):
         others, own = plans % 2 != half, plans % 2 == half
-        squares = np.bincount(stratum[others],
-                              (weights * norms**2)[others], NUM_STRATA)
+        squares = np.bincount(stratum[others], (weights * norms**2)[others],
+                              NUM_STRATA)
         counts = np.bincount(stratum[others], weights[others], NUM_STRATA)
         keep[own] = np.sqrt(squares / counts)[stratum[own]]
     # Half of the images, as far as each is kept once at most.

@@ -38,8 +38,7 @@ def make_redundant(data, share):
     """Replace a share of the training images of a copy, drawn at random but
     always the same, by near-duplicates of ten easy ones: pieces of one of the
     others, nearly all of one class, magnified."""
-    images, masks = (
-        osp.join(data, folder, 'training') for folder in FOLDERS)
+    images, masks = (osp.join(data, folder, 'training') for folder in FOLDERS)
     names = sorted(scandir(images, '.png'))
     rng = np.random.default_rng(0)
     rng.shuffle(names)
@@ -70,7 +69,8 @@ def most_uniform(mask):
     pieces = np.lib.stride_tricks.sliding_window_view(mask, shape)[::4, ::4]
     # Not of what is ignored.
     shares = np.stack([(pieces == label).mean((2, 3))
-                       for label in range(1, mask.max() + 1)]).max(0)
+                       for label in range(1,
+                                          mask.max() + 1)]).max(0)
     top, left = np.unravel_index(shares.argmax(), shares.shape)
     return shares[top, left], 4 * top, 4 * left
 

@@ -10,7 +10,6 @@ from .plan import EpochPlan, divide, draw, prune
 from .policies import check_quantiles
 from .policy import CHANGE_POLICY, Policy, Progress, is_count
 
-
 DEFAULT_RATIO = 0.6
 """float: Share of the iterations of the baseline that a training runs."""
 
@@ -52,8 +51,9 @@ class ToBudget(Policy):
         """The share that covers the rest of the budget until annealing, in
         as many slots as if nothing were pruned."""
         full_iters = self.full_iters or progress.max_iters / DEFAULT_RATIO
-        to_cover = ((full_iters - progress.full_equivalent) *
-                    progress.slots_per_iter - progress.annealing_slots)
+        to_cover = (
+            (full_iters - progress.full_equivalent) * progress.slots_per_iter -
+            progress.annealing_slots)
         # This is right for the last plan too, of which annealing leaves a
         # part only: it is as large as if the rest of it still came.
         return (1. if to_cover <= progress.slots_left else
