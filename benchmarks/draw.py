@@ -64,25 +64,18 @@ def rotate(credits: np.ndarray, kept: int,
     return ranks < kept
 
 
-# How to draw, and whether a kept image pays its weight, and not 1.
-WAYS = {
-    'random': (at_random, False),
-    'systematic': (systematic, False),
-    'rotation, pays 1': (rotate, False),
-    'rotation, pays its weight': (rotate, True)
-}
+WAYS = dict(random=at_random, systematic=systematic, rotation=rotate)
 
 
-def simulate(way: Callable, by_weight: bool, plan: Plan, scores: np.ndarray,
+def simulate(way: Callable, plan: Plan, scores: np.ndarray,
              size: Tuple[int, int], reliability: float) -> np.ndarray:
     """Draw successive passes.
 
-    With each pass, credits grow by the keep probability, or by 1 if an image
-    pays its weight. They begin at random in [0, 1).
+    Credits begin at random in [0, 1). With each pass they grow by the keep
+    probability, and a kept image pays 1.
 
     Args:
         way (Callable): One of those above.
-        by_weight (bool): Whether a kept image pays its weight, and not 1.
         plan (tuple[np.ndarray]): Images and kept images of each stratum, in
             increasing order of score.
         scores (np.ndarray): Score of each image, of shape (N,).
@@ -97,7 +90,6 @@ def simulate(way: Callable, by_weight: bool, plan: Plan, scores: np.ndarray,
     rng = np.random.default_rng(0)
     sizes, kept = plan
     keep, ends = np.repeat(kept / sizes, sizes), np.cumsum(sizes)[:-1]
-    price = 1 / keep if by_weight else 1.
     steady = np.argsort(np.argsort(scores)) / len(scores)
     steady = (steady - steady.mean()) / steady.std()
     weights = np.zeros((*size, len(scores)), np.float32)
@@ -107,7 +99,7 @@ def simulate(way: Callable, by_weight: bool, plan: Plan, scores: np.ndarray,
         old = np.take_along_axis(credits, order, 1)
         strata = zip(np.split(old, ends, axis=1), kept)
         mask = np.hstack([way(part, num, rng) for part, num in strata])
-        np.put_along_axis(credits, order, old + price * (keep - mask), 1)
+        np.put_along_axis(credits, order, old + keep - mask, 1)
         np.put_along_axis(drawn, order, (mask / keep).astype(np.float32), 1)
         noise = (1 - reliability)**0.5 * rng.standard_normal(now.shape)
         now = np.where(drawn > 0, reliability**0.5 * steady + noise, now)
@@ -191,7 +183,7 @@ def compare(scores: np.ndarray, gradients: np.ndarray, size: Tuple[int, int],
     for name, plan in plans.items():
         table = pd.DataFrame({
             way: judge(
-                simulate(*how, plan, scores, size, reliability), inner, crops)
+                simulate(how, plan, scores, size, reliability), inner, crops)
             for way, how in WAYS.items()
         }).T
         table[list(SPANS)] /= table.loc['random', 1]
