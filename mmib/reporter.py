@@ -81,25 +81,32 @@ class Reporter:
                 f'{accounting.pass_length} images ends. Train longer, or '
                 'raise `delta` if it is less than 1.')
         elif not note:
-            self._logger.info(
-                f'InfoBatch: {self._planner.policy!r} prunes until iteration '
-                f'{accounting.annealing_iter} of {accounting.max_iters}. '
-                f'{self._forecast()}Passes become shorter by that, not the '
-                'training: it saves time if `train_cfg.max_iters` is less '
-                'than that of the baseline.')
+            self._tell_forecast()
 
-    def _forecast(self) -> str:
-        """What a training that begins will save, if that is known."""
-        share = self._planner.expected_share()
-        if self._runner.iter > 0 or share is None:
-            return ''
-        full_iters = self._accounting.forecast(self._planner.first_pruned,
-                                               share)
-        mean_weight = 1 if self._planner.normalize else 1 / share
-        return (
-            f'It keeps about {share:.3f} of the images, with a mean '
-            f'weight of {mean_weight:.2f}, so it will cover as many passes '
-            f'as {full_iters:.0f} iterations of the baseline. ')
+    def _tell_forecast(self) -> None:
+        forecast = self._planner.forecast()
+        text = forecast.when
+        if self._runner.iter == 0:
+            if forecast.share == 1:
+                self._logger.warning(
+                    f'InfoBatch prunes nothing: {forecast.policy} keeps every '
+                    'image. Change the `policy` of InfoBatchHook in '
+                    '`custom_hooks`.')
+                return
+            text += f' {forecast.how_much}'
+            if forecast.full_iters is not None:
+                passes = (
+                    forecast.full_iters * self._accounting.slots_per_iter /
+                    self._accounting.pass_length)
+                text += (
+                    f' It will cover {passes:.1f} passes over the data, for '
+                    'which the baseline needs '
+                    f'{forecast.full_iters:.0f} iterations: '
+                    f'{forecast.full_iters - forecast.max_iters:.0f} saved.')
+        self._logger.info(
+            f'InfoBatch: {text} Passes become shorter by that, not the '
+            'training: it saves time if `train_cfg.max_iters` is less than '
+            'that of the baseline.')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.
