@@ -191,7 +191,7 @@ class Reporter:
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
             f'({epoch.size} of {pass_length} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
-            f'saved so far, {_worth(epoch.ratio, "the last", ", ")}'
+            f'saved so far, {worth_in_words(epoch.ratio, "the last", ", ")}'
             f'{self._until_annealing()}')
         self.non_finite(epoch.non_finite)
 
@@ -244,8 +244,8 @@ class Reporter:
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{since}.' +
-            _worth(self._planner.mean_ratio.mean(), ' On average the', '.'))
+            f'{covered:.2f} virtual epochs{since}.' + worth_in_words(
+                self._planner.mean_ratio.mean(), ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():
@@ -253,11 +253,27 @@ class Reporter:
         self._runner.visualizer.add_scalars(scalars, step=self._runner.iter)
 
 
-def _worth(ratio: Optional[VarianceRatio], begin: str, end: str) -> str:
-    """Tell V in words, if it is known."""
+def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
+                   end: str) -> str:
+    """What V says of a choice of images.
+
+    Args:
+        ratio (VarianceRatio, optional): V of it.
+        begin (str): What comes before "choice of images".
+        end (str): What comes after all.
+
+    Returns:
+        str: It, or nothing where V isn't known.
+    """
     if ratio is None or not math.isfinite(ratio.value):
         return ''
-    return (f'{begin} choice of images was worth '
-            f'{100 * (1 - ratio.value):.0f} % of the steps (V '
-            f'{ratio.value:.2f}, {ratio.low:.2f} to {ratio.high:.2f}; at '
-            f'random it is 1){end}')
+    # Rounded as V is shown.
+    percent = round(100 * (1 - round(ratio.value, 2)))
+    if percent > 0:
+        effect = f'saved {percent} % of the steps'
+    elif percent < 0:
+        effect = f'cost {-percent} % of the steps'
+    else:
+        effect = 'was no better than chance'
+    return (f'{begin} choice of images {effect} (V {ratio.value:.2f}, '
+            f'{ratio.low:.2f} to {ratio.high:.2f}; at random it is 1){end}')
