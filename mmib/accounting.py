@@ -167,18 +167,6 @@ class Accounting:
             full_equivalent=self.full_equivalent(covered),
             norms=norms)
 
-    def forecast(self, start: int, share: float) -> float:
-        """Iterations of the baseline that cover as many passes as the whole
-        training, where nothing was trained on yet.
-
-        Args:
-            start (int): Slots before the first plan that prunes.
-            share (float): Kept share of these plans.
-        """
-        pruned = self.annealing_start - start
-        slots = self.max_iters * self.slots_per_iter
-        return (slots + pruned * (1 / share - 1)) / self.slots_per_iter
-
     def state_dict(self, covered: float) -> dict:
         """Everything that the accounts follow from.
 

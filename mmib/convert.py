@@ -2,11 +2,14 @@
 """From a config of the baseline to one that trains with InfoBatch."""
 import os
 from inspect import isclass
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from mmengine.config import Config
+from mmengine.registry import HOOKS
 
+from .accounting import Accounting
 from .checks import check_delta, no_batch_sampler
+from .forecast import Forecast, forecast
 from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
@@ -53,9 +56,9 @@ def convert(cfg: Config,
         Config: The converted copy.
 
     Raises:
-        ValueError: If an argument is out of range, if the policy would have
-            nothing to save, or if something in the config can't be
-            converted. It names the line to change.
+        ValueError: If an argument is out of range, if nothing would be
+            pruned, or if something in the config can't be converted. It names
+            the line to change.
         TypeError: If ``InfoBatchHook`` or the policy has no such argument.
         KeyError: If no policy has the ``type`` of ``policy``.
 
@@ -73,14 +76,14 @@ def convert(cfg: Config,
     cfg = shorten(cfg, ratio)
     policy = dict(policy or dict(type='Neyman'))
     if 'full_iters' not in policy and _has_budget(policy.get('type')):
-        if cfg.train_cfg.max_iters == full_iters or delta == 0:
-            raise ValueError(
-                f'With `ratio={ratio}` and `delta={delta}` {policy["type"]} '
-                'would leave nothing out: lower `ratio`, raise `delta`, or '
-                'give another `policy`.')
         policy['full_iters'] = full_iters
     hook = dict(policy=policy, delta=delta, **hook)
-    InfoBatchHook(**hook)  # Checks the arguments.
+    built = InfoBatchHook(**hook)  # Checks the arguments.
+    if _forecast(built, cfg).share == 1:
+        raise ValueError(
+            f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
+            'leave nothing out: lower `ratio`, raise `delta`, or give another '
+            '`policy`.')
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
@@ -91,18 +94,60 @@ def convert(cfg: Config,
     return cfg
 
 
+def summary(before: Config, after: Config) -> str:
+    """What a conversion makes of a training, in a few sentences.
+
+    The number of images isn't known, so shares and passes are about right.
+
+    Args:
+        before (Config): The config of the baseline.
+        after (Config): What :func:`convert` made of it.
+
+    Returns:
+        str: The sentences. Empty of a config without InfoBatchHook.
+    """
+    hooks = _infobatch_hooks(after)
+    if not hooks:
+        return ''
+    full_iters, iters = iterations_of(before), iterations_of(after)
+    outlook = _forecast(HOOKS.build(hooks[0]), after)
+    sentences = [outlook.when, outlook.how_much]
+    if outlook.full_iters is not None:
+        covered = 100 * outlook.full_iters / full_iters
+        sentences.append(f'It covers about {covered:.0f} % of the passes of '
+                         'the original schedule.')
+    if iters < full_iters:
+        sentences.append(f'It saves {full_iters - iters} of {full_iters} '
+                         'iterations.')
+    else:
+        sentences.append(
+            'Warning: it saves no iterations, as the training is as long as '
+            'before and makes more passes. Lower the ratio to save some.')
+    return ' '.join(sentences)
+
+
+def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
+    accounting = Accounting(1, 1, iterations_of(cfg), hook.delta, hook.start)
+    return forecast(hook.policy, accounting, accounting.pruning_start,
+                    hook.normalize)
+
+
 def _has_budget(kind: Any) -> bool:
     """Whether a policy is given the length of the baseline."""
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     return isclass(kind) and issubclass(kind, ToBudget)
 
 
+def _infobatch_hooks(cfg: Config) -> List[dict]:
+    return [
+        hook for hook in cfg.get('custom_hooks') or []
+        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
+    ]
+
+
 def _check_not_converted(cfg: Config) -> None:
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    hooks = cfg.get('custom_hooks') or []
-    if type_name(sampler) == 'InfoBatchSampler' or any(
-            isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
-            for hook in hooks):
+    if type_name(sampler) == 'InfoBatchSampler' or _infobatch_hooks(cfg):
         raise ValueError(
             'The config trains with InfoBatch already: convert the one it '
             'was made from, or remove InfoBatchHook from `custom_hooks` and '

@@ -12,6 +12,7 @@ import torch
 from mmengine.utils import apply_to
 
 from .accounting import Accounting, VirtualEpoch
+from .forecast import Forecast, forecast
 from .pruning import EpochPlan, Policy, Progress, Tier, check_plan
 from .visits import VisitCounter, VisitSums
 from .worth import MeanRatio
@@ -193,13 +194,10 @@ class Planner:
         """VirtualEpoch, optional: The one whose plan was drawn last."""
         return self._next_epochs[-1] if self._next_epochs else self.epoch
 
-    def expected_share(self) -> Optional[float]:
-        """The kept share to expect, None where it depends on the losses."""
-        start = self.first_pruned
-        return self.policy.expected_share(
-            self.accounting.progress(start,
-                                     start / self.accounting.pass_length,
-                                     None))
+    def forecast(self) -> Forecast:
+        """What to expect of the training, before its first step."""
+        return forecast(self.policy, self.accounting, self.first_pruned,
+                        self.normalize)
 
     @property
     def mean_weight(self) -> float:

@@ -81,25 +81,32 @@ class Reporter:
                 f'{accounting.pass_length} images ends. Train longer, or '
                 'raise `delta` if it is less than 1.')
         elif not note:
-            self._logger.info(
-                f'InfoBatch: {self._planner.policy!r} prunes until iteration '
-                f'{accounting.annealing_iter} of {accounting.max_iters}. '
-                f'{self._forecast()}Passes become shorter by that, not the '
-                'training: it saves time if `train_cfg.max_iters` is less '
-                'than that of the baseline.')
+            self._tell_forecast()
 
-    def _forecast(self) -> str:
-        """What a training that begins will save, if that is known."""
-        share = self._planner.expected_share()
-        if self._runner.iter > 0 or share is None:
-            return ''
-        full_iters = self._accounting.forecast(self._planner.first_pruned,
-                                               share)
-        mean_weight = 1 if self._planner.normalize else 1 / share
-        return (
-            f'It keeps about {share:.3f} of the images, with a mean '
-            f'weight of {mean_weight:.2f}, so it will cover as many passes '
-            f'as {full_iters:.0f} iterations of the baseline. ')
+    def _tell_forecast(self) -> None:
+        forecast = self._planner.forecast()
+        text = forecast.when
+        if self._runner.iter == 0:
+            if forecast.share == 1:
+                self._logger.warning(
+                    f'InfoBatch prunes nothing: {forecast.policy} keeps every '
+                    'image. Change the `policy` of InfoBatchHook in '
+                    '`custom_hooks`.')
+                return
+            text += f' {forecast.how_much}'
+            if forecast.full_iters is not None:
+                passes = (
+                    forecast.full_iters * self._accounting.slots_per_iter /
+                    self._accounting.pass_length)
+                text += (
+                    f' It will cover {passes:.1f} passes over the data, for '
+                    'which the baseline needs '
+                    f'{forecast.full_iters:.0f} iterations: '
+                    f'{forecast.full_iters - forecast.max_iters:.0f} saved.')
+        self._logger.info(
+            f'InfoBatch: {text} Passes become shorter by that, not the '
+            'training: it saves time if `train_cfg.max_iters` is less than '
+            'that of the baseline.')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.
@@ -184,7 +191,7 @@ class Reporter:
             f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
             f'({epoch.size} of {pass_length} images; by tier {tiers}), '
             f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
-            f'saved so far, {_worth(epoch.ratio, "the last", ", ")}'
+            f'saved so far, {worth_in_words(epoch.ratio, "the last", ", ")}'
             f'{self._until_annealing()}')
         self.non_finite(epoch.non_finite)
 
@@ -237,8 +244,8 @@ class Reporter:
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{since}.' +
-            _worth(self._planner.mean_ratio.mean(), ' On average the', '.'))
+            f'{covered:.2f} virtual epochs{since}.' + worth_in_words(
+                self._planner.mean_ratio.mean(), ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():
@@ -246,11 +253,27 @@ class Reporter:
         self._runner.visualizer.add_scalars(scalars, step=self._runner.iter)
 
 
-def _worth(ratio: Optional[VarianceRatio], begin: str, end: str) -> str:
-    """Tell V in words, if it is known."""
+def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
+                   end: str) -> str:
+    """What V says of a choice of images.
+
+    Args:
+        ratio (VarianceRatio, optional): V of it.
+        begin (str): What comes before "choice of images".
+        end (str): What comes after all.
+
+    Returns:
+        str: It, or nothing where V isn't known.
+    """
     if ratio is None or not math.isfinite(ratio.value):
         return ''
-    return (f'{begin} choice of images was worth '
-            f'{100 * (1 - ratio.value):.0f} % of the steps (V '
-            f'{ratio.value:.2f}, {ratio.low:.2f} to {ratio.high:.2f}; at '
-            f'random it is 1){end}')
+    # Rounded as V is shown.
+    percent = round(100 * (1 - round(ratio.value, 2)))
+    if percent > 0:
+        effect = f'saved {percent} % of the steps'
+    elif percent < 0:
+        effect = f'cost {-percent} % of the steps'
+    else:
+        effect = 'was no better than chance'
+    return (f'{begin} choice of images {effect} (V {ratio.value:.2f}, '
+            f'{ratio.low:.2f} to {ratio.high:.2f}; at random it is 1){end}')

@@ -139,7 +139,12 @@ class VisitCounter:
         elif norms is None:
             # Of this batch alone: it doesn't count.
             norms = torch.full_like(batch.scores, torch.nan)
-        scores = norms if self.score == 'gradient' else batch.scores
+        scores = batch.scores
+        if self.score == 'gradient':
+            scores = norms
+            # With weight 0 nothing flows back, so the norm isn't known, and
+            # the image keeps its score as if another one was delivered.
+            delivered = delivered & (slots.weights > 0)
         if self.relative:
             self._follow(scores, batch.weights)
             scores = scores / self._trend

@@ -505,14 +505,19 @@ def test_policy_object_and_defaults():
     (dict(delta=0.1), 'WARNING', 'InfoBatch prunes nothing: annealing begins '
      'at iteration 3'),
     (dict(policy=dict(type='QuantileTiers')), 'INFO',
-     ' about 0.525 of the images, with a mean weight of 1.90, so it will '
-     'cover as many passes as 50 iterations of the baseline'),
+     ' prunes until iteration 26 of 30. It keeps about 0.525 of the images, '
+     'with a mean weight of 1.90. It will cover 13.7 passes over the data, '
+     'for which the baseline needs 50 iterations: 20 saved. Passes become '
+     'shorter by that'),
     (dict(normalize=True), 'INFO',
-     ' about 0.528 of the images, with a mean weight of 1.00, so it will '
-     'cover as many passes as 50 iterations of the baseline'),
+     ' about 0.528 of the images, with a mean weight of 1.00. It will cover '
+     '13.6 passes over the data, for which the baseline needs 50 iterations: '
+     '20 saved.'),
     (dict(policy=dict(type='MeanThreshold')), 'INFO',
      'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
-     '30. Passes become shorter by that, not the training'),
+     '30. How much it keeps depends on the losses. Passes become shorter'),
+    (dict(policy=dict(type='RandomPruning', ratio=0)), 'WARNING',
+     'InfoBatch prunes nothing: RandomPruning(ratio=0) keeps every image.'),
 ])
 def test_what_is_said_before_the_first_step(tmp_path, caplog, monkeypatch,
                                             hook, level, text):

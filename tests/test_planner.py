@@ -193,6 +193,27 @@ def test_budget_with_another_batch_size():
     assert rest.iter + rest.saved == pytest.approx(100, abs=1.5)
 
 
+@pytest.mark.parametrize('policy', [
+    QuantileTiers,
+    partial(QuantileTiers, rescale=False), EpsilonGreedy,
+    partial(Budget, 200)
+])
+@pytest.mark.parametrize('start', [0, 0.3])
+def test_a_training_is_as_it_was_forecast(policy, start):
+    """But for the rounding of small plans."""
+    training = Training(policy(), 2, 0, max_iters=120, annealing_iter=102)
+    training.accounting.start_iter = round(start * 120)
+    forecast = training.planner.forecast()
+    training.run(120)
+    pruned = [epoch for epoch in training.epochs if epoch.size < SIZE]
+    assert forecast.full_iters == pytest.approx(120 + training.saved, rel=0.04)
+    weights = [
+        weight for epoch in pruned
+        for _, weight in training.slots[epoch.start:epoch.start + epoch.size]
+    ]
+    assert forecast.mean_weight == pytest.approx(np.mean(weights), rel=0.05)
+
+
 @pytest.mark.parametrize('resumed', [False, True])
 @pytest.mark.parametrize('at', [20, 26, 33])
 def test_begin_within_a_training(at, resumed):

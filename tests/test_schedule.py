@@ -17,6 +17,7 @@ from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 import mmib
 from mmib import convert, shorten
+from mmib.convert import summary
 from mmib.schedule import IterMap
 from mmib.tasks.segmentation.zoo import resolve_config
 
@@ -495,6 +496,46 @@ def test_custom_imports(imports, expected):
     assert convert(baseline(custom_imports=imports)).custom_imports == expected
 
 
+# What is told
+
+
+@pytest.mark.parametrize('arguments, text', [
+    (dict(), 'until iteration 510 of 600. It keeps about 0.560 of the images, '
+     'with a mean weight of 1.78. It covers about 100 % of the passes of the '
+     'original schedule. It saves 400 of 1000 iterations.'),
+    (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
+     'until iteration 510 of 600. It keeps about 0.474 of the images, with a '
+     'mean weight of 1.00. It covers about 100 % of the passes of the '
+     'original schedule. It saves 400 of 1000 iterations.'),
+    (dict(ratio=0.2), 'until iteration 170 of 200. It keeps about 0.250 of '
+     'the images, with a mean weight of 4.00. It covers about 71 % of the '
+     'passes of the original schedule. It saves 800 of 1000 iterations.'),
+    (dict(ratio=0.2, policy=dict(type='Neyman', min_keep=0.2)),
+     'It keeps about 0.200 of the images, with a mean weight of 5.00. It '
+     'covers about 88 % of the passes'),
+    (dict(policy=dict(type='MeanThreshold')),
+     'MeanThreshold(ratio=0.5) prunes until iteration 510 of 600. How much it '
+     'keeps depends on the losses. It saves 400 of 1000 iterations.'),
+    (dict(policy=dict(type='QuantileTiers', rescale=False)),
+     'It keeps about 0.525 of the images, with a mean weight of 1.00. '),
+    (dict(policy=dict(type='EpsilonGreedy')),
+     'It keeps about 0.600 of the images, with a mean weight of 1.00. '),
+    (dict(ratio=1, policy=dict(type='RandomPruning', ratio=0.5), delta=0.5),
+     'RandomPruning(ratio=0.5) prunes until iteration 500 of 1000. It keeps '
+     'about 0.500 of the images, with a mean weight of 2.00. It covers about '
+     '150 % of the passes of the original schedule. Warning: it saves no '
+     'iterations, as the training is as long as before and makes more passes. '
+     'Lower the ratio to save some.'),
+])
+def test_summary(arguments, text):
+    cfg = baseline(custom_hooks=[dict(type='EMAHook')])
+    assert text in summary(cfg, convert(cfg, **arguments))
+
+
+def test_the_summary_of_the_control_is_empty():
+    assert summary(baseline(), shorten(baseline())) == ''
+
+
 # What is refused
 
 
@@ -538,9 +579,15 @@ def test_other_names_of_iteration_based_training(train_cfg):
      '`ratio`.*outside|must'),
     (dict(ratio=1.01), '`ratio`'),
     (dict(ratio=float('nan')), '`ratio`'),
-    (dict(ratio=1), 'Neyman would leave nothing out'),
-    (dict(ratio=1, policy=dict(type='Budget')), 'Budget would leave nothing'),
-    (dict(delta=0), 'Neyman would leave nothing out'),
+    (dict(ratio=1), r'Neyman\(.*\) would leave nothing out: lower `ratio`'),
+    (dict(ratio=1, policy=dict(type='Budget')), 'would leave nothing out'),
+    (dict(policy=dict(type='Budget', full_iters=600)), 'leave nothing out'),
+    (dict(delta=0), '`delta=0` Neyman.* would leave nothing out'),
+    (dict(delta=0, policy=dict(type='MeanThreshold')), 'leave nothing out'),
+    (dict(delta=1e-4, policy=dict(type='QuantileTiers')), 'leave nothing out'),
+    (dict(policy=dict(type='MeanThreshold', ratio=0)), 'leave nothing out'),
+    (dict(policy=dict(type='AboveMean', ratio=0)), 'leave nothing out'),
+    (dict(policy=dict(type='RandomPruning', ratio=0)), 'leave nothing out'),
     (dict(delta=1.1), '`delta`'),
     (dict(ema=1), '`ema`'),
     (dict(delta=-0.1), '`delta`'),

@@ -145,19 +145,18 @@ def test_state_of_other_ranks():
     assert loaded.take().by_tier[0, 0, 3] == 3 * 18
 
 
-def record(counter, tiers, norms, mean_weight=1.):
+def record(counter, tiers, norms, mean_weight=1., weights=None):
     """A batch of as many images with weight 2 and score 5."""
     size = len(tiers)
+    weights = np.float32(weights or [2] * size)
     batch = BatchContext()
-    batch.begin(torch.full((size, ), 2.))
+    batch.begin(torch.from_numpy(weights))
     batch.scores = torch.full((size, ), 5.)
     if norms is not None:
-        batch._squares = (2 * torch.tensor(norms))**2
+        batch._squares = (batch.weights * torch.tensor(norms))**2
         batch._scale = torch.ones(())
     slots = EpochPlan(
-        np.arange(size),
-        np.full(size, 2, np.float32),
-        tier_of_slot=np.array(tiers, np.int16))
+        np.arange(size), weights, tier_of_slot=np.array(tiers, np.int16))
     counter.record(slots, batch, np.array(tiers) < 9, mean_weight, 0)
 
 
@@ -182,3 +181,16 @@ def test_scores_of_gradients():
     scores = ScoreTable(np.arange(3), CPU)
     record(VisitCounter(scores, 'gradient'), [1, 1], [3., 4.])
     assert scores.numpy().tolist() == [3, 4, 1]
+
+
+@pytest.mark.parametrize('score, weights, expected', [
+    ('loss', [2, 0], [5, 5]),
+    ('gradient', [2, 0], [3, 1]),
+    ('gradient', [0, 0], [1, 1]),
+])
+def test_weight_0_has_a_loss_and_no_gradient(score, weights, expected):
+    """The score stays, and this is no loss that isn't finite."""
+    scores = ScoreTable(np.arange(2), CPU)
+    record(VisitCounter(scores, score), [1, 1], [3., 4.], weights=weights)
+    assert scores.numpy().tolist() == expected
+    assert scores.num_non_finite() == 0

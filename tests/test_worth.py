@@ -1,11 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmib.reporter import worth_in_words
 from mmib.worth import (MeanRatio, VarianceRatio, correlation, from_sums,
                         mean_squares, terms, variance_ratio)
 
@@ -98,6 +100,38 @@ def test_correlation():
     assert correlation(products(np.ones(100), x,
                                 y)) == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert math.isnan(correlation(products(np.ones(3), np.ones(3), x[:3])))
+
+
+@pytest.mark.parametrize('value, effect', [
+    (0.94, 'saved 6 % of the steps (V 0.94,'),
+    (0.994, 'saved 1 % of the steps (V 0.99,'),
+    (0.9951, 'was no better than chance (V 1.00,'),
+    (1.0049, 'was no better than chance (V 1.00,'),
+    (1.006, 'cost 1 % of the steps (V 1.01,'),
+    (1.12, 'cost 12 % of the steps (V 1.12,'),
+])
+def test_in_words(value, effect):
+    """The percentage and V are rounded alike."""
+    ratio = VarianceRatio(value, value - 0.03, value + 0.03, 0.5)
+    text = worth_in_words(ratio, 'The', '.')
+    assert text.startswith(f'The choice of images {effect} ')
+    if value == 1.12:
+        assert text.endswith('1.12, 1.09 to 1.15; at random it is 1).')
+
+
+@given(st.floats(0.01, 10))
+def test_the_percentage_is_that_of_v_as_shown(value):
+    text = worth_in_words(VarianceRatio(value, value, value, 0.), '', '')
+    percent = int((re.findall(r'(\d+) %', text) or [0])[0])
+    sign = -1 if 'cost' in text else 1
+    shown = float(re.search(r'V ([\d.]+),', text)[1])
+    assert 1 - sign * percent / 100 == pytest.approx(shown)
+    assert ('chance' in text) == (percent == 0)
+
+
+def test_nothing_is_said_of_an_unknown_ratio():
+    assert worth_in_words(None, 'The', '.') == ''
+    assert worth_in_words(MeanRatio().mean(), 'The', '.') == ''
 
 
 def test_mean_of_a_training():

@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Convert a config of the baseline to InfoBatch, with a shorter schedule.
 
-It writes a short config that inherits CONFIG, and prints what changes. The
-file trains with MMSegmentation's own tools/train.py, from any folder.
+It writes a short config that inherits CONFIG, and prints what changes and what
+that saves. The file trains with MMSegmentation's own tools/train.py, from any
+folder.
 """
 import argparse
 import os
@@ -19,7 +20,7 @@ from mmengine.utils import mkdir_or_exist
 from mmib import convert
 from mmib.checks import check_stack, refusal
 from mmib.compat import allow_scoped_bases, without_scoped_bases
-from mmib.convert import default_ratio
+from mmib.convert import default_ratio, summary
 from mmib.tasks.segmentation.zoo import resolve_config, zoo_name
 
 # What `changes` says of a field that a config doesn't have.
@@ -191,6 +192,12 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
 
 
+def report(before: Config, after: Config) -> str:
+    """What a conversion changes, and for InfoBatch what is to be expected."""
+    text = table([('field', 'before', 'after'), *changes(before, after)])
+    return f'{text}\n\n{summary(before, after)}'.rstrip()
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -231,7 +238,7 @@ def main():
         sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
     mkdir_or_exist(osp.dirname(osp.abspath(out)))
     write_child(path, before, after, out)
-    print(table([('field', 'before', 'after'), *changes(before, after)]))
+    print(report(before, after))
     print(f'\nWritten to {out}')
 
 

@@ -28,8 +28,8 @@ from typing import Callable, List, Optional, Tuple
 import mmib
 
 # isort: split
-from convert_config import (changes, conversion, converted_name,
-                            one_line_refusals, table)
+from convert_config import (conversion, converted_name, one_line_refusals,
+                            report)
 from mmengine.config import Config
 from mmengine.device import get_device
 
@@ -61,9 +61,7 @@ def read_config(changed: Callable[[Config], Config], policy: Optional[str],
     if after is before:
         return before
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        print(
-            table([('field', 'before', 'after'), *changes(before, after)]),
-            flush=True)
+        print(report(before, after), flush=True)
     if after.get('work_dir') is None:
         # The folder of CONFIG's name is that of the baseline.
         name = converted_name(path, before, after)

@@ -26,6 +26,9 @@ class ToBudget(Policy):
         ValueError: If ``full_iters`` isn't a positive integer.
     """
 
+    # What a plan keeps where the budget needs less.
+    _least_share = 0.
+
     def __init__(self, full_iters: Optional[int] = None) -> None:
         if full_iters is not None and not is_count(full_iters):
             raise ValueError(
@@ -48,6 +51,9 @@ class ToBudget(Policy):
         self._progress = progress
 
     def expected_share(self, progress: Progress) -> float:
+        return max(self._needed_share(progress), self._least_share)
+
+    def _needed_share(self, progress: Progress) -> float:
         """The share that covers the rest of the budget until annealing, in
         as many slots as if nothing were pruned."""
         full_iters = self.full_iters or progress.max_iters / DEFAULT_RATIO
@@ -65,7 +71,7 @@ class ToBudget(Policy):
                 f'{type(self).__name__} must know how far the training is: '
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')
-        return self.expected_share(self._progress)
+        return self._needed_share(self._progress)
 
     @staticmethod
     def _num_kept(share: float, size: int) -> int:
@@ -134,6 +140,7 @@ class Budget(ToBudget):
                 f'{CHANGE_POLICY}')
         self.quantiles = tuple(quantiles)
         self.max_ratio = max_ratio
+        self._least_share = 1 - max_ratio
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -243,7 +250,7 @@ class Neyman(ToBudget):
                 '`min_keep` is the least share of images to keep of a stratum '
                 f'and must be in (0, 1), but got {min_keep}: {CHANGE_POLICY}')
         self.num_strata = num_strata
-        self.min_keep = min_keep
+        self.min_keep = self._least_share = min_keep
         # Replaced and never written to, as checkpoints share their memory.
         self._means = np.ones(self.num_strata)
         self._variances = np.zeros(self.num_strata)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Policies to compare with: controls of InfoBatch and other methods."""
 from dataclasses import replace
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -61,6 +61,9 @@ class AboveMean(Policy):
         check_ratio(ratio, 'ratio')
         self.ratio = ratio
 
+    def expected_share(self, progress: Progress) -> Optional[float]:
+        return None if self.ratio else 1.
+
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
         mean = scores.mean(dtype=np.float64)
@@ -95,6 +98,8 @@ class _Selection(Policy):
     Raises:
         ValueError: If an argument is out of range.
     """
+
+    rescale = False
 
     def __init__(self, keep: float, period: int) -> None:
         if not 0 < keep <= 1:

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The policies of the paper."""
-from typing import Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class MeanThreshold(Policy):
         check_ratio(ratio, 'ratio')
         self.ratio = ratio
         self.rescale = rescale
+
+    def expected_share(self, progress: Progress) -> Optional[float]:
+        return None if self.ratio else 1.
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:

@@ -65,6 +65,10 @@ class Policy:
         >>>             indices, np.full(len(indices), weight, np.float32))
     """
 
+    rescale = True
+    """bool: Whether the weights of the kept images make up for the pruned
+    ones. If not, they are 1."""
+
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
         """Draw the plan of a virtual epoch.

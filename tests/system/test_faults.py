@@ -296,6 +296,20 @@ def test_a_full_disk(folders, free_disk):
     assert_exact(fault, reference)
 
 
+def test_a_full_disk_with_one_checkpoint(tmp_path, free_disk):
+    """MMEngine removes it before it saves the next one, also in the
+    baseline."""
+    for folder, changes in ((tmp_path / 'a', BASELINE), (tmp_path / 'b', {})):
+        fill = At(8, partial(fill_disk, folder))
+        changes = {**changes, 'default_hooks.checkpoint.max_keep_ckpts': 1}
+        with pytest.raises(OSError):
+            train(folder, fill, log_level='WARNING', **changes)
+        free_disk()
+        assert_checkpoints(folder, saved=[14], last=7)
+        with pytest.raises(FileNotFoundError, match='iter_7.pth can not be f'):
+            train(folder, resume=True, **changes)
+
+
 def test_a_full_disk_with_ranks(folders):
     """No rank waits for the one that failed."""
     fault, reference = folders
@@ -354,8 +368,9 @@ def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
     else:
         name.write_text(str(newest))
         os.truncate(newest, size % newest.stat().st_size)
-    with pytest.raises((EOFError, OSError, RuntimeError)):
+    with pytest.raises((EOFError, OSError, RuntimeError)) as raised:
         train(tmp_path, resume=True)
+    assert size is not None or str(raised.value) == ' can not be found.'
     assert steps(tmp_path) == []
     resume(tmp_path, tmp_path, 21)
     assert steps(tmp_path) == steps(finished)[21:]

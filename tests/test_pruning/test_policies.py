@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from benchmarks.budget import DISTRIBUTIONS, around, simulate, two_values
-from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold,
+from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold, Neyman,
                           Progress, QuantileTiers, RandomPruning, Tier, prune)
 from mmib.registry import POLICIES, build_policy
 
@@ -352,6 +352,20 @@ def test_budget_that_cannot_be_met():
         'InfoBatchHook in `custom_hooks`.')
     plan = budget(0.41)(np.ones(1000, np.float32), np.random.default_rng(0))
     assert plan.is_full and 'kept share 1.000.' in plan.note
+
+
+@pytest.mark.parametrize('policy, share', [
+    (Budget(1000), 0.25),
+    (Budget(1000, max_ratio=0.6), 0.4),
+    (Neyman(1000, min_keep=0.2), 0.2),
+])
+def test_a_budget_that_cannot_be_met_is_forecast(policy, share):
+    progress = Progress(9, 90, 350, 100, 100 / 9)
+    assert policy.expected_share(progress) == pytest.approx(share)
+    policy.begin_plan(progress)
+    scores = np.random.default_rng(0).random(1000).astype(np.float32)
+    plan = policy(scores, np.random.default_rng(0))
+    assert len(plan) == pytest.approx(1000 * share, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,15 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     assert cfg.custom_hooks[-1].policy == policy
     assert cfg.custom_hooks[-1].delta == delta
     # The changes are printed, as by convert_config.py.
-    assert 'train_cfg.max_iters' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 'train_cfg.max_iters' in printed
+    assert f'It saves {20 - iters} of 20 iterations.' in printed
 
 
-def test_shorten_is_the_control(train):
+def test_shorten_is_the_control(train, capsys):
     """As short, with nothing pruned, in a folder of its own."""
     train(write('control-20k_six'), '--shorten')
+    assert 'prunes' not in capsys.readouterr().out
     folder = 'work_dirs/control-12k_six'
     log = read_log(folder)
     assert 'Iter(train) [12/12]' in log and 'InfoBatch' not in log

@@ -1,0 +1,76 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What pruning will make of a schedule, before the first step."""
+from typing import NamedTuple, Optional
+
+from .accounting import Accounting
+from .pruning import Policy
+
+
+class Forecast(NamedTuple):
+    """What is known of a training that begins.
+
+    Args:
+        policy (str): What draws the plans.
+        until (int): Iteration at which annealing begins.
+        max_iters (int): Iterations of the training.
+        share (float, optional): Kept share of the plans that prune, 1 if none
+            does. None where it depends on the losses, as do the next two.
+        mean_weight (float, optional): Mean weight of these plans.
+        full_iters (float, optional): Iterations of the baseline that cover as
+            many passes.
+    """
+
+    policy: str
+    until: int
+    max_iters: int
+    share: Optional[float] = None
+    mean_weight: Optional[float] = None
+    full_iters: Optional[float] = None
+
+    @property
+    def when(self) -> str:
+        """str: A sentence on when it prunes."""
+        return (f'{self.policy} prunes until iteration {self.until} of '
+                f'{self.max_iters}.')
+
+    @property
+    def how_much(self) -> str:
+        """str: A sentence on how much it prunes."""
+        if self.share is None:
+            return 'How much it keeps depends on the losses.'
+        return (f'It keeps about {self.share:.3f} of the images, with a mean '
+                f'weight of {self.mean_weight:.2f}.')
+
+
+def forecast(policy: Policy,
+             accounting: Accounting,
+             first_pruned: int,
+             normalize: bool = False) -> Forecast:
+    """Forecast a training in which nothing was trained on yet.
+
+    Where the number of images isn't known, take an accounting with one slot
+    for a pass and for an iteration: only the first pass, which is full, is
+    then left out.
+
+    Args:
+        policy (Policy): Draws the plans that prune.
+        accounting (Accounting): Length of the training.
+        first_pruned (int): Slots before the first of these plans.
+        normalize (bool): Whether the mean weight of a plan is 1. Defaults to
+            False.
+    """
+    name, until = repr(policy), accounting.annealing_iter
+    if accounting.is_annealing(first_pruned):
+        share = 1.
+    else:
+        share = policy.expected_share(
+            accounting.progress(first_pruned,
+                                first_pruned / accounting.pass_length, None))
+    if share is None:
+        return Forecast(name, until, accounting.max_iters)
+    mean_weight = 1 / share if policy.rescale and not normalize else 1.
+    pruned_iters = ((accounting.annealing_start - first_pruned) /
+                    accounting.slots_per_iter)
+    full_iters = accounting.max_iters + pruned_iters * (1 / share - 1)
+    return Forecast(name, until, accounting.max_iters, share, mean_weight,
+                    full_iters)
