@@ -108,7 +108,8 @@ def simulate(policy: Callable,
                 max_iters=max_iters,
                 slots_left=annealing_start - position,
                 annealing_slots=end - annealing_start,
-                full_equivalent=covered * num_images / slots_per_iter))
+                full_equivalent=covered * num_images / slots_per_iter,
+                done=(position - num_images) / (annealing_start - num_images)))
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images

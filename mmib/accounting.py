@@ -149,15 +149,21 @@ class Accounting:
         return self.full_equivalent(
             epoch.covered_until(position)) - self.iteration_at(position)
 
-    def progress(self, start: int, covered: float,
-                 norms: Optional[TierNorms]) -> Progress:
+    def progress(self,
+                 start: int,
+                 covered: float,
+                 first: int,
+                 norms: Optional[TierNorms] = None) -> Progress:
         """What a policy is told of a plan.
 
         Args:
             start (int): Number of the plan's first slot.
             covered (float): Virtual epochs before it.
+            first (int): Number of the first slot that may be pruned.
             norms (TierNorms, optional): What visits tell of the tiers.
+                Defaults to None.
         """
+        pruning = max(self.annealing_start - first, 1)
         return Progress(
             slots_per_iter=self.slots_per_iter,
             max_iters=self.max_iters,
@@ -165,6 +171,7 @@ class Accounting:
             annealing_slots=(self.max_iters - self.annealing_iter) *
             self.slots_per_iter,
             full_equivalent=self.full_equivalent(covered),
+            done=min(max((start - first) / pruning, 0.), 1.),
             norms=norms)
 
     def state_dict(self, covered: float) -> dict:

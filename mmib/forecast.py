@@ -65,7 +65,8 @@ def forecast(policy: Policy,
     else:
         share = policy.expected_share(
             accounting.progress(first_pruned,
-                                first_pruned / accounting.pass_length, None))
+                                first_pruned / accounting.pass_length,
+                                first_pruned))
     if share is None:
         return Forecast(name, until, accounting.max_iters)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.

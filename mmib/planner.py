@@ -112,8 +112,8 @@ class Planner:
                 self._mean_score = float(self.plan_scores.mean())
                 self._read_start = start
             plan = self._ask_policy(
-                accounting.progress(start, covered, visits and visits.norms),
-                rng)
+                accounting.progress(start, covered, self.first_pruned, visits
+                                    and visits.norms), rng)
             note = plan.note
         if plan is None or plan.is_full:
             size, threshold, plan = accounting.pass_length, 0., None

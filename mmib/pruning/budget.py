@@ -21,6 +21,9 @@ class ToBudget(Policy):
         full_iters (int, optional): Iterations of the baseline whose passes are
             to be covered. If None, the training is taken for 0.6 of them, as
             conversion makes it. Defaults to None.
+        ramp (bool): Whether the kept share falls gradually, from all images
+            to about half as many as without it, so that most is pruned late.
+            Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer.
@@ -29,13 +32,16 @@ class ToBudget(Policy):
     # What a plan keeps where the budget needs less.
     _least_share = 0.
 
-    def __init__(self, full_iters: Optional[int] = None) -> None:
+    def __init__(self,
+                 full_iters: Optional[int] = None,
+                 ramp: bool = False) -> None:
         if full_iters is not None and not is_count(full_iters):
             raise ValueError(
                 '`full_iters` is the number of iterations of the baseline '
                 'whose passes are to be covered and must be a '
                 f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
         self.full_iters = full_iters
+        self.ramp = ramp
         self._progress: Optional[Progress] = None
 
     def note_on_schedule(self, max_iters: int) -> str:
@@ -71,7 +77,12 @@ class ToBudget(Policy):
                 f'{type(self).__name__} must know how far the training is: '
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')
-        return self._needed_share(self._progress)
+        share, done = self._needed_share(self._progress), self._progress.done
+        if self.ramp:
+            # Passes in as many slots grow along a line, which at its end has
+            # covered what this share would.
+            share = 1 / (1 + (1 / share - 1) * 2 * done / (1 + done))
+        return share
 
     @staticmethod
     def _num_kept(share: float, size: int) -> int:
@@ -116,6 +127,9 @@ class Budget(ToBudget):
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
             No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
             0.75.
+        ramp (bool): Whether the kept share falls gradually, from all images
+            to about half as many as without it, so that most is pruned late.
+            Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer, if there
@@ -126,8 +140,9 @@ class Budget(ToBudget):
     def __init__(self,
                  full_iters: Optional[int] = None,
                  quantiles: Sequence[float] = (0.2, 0.85),
-                 max_ratio: float = 0.75) -> None:
-        super().__init__(full_iters)
+                 max_ratio: float = 0.75,
+                 ramp: bool = False) -> None:
+        super().__init__(full_iters, ramp)
         if len(quantiles) != 2:
             raise ValueError(
                 '`quantiles` needs one entry for each of two tiers, but got '
@@ -228,6 +243,9 @@ class Neyman(ToBudget):
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
             weight exceeds ``1 / min_keep``, but for the rounding of small
             strata. Defaults to 0.1.
+        ramp (bool): Whether the kept share falls gradually, from all images
+            to about half as many as without it, so that most is pruned late.
+            Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
@@ -240,8 +258,9 @@ class Neyman(ToBudget):
     def __init__(self,
                  full_iters: Optional[int] = None,
                  num_strata: int = 10,
-                 min_keep: float = 0.1) -> None:
-        super().__init__(full_iters)
+                 min_keep: float = 0.1,
+                 ramp: bool = False) -> None:
+        super().__init__(full_iters, ramp)
         if not is_count(num_strata):
             raise ValueError('`num_strata` must be a positive integer, but '
                              f'got {num_strata!r}: {CHANGE_POLICY}')

@@ -35,6 +35,8 @@ class Progress(NamedTuple):
         annealing_slots (int): Slots after that.
         full_equivalent (float): Iterations of the baseline that cover as many
             passes as the virtual epochs before this plan.
+        done (float): Share of the slots between the first that may be pruned
+            and annealing that are gone, in [0, 1].
         norms (TierNorms, optional): What the visits since the last plan tell
             of its tiers. None if scores were not read since then. Defaults to
             None.
@@ -45,6 +47,7 @@ class Progress(NamedTuple):
     slots_left: int
     annealing_slots: int
     full_equivalent: float
+    done: float = 0.
     norms: Optional[TierNorms] = None
 
 
