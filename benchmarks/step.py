@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
 with --arms those of each arm of a comparison against those of the first one,
-or with --norms against those of the same training that doesn't look at
-gradients, so that it can't tell V.
+or with --norms those of the same training that look at gradients against those
+that don't.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them. A step is compared with that
@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from camvid.arm_configs import add_arguments, load_arms, load_base
 from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS, LOOPS
+from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 from mmib.hook import InfoBatchHook
@@ -53,19 +52,6 @@ class SteppedTrainLoop(IterBasedTrainLoop):
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         return seconds, torch.cuda.max_memory_allocated() - allocated
-
-
-@HOOKS.register_module()
-class WithoutNorms(Hook):
-    """Takes from InfoBatchHook what it looks at gradients for."""
-
-    priority = 'LOW'
-
-    def before_train_iter(self, runner, *args, **kwargs) -> None:
-        for hook in runner.hooks:
-            if isinstance(hook, InfoBatchHook):
-                hook.batch.watch = lambda *args: None
-                hook.planner.visits.add = lambda *args: None
 
 
 def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
@@ -100,14 +86,18 @@ def pruned_iters(cfg: Config) -> int:
     return int(hook.get('delta', 0.85) * cfg.train_cfg.max_iters)
 
 
+def check_length(pruned: int, iters: int) -> None:
+    """End where so many iterations are more than those that prune."""
+    if iters > pruned:
+        sys.exit('Error: annealing, which has no cost, begins at '
+                 f'{pruned} iterations: take fewer --iters')
+
+
 def take_turns(configs: Dict[str, Config], iters: int,
                warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
     """Let trainings take turns, an iteration each, and give the wall times and
     the largest memory of those after the warm-up, by name."""
-    fewest = min(map(pruned_iters, configs.values()))
-    if warmup + iters > fewest:
-        sys.exit('Error: annealing, which has no cost, begins at '
-                 f'{fewest} iterations: take fewer --iters')
+    check_length(min(map(pruned_iters, configs.values())), iters + warmup)
     with tempfile.TemporaryDirectory() as folder:
         loops = {
             name: build_loop(cfg, osp.join(folder, name))
@@ -126,6 +116,29 @@ def take_turns(configs: Dict[str, Config], iters: int,
         name: int(peaks.max())
         for name, (_, peaks) in counted.items()
     })
+
+
+def toggle_norms(cfg: Config, iters: int,
+                 warmup: int) -> Dict[str, np.ndarray]:
+    """Wall times of the steps of one training that looks at gradients in
+    every second step only, so that nothing else differs."""
+    check_length(pruned_iters(cfg), 2 * (iters + warmup))
+    times = dict(baseline=[], mmib=[])
+    with tempfile.TemporaryDirectory() as folder:
+        loop = build_loop(cfg, osp.join(folder, 'norms'))
+        hook = next(
+            h for h in loop.runner.hooks if isinstance(h, InfoBatchHook))
+        places = (hook.batch, 'watch'), (hook.planner.visits, 'add')
+        for i in range(warmup + iters):
+            # A B, B A, ...: neither always runs after the other.
+            for name in reversed(times) if i % 2 else times:
+                for owner, method in places:
+                    if name == 'baseline':
+                        setattr(owner, method, lambda *args: None)
+                    else:
+                        vars(owner).pop(method, None)
+                times[name].append(loop.step()[0])
+    return {name: np.array(of[warmup:]) for name, of in times.items()}
 
 
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
@@ -185,10 +198,10 @@ def main() -> None:
     else:
         cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
-        if args.norms:
-            configs['baseline'] = copy.deepcopy(cfg)
-            configs['baseline'].custom_hooks.append(dict(type='WithoutNorms'))
-    times, _ = take_turns(configs, args.iters, args.warmup)
+    if args.norms:
+        times = toggle_norms(cfg, args.iters, args.warmup)
+    else:
+        times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
     head, *rows = rows_of(iters, times)
     for row in [head, ['---'] * len(head), *rows]:
