@@ -25,8 +25,8 @@ class BatchContext:
         self.unweighted_loss: Optional[Tensor] = None
         """What the loss of the batch would be with all weights 1, a scalar.
         None before the first call."""
-        self._squares: Optional[Tensor] = None
-        self._scale: Optional[Tensor] = None
+        self._norms: List[Tensor] = []
+        self._scales: List[Tensor] = []
         self._watched: List[weakref.ref] = []
         self._is_blind = False
 
@@ -39,7 +39,7 @@ class BatchContext:
         """
         self.weights = weights
         self.scores = self.unweighted_loss = None
-        self._squares = self._scale = None
+        self._norms, self._scales = [], []
         self._watched = []
         self._is_blind = False
 
@@ -82,19 +82,20 @@ class BatchContext:
         self._watched.append(weakref.ref(target))
         shape = pred.shape
 
-        def note_squares(gradient: Tensor) -> None:
+        def note_norms(gradient: Tensor) -> None:
             gradient = gradient.reshape(shape)
             # Without the copy that squaring each element would make.
-            rows = torch.linalg.vector_norm(
+            norms = torch.linalg.vector_norm(
                 gradient.flatten(1) if len(shape) > 1 else gradient[:, None],
                 dim=1,
                 dtype=torch.float32)
-            squares, _ = sum_images(rows.square(), rows_per_image, num_images)
-            if self._squares is not None:
-                squares = self._squares + squares
-            self._squares = squares
+            if rows_per_image != 1:
+                squares, _ = sum_images(norms.square(), rows_per_image,
+                                        num_images)
+                norms = squares.sqrt()
+            self._norms.append(norms)
 
-        target.register_hook(note_squares)
+        target.register_hook(note_norms)
 
     def watch_loss(self, value: Tensor) -> None:
         """Look at the gradient that will flow into a loss: mixed precision
@@ -107,11 +108,8 @@ class BatchContext:
             value.register_hook(self._note_scale)
 
     def _note_scale(self, gradient: Tensor) -> None:
-        scale = gradient.detach().float().sum().abs()
-        # A model may multiply some of its losses besides.
-        self._scale = (
-            scale if self._scale is None else torch.maximum(
-                self._scale, scale))
+        scale = gradient.detach().float()
+        self._scales.append(scale.sum() if scale.dim() else scale)
 
     @property
     def norms(self) -> Optional[Tensor]:
@@ -119,9 +117,14 @@ class BatchContext:
         unweighted, with respect to all predictions that losses are computed
         from, float32 of shape (B,). Known after the backward pass; None where
         it can't be seen."""
-        if self._squares is None or self._scale is None or self._is_blind:
+        if not self._norms or not self._scales or self._is_blind:
             return None
-        return self._squares.sqrt() / (self.weights * self._scale)
+        # Few operations, as each takes longer than its few numbers.
+        norms = torch.linalg.vector_norm(torch.stack(self._norms), dim=0)
+        # A model may multiply some of its losses besides.
+        scales = torch.stack(self._scales)
+        scale = torch.linalg.vector_norm(scales, torch.inf)
+        return norms / (self.weights * scale)
 
 
 def sum_images(elements: Tensor, rows_per_image: RowsPerImage,

@@ -15,10 +15,12 @@ from .batch import BatchContext
 from .pruning import EpochPlan, TierNorms
 from .scores import ScoreTable, to_device
 
-_PAIR = 9
+# Columns of which products are summed: terms of V, the score an image had and
+# the one it has. The first term is 1.
+_NUM_COLUMNS = worth.NUM_TERMS + 2
+_PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
 # Share of a batch in the moving mean of all scores.
 _BATCH_SHARE = 0.04
-_TIER = worth.NUM_TERMS**2
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class VisitSums:
         by_tier (np.ndarray): Sums of the products of
             :func:`~mmib.worth.terms` over the visits to each tier, float64 of
             shape (T, NUM_TERMS, NUM_TERMS).
-        pairs (np.ndarray): Sums of the products of (1, score, loss) over
-            visits of images that had a score, float64 of shape (3, 3).
+        pairs (np.ndarray): Sums of the products of (1, the score before, the
+            score now) over these visits, float64 of shape (3, 3).
     """
 
     by_tier: np.ndarray
@@ -91,11 +93,11 @@ class VisitCounter:
         self._rank, world_size = get_dist_info()
         # The moving mean, of what this rank trains on since the last merge.
         self._trend = torch.zeros((), device=scores.device)
-        # Of each rank: the pairs, then each tier. (MPS has no float64.)
+        # Sums of products of each rank, by tier. (MPS has no float64.)
         device = scores.device
         self._rows = torch.zeros(
             world_size,
-            _PAIR,
+            0,
             dtype=torch.float32 if device.type == 'mps' else torch.float64,
             device=device)
         self.expect(1)
@@ -112,7 +114,7 @@ class VisitCounter:
         Args:
             num_tiers (int): Its tiers.
         """
-        missing = _PAIR + num_tiers * _TIER - self._rows.shape[1]
+        missing = num_tiers * _NUM_COLUMNS**2 - self._rows.shape[1]
         if missing > 0:
             self._rows = torch.nn.functional.pad(self._rows, (0, missing))
             self._numbers = torch.arange(
@@ -163,7 +165,7 @@ class VisitCounter:
 
     def add(self, tiers: Tensor, weights: Tensor, norms: Tensor,
             before: Tensor, scores: Tensor) -> None:
-        """Add visits to the sums.
+        """Add visits to the sums, but those of which anything isn't known.
 
         Args:
             tiers (Tensor): Tier of each visit, from 1, int16 of shape (B,). 0
@@ -177,20 +179,18 @@ class VisitCounter:
             scores (Tensor): The one that it has now.
         """
         dtype = self._rows.dtype
-        weights, norms = weights.to(dtype), norms.to(dtype)
-        columns = torch.stack(worth.terms(1 / weights, norms, weights))
-        columns = _only_finite(columns)
+        weights, norms, before, scores = torch.stack(
+            [weights, norms, before, scores]).to(dtype)
+        columns = torch.stack(
+            [*worth.terms(1 / weights, norms, weights), before, scores])
+        # One that isn't finite makes the sum so.
+        columns = torch.where(columns.sum(0) * 0 == 0, columns, 0.)
         products = columns[:, None] * columns
         # A product of matrices, as adding by index has no fixed order on a
         # GPU.
         of_tier = (tiers == self._numbers).to(dtype)
-        self._rows[self._rank,
-                   _PAIR:] += (of_tier @ products.view(_TIER, -1).T).view(-1)
-
-        pairs = torch.stack([torch.ones_like(before), before,
-                             scores]).to(dtype)
-        pairs = _only_finite(pairs) * (tiers > 0)
-        self._rows[self._rank, :_PAIR] += (pairs @ pairs.T).view(-1)
+        self._rows[self._rank].add_(
+            (of_tier @ products.flatten(0, 1).T).view(-1))
 
     def _follow(self, scores: Tensor, weights: Tensor) -> None:
         """Take a batch into the moving mean. What isn't finite doesn't
@@ -226,9 +226,9 @@ class VisitCounter:
         """Sums of all ranks, as of the last merge, and begin anew."""
         total = self._rows.cpu().numpy().sum(0)
         self._rows = torch.zeros_like(self._rows)
-        return VisitSums(
-            total[_PAIR:].reshape(-1, worth.NUM_TERMS, worth.NUM_TERMS),
-            total[:_PAIR].reshape(3, 3))
+        by_tier = total.reshape(-1, _NUM_COLUMNS, _NUM_COLUMNS)
+        return VisitSums(by_tier[:, :worth.NUM_TERMS, :worth.NUM_TERMS],
+                         by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
 
     def state_dict(self) -> dict:
         """Sums of all ranks, once they are merged.
@@ -258,14 +258,9 @@ class VisitCounter:
         if not same_tiers:
             return
         rows = state_dict['rows']
-        self.expect((rows.shape[1] - _PAIR) // _TIER)
+        self.expect(rows.shape[1] // _NUM_COLUMNS**2)
         self._rows.zero_()
         if len(rows) == len(self._rows):
             self._rows.copy_(rows)
         else:
             self._rows[0] = rows.sum(0)
-
-
-def _only_finite(columns: Tensor) -> Tensor:
-    """Columns of shape (C, B), with 0 for visits of which one isn't finite."""
-    return torch.where(torch.isfinite(columns).all(0), columns, 0.)

@@ -81,8 +81,9 @@ def terms(keep: Any, norms: Any, weights: Any) -> Tuple[Any, ...]:
     Returns:
         tuple: :data:`NUM_TERMS` arrays or tensors of shape (K,).
     """
-    squares = weights * norms * norms
-    return weights * keep, weights, weights * norms, squares, squares / keep
+    moments = weights * norms
+    squares = moments * norms
+    return weights * keep, weights, moments, squares, squares / keep
 
 
 def variance_ratio(keep: np.ndarray,

@@ -66,9 +66,10 @@ def test_what_does_not_count(tier, weight, norm):
     np.testing.assert_array_equal(counter.take().by_tier, alone.take().by_tier)
 
 
-def test_first_visits_have_no_pair():
-    pairs = counted([1, 1], [1, 1], [1, 1], [NAN, 2.], [5., 3.]).take().pairs
-    np.testing.assert_array_equal(pairs[0], [1, 2, 3])
+def test_first_visits_do_not_count():
+    sums = counted([1, 1], [1, 1], [1, 1], [NAN, 2.], [5., 3.]).take()
+    np.testing.assert_array_equal(sums.pairs[0], [1, 2, 3])
+    assert sums.count == 1
 
 
 def test_room_for_more_tiers_keeps_what_is_known():
@@ -153,8 +154,8 @@ def record(counter, tiers, norms, mean_weight=1., weights=None):
     batch.begin(torch.from_numpy(weights))
     batch.scores = torch.full((size, ), 5.)
     if norms is not None:
-        batch._squares = (batch.weights * torch.tensor(norms))**2
-        batch._scale = torch.ones(())
+        batch._norms = [batch.weights * torch.tensor(norms)]
+        batch._scales = [torch.ones(())]
     slots = EpochPlan(
         np.arange(size), weights, tier_of_slot=np.array(tiers, np.int16))
     counter.record(slots, batch, np.array(tiers) < 9, mean_weight, 0)
@@ -168,13 +169,14 @@ def squares(counter):
 def test_what_stands_in_for_norms():
     """Losses, if the first batch has none; later such batches don't count."""
     counter = VisitCounter(ScoreTable(np.arange(3), CPU))
+    record(counter, [0, 0], [1., 1.])
     record(counter, [1, 9], [3., 7.])  # The second one isn't delivered.
     record(counter, [1, 1], None)
     assert not counter.lacks_norms and squares(counter) == [2 * 9]
     counter = VisitCounter(ScoreTable(np.arange(3), CPU))
-    record(counter, [1], None)
+    record(counter, [0], None)
     record(counter, [1], [3.])
-    assert counter.lacks_norms and squares(counter) == [2 * (25 + 25)]
+    assert counter.lacks_norms and squares(counter) == [2 * 25]
 
 
 def test_scores_of_gradients():

@@ -19,7 +19,7 @@ import random
 import signal
 import subprocess
 import sys
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from arm_configs import Arm, add_arguments, fingerprint, load_arms
 from cell import environment
@@ -90,9 +90,15 @@ def train(cfg: Config, name: str, seed: int, work_dir: str,
 def compare(old: dict, new: dict, here: Iterable[str]) -> Tuple[bool, str]:
     """Whether two runs of a cell are equal, but for their times and the keys
     of what they depend on, and a sentence that says so."""
-    # As texts, in which NaN is equal to itself.
+
+    def text(value: Any) -> str:
+        # NaN is equal to itself, and the order of sums doesn't matter.
+        return str(
+            json.loads(
+                json.dumps(value), parse_float=lambda x: f'{float(x):.6g}'))
+
     changed = sorted(key for key in old.keys() - {*TIMES}
-                     if json.dumps(old[key]) != json.dumps(new.get(key)))
+                     if text(old[key]) != text(new.get(key)))
     figures = [key for key in changed if key not in here]
     others = [key for key in changed if key in here]
     said = 'all figures are equal'
