@@ -20,6 +20,8 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 
 BASELINE = 'full'
+# Pruning at random, and the plain short training with steps as large.
+RANDOM, SAME_STEPS = 'random', 'short_lr'
 # Arms of arms.py: each but for one thing like the other.
 PAIRS = [
     'tiers:short', 'budget:short', 'random:short', 'mean:short_80',
@@ -142,6 +144,31 @@ def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index('arm')
 
 
+def worth_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """What V says that choices of images are worth, and what came of them.
+    Empty without V, pruning at random and a plain short training."""
+    mious, ratios = cells['miou'].unstack(), _ratios(cells).get('V', {})
+    control = next(
+        (arm for arm in (SAME_STEPS, 'short') if arm in mious.index), None)
+    if control is None or RANDOM not in ratios:
+        return pd.DataFrame()
+    # What more iterations are worth: mIoU for each e-fold.
+    iters = cells.groupby('arm')['iters'].first()
+    gain = compare(mious, BASELINE, control)[0]
+    slope = gain / np.log(iters[BASELINE] / iters[control])
+    rows = {
+        arm: [
+            ratio, f'{1 - ratio:.1%}', f'{-slope * np.log(ratio):+.2f}',
+            in_words(*compare(mious, arm, RANDOM))[0]
+        ]
+        for arm, ratio in ratios.items() if arm != RANDOM
+    }
+    columns = [
+        'V', 'worth of the steps', 'mIoU by that', f'difference to {RANDOM}'
+    ]
+    return pd.DataFrame.from_dict(rows, 'index', columns=columns)
+
+
 def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Cost of each arm, in the median over its seeds."""
     titles = {
@@ -174,7 +201,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 def report(cells: pd.DataFrame) -> str:
     """All tables, with what their columns are."""
-    pairs = pair_table(cells)
+    pairs, worth = pair_table(cells), worth_table(cells)
     return '\n\n'.join([
         '### Results',
         f'mIoU: mean of the evaluations in the last {LAST:.0%} of the '
@@ -184,6 +211,13 @@ def report(cells: pd.DataFrame) -> str:
         markdown(result_table(cells)),
         *(['### What each part does',
            markdown(pairs)] if len(pairs) else []),
+        *([
+            '### What the choice was worth',
+            'V, mean over the seeds, and the share of the steps that it makes '
+            'of it; the mIoU that as many more steps bring a plain training, '
+            'by what the longer one gains; and what was seen.',
+            markdown(worth)
+        ] if len(worth) else []),
         '### Cost',
         'Covered besides: iterations that the baseline needs more for the '
         'same virtual epochs. Times are those of training without validation, '

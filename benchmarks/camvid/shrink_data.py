@@ -3,7 +3,8 @@
 
 Decoding, resizing and evaluating large images would take most of the time of
 a small benchmark. With ``--redundant`` a share of the training images is
-replaced by near-duplicates of ten easy ones, which a network soon knows.
+replaced by near-duplicates of ten, in which only what is easy is labelled: a
+network soon knows them.
 """
 import argparse
 import os.path as osp
@@ -18,8 +19,8 @@ SCALE = 160, 120
 FOLDERS = dict(
     images=(dict(flag='color'), 'area'),
     annotations=(dict(flag='unchanged', backend='pillow'), 'nearest'))
-# Side of a piece in that of its image.
-PART = 3
+# CamVid's sky and road, as masks have them.
+EASY_LABELS = 1, 4
 
 
 def shrink(data, out, scale):
@@ -36,43 +37,27 @@ def shrink(data, out, scale):
 
 def make_redundant(data, share):
     """Replace a share of the training images of a copy, drawn at random but
-    always the same, by near-duplicates of ten easy ones: pieces of one of the
-    others, nearly all of one class, magnified."""
+    always the same, by near-duplicates of ten others with the labels of sky
+    and road alone."""
     images, masks = (osp.join(data, folder, 'training') for folder in FOLDERS)
     names = sorted(scandir(images, '.png'))
     rng = np.random.default_rng(0)
     rng.shuffle(names)
     num_replaced = round(share * len(names))
-    pieces = []
-    for name in names[num_replaced:]:
-        mask = mmcv.imread(osp.join(masks, name), **FOLDERS['annotations'][0])
-        pieces.append((*most_uniform(mask), name))
-    pieces = sorted(pieces, reverse=True)[:10]
+    sources = names[num_replaced:][:10]
     for number, name in enumerate(names[:num_replaced]):
-        _, top, left, source = pieces[number % len(pieces)]
-        # A little beside it: near-duplicates.
-        top, left = np.maximum((top, left) + rng.integers(-2, 3, 2), 0)
-        for folder, (how, interpolation) in FOLDERS.items():
-            path = osp.join(data, folder, 'training')
-            image = mmcv.imread(osp.join(path, source), **how)
-            height, width = image.shape[0] // PART, image.shape[1] // PART
-            piece = image[top:top + height, left:left + width]
+        source = sources[number % len(sources)]
+        image = mmcv.imread(osp.join(images, source))
+        mask = mmcv.imread(
+            osp.join(masks, source), **FOLDERS['annotations'][0])
+        mask = np.where(np.isin(mask, EASY_LABELS), mask, 0)
+        # A little moved: near-duplicates.
+        left = rng.integers(1, 5)
+        for folder, moved in ((images, image[:, left:]), (masks, mask[:,
+                                                                      left:])):
             mmcv.imwrite(
-                mmcv.imresize(piece, SCALE, interpolation=interpolation),
-                osp.join(path, name))
-
-
-def most_uniform(mask):
-    """Largest share of one class in a piece of a mask of shape (H, W), and
-    where the piece begins: share, top, left."""
-    shape = mask.shape[0] // PART, mask.shape[1] // PART
-    pieces = np.lib.stride_tricks.sliding_window_view(mask, shape)[::4, ::4]
-    # Not of what is ignored.
-    shares = np.stack([(pieces == label).mean((2, 3))
-                       for label in range(1,
-                                          mask.max() + 1)]).max(0)
-    top, left = np.unravel_index(shares.argmax(), shares.shape)
-    return shares[top, left], 4 * top, 4 * left
+                mmcv.imresize(moved, SCALE, interpolation='nearest'),
+                osp.join(folder, name))
 
 
 def main():

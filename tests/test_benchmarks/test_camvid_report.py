@@ -135,3 +135,23 @@ def test_results_that_are_not_there(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         report.main()
     assert 'No such file' in capsys.readouterr().err
+
+
+def test_what_the_choice_was_worth(path_of):
+    """The plain training gains 4 when its steps double."""
+    cells = [
+        make_cell(arm, seed, miou + seed, iters=iters, variance_ratio=ratio)
+        for arm, miou, iters, ratio in (('full', 50., round(1000 * np.e),
+                                         None), ('short_lr', 46., 1000, None),
+                                        ('random', 46., 1000, [1., 1., 1.]),
+                                        ('tiers', 47., 1000, [0.8, 0.7, 0.9]))
+        for seed in range(3)
+    ]
+    table = report.worth_table(report.load(path_of(cells)))
+    assert table.index.tolist() == ['tiers']
+    assert table.loc['tiers'].tolist() == [
+        pytest.approx(0.8), '20.0%', f'{-4 * np.log2(0.8):+.2f}',
+        '+1.00 [+1.00, +1.00]'
+    ]
+    without = [cell for cell in cells if cell['arm'] != 'short_lr']
+    assert report.worth_table(report.load(path_of(without))).empty

@@ -116,7 +116,7 @@ def test_a_cell_again_has_the_same_figures(folder, results, monkeypatch,
 
 def test_figures_that_differ_fail(folder, results, monkeypatch, capsys):
     again = json.loads(json.dumps(results['tiers']))
-    again['evals'][0]['loss'] += 1e-9
+    again['evals'][0]['loss'] += 1e-3
     again['versions']['mmib'] = 'old'
     again['train_seconds'] += 1
     monkeypatch.setattr(run, 'train', lambda *args: again)
