@@ -109,7 +109,8 @@ def simulate(policy: Callable,
                 slots_left=annealing_start - position,
                 annealing_slots=end - annealing_start,
                 full_equivalent=covered * num_images / slots_per_iter,
-                done=(position - num_images) / (annealing_start - num_images)))
+                done=min((position - num_images / 2) /
+                         (annealing_start - num_images), 1)))
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images

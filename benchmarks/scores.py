@@ -83,9 +83,9 @@ class Recorder(Hook):
             np.stack([
                 np.searchsorted(self._starts, positions, 'right') - 1,
                 slots.indices, slots.weights,
-                hook.batch.scores.numpy(),
-                hook.batch.norms.numpy(),
-                self._balanced.numpy()
+                hook.batch.scores.cpu().numpy(),
+                hook.batch.norms.cpu().numpy(),
+                self._balanced.cpu().numpy()
             ], 1))
 
 

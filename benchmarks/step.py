@@ -128,7 +128,10 @@ def toggle_norms(cfg: Config, iters: int,
         loop = build_loop(cfg, osp.join(folder, 'norms'))
         hook = next(
             h for h in loop.runner.hooks if isinstance(h, InfoBatchHook))
-        places = (hook.batch, 'watch'), (hook.planner.visits, 'add')
+        places = ((hook.batch, 'watch'), (hook.batch, 'watch_loss'),
+                  (hook.planner.visits, 'add'))
+        # The first batch would decide it.
+        hook.planner.visits.lacks_norms = False
         for i in range(warmup + iters):
             # A B, B A, ...: neither always runs after the other.
             for name in reversed(times) if i % 2 else times:
@@ -188,6 +191,8 @@ def main() -> None:
     parser.add_argument('--norms', action='store_true')
     args = parser.parse_args()
     if args.arms:
+        if args.norms:
+            parser.error('--norms times one config: leave out --arms')
         if args.only:
             args.only.append('full')
         try:

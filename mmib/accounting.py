@@ -171,7 +171,8 @@ class Accounting:
             annealing_slots=(self.max_iters - self.annealing_iter) *
             self.slots_per_iter,
             full_equivalent=self.full_equivalent(covered),
-            done=min(max((start - first) / pruning, 0.), 1.),
+            # In the middle of a plan, as it lasts a while.
+            done=min((start + self.pass_length / 2 - first) / pruning, 1.),
             norms=norms)
 
     def state_dict(self, covered: float) -> dict:

@@ -89,7 +89,7 @@ class BatchContext:
                 gradient.flatten(1) if len(shape) > 1 else gradient[:, None],
                 dim=1,
                 dtype=torch.float32)
-            if rows_per_image != 1:
+            if len(norms) != num_images or isinstance(rows_per_image, list):
                 squares, _ = sum_images(norms.square(), rows_per_image,
                                         num_images)
                 norms = squares.sqrt()

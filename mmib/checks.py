@@ -77,12 +77,12 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: float, score: str,
-                         start: float) -> None:
+def check_hook_arguments(delta: float, ema: float, score: str, start: float,
+                         **switches: bool) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
-        ValueError: If one is out of range.
+        ValueError or TypeError: If one is out of range.
     """
     check_delta(delta, 'it at InfoBatchHook in `custom_hooks`')
     if not 0 <= ema < 1:
@@ -94,6 +94,11 @@ def check_hook_arguments(delta: float, ema: float, score: str,
         raise ValueError("`score` must be 'loss' or 'gradient', but got "
                          f'{score!r}: change it at InfoBatchHook in '
                          '`custom_hooks`.')
+    for name, value in switches.items():
+        if type(value) is not bool:
+            raise TypeError(f'`{name}` must be True or False, but got '
+                            f'{value!r}: change it at InfoBatchHook in '
+                            '`custom_hooks`.')
     if not 0 <= start < 1 or 0 < delta <= start:
         raise ValueError(
             '`start` is the fraction of the iterations before pruning begins '

@@ -83,7 +83,7 @@ def convert(cfg: Config,
         raise ValueError(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
-            '`policy`.')
+            '`policy` or a larger `full_iters` of it.')
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))

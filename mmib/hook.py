@@ -87,7 +87,8 @@ class InfoBatchHook(Hook):
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(delta, ema, score, start)
+        check_hook_arguments(
+            delta, ema, score, start, relative=relative, normalize=normalize)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema

@@ -269,11 +269,11 @@ def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
         return ''
     # Rounded as V is shown.
     percent = round(100 * (1 - round(ratio.value, 2)))
-    if percent > 0:
+    if percent == 0 or ratio.low <= 1 <= ratio.high:
+        effect = "can't be told from chance"
+    elif percent > 0:
         effect = f'saved {percent} % of the steps'
-    elif percent < 0:
-        effect = f'cost {-percent} % of the steps'
     else:
-        effect = 'was no better than chance'
+        effect = f'cost {-percent} % of the steps'
     return (f'{begin} choice of images {effect} (V {ratio.value:.2f}, '
             f'{ratio.low:.2f} to {ratio.high:.2f}; at random it is 1){end}')

@@ -83,6 +83,6 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
     # Version 0.1.0 had losses alone.
     kind_before = state['planner'].get('visits', {}).get('score', 'loss')
     if kind_before != kind:
-        return (f'the scores of the checkpoint are of the kind {kind_before}, '
-                f'and `score` and `relative` of InfoBatchHook make {kind}')
+        return (f'the scores in the checkpoint are "{kind_before}", and those '
+                f'of InfoBatchHook (`score`, `relative`) are "{kind}"')
     return None

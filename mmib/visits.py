@@ -91,8 +91,8 @@ class VisitCounter:
         """bool, optional: Whether losses stand in for norms, which can't be
         seen. None before the first batch."""
         self._rank, world_size = get_dist_info()
-        # The moving mean, of what this rank trains on since the last merge.
-        self._trend = torch.zeros((), device=scores.device)
+        # The moving mean of each rank, equal when a plan is drawn.
+        self._trends = torch.zeros(world_size, device=scores.device)
         # Sums of products of each rank, by tier. (MPS has no float64.)
         device = scores.device
         self._rows = torch.zeros(
@@ -106,7 +106,7 @@ class VisitCounter:
     def kind(self) -> str:
         """str: What a score is. Those of different kinds can't be
         compared."""
-        return self.score + ', relative' * self.relative
+        return self.score + (', relative' if self.relative else '')
 
     def expect(self, num_tiers: int) -> None:
         """Make room for a plan, on all ranks alike.
@@ -148,8 +148,7 @@ class VisitCounter:
             # the image keeps its score as if another one was delivered.
             delivered = delivered & (slots.weights > 0)
         if self.relative:
-            self._follow(scores, batch.weights)
-            scores = scores / self._trend
+            scores = scores / self._follow(scores, batch.weights)
         indices, device = slots.indices, self.scores.device
         columns = [
             to_device(slots.tier_of_slot, device), batch.weights / mean_weight,
@@ -192,14 +191,18 @@ class VisitCounter:
         self._rows[self._rank].add_(
             (of_tier @ products.flatten(0, 1).T).view(-1))
 
-    def _follow(self, scores: Tensor, weights: Tensor) -> None:
-        """Take a batch into the moving mean. What isn't finite doesn't
-        count."""
+    def _follow(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """Take a batch into the moving mean, and give it. What isn't finite
+        doesn't count, and a loss that is far too large as ten times the mean.
+        """
+        trend = self._trends[self._rank]
         weights = torch.where(torch.isfinite(scores), weights, 0.)
         mean = (weights * scores.nan_to_num(0, 0, 0)).sum() / weights.sum()
-        trend = torch.where(self._trend > 0,
-                            self._trend.lerp(mean, _BATCH_SHARE), mean)
-        self._trend = torch.where(trend > 0, trend, self._trend)
+        later = trend.lerp(torch.minimum(mean, 10 * trend), _BATCH_SHARE)
+        mean = torch.where(trend > 0, later, mean)
+        trend.copy_(torch.where(mean > 0, mean, trend))
+        # As long as all losses are 0.
+        return torch.where(trend > 0, trend, 1.)
 
     def merge(self, checksum: int) -> bool:
         """Make scores and sums of all ranks equal, in one collective. It takes
@@ -213,12 +216,12 @@ class VisitCounter:
             bool: Whether it is. True if there was no collective.
         """
         row = self._rows[self._rank]
-        trend = self._trend.to(row.dtype)
+        trend = self._trends[self._rank].to(row.dtype)
         rows = self.scores.merge(
             torch.cat([row.new_tensor([checksum]), trend[None], row]))
         if rows is None:
             return True
-        self._trend = rows[:, 1].mean().float()
+        self._trends = rows[:, 1].float()
         self._rows = rows[:, 2:].contiguous()
         return bool((rows[:, 0] == checksum).all())
 
@@ -226,6 +229,7 @@ class VisitCounter:
         """Sums of all ranks, as of the last merge, and begin anew."""
         total = self._rows.cpu().numpy().sum(0)
         self._rows = torch.zeros_like(self._rows)
+        self._trends.fill_(_mean_of_positive(self._trends))
         by_tier = total.reshape(-1, _NUM_COLUMNS, _NUM_COLUMNS)
         return VisitSums(by_tier[:, :worth.NUM_TERMS, :worth.NUM_TERMS],
                          by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
@@ -234,12 +238,12 @@ class VisitCounter:
         """Sums of all ranks, once they are merged.
 
         Returns:
-            dict: Tensors.
+            dict: Tensors and plain Python values.
         """
         return dict(
             rows=self._rows.cpu().clone(),
             score=self.kind,
-            trend=float(self._trend))
+            trends=self._trends.tolist())
 
     def load_state_dict(self,
                         state_dict: Optional[dict],
@@ -254,7 +258,10 @@ class VisitCounter:
         """
         if state_dict is None:
             return
-        self._trend.fill_(state_dict['trend'])
+        trends = torch.tensor(state_dict['trends'])
+        self._trends.copy_(
+            trends if len(trends) ==
+            len(self._trends) else _mean_of_positive(trends))
         if not same_tiers:
             return
         rows = state_dict['rows']
@@ -264,3 +271,8 @@ class VisitCounter:
             self._rows.copy_(rows)
         else:
             self._rows[0] = rows.sum(0)
+
+
+def _mean_of_positive(values: Tensor) -> Tensor:
+    """0 if there are none."""
+    return values.sum() / (values > 0).sum().clamp(1)

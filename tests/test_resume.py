@@ -123,5 +123,5 @@ def test_another_kind_of_score_starts_afresh(kind):
     part, rest = Parts(), Parts(**kind)
     part.train(20)
     reason, _ = rest.load(part.state(), 20)
-    assert 'scores of the checkpoint are of the kind loss, and' in reason
+    assert 'scores in the checkpoint are "loss", and those' in reason
     assert (rest.scores.numpy() == 1).all()

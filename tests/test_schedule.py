@@ -507,7 +507,8 @@ def test_custom_imports(imports, expected):
      'until iteration 510 of 600. It keeps about 0.474 of the images, with a '
      'mean weight of 1.00. It covers about 100 % of the passes of the '
      'original schedule. It saves 400 of 1000 iterations.'),
-    (dict(ratio=0.2), 'until iteration 170 of 200. It keeps about 0.250 of '
+    (dict(ratio=0.2, policy=dict(type='Budget')),
+     'until iteration 170 of 200. It keeps about 0.250 of '
      'the images, with a mean weight of 4.00. It covers about 71 % of the '
      'passes of the original schedule. It saves 800 of 1000 iterations.'),
     (dict(ratio=0.2, policy=dict(type='Neyman', min_keep=0.2)),
@@ -590,8 +591,9 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(policy=dict(type='RandomPruning', ratio=0)), 'leave nothing out'),
     (dict(delta=1.1), '`delta`'),
     (dict(ema=1), '`ema`'),
+    (dict(relative='yes'), '`relative` must be True or False'),
     (dict(delta=-0.1), '`delta`'),
 ])
 def test_arguments_out_of_range(arguments, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         convert(baseline(), **arguments)

@@ -104,15 +104,26 @@ def test_relative_scores_where_a_mean_tells_nothing():
     """No finite loss, and losses that are all 0."""
     scores = ScoreTable(np.arange(3), CPU)
     counter = VisitCounter(scores, relative=True)
-    for loss in (NAN, 0, INF):
+    for loss, score in ((NAN, 1), (0, 0), (INF, 0)):
         visit(counter, np.arange(2), np.full(2, loss), 1)
-        assert scores.numpy().tolist() == [1, 1, 1]
+        assert scores.numpy().tolist() == [score, score, 1]
     visit(counter, np.arange(2), np.array([6, NAN]), np.array([1, 9]))
-    assert scores.numpy().tolist() == [1, 1, 1]
+    assert scores.numpy().tolist() == [1, 0, 1]
     visit(counter, np.arange(2), np.array([3, INF]), np.array([1, 9]))
-    np.testing.assert_allclose(scores.numpy(), [3 / 5.88, 1, 1], rtol=1e-6)
-    visit(counter, np.arange(2), np.zeros(2), 1)
-    assert scores.numpy().tolist() == [0, 0, 1]
+    np.testing.assert_allclose(scores.numpy(), [3 / 5.88, 0, 1], rtol=1e-6)
+    # One that is far too large moves the mean as ten times itself would.
+    visit(counter, np.arange(1), np.array([1e20]), 1)
+    assert float(counter._trends) == pytest.approx(5.88 * 1.36)
+
+
+def test_relative_scores_on_other_ranks():
+    """Each goes on from its own mean, and others from that of all."""
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU), relative=True)
+    visit(counter, np.arange(2), np.full(2, 6), 1)
+    state = counter.state_dict()
+    state['trends'] = [6., 0., 3.]
+    counter.load_state_dict(state)
+    assert counter._trends.tolist() == [4.5]
 
 
 def visit(counter, indices, losses, weights):

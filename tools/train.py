@@ -36,6 +36,7 @@ from mmengine.device import get_device
 from mmib.checks import check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
+from mmib.pruning.budget import DEFAULT_RATIO
 from mmib.tasks.segmentation.zoo import CONFIGS, resolve_config
 
 TRAIN = osp.join(osp.dirname(CONFIGS), 'tools', 'train.py')
@@ -94,7 +95,7 @@ def parse_args() -> Tuple[Callable, List[str]]:
         changed = partial(mmib.convert, **arguments)
         return partial(read_config, changed, args.policy), others
     if args.shorten:
-        ratio = 0.6 if args.ratio is None else args.ratio
+        ratio = DEFAULT_RATIO if args.ratio is None else args.ratio
         changed = partial(mmib.shorten, ratio=ratio)
         return partial(read_config, changed, None), others
     return partial(read_config, lambda cfg: cfg, None), others

@@ -71,6 +71,8 @@ def main():
         help='share of the training images to replace by easy '
         'near-duplicates, in [0, 1) (default: 0)')
     args = parser.parse_args()
+    if not 0 <= args.redundant < 1:
+        parser.error('--redundant must be in [0, 1)')
     shrink(args.data, args.out, SCALE)
     make_redundant(args.out, args.redundant)
 

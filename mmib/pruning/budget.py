@@ -21,9 +21,8 @@ class ToBudget(Policy):
         full_iters (int, optional): Iterations of the baseline whose passes are
             to be covered. If None, the training is taken for 0.6 of them, as
             conversion makes it. Defaults to None.
-        ramp (bool): Whether the kept share falls gradually, from all images
-            to about half as many as without it, so that most is pruned late.
-            Defaults to False.
+        ramp (bool): Whether the kept share falls gradually, so that most is
+            pruned late. Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer.
@@ -127,9 +126,8 @@ class Budget(ToBudget):
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
             No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
             0.75.
-        ramp (bool): Whether the kept share falls gradually, from all images
-            to about half as many as without it, so that most is pruned late.
-            Defaults to False.
+        ramp (bool): Whether the kept share falls gradually, so that most is
+            pruned late. Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer, if there
@@ -243,9 +241,8 @@ class Neyman(ToBudget):
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
             weight exceeds ``1 / min_keep``, but for the rounding of small
             strata. Defaults to 0.1.
-        ramp (bool): Whether the kept share falls gradually, from all images
-            to about half as many as without it, so that most is pruned late.
-            Defaults to False.
+        ramp (bool): Whether the kept share falls gradually, so that most is
+            pruned late. Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` or ``num_strata`` isn't a positive

@@ -36,7 +36,8 @@ class Progress(NamedTuple):
         full_equivalent (float): Iterations of the baseline that cover as many
             passes as the virtual epochs before this plan.
         done (float): Share of the slots between the first that may be pruned
-            and annealing that are gone, in [0, 1].
+            and annealing that are gone in the middle of a full pass from here,
+            in [0, 1]. Defaults to 0.
         norms (TierNorms, optional): What the visits since the last plan tell
             of its tiers. None if scores were not read since then. Defaults to
             None.

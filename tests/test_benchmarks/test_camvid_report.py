@@ -149,8 +149,7 @@ def test_what_the_choice_was_worth(path_of):
     """The plain training gains 4 when its steps double."""
     cells = [
         make_cell(arm, seed, miou + seed, iters=iters, variance_ratio=ratio)
-        for arm, miou, iters, ratio in ARMS_WITH_V
-        for seed in range(3)
+        for arm, miou, iters, ratio in ARMS_WITH_V for seed in range(3)
     ]
     table = report.worth_table(report.load(path_of(cells)))
     assert table.index.tolist() == ['tiers']
