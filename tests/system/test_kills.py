@@ -145,7 +145,11 @@ def train(rank, setting, work_dir, prefix, resume, victims):
             persistent_workers=is_persistent,
             dataset=dict(size=setting.size)),
         custom_hooks=[
-            dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
+            dict(
+                type='InfoBatchHook',
+                policy=POLICIES[setting.policy],
+                # Each rank has a moving mean of its own then.
+                relative=setting.policy == 'Neyman'),
             dict(type='StepLog', path=prefix),
             dict(type='PlanLog', path=f'{prefix}_rank{rank}.jsonl')
         ])
