@@ -272,8 +272,8 @@ def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
     if percent == 0 or ratio.low <= 1 <= ratio.high:
         effect = "can't be told from chance"
     elif percent > 0:
-        effect = f'saved {percent} % of the steps'
+        effect = f'was worth up to {percent} % of the steps'
     else:
-        effect = f'cost {-percent} % of the steps'
+        effect = f'cost up to {-percent} % of the steps'
     return (f'{begin} choice of images {effect} (V {ratio.value:.2f}, '
             f'{ratio.low:.2f} to {ratio.high:.2f}; at random it is 1){end}')

@@ -103,11 +103,11 @@ def test_correlation():
 
 
 @pytest.mark.parametrize('value, effect', [
-    (0.94, 'saved 6 % of the steps (V 0.94,'),
-    (0.966, 'saved 3 % of the steps (V 0.97,'),
+    (0.94, 'was worth up to 6 % of the steps (V 0.94,'),
+    (0.966, 'was worth up to 3 % of the steps (V 0.97,'),
     (0.98, "can't be told from chance (V 0.98,"),
     (1.02, "can't be told from chance (V 1.02,"),
-    (1.12, 'cost 12 % of the steps (V 1.12,'),
+    (1.12, 'cost up to 12 % of the steps (V 1.12,'),
 ])
 def test_in_words(value, effect):
     """The percentage and V are rounded alike."""
