@@ -13,17 +13,13 @@ from typing import Dict, List, Optional
 import numpy as np
 import pandas as pd
 import torch
-from mmengine.config import Config, DictAction
 from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from pruned_training import add_arguments, build_runner, infobatch_hook
 
-import mmib
 from mmib.batch import BatchContext
-from mmib.compat import allow_scoped_bases
-from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
-from mmib.tasks.segmentation.zoo import resolve_config
 from mmib.worth import variance_ratio
 
 
@@ -47,8 +43,7 @@ class Audit(Hook):
         self._measured: Optional[Dict] = None
 
     def before_run(self, runner: Runner) -> None:
-        self.infobatch = next(
-            hook for hook in runner.hooks if isinstance(hook, InfoBatchHook))
+        self.infobatch = infobatch_hook(runner)
         self.infobatch.plan_observers.append(self._note)
 
     def _note(self, epoch, plan) -> None:
@@ -124,31 +119,20 @@ def show(ratio) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='config of the full training')
+    add_arguments(parser)
     parser.add_argument('--policy', default='QuantileTiers')
     parser.add_argument('--ratio', type=float, default=0.6)
     parser.add_argument('--score', default='loss')
     parser.add_argument(
         '--at', type=float, nargs='+', default=[0.3, 0.6, 0.95])
     parser.add_argument('--images', type=int, default=300)
-    parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--work-dir', default='work_dirs/audit')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
 
-    allow_scoped_bases()
-    cfg = Config.fromfile(resolve_config(args.config))
-    cfg.merge_from_dict(args.cfg_options)
-    policy = dict(type=args.policy)
-    if args.policy in ('Budget', 'Neyman'):
-        policy['full_iters'] = cfg.train_cfg.max_iters
-    cfg = mmib.convert(cfg, ratio=args.ratio, policy=policy, score=args.score)
-    # Its figures are of the gradients, not of the validation.
-    cfg.train_cfg.val_interval = cfg.train_cfg.max_iters + 1
-    cfg.work_dir = args.work_dir
-    cfg.randomness = dict(seed=args.seed)
-    runner = Runner.from_cfg(cfg)
+    runner = build_runner(
+        args,
+        ratio=args.ratio,
+        policy=dict(type=args.policy),
+        score=args.score)
     audit = Audit(args.at, args.images)
     runner.register_hook(audit)
     runner.train()

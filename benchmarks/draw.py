@@ -10,16 +10,12 @@ from typing import Callable, Dict, Tuple
 import numpy as np
 import pandas as pd
 import torch
-from mmengine.config import Config, DictAction
 from mmengine.dataset import pseudo_collate
-from mmengine.runner import Runner
+from pruned_training import add_arguments, build_runner, infobatch_hook
 
-import mmib
-from mmib.compat import allow_scoped_bases
 from mmib.hook import InfoBatchHook
 from mmib.pruning.budget import allocate
 from mmib.pruning.plan import divide
-from mmib.tasks.segmentation.zoo import resolve_config
 
 # Gradients are projected to so many numbers, for less memory.
 NUM_BUCKETS = 2**15
@@ -218,24 +214,15 @@ def measure(hook: InfoBatchHook, model: torch.nn.Module) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='config of the full training')
+    add_arguments(parser)
     parser.add_argument('--iters', type=int, default=400)
     parser.add_argument('--crops', type=int, default=5)
-    parser.add_argument('--work-dir', default='work_dirs/draw')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
 
-    allow_scoped_bases()
-    cfg = Config.fromfile(resolve_config(args.config))
-    cfg.merge_from_dict(args.cfg_options)
-    cfg = mmib.convert(cfg, delta=1., policy=dict(type='QuantileTiers'))
-    cfg.train_cfg.update(max_iters=args.iters, val_interval=args.iters + 1)
-    cfg.work_dir = args.work_dir
-    cfg.randomness = dict(seed=0)
-    runner = Runner.from_cfg(cfg)
+    runner = build_runner(
+        args, args.iters, delta=1., policy=dict(type='QuantileTiers'))
     runner.train()
-    hook = next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+    hook = infobatch_hook(runner)
     gradients = np.stack(
         [measure(hook, runner.model) for _ in range(args.crops)])
     for reliability in RELIABILITIES:

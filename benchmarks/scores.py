@@ -15,16 +15,13 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from mmengine.config import Config, DictAction
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from pruned_training import add_arguments, build_runner, infobatch_hook
 
-import mmib
-from mmib.compat import allow_scoped_bases
-from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
 from mmib.pruning.plan import divide
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.worth import variance_ratio
 
 NUM_STRATA = 10
 # Images that the moving mean of all losses remembers.
@@ -43,8 +40,7 @@ class Recorder(Hook):
         self._balanced = None
 
     def before_train(self, runner: Runner) -> None:
-        self.infobatch = next(
-            hook for hook in runner.hooks if isinstance(hook, InfoBatchHook))
+        self.infobatch = infobatch_hook(runner)
         self.infobatch.plan_observers.append(
             lambda epoch, plan: self._starts.append(epoch.start))
 
@@ -165,31 +161,20 @@ def judge(visits: np.ndarray, scores: np.ndarray) -> Dict[str, float]:
     keep = np.clip(0.5 * keep / np.average(keep, weights=weights), 0.1, 1)
     tier_keep = np.array([0.25, 0.5, 1.])[tiers[plans, images]]
     return dict(
-        strata=mmib.worth.variance_ratio(keep, norms, weights).value,
-        tiers=mmib.worth.variance_ratio(tier_keep, norms, weights).value,
+        strata=variance_ratio(keep, norms, weights).value,
+        tiers=variance_ratio(tier_keep, norms, weights).value,
         correlation=np.corrcoef(scores[plans, images], norms)[0, 1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='config of the full training')
+    add_arguments(parser)
     parser.add_argument('--ratio', type=float, default=0.6)
     parser.add_argument('--parts', type=int, default=3)
-    parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--work-dir', default='work_dirs/scores')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
 
-    allow_scoped_bases()
-    cfg = Config.fromfile(resolve_config(args.config))
-    cfg.merge_from_dict(args.cfg_options)
-    cfg = mmib.convert(
-        cfg, ratio=args.ratio, policy=dict(type='RandomPruning'))
-    cfg.train_cfg.val_interval = cfg.train_cfg.max_iters + 1
-    cfg.work_dir = args.work_dir
-    cfg.randomness = dict(seed=args.seed)
-    runner = Runner.from_cfg(cfg)
+    runner = build_runner(
+        args, ratio=args.ratio, policy=dict(type='RandomPruning'))
     recorder = Recorder()
     runner.register_hook(recorder)
     runner.train()

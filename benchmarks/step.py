@@ -25,8 +25,7 @@ from camvid.arm_configs import add_arguments, load_arms, load_base
 from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
-
-from mmib.hook import InfoBatchHook
+from pruned_training import infobatch_hook
 
 
 @LOOPS.register_module()
@@ -126,8 +125,7 @@ def toggle_norms(cfg: Config, iters: int,
     times = dict(baseline=[], mmib=[])
     with tempfile.TemporaryDirectory() as folder:
         loop = build_loop(cfg, osp.join(folder, 'norms'))
-        hook = next(
-            h for h in loop.runner.hooks if isinstance(h, InfoBatchHook))
+        hook = infobatch_hook(loop.runner)
         places = ((hook.batch, 'watch'), (hook.batch, 'watch_loss'),
                   (hook.planner.visits, 'add'))
         # The first batch would decide it.

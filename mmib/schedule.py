@@ -14,6 +14,7 @@ from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop
 
 from .checks import needs_iterations
+from .pruning.budget import DEFAULT_RATIO
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter.
@@ -103,7 +104,7 @@ class IterMap(NamedTuple):
         return min(max(1, round(interval * self.new / self.old)), self.new)
 
 
-def shorten(cfg: Config, ratio: float = 0.6) -> Config:
+def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     """Shorten the schedule of a config, and change nothing else.
 
     Everything that names an iteration moves with the end of the training:

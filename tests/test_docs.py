@@ -24,19 +24,31 @@ def test_tables_are_those_of_the_results(path):
     assert report(load(path)) in read('docs', 'evidence.md')
 
 
-def test_every_cell_of_the_arms_was_run():
-    results = read_results(osp.join(ROOT, 'docs', 'evidence', 'camvid.jsonl'))
+def arms_of(*options):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    arms = load_arms(
-        parser.parse_args([
-            osp.join(ROOT, 'configs', 'upernet',
-                     'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
-        ]))
+    config = osp.join(ROOT, 'configs', 'upernet',
+                      'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
+    return load_arms(parser.parse_args([config, *options]))
+
+
+def test_every_cell_of_the_arms_was_run():
+    results = read_results(osp.join(ROOT, 'docs', 'evidence', 'camvid.jsonl'))
     cells = {(cell['arm'], cell['seed'], cell['config']) for cell in results}
     assert cells == {(name, seed, fingerprint(arm.cfg))
-                     for name, arm in arms.items()
+                     for name, arm in arms_of().items()
                      for seed in range(arm.seeds)}
+
+
+def test_cells_of_the_follow_ups_are_of_their_arms():
+    """So that the command goes on with them."""
+    arms = arms_of('--arms',
+                   osp.join(ROOT, 'benchmarks', 'camvid', 'arms_worth.py'))
+    configs = {name: fingerprint(arm.cfg) for name, arm in arms.items()}
+    for name in ('worth', 'redundant-50', 'redundant-80'):
+        path = osp.join(ROOT, 'docs', 'evidence', f'camvid-{name}.jsonl')
+        for cell in read_results(path):
+            assert cell['config'] == configs[cell['arm']]
 
 
 def rows_of(text):

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import os.path as osp
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 from mmengine.config import Config, DictAction
 
@@ -68,25 +68,29 @@ def make_arm(cfg: Config,
              seeds: int,
              shorten: Optional[dict] = None,
              convert: Optional[dict] = None,
-             lr_factors: Optional[List[dict]] = None) -> Arm:
+             lr: Optional[dict] = None) -> Arm:
     """Make an arm of the config of the full training, with the arguments of
-    ``mmib.shorten`` or ``mmib.convert``, and with other learning rates
-    between some iterations."""
+    ``mmib.shorten`` or ``mmib.convert``. ``lr`` multiplies the learning rate
+    by a ``factor`` from iteration ``begin`` to the fraction ``delta``."""
+    full_iters = cfg.train_cfg.max_iters
     if shorten is not None:
         cfg = mmib.shorten(cfg, **shorten)
     if convert is not None:
         cfg = mmib.convert(cfg, **convert)
-    if lr_factors:
+    if lr is not None:
         # MMEngine's schedulers only lower a learning rate.
-        most = max(step['factor'] for step in lr_factors)
-        cfg.optim_wrapper.optimizer.lr *= most
+        cfg.optim_wrapper.optimizer.lr *= lr['factor']
+        begin, end = lr['begin'], round(lr['delta'] * cfg.train_cfg.max_iters)
         cfg.param_scheduler += [
             dict(
                 type='ConstantLR',
-                factor=step['factor'] / most,
-                begin=step['begin'],
-                end=step['end'],
-                by_epoch=False) for step in lr_factors
+                factor=factor,
+                begin=first,
+                end=last,
+                by_epoch=False)
+            for factor, first, last in ((1., begin, end), (1 / lr['factor'], 0,
+                                                           begin + 1),
+                                        (1 / lr['factor'], end, full_iters))
         ]
     return Arm(cfg, seeds)
 

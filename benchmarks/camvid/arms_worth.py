@@ -9,11 +9,7 @@ arms = dict(
     short_lr=dict(
         seeds=8,
         shorten=dict(ratio=ratio),
-        lr_factors=[
-            dict(factor=1.9, begin=46, end=1020),
-            dict(factor=1, begin=0, end=47),
-            dict(factor=1, begin=1020, end=2000)
-        ]),
+        lr=dict(factor=1.9, begin=46, delta=0.85)),
     random=dict(
         seeds=8, convert=dict(ratio=ratio, policy=dict(type='RandomPruning'))),
     # The weights of the tiers, dealt to images at random.
@@ -24,13 +20,9 @@ arms = dict(
     budget=dict(
         seeds=8, convert=dict(ratio=ratio, policy=dict(type='Budget'))),
     neyman=dict(
-        seeds=8,
-        convert=dict(ratio=ratio, policy=dict(type='Neyman',
-                                              full_iters=2000))),
+        seeds=8, convert=dict(ratio=ratio, policy=dict(type='Neyman'))),
     neyman_gradient=dict(
         seeds=8,
         convert=dict(
-            ratio=ratio,
-            policy=dict(type='Neyman', full_iters=2000),
-            score='gradient',
+            ratio=ratio, policy=dict(type='Neyman'), score='gradient',
             ema=0.8)))
