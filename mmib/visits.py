@@ -3,7 +3,7 @@
 """
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from .scores import ScoreTable, to_device
 # the one it has. The first term is 1.
 _NUM_COLUMNS = worth.NUM_TERMS + 2
 _PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
+# Batches that are summed at once: each operation takes longer than its few
+# numbers.
+_PENDING_BATCHES = 32
 # Share of a batch in the moving mean of all scores.
 _BATCH_SHARE = 0.04
 
@@ -100,6 +103,8 @@ class VisitCounter:
             0,
             dtype=torch.float32 if device.type == 'mps' else torch.float64,
             device=device)
+        # Arguments of `add`, batch by batch.
+        self._pending: List[Tuple[Tensor, ...]] = []
         self.expect(1)
 
     @property
@@ -164,7 +169,8 @@ class VisitCounter:
 
     def add(self, tiers: Tensor, weights: Tensor, norms: Tensor,
             before: Tensor, scores: Tensor) -> None:
-        """Add visits to the sums, but those of which anything isn't known.
+        """Add a batch of visits, soon, to the sums: but those of which
+        anything isn't known.
 
         Args:
             tiers (Tensor): Tier of each visit, from 1, int16 of shape (B,). 0
@@ -177,9 +183,17 @@ class VisitCounter:
                 visit, float32 of shape (B,).
             scores (Tensor): The one that it has now.
         """
+        self._pending.append((tiers, weights, norms, before, scores))
+        if len(self._pending) == _PENDING_BATCHES:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        if not self._pending:
+            return
+        tiers, *columns = map(torch.cat, zip(*self._pending))
+        self._pending = []
         dtype = self._rows.dtype
-        weights, norms, before, scores = torch.stack(
-            [weights, norms, before, scores]).to(dtype)
+        weights, norms, before, scores = torch.stack(columns).to(dtype)
         columns = torch.stack(
             [*worth.terms(1 / weights, norms, weights), before, scores])
         # One that isn't finite makes the sum so.
@@ -215,6 +229,7 @@ class VisitCounter:
         Returns:
             bool: Whether it is. True if there was no collective.
         """
+        self._sum_up()
         row = self._rows[self._rank]
         trend = self._trends[self._rank].to(row.dtype)
         rows = self.scores.merge(
@@ -227,6 +242,7 @@ class VisitCounter:
 
     def take(self) -> VisitSums:
         """Sums of all ranks, as of the last merge, and begin anew."""
+        self._sum_up()
         total = self._rows.cpu().numpy().sum(0)
         self._rows = torch.zeros_like(self._rows)
         self._trends.fill_(_mean_of_positive(self._trends))
@@ -240,6 +256,7 @@ class VisitCounter:
         Returns:
             dict: Tensors and plain Python values.
         """
+        self._sum_up()
         return dict(
             rows=self._rows.cpu().clone(),
             score=self.kind,

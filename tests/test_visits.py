@@ -37,7 +37,7 @@ def test_sums_tell_ratio_norms_and_reliability():
     scores = before + rng.normal(size=60).astype(np.float32)
     counter = VisitCounter(ScoreTable(np.arange(3), CPU))
     counter.expect(3)
-    for part in np.split(np.arange(60), 6):
+    for part in np.split(np.arange(60), 60):
         add(
             counter,
             *(x[part].tolist()
