@@ -122,8 +122,6 @@ class VisitCounter:
         missing = num_tiers * _NUM_COLUMNS**2 - self._rows.shape[1]
         if missing > 0:
             self._rows = torch.nn.functional.pad(self._rows, (0, missing))
-            self._numbers = torch.arange(
-                1, num_tiers + 1, device=self._rows.device)[:, None]
 
     def record(self, slots: EpochPlan, batch: BatchContext,
                delivered: np.ndarray, mean_weight: float,
@@ -197,13 +195,13 @@ class VisitCounter:
         columns = torch.stack(
             [*worth.terms(1 / weights, norms, weights), before, scores])
         # One that isn't finite makes the sum so.
-        columns = torch.where(columns.sum(0) * 0 == 0, columns, 0.)
-        products = columns[:, None] * columns
-        # A product of matrices, as adding by index has no fixed order on a
-        # GPU.
-        of_tier = (tiers == self._numbers).to(dtype)
-        self._rows[self._rank].add_(
-            (of_tier @ products.flatten(0, 1).T).view(-1))
+        counts = (columns.sum(0) * 0 == 0) & (tiers > 0)
+        columns = torch.where(counts, columns, 0.)
+        products = (columns[:, None] * columns).flatten(0, 1)
+        # One visit after the other, so that it doesn't matter which batches
+        # are summed at once.
+        self._rows[self._rank].view(-1, _NUM_COLUMNS**2).index_add_(
+            0, (tiers.long() - 1).clamp(min=0), products.T)
 
     def _follow(self, scores: Tensor, weights: Tensor) -> Tensor:
         """Take a batch into the moving mean, and give it. What isn't finite
