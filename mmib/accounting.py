@@ -8,7 +8,7 @@ ranks.
 """
 from typing import List, NamedTuple, Optional, Sequence
 
-from .pruning import Progress, Tier, TierNorms
+from .pruning import Progress, ScoreHistogram, Tier, TierNorms
 from .worth import VarianceRatio
 
 
@@ -30,6 +30,8 @@ class VirtualEpoch(NamedTuple):
         reliability (float, optional): Correlation of the score that an image
             had with its next one, over these visits. None where it can't be
             told.
+        histogram (ScoreHistogram, optional): Scores of the images and of its
+            slots. None of full passes, and where it isn't logged.
     """
 
     start: int
@@ -43,22 +45,26 @@ class VirtualEpoch(NamedTuple):
     logged: bool
     ratio: Optional[VarianceRatio] = None
     reliability: Optional[float] = None
+    histogram: Optional[ScoreHistogram] = None
 
     def state_dict(self) -> dict:
         """It as plain Python values."""
         return dict(
             self._asdict(),
             tiers=[tuple(tier) for tier in self.tiers],
-            ratio=self.ratio and tuple(self.ratio))
+            ratio=self.ratio and tuple(self.ratio),
+            histogram=self.histogram and tuple(self.histogram))
 
     @classmethod
     def from_state(cls, state: dict) -> 'VirtualEpoch':
         """Make it of :meth:`state_dict`."""
-        ratio = state.get('ratio')  # Version 0.1.0 had none.
+        # Version 0.1.0 had neither of them.
+        ratio, histogram = state.get('ratio'), state.get('histogram')
         return cls(**dict(
             state,
             tiers=tuple(Tier(*tier) for tier in state['tiers']),
-            ratio=ratio and VarianceRatio(*ratio)))
+            ratio=ratio and VarianceRatio(*ratio),
+            histogram=histogram and ScoreHistogram(*histogram)))
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts

@@ -15,6 +15,7 @@ from .batch import BatchContext
 from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_scores,
                      check_training)
+from .counts import ImageCounts
 from .datasets import DeliveryCheck, image_numbers, unwrap_repeats
 from .planner import Planner
 from .pruning import EpochPlan, Policy
@@ -107,6 +108,7 @@ class InfoBatchHook(Hook):
         # Made in `before_train`.
         self.sampler: Optional[InfoBatchSampler] = None
         self.scores: Optional[ScoreTable] = None
+        self.counts: Optional[ImageCounts] = None
         self.planner: Optional[Planner] = None
         self.dataset: Any = None
         self._batch_size = 0
@@ -163,15 +165,15 @@ class InfoBatchHook(Hook):
     def _set_up_planner(self, runner: Runner) -> None:
         loader = runner.train_dataloader
         slots_per_iter = self._batch_size * self.sampler.world_size
-        self.scores = ScoreTable(
-            image_numbers(unwrap_repeats(self.dataset)), self._device,
-            self.ema)
+        images = image_numbers(unwrap_repeats(self.dataset))
+        self.scores = ScoreTable(images, self._device, self.ema)
+        self.counts = ImageCounts(images)
         accounting = Accounting(
             len(self.sampler), slots_per_iter, runner.max_iters, self.delta,
             self.start)
         lookahead = loader.num_workers * (loader.prefetch_factor or 0)
         visits = VisitCounter(self.scores, self.score, self.relative)
-        self.planner = Planner(self.policy, visits, accounting,
+        self.planner = Planner(self.policy, visits, self.counts, accounting,
                                lookahead * slots_per_iter, self.plan_observers,
                                self.normalize)
         self._reporter = Reporter(runner, self.planner)
@@ -204,7 +206,9 @@ class InfoBatchHook(Hook):
         check_batch(data_batch, self._batch_size)
         is_annealing = self.planner.accounting.is_annealing(
             self.sampler.position)
-        self._slots = self.sampler.take(self._batch_size)
+        slots = self.sampler.take(self._batch_size)
+        self.counts.visit(slots.indices)
+        self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for last, epoch in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(last, epoch)
         self.batch.begin(None if is_annealing else to_device(

@@ -12,8 +12,9 @@ import torch
 from mmengine.utils import apply_to
 
 from .accounting import Accounting, VirtualEpoch
-from .forecast import Forecast, forecast
-from .pruning import EpochPlan, Policy, Progress, Tier, check_plan
+from .counts import ImageCounts
+from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
+                      check_plan)
 from .visits import VisitCounter, VisitSums
 from .worth import MeanRatio
 
@@ -24,6 +25,7 @@ class Planner:
     Args:
         policy (Policy): Draws the plans that prune.
         visits (VisitCounter): Scores, and what followed the last plan.
+        counts (ImageCounts): What plans have left out.
         accounting (Accounting): How far the training is.
         lookahead (int): Slots that may be in flight when a plan is drawn.
         observers (Sequence[Callable]): Each is called with the virtual epoch
@@ -36,6 +38,7 @@ class Planner:
     def __init__(self,
                  policy: Policy,
                  visits: VisitCounter,
+                 counts: ImageCounts,
                  accounting: Accounting,
                  lookahead: int,
                  observers: Sequence[Callable] = (),
@@ -43,6 +46,7 @@ class Planner:
         self.policy = policy
         self.scores = visits.scores
         self.visits = visits
+        self.counts = counts
         self.accounting = accounting
         self.lookahead = lookahead
         self.normalize = normalize
@@ -102,7 +106,7 @@ class Planner:
         if logged:
             self._logged_start = start
 
-        plan, note, visits = None, '', None
+        plan, note, visits, histogram = None, '', None, None
         if (not is_annealing and start >= self.first_pruned
                 and not self.scores.empty):
             if (self.plan_scores is None
@@ -122,6 +126,9 @@ class Planner:
             # A policy may have numpy's numbers, checkpoints plain ones.
             tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
             size, threshold = len(plan), float(plan.threshold)
+            self.counts.prune(plan.indices)
+            if logged:
+                histogram = ScoreHistogram.of(self.plan_scores, plan)
             plan = plan[:accounting.annealing_start - start]
             self.visits.expect(len(tiers))
             self._pruned_until = start + len(plan)
@@ -131,7 +138,7 @@ class Planner:
         epoch = VirtualEpoch(start, covered, size, threshold, tiers,
                              self._mean_score, self._non_finite, note, logged,
                              visits and visits.ratio, visits
-                             and visits.reliability)
+                             and visits.reliability, histogram)
         self._next_epochs.append(epoch)
         for observe in self.observers:
             observe(epoch, plan)
@@ -193,11 +200,6 @@ class Planner:
     def newest(self) -> Optional[VirtualEpoch]:
         """VirtualEpoch, optional: The one whose plan was drawn last."""
         return self._next_epochs[-1] if self._next_epochs else self.epoch
-
-    def forecast(self) -> Forecast:
-        """What to expect of the training, before its first step."""
-        return forecast(self.policy, self.accounting, self.first_pruned,
-                        self.normalize)
 
     @property
     def mean_weight(self) -> float:

@@ -9,6 +9,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from .accounting import VirtualEpoch
+from .forecast import forecast
+from .plan_log import PlanLog
 from .planner import Planner
 from .worth import VarianceRatio
 
@@ -24,6 +26,7 @@ class Reporter:
     ``infobatch/reliability``, the correlation of the score that an image had
     with its next one. Beside the trained loss it is
     ``unweighted_loss``, what the baseline's loss of the same batch is.
+    :class:`~mmib.plan_log.PlanLog` keeps the same for a report.
 
     Args:
         runner (Runner): The runner of the training process.
@@ -35,6 +38,7 @@ class Reporter:
         self._logger = runner.logger
         self._planner = planner
         self._accounting = planner.accounting
+        self._plan_log = PlanLog(runner.log_dir, self._accounting)
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
         self._has_told_of_norms = False
@@ -71,6 +75,7 @@ class Reporter:
         accounting = self._accounting
         if self._runner.iter >= accounting.max_iters:
             return
+        self._plan_log.begins(self._runner.iter, repr(self._planner.policy))
         note = self._planner.policy.note_on_schedule(accounting.max_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
@@ -84,25 +89,27 @@ class Reporter:
             self._tell_forecast()
 
     def _tell_forecast(self) -> None:
-        forecast = self._planner.forecast()
-        text = forecast.when
+        planner = self._planner
+        expected = forecast(planner.policy, self._accounting,
+                            planner.first_pruned, planner.normalize)
+        text = expected.when
         if self._runner.iter == 0:
-            if forecast.share == 1:
+            if expected.share == 1:
                 self._logger.warning(
-                    f'InfoBatch prunes nothing: {forecast.policy} keeps every '
+                    f'InfoBatch prunes nothing: {expected.policy} keeps every '
                     'image. Change the `policy` of InfoBatchHook in '
                     '`custom_hooks`.')
                 return
-            text += f' {forecast.how_much}'
-            if forecast.full_iters is not None:
+            text += f' {expected.how_much}'
+            if expected.full_iters is not None:
                 passes = (
-                    forecast.full_iters * self._accounting.slots_per_iter /
+                    expected.full_iters * self._accounting.slots_per_iter /
                     self._accounting.pass_length)
                 text += (
                     f' It will cover {passes:.1f} passes over the data, for '
                     'which the baseline needs '
-                    f'{forecast.full_iters:.0f} iterations: '
-                    f'{forecast.full_iters - forecast.max_iters:.0f} saved.')
+                    f'{expected.full_iters:.0f} iterations: '
+                    f'{expected.full_iters - expected.max_iters:.0f} saved.')
         self._logger.info(
             f'InfoBatch: {text} Passes become shorter by that, not the '
             'training: it saves time if `train_cfg.max_iters` is less than '
@@ -185,6 +192,7 @@ class Reporter:
         if epoch.reliability is not None:
             scalars['infobatch/reliability'] = epoch.reliability
         self._add_scalars(scalars)
+        self._plan_log.plan(self._planner.num_epochs, epoch)
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
         self._logger.info(
             f'InfoBatch: virtual epoch {self._planner.num_epochs}: '
@@ -238,14 +246,17 @@ class Reporter:
         covered = self._planner.epoch.covered_until(position) - origin.covered
         visits = covered * self._accounting.pass_length
         pruned = visits - (position - origin.position)
+        ratio = self._planner.mean_ratio.mean()
+        self._plan_log.ends(iteration, saved, round(visits - pruned),
+                            round(pruned), ratio)
         since = (f' since iteration {origin.iteration}'
                  if origin.iteration else '')
         self._logger.info(
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{since}.' + worth_in_words(
-                self._planner.mean_ratio.mean(), ' On average the', '.'))
+            f'{covered:.2f} virtual epochs{since}.' +
+            worth_in_words(ratio, ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():

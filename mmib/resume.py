@@ -19,6 +19,7 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
         sampler=sampler.state_dict(),
         scores=scores.state_dict(),
         planner=planner.state_dict(sampler.position),
+        images=planner.counts.state_dict(),
         paths_comparable=list(delivery.comparable))
 
 
@@ -55,6 +56,8 @@ def load_state(state: Optional[Dict[str,
             if not planner.is_same_policy(state['planner']):
                 sampler.forget_tiers()
             delivery.load(state['paths_comparable'])
+            # Version 0.1.0 had none.
+            planner.counts.load_state_dict(state.get('images'))
             return None, changes
         sampler.skip(iteration * batch_size)
         planner.begin(

@@ -133,14 +133,14 @@ class InfoBatchSampler(Sampler):
             self._issued = in_flight
 
     def take(self, batch_size: int) -> EpochPlan:
-        """Take the oldest slots in flight on this rank.
+        """Take the oldest slots in flight.
 
         Args:
             batch_size (int): Images in the batch that has arrived.
 
         Returns:
-            EpochPlan: Their indices and weights, of shape (batch_size,), in
-            the order of the batch.
+            EpochPlan: Their indices and weights on all ranks, of shape
+            (batch_size * W,). Those of the batch are ``[rank::W]``, in order.
 
         Raises:
             RuntimeError: If fewer slots are in flight.
@@ -152,7 +152,7 @@ class InfoBatchSampler(Sampler):
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
                 'InfoBatchSampler alone, in order.')
-        taken = self._slots[self.rank:end:self.world_size]
+        taken = self._slots[:end]
         self._slots = self._slots[end:]
         self._issued -= end
         self._position += end

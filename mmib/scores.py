@@ -162,7 +162,7 @@ class ScoreTable:
         """
         return dict(
             scores=self._scores.to('cpu', copy=True),
-            visited=(self._visits > 0).cpu(),
+            last_visit=self._visits.to('cpu', copy=True),
             ema=self.ema,
             non_finite=self.num_non_finite(),
             empty=self.empty)
@@ -178,9 +178,10 @@ class ScoreTable:
         """
         scores = state_dict['scores']
         self._scores.copy_(scores)
-        # Iteration 1, on all ranks alike, is earlier than any to come. States
-        # from before there was `ema` don't say who was visited.
-        self._visits.copy_(state_dict.get('visited', scores != 1))
+        # All ranks alike, and earlier than any to come. Version 0.1.0 didn't
+        # say when, nor before there was `ema`, who was visited.
+        visited = state_dict.get('visited', scores != 1)
+        self._visits.copy_(state_dict.get('last_visit', visited))
         self._non_finite.zero_()
         self._non_finite[0] = state_dict['non_finite']
         self.empty = state_dict['empty']

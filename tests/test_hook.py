@@ -272,6 +272,35 @@ def read_scalars(runner):
         return [json.loads(line) for line in file]
 
 
+def check_plan_log(runner, epochs, saved):
+    with open(osp.join(runner.log_dir, 'infobatch.jsonl')) as file:
+        begins, *plans, ends = map(json.loads, file)
+    assert begins['begins'] == dict(
+        iter=0,
+        max_iters=40,
+        annealing_iter=34,
+        pass_length=11,
+        slots_per_iter=3,
+        policy=repr(infobatch_hook(runner).policy))
+    assert [plan['epoch'] for plan in plans] == list(range(1, len(epochs) + 1))
+    assert [plan['kept'] for plan in plans] == [e.size for e in epochs]
+    assert [plan['iter'] for plan in plans] == [e.start / 3 for e in epochs]
+    for plan in plans:
+        assert plan['saved_iters'] == pytest.approx(plan['full_equivalent'] -
+                                                    plan['iter'])
+        histogram = plan['histogram']
+        assert (histogram is not None) == (plan['kept'] < 11)
+        if histogram:
+            assert sum(histogram['all']) == 11
+            assert sum(histogram['kept']) == plan['kept']
+            assert sum(histogram['weighted']) == pytest.approx(11, abs=2)
+    ends = ends['ends']
+    assert ends['iter'] == 40 and ends['visits'] == 120
+    assert ends['saved_iters'] == pytest.approx(saved)
+    counts = infobatch_hook(runner).counts
+    assert counts.visits.sum() == 120 and ends['pruned'] > 0
+
+
 def test_logs(tmp_path, caplog):
     runner = recorder(tmp_path, 40)
     listen(runner, caplog)
@@ -296,6 +325,8 @@ def test_logs(tmp_path, caplog):
         'infobatch/saved_iters': pytest.approx(covered * 11 / 3 - 40),
         'step': 40
     }
+    check_plan_log(runner, entered, saved=covered * 11 / 3 - 40)
+
     messages = [r.message for r in caplog.records if 'InfoBatch' in r.message]
     infos = [m for m in messages if 'virtual epoch ' in m]
     assert len(infos) == len(entered)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
+from mmib.counts import ImageCounts
+from mmib.forecast import forecast
 from mmib.planner import Planner
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           MeanThreshold, Neyman, QuantileTiers, RandomPruning,
@@ -40,7 +42,8 @@ class Training:
         self.accounting = Accounting(SIZE, batch_size, max_iters,
                                      annealing_iter / max_iters)
         self.planner = Planner(
-            as_policy(policy), VisitCounter(self.scores), self.accounting,
+            as_policy(policy), VisitCounter(self.scores),
+            ImageCounts(np.arange(SIZE)), self.accounting,
             lookahead * batch_size)
         self.epochs = []
         self.slots = []
@@ -55,6 +58,7 @@ class Training:
             for _ in range(self.batch_size):
                 next(indices)
             slots = self.sampler.take(self.batch_size)
+            self.planner.counts.visit(slots.indices)
             begun = self.planner.advance(self.sampler.position)
             self.epochs += [epoch for _, epoch in begun]
             self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
@@ -203,15 +207,38 @@ def test_a_training_is_as_it_was_forecast(policy, start):
     """But for the rounding of small plans."""
     training = Training(policy(), 2, 0, max_iters=120, annealing_iter=102)
     training.accounting.start_iter = round(start * 120)
-    forecast = training.planner.forecast()
+    planner = training.planner
+    expected = forecast(planner.policy, planner.accounting,
+                        planner.first_pruned, planner.normalize)
     training.run(120)
     pruned = [epoch for epoch in training.epochs if epoch.size < SIZE]
-    assert forecast.full_iters == pytest.approx(120 + training.saved, rel=0.04)
+    assert expected.full_iters == pytest.approx(120 + training.saved, rel=0.04)
     weights = [
         weight for epoch in pruned
         for _, weight in training.slots[epoch.start:epoch.start + epoch.size]
     ]
-    assert forecast.mean_weight == pytest.approx(np.mean(weights), rel=0.05)
+    assert expected.mean_weight == pytest.approx(np.mean(weights), rel=0.05)
+
+
+@pytest.mark.parametrize('lookahead', [0, 7])
+def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
+    """Those of the plan that annealing cuts short may be neither."""
+    training = Training(QuantileTiers(), 2, lookahead, annealing_iter=50)
+    training.run(60)
+    counts = training.planner.counts
+    assert counts.visits.sum() == 120
+    indices = [index for index, _ in training.slots]
+    assert counts.visits.tolist() == np.bincount(indices).tolist()
+    cut = next(e for e in training.epochs
+               if e.start < 100 <= e.start + e.size < 113)
+    last = training.epochs[-1]
+    either = counts.visits + counts.pruned
+    # The last full pass isn't over, and its rest isn't counted yet.
+    passes = len(training.epochs)
+    assert cut is not last and counts.pruned.sum() > 0
+    assert (passes - 2 <= either).all() and (either <= passes).all()
+    # Batches of low scores are pruned more.
+    assert counts.pruned[:4].mean() > counts.pruned[-4:].mean()
 
 
 @pytest.mark.parametrize('resumed', [False, True])

@@ -9,6 +9,7 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
+from mmib.counts import ImageCounts
 from mmib.datasets import DeliveryCheck
 from mmib.planner import Planner
 from mmib.pruning import MeanThreshold, Neyman, QuantileTiers
@@ -25,6 +26,7 @@ class Parts:
         self.sampler = InfoBatchSampler(dataset, seed=3)
         self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
         self.planner = Planner(policy, VisitCounter(self.scores, **kind),
+                               ImageCounts(np.arange(size)),
                                Accounting(size, 2, 60, 0.85), 0)
         self.delivery = DeliveryCheck(dataset, None)
 
@@ -34,6 +36,7 @@ class Parts:
         for iteration in range(iters):
             next(indices), next(indices)
             slots = self.sampler.take(2)
+            self.planner.counts.visit(slots.indices)
             list(self.planner.advance(self.sampler.position))
             losses = torch.tensor(slots.indices / 7).float()
             # Image 3 is always NaN.
@@ -67,8 +70,23 @@ def test_everything_is_restored(comparable):
     assert rest.scores.num_non_finite() == part.scores.num_non_finite() > 1
     assert rest.planner.epoch == part.planner.epoch
     assert rest.planner.saved_iters(60) == part.planner.saved_iters(60) > 1
+    assert rest.planner.counts.visits.sum() == 60
+    np.testing.assert_array_equal(rest.planner.counts.pruned,
+                                  part.planner.counts.pruned)
     np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
     assert str(rest.state()) == str(part.state())
+
+
+def test_a_state_without_counts():
+    """As version 0.1.0 wrote them."""
+    part, rest = Parts(), Parts()
+    part.train(30)
+    state = part.state()
+    del state['images']
+    assert rest.load(state, 30) == (None, [])
+    assert not rest.planner.counts.visits.any()
+    rest.train(5)
+    assert rest.planner.counts.visits.sum() == 10
 
 
 def test_saved_iterations_go_on_with_other_images():

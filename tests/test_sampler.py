@@ -115,7 +115,7 @@ def test_all_ranks_share_the_plans_and_draw_them_together(
             for _ in range(batch_size):
                 indices.append(next(iterator))
                 issued[0] += 1
-            taken = sampler.take(batch_size)
+            taken = sampler.take(batch_size)[rank::world_size]
             assert taken.indices.tolist() == indices
             slots += pairs(taken)
         streams.append(slots)
@@ -228,7 +228,8 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
                 sampler.load_state_dict(state)
             sampler.connect(prune_by_index)
             head(sampler, (steps + lookahead) * batch_size)
-            of_ranks.append(pairs(sampler.take(steps * batch_size)))
+            taken = sampler.take(steps * batch_size)
+            of_ranks.append(pairs(taken[rank::world_size]))
         # That of the last rank: all have the same.
         state = sampler.state_dict()
         together += [slot for step in zip(*of_ranks) for slot in step]

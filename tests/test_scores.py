@@ -110,7 +110,7 @@ def test_what_is_loaded_is_earlier_than_any_visit(ema):
     record(table, [0], [4.], 50)
     table = saved_and_loaded(table)
     assert not table.empty
-    assert table._visits.tolist() == [1, 0]
+    assert table._visits.tolist() == [51, 0]
 
 
 def memory(table):
@@ -208,7 +208,7 @@ def test_states_of_another_ema_and_without_one():
         '`ema` is 0.0 instead of 0.5'
     ]
     # As states were before.
-    del state['ema'], state['visited']
+    del state['ema'], state['last_visit']
     old = ScoreTable(np.arange(3), CPU, ema=0.5)
     assert old.load_state_dict(state) == ['`ema` is 0.5 instead of 0.0']
     record(old, [0, 1], [5., 5.], 1)

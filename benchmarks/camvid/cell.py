@@ -22,9 +22,7 @@ from torch import nn
 import mmib
 from mmib.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
-from mmib.pruning import EpochPlan
-
-NUM_BINS = 30
+from mmib.pruning import ScoreHistogram
 
 
 class Recorder(Hook):
@@ -107,6 +105,10 @@ class Recorder(Hook):
         # The first plan, one mid-way and the last.
         last = len(self._pruned) - 1
         numbers = sorted({0, last // 2, last}) if self._pruned else []
+        histograms = []
+        for iteration, scores, plan in (self._pruned[i] for i in numbers):
+            histogram = ScoreHistogram.of(scores, plan)
+            histograms.append(dict(iter=iteration, **histogram._asdict()))
         self.summary = dict(
             iters=runner.iter,
             batch_size=self._batch_size,
@@ -121,26 +123,13 @@ class Recorder(Hook):
             evals=self._evals,
             # Those of batches in flight at the end were never begun.
             plans=[p for p in self._plans if p['iter'] < runner.iter],
-            histograms=[histogram(*self._pruned[i]) for i in numbers],
+            histograms=histograms,
             weights_crc=weights_crc(runner.model))
 
 
 def times() -> np.ndarray:
     """Wall time and CPU time in seconds, whose differences count."""
     return np.array([time.perf_counter(), time.process_time()])
-
-
-def histogram(iteration: float, scores: np.ndarray, plan: EpochPlan) -> dict:
-    """Count images by their scores, of shape (N,), at the iteration where a
-    plan begins: all, those in the plan, and these by their weights."""
-    edges = np.histogram_bin_edges(scores, NUM_BINS)
-    kept = scores[plan.indices]
-    return dict(
-        iter=iteration,
-        edges=edges.tolist(),
-        all=np.histogram(scores, edges)[0].tolist(),
-        kept=np.histogram(kept, edges)[0].tolist(),
-        weighted=np.histogram(kept, edges, weights=plan.weights)[0].tolist())
 
 
 def weights_crc(model: nn.Module) -> int:

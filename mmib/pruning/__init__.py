@@ -3,6 +3,7 @@
 from .budget import Budget, Neyman
 from .controls import (AboveMean, EpsilonGreedy, RandomPruning, ShuffledTiers,
                        UpperConfidenceBound)
+from .histogram import ScoreHistogram
 from .plan import EpochPlan, Tier, check_plan, prune
 from .policies import MeanThreshold, QuantileTiers
 from .policy import FunctionPolicy, Policy, Progress, TierNorms, as_policy
@@ -10,6 +11,6 @@ from .policy import FunctionPolicy, Policy, Progress, TierNorms, as_policy
 __all__ = [
     'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
     'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
-    'RandomPruning', 'ShuffledTiers', 'Tier', 'TierNorms',
+    'RandomPruning', 'ScoreHistogram', 'ShuffledTiers', 'Tier', 'TierNorms',
     'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
 ]

@@ -22,6 +22,7 @@ import re
 import time
 from typing import List, NamedTuple, Optional, Tuple
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 from mmengine.hooks import Hook
@@ -93,11 +94,17 @@ class PlanLog(Hook):
         append_line(self.path, dict(start=epoch.start, plan=plan))
 
     def after_train(self, runner):
-        scores = infobatch_hook(runner).scores.numpy().tolist()
+        hook = infobatch_hook(runner)
         digest = hashlib.sha256()
         for tensor in weights_of(runner).values():
             digest.update(tensor.numpy().tobytes())
-        append_line(self.path, dict(model=digest.hexdigest(), scores=scores))
+        append_line(
+            self.path,
+            dict(
+                model=digest.hexdigest(),
+                scores=hook.scores.numpy().tolist(),
+                visits=hook.counts.visits.tolist(),
+                pruned=hook.counts.pruned.tolist()))
 
 
 class Records(NamedTuple):
@@ -369,5 +376,8 @@ def test_change(change, tmp_path, record_property):
         plans += plans_of(records, end - begin)
         begin = end
     assert compare_with_plans(stream, plans, setting.size) >= 4
+    visited = [image for image, _ in stream]
+    for rank in records:
+        assert rank.end['visits'] == np.bincount(visited).tolist()
     record_property('changes of ranks or batch size', 1)
     record_property('slots compared over changes', len(stream))

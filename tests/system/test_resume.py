@@ -164,8 +164,11 @@ def test_state_is_plain(tmp_path):
     checkpoint = torch.load(tmp_path / 'iter_21.pth', weights_only=False)
     torch.save(checkpoint['infobatch'], tmp_path / 'state.pth')
     state = torch.load(tmp_path / 'state.pth', weights_only=True)
-    assert set(state) == {'sampler', 'scores', 'planner', 'paths_comparable'}
+    assert set(state) == {
+        'sampler', 'scores', 'planner', 'images', 'paths_comparable'
+    }
     assert state['sampler']['position'] == 21 * 3
+    assert state['images']['visits'].sum() == 21 * 3
     # The names of the parameters are those of the baseline.
     assert not any('.loss.' in name for name in checkpoint['state_dict'])
 
