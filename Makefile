@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-
 .PHONY: demo test lint
 
 demo: $(VENV)/installed
@@ -16,6 +15,7 @@ lint: $(VENV)/installed
 	$(BIN)/flake8 mmib tools benchmarks tests configs setup.py
 	$(BIN)/isort --check-only --diff mmib tools benchmarks tests setup.py
 	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs setup.py
+	$(BIN)/mypy
 
 # This exact pin: a range would fetch another build of torch.
 $(VENV)/installed: setup.py

@@ -37,6 +37,7 @@ setup(
         ],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
-            'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1'
+            'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
+            'mypy==2.4.1'
         ],
     })

@@ -112,8 +112,8 @@ class Planner:
                 self._mean_score = float(self.plan_scores.mean())
                 self._read_start = start
             plan = self._ask_policy(
-                accounting.progress(start, covered, self.first_pruned, visits
-                                    and visits.norms), rng)
+                accounting.progress(start, covered, self.first_pruned,
+                                    visits.norms if visits else None), rng)
             note = plan.note
         if plan is None or plan.is_full:
             size, threshold, plan = accounting.pass_length, 0., None
@@ -130,8 +130,8 @@ class Planner:
                                         self._checksum)
         epoch = VirtualEpoch(start, covered, size, threshold, tiers,
                              self._mean_score, self._non_finite, note, logged,
-                             visits and visits.ratio, visits
-                             and visits.reliability)
+                             visits.ratio if visits else None,
+                             visits.reliability if visits else None)
         self._next_epochs.append(epoch)
         for observe in self.observers:
             observe(epoch, plan)
