@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-.PHONY: demo test lint
+.PHONY: demo test lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
@@ -12,14 +12,21 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed
-	$(BIN)/flake8 mmib tools benchmarks tests configs setup.py
-	$(BIN)/isort --check-only --diff mmib tools benchmarks tests setup.py
-	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs setup.py
+	$(BIN)/flake8 mmib tools benchmarks tests configs docs setup.py
+	$(BIN)/isort --check-only --diff mmib tools benchmarks tests docs setup.py
+	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs docs setup.py
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-docs
+	$(BIN)/sphinx-build -W --keep-going docs build/docs
 
 # This exact pin: a range would fetch another build of torch.
 $(VENV)/installed: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install torch==2.13.0
 	$(BIN)/python -m pip install -e '.[onedl,test]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install -e '.[docs]'
 	touch $@

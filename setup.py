@@ -40,4 +40,5 @@ setup(
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
             'mypy==2.4.1'
         ],
+        'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })
