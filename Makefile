@@ -3,13 +3,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-.PHONY: demo test lint docs
+# Of pytest:
+#   make test ARGS="-k Budget tests/test_pruning"
+ARGS ?=
+
+.PHONY: demo test coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/installed
 	$(BIN)/flake8 mmib tools benchmarks tests configs docs setup.py
