@@ -3,23 +3,50 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# The stack of OpenMMLab in another one.
+OPENMMLAB ?= .venv-openmmlab
+# Of pytest:
+#   make test ARGS="-k Budget tests/test_pruning"
+ARGS ?=
 
-.PHONY: demo test lint
+.PHONY: demo test test-openmmlab coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+test-openmmlab: $(OPENMMLAB)/installed
+	$(OPENMMLAB)/bin/python -m pytest $(ARGS)
+
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/installed
-	$(BIN)/flake8 mmib tools benchmarks tests configs setup.py
-	$(BIN)/isort --check-only --diff mmib tools benchmarks tests setup.py
-	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs setup.py
+	$(BIN)/flake8 mmib tools benchmarks tests configs docs setup.py
+	$(BIN)/isort --check-only --diff mmib tools benchmarks tests docs setup.py
+	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs docs setup.py
+	$(BIN)/mypy
+
+docs: $(VENV)/installed-docs
+	$(BIN)/sphinx-build -W --keep-going docs build/docs
 
 # This exact pin: a range would fetch another build of torch.
 $(VENV)/installed: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install torch==2.13.0
 	$(BIN)/python -m pip install -e '.[onedl,test]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install -e '.[docs]'
+	touch $@
+
+# Compiles mmcv, 11 minutes on 2 cores. It imports pkg_resources, which
+# setuptools has dropped.
+$(OPENMMLAB)/installed: setup.py
+	$(PYTHON) -m venv $(OPENMMLAB)
+	$(OPENMMLAB)/bin/python -m pip install torch==2.13.0 'setuptools<81' wheel
+	$(OPENMMLAB)/bin/python -m pip install --no-build-isolation -e '.[openmmlab,test]'
 	touch $@

@@ -3,7 +3,6 @@
 conversion of a config refuses with the same words."""
 import difflib
 import inspect
-import linecache
 import os.path as osp
 import traceback
 from importlib.metadata import PackageNotFoundError, distribution
@@ -133,7 +132,7 @@ def check_stack() -> None:
             "stacks, such as `pip install 'mmib[onedl]'`.")
 
 
-def refusal(error: BaseException, *files: str) -> Optional[str]:
+def refusal(error: Optional[BaseException], *files: str) -> Optional[str]:
     """What an error says to the user.
 
     Args:
@@ -149,8 +148,7 @@ def refusal(error: BaseException, *files: str) -> Optional[str]:
         frames = traceback.extract_tb(error.__traceback__)
         # MMEngine's registries raise anew what the parts they build raise.
         if frames and frames[-1].filename.startswith((folder, *files)):
-            line = linecache.getline(frames[-1].filename, frames[-1].lineno)
-            if line.lstrip().startswith('raise '):
+            if (frames[-1].line or '').startswith('raise '):
                 return str(error.args[0])  # The text of a KeyError is quoted.
         error = error.__cause__ or error.__context__
     return None

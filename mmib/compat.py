@@ -41,7 +41,7 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     save_checkpoint = runner.save_checkpoint
 
     @functools.wraps(save_checkpoint)
-    def act_and_save(*args, **kwargs) -> None:
+    def act_and_save(*args: Any, **kwargs: Any) -> None:
         act()
         save_checkpoint(*args, **kwargs)
 
@@ -88,7 +88,7 @@ class _SkipsWithoutLoading:
         return next(self._iterator)
 
 
-def observe_get_targets(matcher: object, observe: Callable) -> None:
+def observe_get_targets(matcher: Any, observe: Callable) -> None:
     """Call a function with the arguments of each ``get_targets``.
 
     Which masks of a batch belong to which image is known there alone. It can
@@ -101,7 +101,7 @@ def observe_get_targets(matcher: object, observe: Callable) -> None:
     get_targets = matcher.get_targets
 
     @functools.wraps(get_targets)
-    def observed(*args, **kwargs):
+    def observed(*args: Any, **kwargs: Any) -> Any:
         targets = get_targets(*args, **kwargs)
         observe(*args, **kwargs)
         return targets
@@ -147,7 +147,7 @@ def change_next_config(change: Callable[..., Config]) -> None:
     """
     fromfile = Config.fromfile
 
-    def changed(path: str, *args, **kwargs) -> Config:
+    def changed(path: str, *args: Any, **kwargs: Any) -> Config:
         # What is read after the config of the training is as it was.
         Config.fromfile = staticmethod(fromfile)
         return change(fromfile, path, *args, **kwargs)
@@ -169,7 +169,7 @@ def distributed_on_cpu() -> Iterator[None]:
     dist.init_process_group('gloo')
     wrap_model = Runner.wrap_model
 
-    def wrap_on_cpu(self, model_wrapper_cfg: Optional[dict],
+    def wrap_on_cpu(self: Runner, model_wrapper_cfg: Optional[dict],
                     model: nn.Module) -> nn.Module:
         if model_wrapper_cfg is None:
             model_wrapper_cfg = dict(

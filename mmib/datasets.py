@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which image an index of the data set is, through its wrappers."""
-from typing import List, Optional, Sequence, Set, Sized, Union
+from typing import Any, List, Optional, Sequence, Set, Sized, Union
 
 import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
@@ -9,7 +9,7 @@ from torch.utils.data import ConcatDataset
 from .reporter import Reporter
 
 
-def unwrap_repeats(dataset: Sized) -> Sized:
+def unwrap_repeats(dataset: Any) -> Sized:
     """The data set that a data loader's one repeats as a whole.
 
     A stream that never ends has no use for ``RepeatDataset``: it repeats by
@@ -26,7 +26,7 @@ def unwrap_repeats(dataset: Sized) -> Sized:
     return dataset
 
 
-def image_numbers(dataset: Sized) -> np.ndarray:
+def image_numbers(dataset: Any) -> np.ndarray:
     """Number the images, so that each repeat of an image has its number.
 
     Of what ``MultiImageMixDataset`` mixes, the image that was asked for
@@ -53,7 +53,7 @@ def image_numbers(dataset: Sized) -> np.ndarray:
     return np.arange(len(dataset))
 
 
-def _mixes_images(dataset: Sized) -> bool:
+def _mixes_images(dataset: object) -> bool:
     # By name: each library of OpenMMLab has one of its own.
     return any(kind.__name__ == 'MultiImageMixDataset'
                for kind in type(dataset).__mro__)

@@ -146,7 +146,7 @@ class InfoBatchLoss(nn.Module):
                 pred: Tensor,
                 target: Tensor,
                 weight: Optional[Tensor] = None,
-                **kwargs) -> Tensor:
+                **kwargs: Any) -> Tensor:
         """Compute the loss.
 
         Args:

@@ -116,8 +116,8 @@ class Planner:
                 self._mean_score = float(self.plan_scores.mean())
                 self._read_start = start
             plan = self._ask_policy(
-                accounting.progress(start, covered, self.first_pruned, visits
-                                    and visits.norms), rng)
+                accounting.progress(start, covered, self.first_pruned,
+                                    visits.norms if visits else None), rng)
             note = plan.note
         if plan is None or plan.is_full:
             size, threshold, plan = accounting.pass_length, 0., None
@@ -137,8 +137,8 @@ class Planner:
                                         self._checksum)
         epoch = VirtualEpoch(start, covered, size, threshold, tiers,
                              self._mean_score, self._non_finite, note, logged,
-                             visits and visits.ratio, visits
-                             and visits.reliability, histogram)
+                             visits.ratio if visits else None,
+                             visits.reliability if visits else None, histogram)
         self._next_epochs.append(epoch)
         for observe in self.observers:
             observe(epoch, plan)

@@ -71,6 +71,7 @@ class InfoBatchSampler(Sampler):
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = in_training()
         self._num_readers = 0
+        self._slots: EpochPlan
         self._restart(0)
 
     def __iter__(self) -> Iterator[int]:

@@ -103,8 +103,9 @@ def variance_ratio(keep: np.ndarray,
     Returns:
         VarianceRatio: V, its 95 % interval and its lower limit.
     """
-    keep, norms = np.float64(keep), np.float64(norms)
-    weights = 1 / keep if weights is None else np.float64(weights)
+    keep = np.asarray(keep, np.float64)
+    norms = np.asarray(norms, np.float64)
+    weights = 1 / keep if weights is None else np.asarray(weights, np.float64)
     columns = np.stack(terms(keep, norms, weights))
     return from_sums(columns.sum(1), columns @ columns.T, len(keep))
 

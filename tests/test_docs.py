@@ -10,6 +10,8 @@ from camvid.arm_configs import add_arguments, fingerprint, load_arms
 from camvid.report import load, report
 from camvid.results import read_results
 
+import mmib
+
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(glob.glob(osp.join(ROOT, 'docs', 'evidence', '*.jsonl')))
 
@@ -76,3 +78,9 @@ def test_figures_of_the_summary_are_those_of_the_tables():
     assert len(rows) >= 6
     for _, *row in rows:
         assert row in rows_of(tables)
+
+
+def test_the_api_has_all_public_names():
+    documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
+                            read('docs', 'api.rst'), re.M)
+    assert set(documented) == set(mmib.__all__) - {'__version__'}

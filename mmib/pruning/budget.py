@@ -179,7 +179,7 @@ class Budget(ToBudget):
     def _sizes(scores: np.ndarray,
                thresholds: Sequence[float]) -> Tuple[int, int]:
         # As `prune` compares.
-        below = [np.count_nonzero(scores < float(t)) for t in thresholds]
+        below = [int(np.count_nonzero(scores < float(t))) for t in thresholds]
         return below[0], below[1] - below[0]
 
     def _most(self, size: int) -> int:
@@ -303,7 +303,7 @@ class Neyman(ToBudget):
         num_kept = self._num_kept(share, len(scores))
         # Sorting is faster than as many quantiles.
         edges = np.arange(1, self.num_strata) * len(scores) // self.num_strata
-        stratum_of_image = divide(scores, np.sort(scores)[edges])
+        stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
         sizes = np.bincount(stratum_of_image, minlength=self.num_strata)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
         # Half an image more, as `draw` rounds down.

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What one virtual epoch trains on: pure functions of numpy arrays."""
 from dataclasses import dataclass
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class EpochPlan:
     threshold: float = 0.
     tiers: Tuple[Tier, ...] = ()
     note: str = ''
-    tier_of_slot: Optional[np.ndarray] = None
+    tier_of_slot: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.tier_of_slot is None:
@@ -79,8 +79,8 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, slots: slice) -> 'EpochPlan':
-        """The plan of some of the slots, as views."""
+    def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'EpochPlan':
+        """The plan of some of the slots, as views where they are a slice."""
         return EpochPlan(self.indices[slots], self.weights[slots],
                          self.threshold, self.tiers, self.note,
                          self.tier_of_slot[slots])

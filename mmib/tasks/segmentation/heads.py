@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which heads a segmentor has, which losses these call, and where they keep
 them."""
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch.nn as nn
 from mmseg.models import decode_heads, segmentors
 from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from torch import Tensor
 
 from ...batch import BatchContext
 from ...compat import observe_get_targets
@@ -239,7 +240,9 @@ def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
             masks of all images, one after the other.
     """
 
-    def count(cls_scores, mask_preds, batch_gt_instances, *args, **kwargs):
+    def count(cls_scores: Sequence[Tensor], mask_preds: Any,
+              batch_gt_instances: Sequence[Any], *args: Any,
+              **kwargs: Any) -> None:
         for loss in of_queries:
             loss.rows_per_image = len(cls_scores[0])
         # Each mask of the labels is matched while there are queries.

@@ -2,7 +2,7 @@
 """How the losses of MMSegmentation, and those of MMDetection in its heads,
 fall into images. ``docs/losses.md`` has the table of them."""
 import functools
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn as nn
@@ -27,7 +27,7 @@ def cross_entropy(loss: nn.Module,
                   pred: Tensor,
                   target: Tensor,
                   ignore_index: int = -100,
-                  **kwargs) -> Elements:
+                  **kwargs: Any) -> Elements:
     """The divisor follows ``cross_entropy`` and ``binary_cross_entropy`` in
     ``mmseg/models/losses/cross_entropy_loss.py``, without their ``.item()``,
     which would wait for the GPU."""
@@ -43,15 +43,15 @@ def cross_entropy(loss: nn.Module,
             return elements, elements.numel()
         valid &= target >= 0
         return elements, valid.sum() * (elements.numel() // target.numel())
-    if loss.class_weight is not None:
-        class_weight = _class_weight_like(loss, pred)
+    class_weight = _class_weight_like(loss, pred)
+    if class_weight is not None:
         pixel_weight = class_weight[target.masked_fill(~valid, 0)]
         return elements, (pixel_weight * valid).sum()
     return elements, valid.sum() if loss.avg_non_ignore else target.numel()
 
 
 def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
-                     **kwargs) -> Elements:
+                     **kwargs: Any) -> Elements:
     """For losses whose mean divides by the number of their elements."""
     elements = loss(pred, target, reduction_override='none', **kwargs)
     return elements, elements.numel()
@@ -75,7 +75,7 @@ except ImportError:
     mmseg_losses.HuasdorffDisstanceLoss,
     reduces=False)
 def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
-                   **kwargs) -> Elements:
+                   **kwargs: Any) -> Elements:
     """For losses that are the mean of the losses of the images alone."""
     images = [
         loss(pred[i:i + 1], target[i:i + 1], **kwargs)
@@ -85,7 +85,7 @@ def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
 
 
 @register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
-def ohem_cross_entropy(loss: nn.Module, pred: Tensor,
+def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
                        target: Tensor) -> Elements:
     """The mean over the hard pixels, which are chosen in the whole batch."""
     valid = target != loss.ignore_label
@@ -107,7 +107,8 @@ def ohem_cross_entropy(loss: nn.Module, pred: Tensor,
 
 
 @register_unreduced(mmseg_losses.BoundaryLoss, reduces=False)
-def boundary(loss: nn.Module, pred: Tensor, target: Tensor) -> Elements:
+def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
+             target: Tensor) -> Elements:
     """Boundary and other pixels are balanced in the whole batch."""
     pred = pred.flatten(1)
     target = target.flatten(1).float()
@@ -124,7 +125,7 @@ def boundary(loss: nn.Module, pred: Tensor, target: Tensor) -> Elements:
 
 @register_coupled(mmseg_losses.LovaszLoss)
 def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
-                  **kwargs) -> Optional[Tensor]:
+                  **kwargs: Any) -> Optional[Tensor]:
     """The Lovasz loss of a whole batch is no sum over images, that of each
     image alone is."""
     if loss.per_image:
@@ -137,7 +138,7 @@ def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
         ])
 
 
-def _class_weight_like(loss: nn.Module, pred: Tensor) -> Optional[Tensor]:
+def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
     """Class weights in the type of the logits, as the baseline has them."""
     if loss.class_weight is None:
         return None
