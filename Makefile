@@ -13,9 +13,9 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed
-	$(BIN)/flake8 mmib tools benchmarks tests configs setup.py
-	$(BIN)/isort --check-only --diff mmib tools benchmarks tests setup.py
-	$(BIN)/yapf --recursive --parallel --diff mmib tools benchmarks tests configs setup.py
+	$(BIN)/flake8 mmib mmib_cli tools benchmarks tests configs setup.py
+	$(BIN)/isort --check-only --diff mmib mmib_cli tools benchmarks tests setup.py
+	$(BIN)/yapf --recursive --parallel --diff mmib mmib_cli tools benchmarks tests configs setup.py
 
 # This exact pin: a range would fetch another build of torch.
 $(VENV)/installed: setup.py
