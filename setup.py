@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
 import re
+import shutil
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = osp.dirname(osp.abspath(__file__))
 
@@ -10,6 +12,24 @@ ROOT = osp.dirname(osp.abspath(__file__))
 def read(*path):
     with open(osp.join(ROOT, *path), encoding='utf-8') as file:
         return file.read()
+
+
+class BuildWithMim(build_py):
+    """Copies what mim and `mmib::` look for to where OpenMMLab's packages have
+    it. In a source checkout and an editable install it is used in place."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return
+        mim = osp.join(self.build_lib, 'mmib', '.mim')
+        shutil.rmtree(mim, ignore_errors=True)  # of an earlier build
+        for folder in ('configs', 'tools'):
+            shutil.copytree(
+                osp.join(ROOT, folder),
+                osp.join(mim, folder),
+                ignore=shutil.ignore_patterns('__pycache__'))
+        shutil.copy(osp.join(ROOT, 'model-index.yml'), mim)
 
 
 setup(
@@ -20,8 +40,30 @@ setup(
     'MMSegmentation',
     long_description=read('README.md'),
     long_description_content_type='text/markdown',
+    author='mmib contributors',
     license='Apache-2.0',
-    packages=find_packages(include=['mmib', 'mmib.*']),
+    keywords='data pruning, InfoBatch, semantic segmentation, MMEngine, '
+    'MMSegmentation, deep learning',
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Developers',
+        'Intended Audience :: Science/Research',
+        'Operating System :: OS Independent',
+        'Programming Language :: Python :: 3',
+        'Programming Language :: Python :: 3 :: Only',
+        'Programming Language :: Python :: 3.11',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Topic :: Scientific/Engineering :: Image Processing',
+        'Typing :: Typed',
+    ],
+    packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
+    package_data={
+        'mmib': ['py.typed'],
+        'mmib_cli': ['py.typed']
+    },
+    cmdclass={'build_py': BuildWithMim},
+    entry_points={'console_scripts': ['mmib = mmib_cli:main']},
+    zip_safe=False,
     python_requires='>=3.9',
     install_requires=['numpy', 'torch>=2.0'],
     # The two stacks share their import names and overwrite each other, so

@@ -3,8 +3,6 @@
 conversion of a config refuses with the same words."""
 import difflib
 import inspect
-import os.path as osp
-import traceback
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Optional
 
@@ -130,28 +128,6 @@ def check_stack() -> None:
             'they overwrite the files of each other: run `pip uninstall -y '
             f'{" ".join(openmmlab + onedl)}`, and install one of the two '
             "stacks, such as `pip install 'mmib[onedl]'`.")
-
-
-def refusal(error: Optional[BaseException], *files: str) -> Optional[str]:
-    """What an error says to the user.
-
-    Args:
-        error (BaseException): Any error.
-        *files (str): Scripts that refuse something too.
-
-    Returns:
-        str, optional: The text that mmib stopped with, without a traceback;
-        None if something else went wrong.
-    """
-    folder = osp.dirname(osp.abspath(__file__)) + osp.sep
-    while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)
-        # MMEngine's registries raise anew what the parts they build raise.
-        if frames and frames[-1].filename.startswith((folder, *files)):
-            if (frames[-1].line or '').startswith('raise '):
-                return str(error.args[0])  # The text of a KeyError is quoted.
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def check_training(runner: Runner, hook: Hook) -> None:

@@ -4,12 +4,10 @@ when it can go."""
 import functools
 import gc
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch.distributed as dist
 from mmengine.config import Config
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.logging import MessageHub
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch import nn
@@ -110,29 +108,41 @@ def observe_get_targets(matcher: Any, observe: Callable) -> None:
 
 
 def allow_scoped_bases() -> None:
-    """Let configs inherit by ``_base_ = 'mmseg::...'`` on OneDL's stack too.
+    """Let configs inherit by ``_base_ = 'mmseg::...'`` and ``'mmib::...'``.
 
-    MMEngine looks for a distribution called mmsegmentation. Call it before
-    the config is read: ``custom_imports`` are too late. Nothing changes where
-    the distribution has its original name. It can go when OneDL's MMEngine
-    knows the names of its own packages.
+    MMEngine looks for a distribution called mmsegmentation, which has another
+    name on OneDL's stack, and knows the configs of its own libraries alone.
+    Call it before the config is read: ``custom_imports`` are too late. It can
+    go when MMEngine finds configs by the module that has them.
     """
-    try:
-        distribution('onedl-mmsegmentation')
-    except PackageNotFoundError:
-        return
-    MODULE2PACKAGE['mmseg'] = 'onedl-mmsegmentation'
+    Config._get_cfg_path = staticmethod(_find_base)
 
 
 @contextmanager
 def without_scoped_bases() -> Iterator[None]:
     """Read configs as a script does that knows nothing of mmib."""
-    changed = MODULE2PACKAGE['mmseg']
-    MODULE2PACKAGE['mmseg'] = 'mmsegmentation'
+    changed = Config._get_cfg_path
+    Config._get_cfg_path = staticmethod(_find_base_by_distribution)
     try:
         yield
     finally:
-        MODULE2PACKAGE['mmseg'] = changed
+        Config._get_cfg_path = staticmethod(changed)
+
+
+_find_base_by_distribution = Config._get_cfg_path
+
+
+def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
+    """The path of a base config, and the scope of its parts."""
+    package, scoped, _ = path.partition('::')
+    if scoped:
+        # Which needs MMSegmentation.
+        from .tasks.segmentation.zoo import resolve_config
+        found = resolve_config(path)
+        if found != path:
+            # mmib has no models of its own: no scope.
+            return found, None if package == 'mmib' else package
+    return _find_base_by_distribution(path, filename)
 
 
 def change_next_config(change: Callable[..., Config]) -> None:

@@ -71,7 +71,7 @@ def convert(cfg: Config,
         raise TypeError('`convert` takes a config, not its path: '
                         f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     _check_not_converted(cfg)
-    check_delta(delta, 'the argument `delta`, or --delta of the tool')
+    check_delta(delta, 'the argument `delta`, or --delta of the command')
     full_iters = iterations_of(cfg)
     cfg = shorten(cfg, ratio)
     policy = dict(policy or dict(type='Neyman'))
@@ -106,7 +106,7 @@ def summary(before: Config, after: Config) -> str:
     Returns:
         str: The sentences. Empty of a config without InfoBatchHook.
     """
-    hooks = _infobatch_hooks(after)
+    hooks = infobatch_hooks(after)
     if not hooks:
         return ''
     full_iters, iters = iterations_of(before), iterations_of(after)
@@ -138,7 +138,8 @@ def _has_budget(kind: Any) -> bool:
     return isclass(kind) and issubclass(kind, ToBudget)
 
 
-def _infobatch_hooks(cfg: Config) -> List[dict]:
+def infobatch_hooks(cfg: Config) -> List[dict]:
+    """Configs of InfoBatchHook in ``custom_hooks``."""
     return [
         hook for hook in cfg.get('custom_hooks') or []
         if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
@@ -147,7 +148,7 @@ def _infobatch_hooks(cfg: Config) -> List[dict]:
 
 def _check_not_converted(cfg: Config) -> None:
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if type_name(sampler) == 'InfoBatchSampler' or _infobatch_hooks(cfg):
+    if type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg):
         raise ValueError(
             'The config trains with InfoBatch already: convert the one it '
             'was made from, or remove InfoBatchHook from `custom_hooks` and '

@@ -41,6 +41,22 @@ class Forecast(NamedTuple):
         return (f'It keeps about {self.share:.3f} of the images, with a mean '
                 f'weight of {self.mean_weight:.2f}.')
 
+    def covers(self, accounting: Accounting) -> str:
+        """A sentence on the passes that it covers, empty where that depends
+        on the losses.
+
+        Args:
+            accounting (Accounting): Length of the training and of a pass.
+        """
+        if self.full_iters is None:
+            return ''
+        passes = (
+            self.full_iters * accounting.slots_per_iter /
+            accounting.pass_length)
+        return (f'It will cover {passes:.1f} passes over the data, for which '
+                f'the baseline needs {self.full_iters:.0f} iterations: '
+                f'{self.full_iters - self.max_iters:.0f} saved.')
+
 
 def forecast(policy: Policy,
              accounting: Accounting,

@@ -100,16 +100,8 @@ class Reporter:
                     'image. Change the `policy` of InfoBatchHook in '
                     '`custom_hooks`.')
                 return
-            text += f' {expected.how_much}'
-            if expected.full_iters is not None:
-                passes = (
-                    expected.full_iters * self._accounting.slots_per_iter /
-                    self._accounting.pass_length)
-                text += (
-                    f' It will cover {passes:.1f} passes over the data, for '
-                    'which the baseline needs '
-                    f'{expected.full_iters:.0f} iterations: '
-                    f'{expected.full_iters - expected.max_iters:.0f} saved.')
+            text += (f' {expected.how_much} '
+                     f'{expected.covers(self._accounting)}').rstrip()
         self._logger.info(
             f'InfoBatch: {text} Passes become shorter by that, not the '
             'training: it saves time if `train_cfg.max_iters` is less than '

@@ -11,7 +11,7 @@ from mmseg.models import EncoderDecoder
 from torch.utils.data import BatchSampler
 
 from mmib import InfoBatchSampler, checks
-from mmib.checks import check_batch, check_delta, refusal
+from mmib.checks import check_batch
 from tests.system.small_training import small_head, small_runner
 
 
@@ -171,29 +171,6 @@ def test_two_stacks_in_one_environment(tmp_path, monkeypatch, names, mixed):
                       (AssertionError, 'a training step ran'))
     with pytest.raises(error, match=message):
         small_runner(tmp_path).train()
-
-
-def test_what_is_a_refusal():
-    """What mmib raises for the user, also through a registry of MMEngine; not
-    an error of something else, nor one that isn't raised on purpose."""
-
-    def text_of(function, *args, **kwargs):
-        with pytest.raises(Exception) as error:
-            function(*args, **kwargs)
-        return refusal(error.value)
-
-    def build(**cfg):
-        HOOKS.build(cfg)
-
-    assert text_of(check_delta, 2, 'it').startswith('`delta` is the')
-    assert text_of(
-        build, type='InfoBatchHook', ema=2).startswith('`ema` is the share')
-    assert text_of(
-        build, type='InfoBatchHook', policy=dict(
-            type='Budgte')).startswith('Budgte is none of the policies')
-    assert text_of(build, type='NoHook') is None
-    assert text_of(check_delta, 'a', 'it') is None
-    assert text_of(lambda: 1 / 0) is None
 
 
 def test_a_sampler_alone_after_other_trainings(tmp_path):

@@ -1,9 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import glob
 import os.path as osp
+import re
 import subprocess
 import sys
 
+import mmengine
 import mmseg
 import pytest
 from mmengine.config import Config
@@ -36,6 +38,30 @@ def test_configs_load_from_any_folder(path, tmp_path, monkeypatch):
     assert ('InfoBatchHook' in hooks) is pruned
     if pruned:
         assert cfg.custom_imports.imports == ['mmib']
+
+
+def test_metafile_names_the_configs_and_what_was_measured():
+    """As OpenMMLab's tools read it."""
+    index = mmengine.load(osp.join(ROOT, 'model-index.yml'))
+    metafile, = index['Import']
+    meta = mmengine.load(osp.join(ROOT, metafile))
+    paths = [osp.join(ROOT, model['Config']) for model in meta['Models']]
+    assert sorted(paths) == CONFIGS
+    collections = {collection['Name'] for collection in meta['Collections']}
+    with open(osp.join(ROOT, 'docs', 'evidence.md')) as file:
+        rows = [line.split(' | ') for line in file if line[:7] == '| full ']
+    for model, path in zip(meta['Models'], paths):
+        cfg = Config.fromfile(path)
+        gpus = int(re.search(r'_(\d+)xb', model['Name'])[1])
+        assert model['Name'] == osp.basename(path)[:-len('.py')]
+        assert model['In Collection'] in collections
+        assert model['Metadata'][
+            'Batch Size'] == gpus * cfg.train_dataloader.batch_size
+        if 'Results' in model:
+            mean = f'{model["Results"]["Metrics"]["mIoU"]:.2f}'
+            found = [row for row in rows if len(row) > 4 and row[4] == mean]
+            assert found[0][2] == str(cfg.train_cfg.max_iters)
+        assert 'Weights' not in model
 
 
 @pytest.mark.parametrize('schedule, iters, policy', [

@@ -12,8 +12,7 @@ from typing import List
 
 from make_demo_data import make_demo_data
 
-ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-CONFIG = 'configs/upernet/upernet_r18_1xb8-300-infobatch_demo-64x64.py'
+CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 WORK_DIR = 'work_dirs/demo'
 DATA_ROOT = osp.join(WORK_DIR, 'data')
 # What to show of the log; the rest is in the work folder.
@@ -24,7 +23,7 @@ SHOWN = (' - Iter(train)', ' - InfoBatch', ' mIoU: ', ' - Saving checkpoint',
 def train(log_path: str) -> None:
     """Train in a process of its own, as a user would."""
     command = [
-        sys.executable, 'tools/train.py', CONFIG, '--work-dir', WORK_DIR,
+        sys.executable, '-m', 'mmib', 'train', CONFIG, '--work-dir', WORK_DIR,
         '--cfg-options'
     ]
     command += [
@@ -71,7 +70,6 @@ def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
 
 
 def main():
-    os.chdir(ROOT)
     make_demo_data(DATA_ROOT)
     output = osp.join(WORK_DIR, 'output.log')
     start = time.time()

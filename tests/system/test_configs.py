@@ -1,18 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Convert every config of the installed MMSegmentation: each is converted,
 written as a child config, loaded again, and its schedule is checked."""
-import os.path as osp
-import sys
-
 import pytest
 from mmengine.config import Config
 
 from mmib import convert
 from mmib.compat import allow_scoped_bases
 from mmib.tasks.segmentation.zoo import resolve_config, zoo_names
-
-sys.path.append(osp.join(osp.dirname(__file__), '..', '..', 'tools'))
-from convert_config import load, write_child  # noqa: E402
+from mmib_cli.files import load, write_child
 
 KNET = 'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py'
 SAMPLE = ('upernet/upernet_r50_4xb4-80k_ade20k-512x512.py',

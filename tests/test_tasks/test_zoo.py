@@ -1,29 +1,33 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
-from importlib.metadata import PackageNotFoundError
 
 import mmseg
 import pytest
 from mmengine.config import Config
-from mmengine.config.utils import MODULE2PACKAGE
 
+import mmib
 from mmib import compat, convert
 from mmib.tasks.segmentation import zoo
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
+OWN = 'upernet/upernet_r18_1xb8-1k_camvid-144x192'
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+FIND_BASE = Config._get_cfg_path
 PATH = osp.join(mmseg.__path__[0], '.mim', 'configs', NAME + '.py')
 
 
 @pytest.fixture
-def packages(monkeypatch):
-    """MMEngine's table, which is restored after the test."""
-    monkeypatch.setitem(MODULE2PACKAGE, 'mmseg', 'mmsegmentation')
-    return MODULE2PACKAGE
+def scoped_bases(monkeypatch):
+    """Until the test ends."""
+    monkeypatch.setattr(Config, '_get_cfg_path', FIND_BASE)
+    compat.allow_scoped_bases()
 
 
 @pytest.mark.parametrize('suffix', ['', '.py'])
 def test_a_config_by_its_name(suffix):
     assert zoo.resolve_config(f'mmseg::{NAME}{suffix}') == PATH
+    own = zoo.resolve_config(f'mmib::{OWN}{suffix}')
+    assert osp.samefile(own, osp.join(ROOT, 'configs', OWN + '.py'))
 
 
 @pytest.mark.parametrize('path',
@@ -62,22 +66,40 @@ def test_name_of_a_path(tmp_path):
     assert zoo.zoo_name(str(link)) == NAME + '.py'
 
 
-def test_scoped_bases_load(tmp_path, packages):
+@pytest.mark.parametrize('name, cfg', [
+    (f'mmseg::{NAME}.py', PATH),
+    (f'mmseg::{NAME}', PATH),
+    (f'mmib::{OWN}', osp.join(ROOT, 'configs', OWN + '.py')),
+])
+def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     config = tmp_path / 'child.py'
-    config.write_text(f"_base_ = 'mmseg::{NAME}.py'\n"
-                      'train_cfg = dict(max_iters=5)\n')
-    compat.allow_scoped_bases()
-    cfg = Config.fromfile(str(config))
-    assert cfg.train_cfg.max_iters == 5
-    assert cfg.model.backbone == Config.fromfile(PATH).model.backbone
-    assert convert(cfg).train_cfg.max_iters == 3
+    config.write_text(f'_base_ = {name!r}\ntrain_cfg = dict(max_iters=5)\n')
+    child, base = Config.fromfile(str(config)), Config.fromfile(cfg)
+    assert child.train_cfg.max_iters == 5
+    assert child.model.backbone == base.model.backbone
+    assert convert(child).train_cfg.max_iters == 3
+    with compat.without_scoped_bases():
+        assert Config._get_cfg_path is FIND_BASE
+    # Those beside a config are found as ever.
+    assert Config.fromfile(cfg).to_dict() == base.to_dict()
 
 
-def test_scoped_bases_of_the_original_distribution(packages, monkeypatch):
+def test_unknown_bases(tmp_path, scoped_bases):
+    config = tmp_path / 'child.py'
+    config.write_text("_base_ = 'mmib::upernet/a.py'\n")
+    with pytest.raises(FileNotFoundError, match='mmib has no config'):
+        Config.fromfile(str(config))
+    config.write_text("_base_ = 'mmnone::upernet/a.py'\n")
+    with pytest.raises(AssertionError, match='mmnone'):
+        Config.fromfile(str(config))
 
-    def missing(name):
-        raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(compat, 'distribution', missing)
-    compat.allow_scoped_bases()
-    assert packages['mmseg'] == 'mmsegmentation'
+def test_configs_of_an_installed_wheel(tmp_path, monkeypatch):
+    """They lie in the package."""
+    folder = tmp_path / '.mim' / 'configs' / 'upernet'
+    folder.mkdir(parents=True)
+    (folder / 'a.py').write_text('')
+    monkeypatch.setattr(mmib, '__path__', [str(tmp_path)])
+    assert zoo.resolve_config('mmib::upernet/a') == str(folder / 'a.py')
+    assert zoo.zoo_name(str(folder / 'a.py'),
+                        zoo.installed_configs('mmib')) == 'upernet/a.py'

@@ -1,17 +1,16 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
-import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import mmseg
 import pytest
-import train as tool
 from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmib import compat
+from mmib_cli import main
 
 from ..system.small_training import BASELINE, small_config
 
@@ -38,17 +37,14 @@ from mmengine.runner import IterBasedTrainLoop
 
 @pytest.fixture
 def train(monkeypatch, tmp_path):
-    """Run tools/train.py, in this process and another folder."""
+    """Run the sub-command, in this process and another folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('LOCAL_RANK', '0')
-    # What the script replaces, it may leave replaced.
-    monkeypatch.setattr(Config, 'fromfile', Config.fromfile)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', ['train.py', *arguments])
-        runpy.run_path(tool.__file__, run_name='__main__')
-
-    return call
+    # What it replaces, it may leave replaced.
+    for name in ('fromfile', '_get_cfg_path'):
+        monkeypatch.setattr(Config, name, getattr(Config, name))
+    monkeypatch.setattr(sys, 'argv', ['mmib'])
+    return lambda *arguments: main(['train', *arguments])
 
 
 def write(name, text=CONFIG):
@@ -110,7 +106,7 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     assert cfg.train_cfg.max_iters == iters
     assert cfg.custom_hooks[-1].policy == policy
     assert cfg.custom_hooks[-1].delta == delta
-    # The changes are printed, as by convert_config.py.
+    # The changes are printed, as by `mmib convert`.
     printed = capsys.readouterr().out
     assert 'train_cfg.max_iters' in printed
     assert f'It saves {20 - iters} of 20 iterations.' in printed

@@ -1,0 +1,23 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Convert a config of the baseline to InfoBatch, with a shorter schedule.
+
+It writes a short config that inherits CONFIG, and prints what changes and what
+that saves. The file trains with MMSegmentation's own tools/train.py, from any
+folder.
+"""
+import argparse
+from typing import List
+
+from .files import write_changed
+from .options import add_conversion_options, add_files, conversion
+
+
+def main(args: List[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog='mmib convert',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_files(parser)
+    add_conversion_options(parser)
+    parsed = parser.parse_args(args)
+    write_changed(parsed.config, parsed.out, conversion(parsed))

@@ -1,0 +1,105 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Print versions and devices, for a bug report. Nothing has to be installed or
+to work for it."""
+import argparse
+import io
+import os.path as osp
+import platform
+import runpy
+import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Dict, Iterator, List, Tuple
+
+# Which distributions have a module: OneDL's, OpenMMLab's.
+LIBRARIES = {
+    'mmengine': ('onedl-mmengine', 'mmengine'),
+    'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
+    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation')
+}
+MISSING = 'not installed'
+
+
+def versions(*distributions: str) -> Dict[str, str]:
+    """The versions of those that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+def stack(distributions: List[str]) -> str:
+    """Whose packages these are."""
+    owners = {
+        'OneDL' if name.startswith('onedl-') else 'OpenMMLab'
+        for name in distributions
+    }
+    if len(owners) > 1:
+        return ('OneDL and OpenMMLab are mixed: they overwrite the files of '
+                'each other')
+    return owners.pop() if owners else 'none'
+
+
+def attempt(name: str) -> str:
+    """Import a module, and say what came of it in one line."""
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            import_module(name)
+            if name == 'mmib':
+                import_module('mmib.checks').check_stack()
+    except Exception as error:
+        return ' '.join(f'{type(error).__name__}: {error}'.split())
+    return 'works'
+
+
+def devices() -> Iterator[Tuple[str, str]]:
+    """What torch can train on."""
+    try:
+        import torch
+        yield 'CUDA of torch', torch.version.cuda or 'none'
+        names = [
+            torch.cuda.get_device_name(i)
+            for i in range(torch.cuda.device_count())
+        ]
+        yield 'devices', ', '.join(names) or 'no GPU'
+    except Exception as error:
+        yield 'devices', f'{type(error).__name__}: {error}'
+
+
+def own() -> str:
+    """Version and place of mmib, which isn't imported for that."""
+    place = osp.join(osp.dirname(osp.dirname(osp.abspath(__file__))), 'mmib')
+    number = runpy.run_path(osp.join(place, 'version.py'))['__version__']
+    return f'{number}, {place}'
+
+
+def facts() -> Iterator[Tuple[str, str]]:
+    """What is told, and its name."""
+    yield 'mmib', own()
+    yield 'Python', f'{platform.python_version()}, {sys.executable}'
+    yield 'system', platform.platform()
+    for name in ('numpy', 'torch'):
+        yield name, versions(name).get(name, MISSING)
+    yield from devices()
+    installed: List[str] = []
+    for module, distributions in LIBRARIES.items():
+        found = versions(*distributions)
+        installed += found
+        yield module, ', '.join(f'{number} ({name})'
+                                for name, number in found.items()) or MISSING
+    yield 'stack', stack(installed)
+    for name in ('mmseg', 'mmib'):
+        yield f'import {name}', attempt(name)
+
+
+def main(args: List[str]) -> None:
+    argparse.ArgumentParser(
+        prog='mmib env', description=__doc__).parse_args(args)
+    warnings.simplefilter('ignore')
+    for name, value in facts():
+        print(f'{name:14}{value}', flush=True)

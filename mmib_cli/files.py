@@ -1,0 +1,200 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Configs that are made of others: written as files, named, compared."""
+import os
+import os.path as osp
+import re
+import sys
+import tempfile
+from typing import Any, Callable, Iterator, List, Tuple
+
+from mmengine.config import Config
+from mmengine.utils import mkdir_or_exist
+
+from mmib.checks import check_stack
+from mmib.compat import allow_scoped_bases, without_scoped_bases
+from mmib.convert import infobatch_hooks, summary
+from mmib.tasks.segmentation.zoo import (PACKAGES, installed_configs,
+                                         resolve_config, zoo_name)
+
+# What `changes` says of a field that a config doesn't have.
+ABSENT = '-'
+_SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
+
+
+def write_changed(config: str, out: str, change: Callable[[Config],
+                                                          Config]) -> None:
+    """Write a config that is made of another one, and print what differs.
+
+    Args:
+        config (str): Path of the original one, or its name.
+        out (str): ``.py`` file to write, or a folder, where the file has the
+            name of :func:`converted_name`.
+        change (Callable): Makes the new config of the original one.
+
+    Raises:
+        ValueError: If the original one can't be inherited.
+        RuntimeError: If the file wouldn't load as it was written.
+    """
+    check_stack()
+    allow_scoped_bases()
+    path = resolve_config(config)
+    before = load(path)
+    after = change(before)
+    if not out.endswith('.py'):
+        out = osp.join(out, converted_name(path, before, after) + '.py')
+    if osp.exists(out):
+        sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
+    mkdir_or_exist(osp.dirname(osp.abspath(out)))
+    write_child(path, before, after, out)
+    print(report(before, after))
+    print(f'\nWritten to {out}')
+
+
+def load(path: str) -> Config:
+    """Load a config that a text config can inherit: not a lazy one."""
+    # MMEngine has no public name for this, and fails later and obscurely.
+    if Config._is_lazy_import(path):
+        raise ValueError(
+            f'{path} is a lazy config (`read_base`), which no text config can '
+            'inherit: convert it when it is trained, with `mmib train '
+            f'{path} --infobatch`.')
+    return Config.fromfile(path)
+
+
+def base_expression(path: str, folder: str) -> str:
+    """``_base_`` of a config in a folder, in a way that works on other
+    machines too."""
+    for package in PACKAGES:
+        name = zoo_name(path, installed_configs(package))
+        if name is not None:
+            return (f"(\n    __import__('{package}').__path__[0] +\n"
+                    f"    '/.mim/configs/{name}')")
+    path = osp.abspath(path)
+    # MMEngine takes ".." as a change of the text of a path.
+    relative = osp.relpath(path, folder)
+    if relative != osp.relpath(osp.realpath(path), osp.realpath(folder)):
+        # Where one is behind a link, it would be right from one side alone.
+        relative = path
+    return repr(relative.replace(osp.sep, '/'))
+
+
+def write_child(path: str, before: Config, after: Config, out: str) -> None:
+    """Write a changed config as a child of the original one, which lies at
+    ``path``. Where it wouldn't load as ``after``, nothing is written."""
+    share = 100 * after.train_cfg.max_iters / before.train_cfg.max_iters
+    folder = osp.dirname(osp.abspath(out))
+    kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
+    head = (f'# {kind}: {share:.3g} % of the iterations of '
+            f'{osp.basename(path)}')
+    texts = [
+        f'{head}.\n_base_ = {base_expression(path, folder)}\n'
+        f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
+        # On OneDL's stack, where a base has "mmseg::", MMSegmentation's own
+        # script would ask for OpenMMLab's.
+        f'{head}, in\n# full, as its bases are not found everywhere.\n'
+        f'{after.pretty_text}'
+    ]
+    for text in texts:
+        differences = differences_when_loaded(text, after, folder)
+        if not differences:
+            with open(out, 'w', encoding='utf-8') as file:
+                file.write(text)
+            return
+    raise RuntimeError(
+        f'{path} cannot be converted to a file, because this does not '
+        f'load as it was written:\n{table(differences)}\nConvert it when '
+        f'it is trained, with `mmib train {path} --infobatch`.')
+
+
+def differences_when_loaded(text: str, cfg: Config,
+                            folder: str) -> List[Tuple]:
+    """Load a text from a folder as MMSegmentation's own script would, and list
+    what differs from a config, or the error."""
+    # Closed before it is read, as Windows wants it.
+    descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
+    try:
+        with open(descriptor, 'w', encoding='utf-8') as file:
+            file.write(text)
+        with without_scoped_bases():
+            return changes(cfg, Config.fromfile(path))
+    except Exception as error:
+        return [(type(error).__name__, error)]
+    finally:
+        os.remove(path)
+
+
+def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
+    """Dotted name of each field that differs between two configs, and its
+    value in both, :data:`ABSENT` where there is none."""
+    old, new = dict(_fields(before.to_dict())), dict(_fields(after.to_dict()))
+    rows = [(name, old.get(name, ABSENT), new.get(name, ABSENT))
+            for name in dict.fromkeys([*old, *new])]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def child(before: dict, after: dict) -> dict:
+    """The smallest nested dict that turns a config into one that inherits it,
+    and has all its top-level keys. Lists are whole, as MMEngine replaces them,
+    and dicts that lose a key have ``_delete_=True``."""
+    difference = {}
+    for key, value in after.items():
+        old = before.get(key)
+        if key in before and old == value and type(old) is type(value):
+            continue
+        if key in before and isinstance(value, dict):
+            if isinstance(old, dict) and old.keys() <= value.keys():
+                value = child(old, value)
+            else:
+                value = dict(value, _delete_=True)
+        difference[key] = value
+    return difference
+
+
+def converted_name(path: str, before: Config, after: Config) -> str:
+    """Name a converted config in the way of MMSegmentation, such as
+    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without "-infobatch"
+    where it is only shorter. Where the name of the original one at ``path``
+    has no iterations, they are appended."""
+    name = osp.splitext(osp.basename(path))[0]
+    old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
+    suffix = '-infobatch' * bool(infobatch_hooks(after))
+
+    def schedule(iters: int) -> str:
+        iters = f'{iters // 1000}k' if iters % 1000 == 0 else str(iters)
+        return iters + suffix
+
+    # The number in the name is scaled, also where the schedule has another
+    # one (gradient accumulation, or the name of another batch size): so names
+    # that differ stay different.
+    converted, found = _SCHEDULE_IN_NAME.subn(
+        lambda match: schedule(round(int(match[1]) * 1000 * new / old)),
+        name,
+        count=1)
+    return converted if found else f'{name}-{schedule(new)}'
+
+
+def table(rows: List[Tuple]) -> str:
+    """Lay out rows in columns."""
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows)]
+    line = '  '.join(f'{{!s:{width}}}' for width in widths)
+    return '\n'.join(line.format(*row).rstrip() for row in rows)
+
+
+def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
+    """Dotted names and values of all that isn't a filled dict or list."""
+    if isinstance(node, dict) and node:
+        items = node.items()
+    elif isinstance(node, (list, tuple)) and any(
+            isinstance(item, (dict, list, tuple)) for item in node):
+        items = enumerate(node)
+    else:
+        yield name, node
+        return
+    for key, value in items:
+        yield from _fields(value, f'{name}.{key}' if name else str(key))
+
+
+def report(before: Config, after: Config) -> str:
+    """What a conversion changes, and for InfoBatch what is to be expected."""
+    text = table([('field', 'before', 'after'), *changes(before, after)])
+    return f'{text}\n\n{summary(before, after)}'.rstrip()

@@ -1,0 +1,138 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Say what a training will prune and save, without training.
+
+CONFIG has InfoBatch already, or --infobatch converts it as `mmib train` does.
+The length of a pass is that of the data set, which is read for it where it is
+there.
+"""
+import argparse
+from typing import List, Optional
+
+from mmengine.config import Config, DictAction
+from mmengine.registry import DATASETS, HOOKS, init_default_scope
+
+from mmib.accounting import Accounting
+from mmib.checks import check_length, check_stack
+from mmib.compat import allow_scoped_bases
+from mmib.convert import infobatch_hooks
+from mmib.datasets import unwrap_repeats
+from mmib.forecast import forecast
+from mmib.hook import InfoBatchHook
+from mmib.schedule import iterations_of
+from mmib.tasks.segmentation.zoo import resolve_config
+
+from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
+                      conversion)
+
+
+def pass_length(cfg: Config) -> int:
+    """Images in a pass over the training data.
+
+    Raises:
+        FileNotFoundError: If the data isn't there.
+        ValueError: If there are no images.
+    """
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    if hasattr(dataset, 'full_init'):
+        dataset.full_init()
+    length = len(unwrap_repeats(dataset))
+    if length == 0:
+        raise ValueError('The training data has no images: check '
+                         '`train_dataloader.dataset`.')
+    return length
+
+
+def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
+            gpus: int) -> List[str]:
+    """What is to be expected of a training.
+
+    Args:
+        cfg (Config): Its config.
+        hook (InfoBatchHook): The hook in it.
+        num_images (int, optional): Images in a pass. None where that isn't
+            known.
+        gpus (int): GPUs, or other ranks, that train.
+
+    Returns:
+        list[str]: Sentences.
+
+    Raises:
+        ValueError: If the training is too short.
+    """
+    max_iters = iterations_of(cfg)
+    slots_per_iter = cfg.train_dataloader.batch_size * gpus
+    if num_images is None:
+        accounting = Accounting(1, 1, max_iters, hook.delta, hook.start)
+        first_pruned = accounting.pruning_start
+    else:
+        accounting = Accounting(num_images, slots_per_iter, max_iters,
+                                hook.delta, hook.start)
+        check_length(accounting)
+        first_pruned = max(num_images, accounting.pruning_start)
+    expected = forecast(hook.policy, accounting, first_pruned, hook.normalize)
+    note = hook.policy.note_on_schedule(max_iters)
+    lines = [expected.when, expected.how_much]
+    if num_images is not None:
+        lines = [
+            f'A pass is {num_images} images, an iteration {slots_per_iter} '
+            f'of them on {gpus} GPU{"s" * (gpus > 1)}.', *lines,
+            expected.covers(accounting)
+        ]
+    elif expected.full_iters is not None:
+        lines.append(
+            f'It covers as many passes as about {expected.full_iters:.0f} '
+            'iterations of the baseline: '
+            f'{expected.full_iters - max_iters:.0f} saved.')
+    if note:
+        lines.append(f'Warning: {note}')
+    elif expected.share == 1:
+        lines.append('Warning: it prunes nothing. Train longer, raise '
+                     '`delta`, or change the `policy`.')
+    return [line for line in lines if line]
+
+
+def main(args: List[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog='mmib forecast',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help=CONFIG_HELP)
+    parser.add_argument(
+        '--infobatch', action='store_true', help='convert CONFIG first')
+    add_conversion_options(parser)
+    parser.add_argument(
+        '--gpus',
+        type=int,
+        default=1,
+        help='GPUs to train on, each with the batch size of CONFIG (default: '
+        '%(default)s)')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        help='change the config, after conversion: KEY=VALUE')
+    parsed = parser.parse_args(args)
+    if parsed.gpus < 1:
+        raise ValueError(f'--gpus must be 1 or more, but got {parsed.gpus}.')
+    if not parsed.infobatch:
+        check_infobatch(parsed, 'policy', 'delta', 'ratio')
+    check_stack()
+    allow_scoped_bases()
+    cfg = Config.fromfile(resolve_config(parsed.config))
+    if parsed.infobatch:
+        cfg = conversion(parsed)(cfg)
+    cfg.merge_from_dict(parsed.cfg_options)
+    hooks = infobatch_hooks(cfg)
+    if not hooks:
+        raise ValueError('The config trains without InfoBatch: add '
+                         '--infobatch to convert it first.')
+    hook = HOOKS.build(hooks[0])
+    try:
+        num_images = pass_length(cfg)
+    except FileNotFoundError as error:
+        num_images = None
+        print(f"The data isn't there ({error}), so passes can't be told, and "
+              'it is left out that the first one is full.')
+    print('\n'.join(outlook(cfg, hook, num_images, parsed.gpus)))

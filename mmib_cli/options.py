@@ -1,0 +1,62 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The options that conversion has in every sub-command."""
+import argparse
+from functools import partial
+from typing import Callable, Optional
+
+import mmib
+from mmib.convert import default_ratio
+from mmib.pruning.budget import DEFAULT_RATIO
+
+CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Let a command choose what to read and to write."""
+    parser.add_argument('config', help=CONFIG_HELP)
+    parser.add_argument(
+        'out', help='.py file to write, or a folder, which names the file')
+
+
+def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+    """Let a command choose how to convert."""
+    parser.add_argument(
+        '--ratio',
+        type=float,
+        help='share of the iterations to run (default: 0.6; 0.8 for the '
+        'policies MeanThreshold, as in the paper, and AboveMean)')
+    parser.add_argument(
+        '--delta',
+        type=float,
+        help='fraction of these that prune (default: 0.85)')
+    parser.add_argument(
+        '--policy',
+        metavar='TYPE',
+        help='type of the pruning policy (default: Neyman, which covers all '
+        'passes of the original schedule)')
+
+
+def conversion(args: argparse.Namespace) -> Callable:
+    """``mmib.convert`` with the options that are given."""
+    ratio = default_ratio(args.policy) if args.ratio is None else args.ratio
+    # The policy is given the length of the baseline.
+    policy = args.policy and dict(type=args.policy)
+    others = {} if args.delta is None else dict(delta=args.delta)
+    return partial(mmib.convert, ratio=ratio, policy=policy, **others)
+
+
+def shortening(ratio: Optional[float]) -> Callable:
+    """``mmib.shorten`` with the ratio, if one is given."""
+    return partial(
+        mmib.shorten, ratio=DEFAULT_RATIO if ratio is None else ratio)
+
+
+def check_infobatch(args: argparse.Namespace, *names: str) -> None:
+    """Refuse options that say how to convert where nothing is converted.
+
+    Raises:
+        ValueError: If one is given.
+    """
+    for name in names:
+        if getattr(args, name) is not None:
+            raise ValueError(f'--{name} needs --infobatch.')

@@ -1,0 +1,50 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""MMSegmentation's own scripts, with mmib's parts registered."""
+import argparse
+import os.path as osp
+import runpy
+import sys
+from contextlib import nullcontext
+from typing import Any, Callable, List
+
+from mmengine.config import Config
+from mmengine.device import get_device
+
+from mmib.checks import check_stack
+from mmib.compat import (allow_scoped_bases, change_next_config,
+                         distributed_on_cpu)
+from mmib.tasks.segmentation.zoo import CONFIGS, resolve_config
+
+
+def run_script(
+        name: str,
+        args: List[str],
+        change: Callable[[str, Config],
+                         Config] = lambda path, cfg: cfg) -> None:
+    """Run a script of MMSegmentation, which reads a config first.
+
+    Args:
+        name (str): Its file in ``tools``.
+        args (list[str]): Its arguments. The config may be named ``mmseg::...``
+            or ``mmib::...``.
+        change (Callable): Takes the path of the config and the config, and
+            returns the one to use. Defaults to the config itself.
+    """
+
+    def read(fromfile: Callable, path: str, *args: Any,
+             **kwargs: Any) -> Config:
+        path = resolve_config(path)
+        return change(path, fromfile(path, *args, **kwargs))
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--launcher')
+    launcher = parser.parse_known_args(args)[0].launcher
+
+    check_stack()
+    allow_scoped_bases()
+    change_next_config(read)
+    sys.argv[1:] = args
+    on_cpu = launcher == 'pytorch' and get_device() == 'cpu'
+    with distributed_on_cpu() if on_cpu else nullcontext():
+        runpy.run_path(
+            osp.join(osp.dirname(CONFIGS), 'tools', name), run_name='__main__')

@@ -1,0 +1,15 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Test a checkpoint: MMSegmentation's own tools/test.py with mmib's parts
+registered, so with the same arguments. CONFIG may also be a name such as
+mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, or mmib:: and the name of a
+config of mmib.
+"""
+from typing import List
+
+from .scripts import run_script
+
+
+def main(args: List[str]) -> None:
+    if {'-h', '--help'} & set(args):
+        print(__doc__)
+    run_script('test.py', args)

@@ -1,0 +1,79 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Train a segmentor: MMSegmentation's own tools/train.py with mmib's parts
+registered, so with the same arguments and a few more. CONFIG may also be a
+name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, or mmib:: and
+the name of a config of mmib.
+
+  --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
+                 `mmib.convert`. --cfg-options change the converted config, as
+                 if it were a file: train_cfg.max_iters=100 moves nothing else.
+                 InfoBatchHook is the last of custom_hooks. Without --work-dir
+                 the folder has the name of the converted config.
+  --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
+                 the control that pruning has to beat.
+  --policy TYPE  With --infobatch: type of the policy (default: Neyman).
+  --ratio RATIO  Share of the iterations (default: 0.6; 0.8 for the policies
+                 MeanThreshold, as in the paper, and AboveMean).
+  --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
+"""
+import argparse
+import os
+import os.path as osp
+from functools import partial
+from typing import Callable, List, Optional
+
+from mmengine.config import Config
+
+from .files import converted_name, report
+from .options import (add_conversion_options, check_infobatch, conversion,
+                      shortening)
+from .scripts import run_script
+
+
+def change_config(convert: Callable[[Config], Config], policy: Optional[str],
+                  path: str, before: Config) -> Config:
+    """Make the config to train, tell of it, and name its folder.
+
+    Args:
+        convert (Callable): Makes it of the original one.
+        policy (str, optional): What ``--policy`` names.
+        path (str): The original config.
+        before (Config): The same, read.
+
+    Returns:
+        Config: The config to train.
+    """
+    after = convert(before)
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+        print(report(before, after), flush=True)
+    if after.get('work_dir') is None:
+        # The folder of CONFIG's name is that of the baseline.
+        name = converted_name(path, before, after)
+        if policy is not None:
+            # Another policy must not go on from its checkpoints.
+            name += f'_{policy}'
+        after.work_dir = osp.join('./work_dirs', name)
+    return after
+
+
+def main(args: List[str]) -> None:
+    if {'-h', '--help'} & set(args):
+        print(__doc__)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--infobatch', action='store_true')
+    parser.add_argument('--shorten', action='store_true')
+    add_conversion_options(parser)
+    ours, others = parser.parse_known_args(args)
+    if ours.infobatch and ours.shorten:
+        raise ValueError(
+            '--shorten is the control of --infobatch: give one of them.')
+    if ours.infobatch:
+        change = partial(change_config, conversion(ours), ours.policy)
+        run_script('train.py', others, change)
+    elif ours.shorten:
+        check_infobatch(ours, 'policy', 'delta')
+        change = partial(change_config, shortening(ours.ratio), None)
+        run_script('train.py', others, change)
+    else:
+        check_infobatch(ours, 'policy', 'delta', 'ratio')
+        run_script('train.py', others)

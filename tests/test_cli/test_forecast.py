@@ -1,0 +1,114 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import mmseg.datasets  # noqa: F401, as OneDL's prints something
+import pytest
+from mmengine.config import Config
+
+from mmib_cli import main
+
+from ..system.small_training import BASELINE, small_config
+
+# On 11 images, 3 in a batch, 30 iterations, as in tests/test_hook.py.
+TIERS = [
+    'A pass is 11 images, an iteration 3 of them on 1 GPU.',
+    'QuantileTiers(quantiles=(0.2, 0.85), ratios=(0.75, 0.5)) prunes until '
+    'iteration 26 of 30.',
+    'It keeps about 0.525 of the images, with a mean weight of 1.90.',
+    'It will cover 13.7 passes over the data, for which the baseline needs 50 '
+    'iterations: 20 saved.'
+]
+NO_DATA = 'mmib::upernet/upernet_r50_4xb4-48k-infobatch_ade20k-512x512'
+
+
+@pytest.fixture
+def forecast(monkeypatch, tmp_path, capsys):
+    """Forecast a config, with changes, and return the lines."""
+    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, **changes):
+        small_config('unused', **changes).dump('config.py')
+        main(['forecast', 'config.py', *map(str, arguments)])
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+def with_policy(**policy):
+    return {'custom_hooks.0.policy': dict(_delete_=True, **policy)}
+
+
+def test_a_config_with_infobatch(forecast):
+    assert forecast(**with_policy(type='QuantileTiers')) == TIERS
+
+
+def test_a_baseline_is_converted(forecast):
+    changes = dict(BASELINE, **{
+        'train_cfg.max_iters': 50,
+        'param_scheduler': []
+    })
+    lines = forecast('--infobatch', '--policy', 'QuantileTiers', **changes)
+    assert lines == TIERS
+    lines = forecast('--infobatch', '--ratio', 0.8, '--delta', 0.5, **changes)
+    assert lines[1].endswith(' prunes until iteration 20 of 40.')
+    assert 'needs 50 iterations: 10 saved.' in lines[-1]
+
+
+def test_several_gpus(forecast):
+    lines = forecast('--gpus', 2, **with_policy(type='QuantileTiers'))
+    assert lines[0].endswith('an iteration 6 of them on 2 GPUs.')
+    # As many images in half the iterations.
+    assert lines[1] == TIERS[1] and lines[3].startswith('It will cover 28.')
+
+
+def test_options_change_what_is_forecast(forecast):
+    lines = forecast('--cfg-options', 'train_cfg.max_iters=60',
+                     'custom_hooks.0.delta=0.5',
+                     'train_dataloader.dataset.size=30')
+    assert lines[0].startswith('A pass is 30 images')
+    assert lines[1].endswith(' prunes until iteration 30 of 60.')
+
+
+def test_losses_that_decide(forecast):
+    lines = forecast(**with_policy(type='MeanThreshold'))
+    assert lines[1:] == [
+        'MeanThreshold(ratio=0.5) prunes until iteration 26 of 30.',
+        'How much it keeps depends on the losses.'
+    ]
+
+
+@pytest.mark.parametrize('policy, warning', [
+    (dict(type='Budget', full_iters=30), '`full_iters = 30` is no more than'),
+    (dict(type='RandomPruning', ratio=0), 'it prunes nothing'),
+])
+def test_warnings(forecast, policy, warning):
+    assert forecast(**with_policy(
+        **policy))[-1].startswith(f'Warning: {warning}')
+
+
+def test_without_data(forecast, capsys):
+    main(['forecast', NO_DATA])
+    missing, *lines = capsys.readouterr().out.strip().splitlines()[-4:]
+    assert missing.startswith("The data isn't there (")
+    assert 'data/ade/ADEChallengeData2016' in missing
+    assert lines[1:] == [
+        TIERS[2], 'It covers as many passes as about 84914 iterations of the '
+        'baseline: 36914 saved.'
+    ]
+
+
+@pytest.mark.parametrize('arguments, changes, message', [
+    ([], BASELINE, 'The config trains without InfoBatch: add --infobatch'),
+    (['--ratio', 0.5], {}, '--ratio needs --infobatch'),
+    (['--infobatch'], {}, 'The config trains with InfoBatch already'),
+    (['--infobatch', '--ratio', 2], BASELINE, '`ratio` is the share'),
+    (['--gpus', 0], {}, '--gpus must be 1 or more'),
+    (['--cfg-options', 'train_dataloader.dataset.size=0'
+      ], {}, 'The training data has no images'),
+    (['--cfg-options', 'train_cfg.max_iters=3'
+      ], {}, '`train_cfg.max_iters = 3` with 3 images'),
+])
+def test_refusals(forecast, arguments, changes, message):
+    with pytest.raises(SystemExit) as stop:
+        forecast(*arguments, **changes)
+    assert stop.value.code.startswith(f'Error: {message}')
+    assert len(stop.value.code.splitlines()) == 1

@@ -1,0 +1,92 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os.path as osp
+import runpy
+import subprocess
+import sys
+
+import pytest
+from mmengine.registry import HOOKS
+
+import mmib_cli
+from mmib.checks import check_delta
+from mmib_cli import COMMANDS, main, refusal
+
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+
+
+def run(code):
+    return subprocess.run([sys.executable, '-c', code],
+                          cwd=ROOT,
+                          capture_output=True,
+                          text=True)
+
+
+def test_help_names_the_commands_without_torch():
+    result = run('import sys, mmib_cli\n'
+                 'try:\n'
+                 "    mmib_cli.main(['--help'])\n"
+                 'finally:\n'
+                 "    sys.exit('torch' in sys.modules)\n")
+    assert result.returncode == 0, result.stderr
+    for name, (_, text) in COMMANDS.items():
+        assert f'  {name} ' in result.stdout and text in result.stdout
+
+
+@pytest.mark.parametrize('args', [[], ['trian']])
+def test_no_such_command(args, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    assert 'COMMAND' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_help_of_each_command(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, '--help'])
+    assert stop.value.code == 0
+    assert 'usage:' in capsys.readouterr().out
+
+
+def test_without_mmengine_a_command_says_what_to_install():
+    result = run("import sys; sys.modules['mmengine'] = None\n"
+                 'import mmib_cli\n'
+                 "mmib_cli.main(['convert', 'a', 'b'])")
+    assert result.returncode == 1
+    error, = result.stderr.splitlines()
+    assert error.startswith('Error: mmib needs MMEngine')
+
+
+@pytest.mark.parametrize('script, command', [('train', 'train'),
+                                             ('test', 'test'),
+                                             ('convert_config', 'convert')])
+def test_scripts_are_the_commands(script, command, monkeypatch):
+    called = []
+    monkeypatch.setattr(mmib_cli, 'main', called.append)
+    monkeypatch.setattr(sys, 'argv', [script, 'a', '--b'])
+    runpy.run_path(
+        osp.join(ROOT, 'tools', f'{script}.py'), run_name='__main__')
+    assert called == [[command, 'a', '--b']]
+
+
+def test_what_is_a_refusal():
+    """What mmib raises for the user, also through a registry of MMEngine; not
+    an error of something else, nor one that isn't raised on purpose."""
+
+    def text_of(function, *args, **kwargs):
+        with pytest.raises(Exception) as error:
+            function(*args, **kwargs)
+        return refusal(error.value)
+
+    def build(**cfg):
+        HOOKS.build(cfg)
+
+    assert text_of(check_delta, 2, 'it').startswith('`delta` is the')
+    assert text_of(
+        build, type='InfoBatchHook', ema=2).startswith('`ema` is the share')
+    assert text_of(
+        build, type='InfoBatchHook', policy=dict(
+            type='Budgte')).startswith('Budgte is none of the policies')
+    assert text_of(build, type='NoHook') is None
+    assert text_of(check_delta, 'a', 'it') is None
+    assert text_of(lambda: 1 / 0) is None
