@@ -22,6 +22,7 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmib', 'mmib.*']),
+    package_data={'mmib.report': ['template.html']},
     python_requires='>=3.9',
     install_requires=['numpy', 'torch>=2.0'],
     # The two stacks share their import names and overwrite each other, so
@@ -35,8 +36,11 @@ setup(
             'mmengine==0.10.7', 'mmcv==2.1.0', 'mmsegmentation==1.2.2', 'ftfy',
             'regex'
         ],
+        # For `mmib.report`.
+        'report': ['jinja2', 'matplotlib', 'pandas'],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
-            'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1'
+            'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
+            'jinja2==3.1.6', 'matplotlib==3.11.2'
         ],
     })

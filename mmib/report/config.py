@@ -49,7 +49,8 @@ def read_config(path: str) -> dict:
                 raise ConfigError(f'line {node.lineno} of {path} is no plain '
                                   'assignment, and a report runs no config')
             config[node.targets[0].id] = _value(node.value, path)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, TypeError, RecursionError,
+            MemoryError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f'{path} can\'t be read as Python') from error

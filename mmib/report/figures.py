@@ -117,7 +117,7 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
     curves.insert(1 if names else 0,
-                  ('unweighted loss', [r.loss for r in runs]))
+                  ('Unweighted loss', [r.loss for r in runs]))
     pictures = []
     for name, values in curves:
         if not any(
@@ -195,7 +195,7 @@ def worth(run: Run) -> List[Picture]:
                     linewidth=1.2,
                     linestyle=':',
                     label='least that a choice can reach')
-            axes.legend()
+            axes.figure.legend(loc='outside upper left', ncols=3)
             axes.set_ylabel('V')
             _finish(axes, style, run)
 
@@ -203,7 +203,7 @@ def worth(run: Run) -> List[Picture]:
             draw(
                 'V, with its 95 % interval', plot,
                 'Below 1 the choice of images helps, at 1 it is chance, above '
-                '1 it harms.'))
+                '1 it harms.', WIDE))
     if any(plan.reliability is not None for plan in run.plans):
 
         def plot_reliability(axes: Axes, style: Style) -> None:
@@ -218,7 +218,8 @@ def worth(run: Run) -> List[Picture]:
             draw(
                 'Reliability of the scores', plot_reliability,
                 'How well the score of an image tells the next one. Near 0 it '
-                'tells nothing, and no policy can do better than chance.'))
+                'tells nothing, and no policy can do better than chance.',
+                WIDE))
     return pictures
 
 
@@ -308,6 +309,11 @@ def histograms(run: Run) -> List[Picture]:
     """Scores at the first, middle and last plan that prunes."""
     plans = [plan for plan in run.plans if plan.histogram]
     plans = [plan for plan in plans if plan.kept_share < 1] or plans
+    # Annealing cuts the last one short.
+    plans = [
+        plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
+        plan.kept_share * sum(plan.histogram.all)
+    ] or plans
     if not plans:
         return []
     chosen = sorted({0, len(plans) // 2, len(plans) - 1})

@@ -226,7 +226,8 @@ def _read_start(folder: str) -> _Start:
     for line in scalars:
         last = max(last, line.get('iter', 0))
         # Validations of trainings that count epochs have the epoch there.
-        line['step'] = line.get('iter', max(line['step'], last))
+        if not _is_plan(line):
+            line['step'] = line.get('iter', max(line['step'], last))
     return _Start(folder, begin, ends, plans, scalars)
 
 
