@@ -59,6 +59,7 @@ setup(
     packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
     package_data={
         'mmib': ['py.typed'],
+        'mmib.report': ['template.html'],
         'mmib_cli': ['py.typed']
     },
     cmdclass={'build_py': BuildWithMim},
@@ -77,10 +78,13 @@ setup(
             'mmengine==0.10.7', 'mmcv==2.1.0', 'mmsegmentation==1.2.2', 'ftfy',
             'regex'
         ],
+        # For `mmib.report`.
+        'report': ['jinja2', 'matplotlib', 'pandas'],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
-            'mypy==2.4.1', 'pre-commit==4.7.0', 'pytest-cov==7.1.0'
+            'mypy==2.4.1', 'pre-commit==4.7.0', 'pytest-cov==7.1.0',
+            'jinja2==3.1.6', 'matplotlib==3.11.2'
         ],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

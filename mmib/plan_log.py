@@ -74,8 +74,8 @@ class PlanLog:
         Args:
             iteration (int): Iterations of it.
             saved_iters (float): Those that the baseline needs more.
-            visits (int): Slots that were trained on.
-            pruned (int): Slots that weren't.
+            visits (int): Visits of images that as many full passes have.
+            pruned (int): Those of them that were pruned.
             ratio (VarianceRatio, optional): Mean V. None where it can't be
                 told.
         """

@@ -239,8 +239,8 @@ class Reporter:
         visits = covered * self._accounting.pass_length
         pruned = visits - (position - origin.position)
         ratio = self._planner.mean_ratio.mean()
-        self._plan_log.ends(iteration, saved, round(visits - pruned),
-                            round(pruned), ratio)
+        self._plan_log.ends(iteration, saved, round(visits), round(pruned),
+                            ratio)
         since = (f' since iteration {origin.iteration}'
                  if origin.iteration else '')
         self._logger.info(

@@ -23,6 +23,7 @@ COMMANDS = {
                 'nothing is pruned'),
     'forecast': ('mmib_cli.forecast', 'say what a training will prune and '
                  'save'),
+    'report': ('mmib.report', 'write one HTML file that shows a training'),
     'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
 }
 _ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))

@@ -295,10 +295,11 @@ def check_plan_log(runner, epochs, saved):
             assert sum(histogram['kept']) == plan['kept']
             assert sum(histogram['weighted']) == pytest.approx(11, abs=2)
     ends = ends['ends']
-    assert ends['iter'] == 40 and ends['visits'] == 120
+    assert ends['iter'] == 40
+    assert ends['visits'] - ends['pruned'] == 120 < ends['visits']
     assert ends['saved_iters'] == pytest.approx(saved)
     counts = infobatch_hook(runner).counts
-    assert counts.visits.sum() == 120 and ends['pruned'] > 0
+    assert counts.visits.sum() == 120
 
 
 def test_logs(tmp_path, caplog):

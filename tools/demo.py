@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw a data set, train a small UperNet with InfoBatch on it, and say what
-that saved."""
+"""Draw a data set, train a small UperNet with InfoBatch on it, say what that
+saved, and write a page that shows it."""
 import glob
 import json
 import os
@@ -11,6 +11,8 @@ import time
 from typing import List
 
 from make_demo_data import make_demo_data
+
+from mmib.report.write import write_report
 
 CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 WORK_DIR = 'work_dirs/demo'
@@ -83,6 +85,8 @@ def main():
     num_images = len(os.listdir(osp.join(DATA_ROOT, 'images', 'training')))
     print('\n' + summarize(scalars, num_images, seconds))
     print(f'  log          {output}')
+    page, *_ = write_report(WORK_DIR)
+    print(f'  report       {osp.abspath(page)}: open it in a browser')
 
 
 if __name__ == '__main__':

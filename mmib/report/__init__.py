@@ -1,0 +1,64 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""One HTML file that shows a training, for ``mmib report``."""
+import argparse
+import sys
+from typing import List, Optional
+
+_EXTRA = ('matplotlib', 'jinja2', 'pandas')
+
+
+def main(argv: Optional[List[str]] = None) -> None:
+    """Write the report of a work folder.
+
+    Args:
+        argv (list[str], optional): Arguments of the command. Defaults to
+            those of the process.
+
+    Raises:
+        SystemExit: With one line, if there is nothing to report or a library
+            is missing.
+    """
+    parser = argparse.ArgumentParser(
+        description='Write one HTML file that shows a training: what was '
+        'saved, metrics, what was pruned, and the images with the highest and '
+        'the lowest scores. It opens without a server. The training may be '
+        'finished, running or stopped.')
+    parser.add_argument('work_dir', help='folder of the training')
+    parser.add_argument(
+        '--compare',
+        metavar='WORK_DIR',
+        help='folder of another training to show beside it, such as the '
+        'baseline')
+    parser.add_argument(
+        '--out', help='file to write (default: report.html in work_dir)')
+    parser.add_argument(
+        '--images',
+        type=int,
+        default=12,
+        metavar='N',
+        help='images to show with the highest scores, and as many with the '
+        'lowest (default: %(default)s)')
+    parser.add_argument(
+        '--no-predictions', action='store_true', help='run no network: faster')
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='import the custom_imports of the config and build what it '
+        'names, which may run any code. Without it the folder is only read')
+    args = parser.parse_args(argv)
+    if args.images < 0:
+        parser.error('--images: give 0 or more')
+    try:
+        from .read import ReportError
+        from .write import write_report
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        sys.exit(f'Error: a report needs {error.name}, which isn\'t '
+                 "installed: pip install 'mmib[report]'")
+    try:
+        paths = write_report(args.work_dir, args.compare, args.out,
+                             args.images, not args.no_predictions, args.trust)
+    except ReportError as error:
+        sys.exit(f'Error: {error}')
+    print('\n'.join(paths))

@@ -1,0 +1,213 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What a checkpoint knows of each image, read without running anything in it.
+"""
+import glob
+import os.path as osp
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+
+# What MMEngine puts into a checkpoint beside tensors and plain values.
+_IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
+            'numpy.core.multiarray._reconstruct',
+            'numpy._core.multiarray._reconstruct',
+            'numpy.core.multiarray.scalar', 'numpy._core.multiarray.scalar',
+            'mmengine.logging.history_buffer.HistoryBuffer')
+
+
+class _Ignored:
+    """Stands for an object that a report has no use for. In place of the real
+    one, as `getattr` reaches everything."""
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+@dataclass
+class Images:
+    """What is known of the images of a training set, by number.
+
+    Args:
+        scores (np.ndarray): Score of each, NaN before its first visit,
+            float32 of shape (N,).
+        visits (np.ndarray, optional): How often it was trained on, integers
+            of shape (N,). None in older checkpoints, as are those below.
+        pruned (np.ndarray, optional): How often it was pruned.
+        last_visit (np.ndarray, optional): Iteration of the last visit, from
+            1; 0 before the first one.
+        paths (list[str], optional): Path of each, None where it isn't known.
+    """
+
+    scores: np.ndarray
+    visits: Optional[np.ndarray] = None
+    pruned: Optional[np.ndarray] = None
+    last_visit: Optional[np.ndarray] = None
+    paths: Optional[List[Optional[str]]] = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def by_score(self) -> np.ndarray:
+        """Numbers of the images that were visited, the highest score first,
+        int64 of shape (M,)."""
+        order = np.argsort(-self.scores, kind='stable')
+        return order[~np.isnan(self.scores[order])]
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint.
+
+    Args:
+        path (str): The file.
+        images (Images, optional): What it knows of the images. None without
+            mmib.
+        weights (dict[str, Tensor]): Parameters and buffers of the model.
+        pass_length (int, optional): Images of a full pass, with repeats.
+        notes (list[str]): Sentences on what is missing and why.
+    """
+
+    path: str
+    images: Optional[Images] = None
+    weights: Dict[str, torch.Tensor] = field(default_factory=dict)
+    pass_length: Optional[int] = None
+    notes: List[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """str: The file's name."""
+        return osp.basename(self.path)
+
+
+def read_newest(work_dir: str) -> Tuple[Optional[Checkpoint], List[str]]:
+    """Read the newest checkpoint that can be read.
+
+    Args:
+        work_dir (str): The folder of a training.
+
+    Returns:
+        tuple[Checkpoint, optional, list[str]]: It, or None; and a sentence for
+        each that is newer and can't be read.
+    """
+    notes: List[str] = []
+    for path in _newest_first(work_dir):
+        try:
+            return _read(path), notes
+        except _Unreadable as error:
+            notes.append(f'{osp.basename(path)} {error}.')
+    notes.append('There is no checkpoint '
+                 f'{"that can be read" if notes else "yet"}, so the scores of '
+                 'the images aren\'t known.')
+    return None, notes
+
+
+class _Unreadable(Exception):
+    """The text goes on after the name of the file."""
+
+
+def _newest_first(work_dir: str) -> List[str]:
+    paths = glob.glob(osp.join(glob.escape(work_dir), '*.pth'))
+    numbered = [(int(match.group(1)), path) for path in paths
+                if (match := re.search(r'(?:iter|epoch)_(\d+)\.pth$', path))]
+    paths = [path for _, path in sorted(numbered, reverse=True)]
+    try:
+        with open(
+                osp.join(work_dir, 'last_checkpoint'),
+                encoding='utf-8',
+                errors='replace') as file:
+            # The folder may have been moved.
+            last = osp.join(work_dir, osp.basename(file.read(4096).strip()))
+    except OSError:
+        return paths
+    # After a kill a training goes on from an earlier one than the last.
+    return sorted(paths, key=lambda path: path != last)
+
+
+def _read(path: str) -> Checkpoint:
+    checkpoint = _load(path)
+    if not isinstance(checkpoint, dict):
+        raise _Unreadable('is no checkpoint of a training')
+    weights = checkpoint.get('state_dict')
+    found = Checkpoint(path)
+    if isinstance(weights, dict):
+        found.weights = {
+            name: value
+            for name, value in weights.items() if torch.is_tensor(value)
+        }
+    state = checkpoint.get('infobatch')
+    if state is not None:
+        try:
+            found.images = _images(state, found.notes)
+            found.pass_length = int(state['sampler']['size'])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _Unreadable('has a damaged state of InfoBatch '
+                              f'({type(error).__name__})') from error
+    return found
+
+
+def _load(path: str) -> Any:
+    try:
+        allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
+        with torch.serialization.safe_globals(allowed):
+            # Only what is used is read of a file that may be large.
+            return torch.load(
+                path, map_location='cpu', weights_only=True, mmap=True)
+    except AttributeError as error:
+        raise _Unreadable(
+            'isn\'t read: torch 2.6 or later can read it without running '
+            'anything in it') from error
+    # A damaged file may raise anything.
+    except Exception as error:
+        foreign = _foreign(path)
+        if foreign:
+            raise _Unreadable(
+                f'isn\'t read, and nothing in it was run: it holds {foreign}, '
+                'which isn\'t data') from error
+        raise _Unreadable('is damaged, so it isn\'t used') from error
+
+
+def _foreign(path: str) -> str:
+    """Objects in a file that aren't data."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:
+        return ''
+    return ', '.join(f'`{name}`' for name in sorted(names)
+                     if name not in _IGNORED)
+
+
+def _images(state: dict, notes: List[str]) -> Images:
+    table = state['scores']
+    scores = table['scores'].float().numpy().copy()
+    if scores.ndim != 1 or len(scores) == 0:
+        raise ValueError
+    last_visit = table.get('last_visit')
+    if last_visit is not None:
+        visited = (last_visit > 0).numpy()
+    else:
+        visited = table.get('visited', table['scores'] != 1).numpy()
+    counts = state.get('images') or {}
+    columns = dict(
+        visits=counts.get('visits'),
+        pruned=counts.get('pruned'),
+        last_visit=last_visit)
+    columns = {
+        name: column.numpy()
+        for name, column in columns.items() if column is not None
+    }
+    if any(
+            len(column) != len(scores)
+            for column in (visited, *columns.values())):
+        raise ValueError
+    if len(columns) < 3:
+        notes.append(
+            'The checkpoint is of an older mmib, which didn\'t count the '
+            'visits of each image: these columns are empty.')
+    scores[~visited] = np.nan
+    return Images(scores, **columns)

@@ -1,0 +1,377 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Plots of a run as pictures that stand in a page, for light and dark."""
+import base64
+import io
+from dataclasses import dataclass
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .read import Plan, Run
+
+# Of a plot that stands beside one other, and beside two, in inches.
+WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
+FULL_EQUIVALENT = 'full equivalent (iterations of the baseline)'
+
+
+class Style(NamedTuple):
+    """Colours of a plot."""
+
+    text: str
+    faint: str
+    run: str
+    other: str
+    accent: str
+    colormap: str
+
+
+LIGHT = Style('#333a45', '#c9cfd8', '#1f6fd6', '#d9730d', '#14866d', 'YlGnBu')
+DARK = Style('#c8d0dc', '#47505e', '#6aa9ff', '#ffa94d', '#4fd1ae', 'YlGnBu_r')
+
+
+@dataclass
+class Picture:
+    """A plot in a page.
+
+    Args:
+        title (str): What it shows.
+        light (str): Data URI of it on a light ground.
+        dark (str): The same on a dark one.
+        note (str): What to see in it.
+    """
+
+    title: str
+    light: str
+    dark: str
+    note: str = ''
+
+
+def draw(title: str,
+         plot: Callable[[Axes, Style], None],
+         note: str = '',
+         size: Tuple[float, float] = SMALL) -> Picture:
+    """Make a picture of a plot.
+
+    Args:
+        title (str): What it shows.
+        plot (Callable): Draws it, as ``plot(axes, style)``.
+        note (str): What to see in it. Defaults to nothing.
+        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
+    """
+    return Picture(title, _to_uri(plot, LIGHT, size),
+                   _to_uri(plot, DARK, size), note)
+
+
+def _to_uri(plot: Callable[[Axes, Style], None], style: Style,
+            size: Tuple[float, float]) -> str:
+    colours = {
+        name: style.text
+        for name in ('text.color', 'axes.labelcolor', 'xtick.labelcolor',
+                     'ytick.labelcolor')
+    }
+    faint = {
+        name: style.faint
+        for name in ('axes.edgecolor', 'grid.color', 'xtick.color',
+                     'ytick.color')
+    }
+    with mpl.rc_context({
+            **colours,
+            **faint,
+            'font.family': 'DejaVu Sans',
+            'font.size': 9,
+            'axes.grid': True,
+            'axes.axisbelow': True,
+            'grid.linewidth': 0.5,
+            'axes.spines.top': False,
+            'axes.spines.right': False,
+            'legend.frameon': False,
+            'lines.linewidth': 1.6,
+            # Glyphs as outlines: no font is needed.
+            'svg.fonttype': 'path',
+            'svg.hashsalt': 'mmib',
+    }):
+        figure = Figure(figsize=size, layout='constrained')
+        plot(figure.add_subplot(), style)
+        file = io.BytesIO()
+        figure.savefig(
+            file, format='svg', transparent=True, metadata={'Date': None})
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'data:image/svg+xml;base64,{data}'
+
+
+def progress(run: Run, other: Optional[Run]) -> List[Picture]:
+    """Metrics and loss, against iterations and full equivalent.
+
+    Args:
+        run (Run): A training.
+        other (Run, optional): One to compare it with.
+
+    Returns:
+        list[Picture]: Those of the first metric, the loss and other metrics,
+        each twice.
+    """
+    runs = [run] if other is None else [run, other]
+    names = list(dict.fromkeys(n for r in runs for n in r.metrics))
+    curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
+    curves.insert(1 if names else 0,
+                  ('Unweighted loss', [r.loss for r in runs]))
+    pictures = []
+    for name, values in curves:
+        if not any(
+                curve is not None and len(curve.values) for curve in values):
+            continue
+        for by_full in (False, True):
+
+            def plot(axes: Axes, style: Style) -> None:
+                _plot_curves(axes, style, runs, values, by_full)
+                axes.set_ylabel(name)
+
+            what = 'full equivalent' if by_full else 'iterations'
+            pictures.append(draw(f'{name} by {what}', plot, size=WIDE))
+    return pictures
+
+
+def _plot_curves(axes: Axes, style: Style, runs: Sequence[Run], curves: list,
+                 by_full: bool) -> None:
+    looks: List[dict] = [
+        dict(color=style.run),
+        dict(color=style.other, linestyle='--'),
+    ]
+    for run, curve, look in zip(runs, curves, looks):
+        if curve is None or not len(curve.values):
+            continue
+        x = curve.iterations
+        if by_full:
+            x = run.full_equivalent(x)
+        marker = 'o' if len(x) <= 20 else None
+        axes.plot(
+            x,
+            curve.values,
+            marker=marker,
+            markersize=4,
+            label=_label(run, runs),
+            **look)
+    axes.set_xlabel(FULL_EQUIVALENT if by_full else 'iterations')
+    axes.set_xlim(left=0)
+    if len(runs) > 1:
+        axes.legend()
+
+
+def _label(run: Run, runs: Sequence[Run]) -> str:
+    # Matplotlib takes a pair of $ for a formula.
+    names = [other.name for other in runs]
+    name = run.name if len(set(names)) == len(names) else run.path
+    name = name if len(name) <= 30 else '…' + name[-29:]
+    return name.replace('$', r'\$').lstrip('_')
+
+
+def worth(run: Run) -> List[Picture]:
+    """V and the reliability of scores over time."""
+    known = [plan for plan in run.plans if plan.ratio is not None]
+    pictures = []
+    if known:
+
+        def plot(axes: Axes, style: Style) -> None:
+            iterations = [plan.iteration for plan in known]
+            values = np.array([plan.ratio for plan in known], np.float64)
+            value, low, high, limit = values.T
+            axes.axhline(
+                1,
+                color=style.text,
+                linewidth=1,
+                linestyle='--',
+                label='at random')
+            axes.fill_between(
+                iterations, low, high, color=style.run, alpha=0.25, lw=0)
+            axes.plot(iterations, value, color=style.run, label='V')
+            if np.isfinite(limit).any():
+                axes.plot(
+                    iterations,
+                    limit,
+                    color=style.accent,
+                    linewidth=1.2,
+                    linestyle=':',
+                    label='least that a choice can reach')
+            axes.figure.legend(loc='outside upper left', ncols=3)
+            axes.set_ylabel('V')
+            _finish(axes, style, run)
+
+        pictures.append(
+            draw(
+                'V, with its 95 % interval', plot,
+                'Below 1 the choice of images helps, at 1 it is chance, above '
+                '1 it harms.', WIDE))
+    if any(plan.reliability is not None for plan in run.plans):
+
+        def plot_reliability(axes: Axes, style: Style) -> None:
+            points = [(plan.iteration, plan.reliability) for plan in run.plans
+                      if plan.reliability is not None]
+            axes.plot(*np.transpose(points), color=style.run)
+            axes.set_ylim(top=1)
+            axes.set_ylabel('correlation')
+            _finish(axes, style, run)
+
+        pictures.append(
+            draw(
+                'Reliability of the scores', plot_reliability,
+                'How well the score of an image tells the next one. Near 0 it '
+                'tells nothing, and no policy can do better than chance.',
+                WIDE))
+    return pictures
+
+
+def pruning(run: Run) -> List[Picture]:
+    """Kept share, tiers and scores over time."""
+    if not run.plans:
+        return []
+    iterations = [plan.iteration for plan in run.plans] + [run.last_iter]
+
+    def steps(axes: Axes, values: list, **kwargs: Any) -> None:
+        axes.step(iterations, values + values[-1:], where='post', **kwargs)
+
+    def plot_kept(axes: Axes, style: Style) -> None:
+        steps(
+            axes, [100 * plan.kept_share for plan in run.plans],
+            color=style.run)
+        axes.set_ylim(0, 105)
+        axes.set_ylabel('kept images (%)')
+        _finish(axes, style, run)
+
+    def plot_scores(axes: Axes, style: Style) -> None:
+        axes.plot(
+            iterations[:-1], [plan.mean_score for plan in run.plans],
+            color=style.run,
+            label='mean score')
+        thresholds = [plan.threshold or np.nan for plan in run.plans]
+        if np.isfinite(thresholds).any():
+            steps(axes, thresholds, color=style.accent, label='threshold')
+            axes.legend()
+        axes.set_ylabel('score')
+        _finish(axes, style, run)
+
+    pictures = [draw('Kept share', plot_kept)]
+    if any(plan.tiers for plan in run.plans):
+        pictures.append(
+            draw('Kept share by score',
+                 lambda axes, style: _plot_tiers(axes, style, run),
+                 'The images in order of their score, in tiers (bands).'))
+    has_threshold = any(plan.threshold for plan in run.plans)
+    pictures.append(
+        draw(
+            'Mean score' + ' and threshold' * has_threshold, plot_scores,
+            'Images with the threshold or more are all kept.'
+            if has_threshold else 'This policy has no threshold.'))
+    return pictures
+
+
+def _plot_tiers(axes: Axes, style: Style, run: Run) -> None:
+    """A column for each moment, and in it the share of each tier."""
+    rows, columns = 100, 400
+    iterations = np.array([plan.iteration for plan in run.plans])
+    times = (np.arange(columns) + 0.5) * run.last_iter / columns
+    plans = np.searchsorted(iterations, times, 'right') - 1
+    picture = np.full((rows, columns), np.nan)
+    shares = [_share_by_rank(plan, rows) for plan in run.plans]
+    for column, plan in enumerate(plans):
+        if plan >= 0:
+            picture[:, column] = shares[plan]
+    image = axes.imshow(
+        picture,
+        origin='lower',
+        aspect='auto',
+        extent=(0, run.last_iter, 0, 100),
+        vmin=0,
+        vmax=1,
+        cmap=style.colormap,
+        interpolation='none')
+    axes.grid(False)
+    bar = axes.figure.colorbar(image, ax=axes, label='kept share')
+    bar.outline.set_visible(False)
+    axes.set_ylabel('lowest to highest\nscore (% of images)')
+    axes.set_xlabel('iterations')
+
+
+def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
+    """Kept share of the images at so many places in the order of scores."""
+    if not plan.tiers:
+        return np.full(rows, np.nan)
+    size, kept = np.array(plan.tiers, np.float64).T
+    share = np.divide(kept, size, where=size > 0, out=np.ones_like(size))
+    ends = size.cumsum()
+    places = (np.arange(rows) + 0.5) * ends[-1] / rows
+    return share[np.searchsorted(ends, places, 'right')]
+
+
+def histograms(run: Run) -> List[Picture]:
+    """Scores at the first, middle and last plan that prunes."""
+    plans = [plan for plan in run.plans if plan.histogram]
+    plans = [plan for plan in plans if plan.kept_share < 1] or plans
+    # Annealing cuts the last one short.
+    plans = [
+        plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
+        plan.kept_share * sum(plan.histogram.all)
+    ] or plans
+    if not plans:
+        return []
+    chosen = sorted({0, len(plans) // 2, len(plans) - 1})
+    return [
+        draw(f'Scores at iteration {plans[i].iteration}', _histogram(plans[i]))
+        for i in chosen
+    ]
+
+
+def _histogram(plan: Plan) -> Callable[[Axes, Style], None]:
+
+    def plot(axes: Axes, style: Style) -> None:
+        edges, every, kept, weighted = plan.histogram
+        axes.stairs(every, edges, fill=True, color=style.faint, label='all')
+        axes.stairs(kept, edges, color=style.run, label='kept', lw=1.6)
+        axes.stairs(
+            weighted,
+            edges,
+            color=style.other,
+            label='kept, by weight',
+            lw=1.6,
+            ls=(0, (3, 1.5)))
+        axes.set_xlabel('score')
+        axes.set_ylabel('images')
+        axes.legend()
+
+    return plot
+
+
+def final_scores(scores: np.ndarray) -> Picture:
+    """The scores in a checkpoint.
+
+    Args:
+        scores (np.ndarray): Those of images that were visited, of shape
+            (M,).
+    """
+
+    def plot(axes: Axes, style: Style) -> None:
+        counts, edges = np.histogram(scores, bins=30)
+        axes.stairs(counts, edges, fill=True, color=style.run)
+        axes.set_xlabel('score')
+        axes.set_ylabel('images')
+
+    return draw('Scores in the checkpoint', plot)
+
+
+def _finish(axes: Axes, style: Style, run: Run) -> None:
+    """The axis of iterations, with annealing in it."""
+    axes.set_xlabel('iterations')
+    end = run.max_iters if run.finished else run.last_iter
+    axes.set_xlim(0, max(end or 0, 1))
+    begin = run.annealing_iter
+    if begin is not None and end and begin < end:
+        axes.axvspan(begin, end, color=style.faint, alpha=0.35, lw=0)
+        axes.annotate(
+            'annealing', ((begin + end) / 2, 0.5),
+            xycoords=('data', 'axes fraction'),
+            ha='center',
+            va='center',
+            rotation=90,
+            fontsize=8)

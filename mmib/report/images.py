@@ -1,0 +1,225 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The images of a training set: their paths, pixels and labels."""
+import os.path as osp
+from typing import Any, List, Optional, Set
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.registry import (DATASETS, TRANSFORMS, DefaultScope,
+                               init_default_scope)
+from mmengine.utils import import_modules_from_strings
+
+from ..datasets import image_numbers, image_path, unwrap_repeats
+from .config import ConfigError, buildable, imports_of, scope_of
+
+IGNORED = 255
+
+
+class TrainingImages:
+    """Reads the images of a training set by number.
+
+    Args:
+        config (dict): Config of the training.
+        num_images (int): Images that the checkpoint has.
+        trust (bool): Whether the config may import and build anything.
+
+    Raises:
+        ConfigError: If the data set can't be built, or has another number of
+            images. The text goes on after "because".
+    """
+
+    def __init__(self, config: dict, num_images: int, trust: bool) -> None:
+        if trust:
+            for name in imports_of(config):
+                import_modules_from_strings(name)
+        part = (config.get('train_dataloader') or {}).get('dataset')
+        part = buildable(config, part, trust)
+        pipeline = _pipeline_of(part)
+        _empty_pipelines(part)
+        try:
+            with _scope(scope_of(config)):
+                dataset = unwrap_repeats(DATASETS.build(part))
+                self._loaders = [
+                    TRANSFORMS.build(step)
+                    for step in buildable(config, pipeline, trust)
+                ]
+            numbers = image_numbers(dataset)
+        # What a data set may raise isn't known.
+        except Exception as error:
+            raise ConfigError(f'{type(error).__name__}: {error}') from error
+        images, self._indices = np.unique(numbers, return_index=True)
+        if len(images) != num_images:
+            raise ConfigError(f'the data set has {len(images)} images here, '
+                              f'and the checkpoint {num_images}')
+        self._dataset = dataset
+        self._folders = _folders_of(dataset)
+
+    @property
+    def classes(self) -> List[str]:
+        """list[str]: Names of the classes, none where the data set doesn't
+        tell."""
+        return list(self._metainfo.get('classes') or [])
+
+    @property
+    def palette(self) -> np.ndarray:
+        """np.ndarray: RGB colour of each label, uint8 of shape (256, 3)."""
+        colours = np.random.default_rng(0).integers(
+            40, 230, (256, 3), dtype=np.uint8)
+        known = self._metainfo.get('palette') or []
+        if len(known):
+            colours[:len(known)] = known
+        return colours
+
+    @property
+    def _metainfo(self) -> dict:
+        return getattr(self._dataset, 'metainfo', None) or {}
+
+    def paths(self) -> List[Optional[str]]:
+        """Path of each image, None where the data set doesn't tell."""
+        return [image_path(self._dataset, int(i)) for i in self._indices]
+
+    def read(self, number: int) -> dict:
+        """Load an image and its labels.
+
+        Args:
+            number (int): Number of the image.
+
+        Returns:
+            dict: ``img`` (BGR, uint8 of shape (H, W, 3)) and, where there are
+            labels, ``gt_seg_map`` (of shape (H, W)).
+
+        Raises:
+            ConfigError: If it can't be shown.
+        """
+        if not hasattr(self._dataset, 'get_data_info'):
+            raise ConfigError('the data set has no files')
+        results = self._dataset.get_data_info(int(self._indices[number]))
+        for name in ('img_path', 'seg_map_path'):
+            if results.get(name):
+                self._check_is_inside(results[name])
+        try:
+            for load in self._loaders:
+                results = load(results)
+            image = results['img']
+        except Exception as error:
+            raise ConfigError(f'{type(error).__name__}: {error}') from error
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ConfigError('the image isn\'t one of three colours')
+        return results
+
+    def _check_is_inside(self, path: str) -> None:
+        path = osp.realpath(path)
+        if not any(
+                osp.commonpath([path, folder]) == folder
+                for folder in self._folders):
+            raise ConfigError(
+                'the file is outside of the folders of the data set')
+
+
+def _scope(name: str) -> Any:
+    init_default_scope(name)
+    return DefaultScope.overwrite_default_scope(name)
+
+
+def _pipeline_of(part: Any) -> list:
+    """What loads images and labels, of the first pipeline in the config of a
+    data set."""
+    pipeline = None
+    while isinstance(part, dict) and pipeline is None:
+        pipeline = part.get('pipeline')
+        inner = part.get('datasets') or [part.get('dataset')]
+        part = inner[0]
+    steps = [
+        step for step in pipeline or []
+        if isinstance(step, dict) and 'Load' in str(step.get('type'))
+    ]
+    return steps or [dict(type='LoadImageFromFile')]
+
+
+def _empty_pipelines(part: Any) -> None:
+    if isinstance(part, dict):
+        if 'pipeline' in part:
+            part['pipeline'] = []
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        for value in part:
+            _empty_pipelines(value)
+
+
+def _folders_of(dataset: Any) -> Set[str]:
+    """The folders that a data set names, without symbolic links."""
+    parts = getattr(dataset, 'datasets', None)
+    if parts is None and hasattr(dataset, 'dataset'):
+        parts = [dataset.dataset]
+    if parts is not None:
+        return set().union(*map(_folders_of, parts))
+    folders = [getattr(dataset, 'data_root', None)]
+    prefixes = getattr(dataset, 'data_prefix', None) or {}
+    folders += [
+        prefix for prefix in prefixes.values() if isinstance(prefix, str)
+    ]
+    return {osp.realpath(folder) for folder in folders if folder}
+
+
+class Predictor:
+    """The network of a checkpoint, on whole images.
+
+    Args:
+        config (dict): Config of the training.
+        weights (dict[str, Tensor]): Parameters and buffers of the model.
+        images (TrainingImages): Reads the images.
+        trust (bool): Whether the config may build anything.
+        device (str): Where it runs.
+
+    Raises:
+        ConfigError: If the model can't be built. The text goes on after
+            "because".
+    """
+
+    def __init__(self, config: dict, weights: dict, images: TrainingImages,
+                 trust: bool, device: str) -> None:
+        if scope_of(config) != 'mmseg':
+            raise ConfigError('predictions are made of models of '
+                              'MMSegmentation alone')
+        from mmseg.apis import init_model
+        loader = config.get('test_dataloader') or config.get(
+            'val_dataloader') or {}
+        pipeline = config.get('test_pipeline') or (loader.get('dataset')
+                                                   or {}).get('pipeline')
+        cfg = Config(
+            dict(
+                model=buildable(config, config.get('model'), trust),
+                test_pipeline=buildable(config, pipeline, trust),
+                default_scope='mmseg'))
+        cfg.model.setdefault('backbone', dict())
+        try:
+            self._model = init_model(cfg, device='cpu')
+            self._model.load_state_dict(weights)
+            self._model.to(device)
+        # What a model may raise isn't known.
+        except Exception as error:
+            raise ConfigError(_short(error)) from error
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Predict an image.
+
+        Args:
+            image (np.ndarray): BGR, uint8 of shape (H, W, 3).
+
+        Returns:
+            np.ndarray: Label of each pixel, of shape (H, W).
+
+        Raises:
+            ConfigError: If it can't be predicted.
+        """
+        from mmseg.apis import inference_model
+        try:
+            sample = inference_model(self._model, image)
+            return sample.pred_sem_seg.data[0].cpu().numpy()
+        except Exception as error:
+            raise ConfigError(_short(error)) from error
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or ['']
+    return f'{type(error).__name__}: {lines[0][:200]}'

@@ -1,0 +1,153 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""One HTML file of everything."""
+import math
+import os.path as osp
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+import jinja2
+from markupsafe import Markup, escape
+
+from ..reporter import worth_in_words
+from ..version import __version__
+from .read import Run
+
+# A narrow space at which no line breaks.
+_THIN = '\u202f'
+
+
+class Figure(NamedTuple):
+    """A figure of the summary: what it is, its value, and what to know."""
+
+    title: str
+    value: str
+    note: str = ''
+
+
+def render(**content: Any) -> str:
+    """Fill the template.
+
+    Args:
+        content: What ``template.html`` names.
+
+    Returns:
+        str: The page.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(osp.dirname(__file__)),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True)
+    environment.filters.update(figure=number, sentence=_sentence)
+    return environment.get_template('template.html').render(
+        version=__version__, **content)
+
+
+def _sentence(text: str) -> Markup:
+    """A sentence of which the parts in backticks are code."""
+    parts = [escape(part) for part in text.split('`')]
+    for i in range(1, len(parts) - 1, 2):
+        parts[i] = Markup('<code>{}</code>').format(parts[i])
+    return Markup('').join(parts)
+
+
+def number(value: Optional[float], digits: int = 4) -> str:
+    """A number in a few digits, and a dash where it isn't known."""
+    if value is None or not math.isfinite(value):
+        return '–'
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f'{value:,.0f}'.replace(',', _THIN)
+    return f'{value:.{digits}g}'
+
+
+def summary(run: Run, other: Optional[Run]) -> List[Figure]:
+    """The row of figures on top.
+
+    Args:
+        run (Run): The training.
+        other (Run, optional): One to compare it with.
+    """
+    figures = [_iterations(run)]
+    if run.is_pruned:
+        full = run.last_iter + run.saved_iters
+        figures.append(
+            Figure(
+                'Full equivalent', number(round(full)),
+                f'iterations that the baseline needs for as many passes: '
+                f'{run.saved_iters / max(full, 1):.0%} saved'))
+    figures += _times(run, other) + _quality(run, other)
+    if run.is_pruned:
+        figures.append(_worth(run))
+    if run.pruned is not None and run.visits:
+        figures.append(
+            Figure(
+                'Pruned', f'{run.pruned / run.visits:.0%}',
+                f'{number(run.pruned)} of {number(run.visits)} visits of '
+                'images'))
+    return figures
+
+
+def _iterations(run: Run) -> Figure:
+    if run.max_iters and run.last_iter < run.max_iters:
+        return Figure(
+            'Iterations', number(run.last_iter),
+            f'of {number(run.max_iters)}: still running, or it was stopped')
+    return Figure('Iterations', number(run.last_iter),
+                  'finished' if run.finished else '')
+
+
+def _times(run: Run, other: Optional[Run]) -> List[Figure]:
+    if run.seconds is None:
+        return []
+    notes = ['with validation']
+    if run.num_starts > 1:
+        notes.append(f'in {run.num_starts} starts')
+    if other is not None and other.seconds is not None:
+        notes.append(f'{other.name}: {duration(other.seconds)}')
+    return [Figure('Wall time', duration(run.seconds), ', '.join(notes))]
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        text = f'{days} d {hours} h'
+    elif hours:
+        text = f'{hours} h {minutes} min'
+    else:
+        text = f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
+    return text.replace(' ', _THIN)
+
+
+def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
+    if not run.metrics:
+        return []
+    name, curve = next(iter(run.metrics.items()))
+    note = f'at iteration {number(curve.iterations[-1])}'
+    compared = other.metrics.get(name) if other is not None else None
+    if compared is not None:
+        note += (f'; {other.name}: {compared.values[-1]:.2f} at '
+                 f'{number(compared.iterations[-1])}')
+    return [Figure(name, f'{curve.values[-1]:.2f}', note)]
+
+
+def _worth(run: Run) -> Figure:
+    title = 'Choice of images'
+    if run.worth is None:
+        return Figure(
+            title, '–', 'What it was worth isn\'t known: too few '
+            'visits followed a plan')
+    value = f'V {run.worth.value:.2f}'
+    if not math.isfinite(run.worth.low):
+        return Figure(
+            title, value, 'The mean of all plans, without an interval. Below '
+            '1 the choice helps, at random it is 1')
+    return Figure(title, value, worth_in_words(run.worth, 'On average the',
+                                               '.'))
+
+
+def split_progress(pictures: list) -> Tuple[list, list]:
+    """Those of the first metric and the loss, and all others."""
+    return pictures[:4], pictures[4:]

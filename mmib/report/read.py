@@ -1,0 +1,451 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the log files in a work folder tell of a training."""
+import glob
+import json
+import math
+import os
+import os.path as osp
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from ..pruning import ScoreHistogram
+from ..worth import MeanRatio, VarianceRatio
+from .config import ConfigError, read_config
+
+# What a validation line has beside metrics.
+_NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
+_TIME = re.compile(r'^(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - ', re.MULTILINE)
+
+
+class ReportError(Exception):
+    """A folder of which no report can be made: the text says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the log tells of a virtual epoch.
+
+    Args:
+        iteration (int): Iterations before it.
+        full_equivalent (float): Iterations of the baseline that cover as many
+            passes as those before it.
+        kept_share (float): Images in the plan over all.
+        threshold (float): Its threshold, 0 if there is none.
+        mean_score (float): Mean of all scores.
+        tiers (list[tuple[int, int]]): Size and kept images of each tier, by
+            increasing score; empty where the log doesn't tell.
+        ratio (VarianceRatio, optional): V of the plans before it. Without an
+            interval (NaN) where the log has none.
+        reliability (float, optional): Correlation of a score and the next.
+        histogram (ScoreHistogram, optional): The scores.
+    """
+
+    iteration: int
+    full_equivalent: float
+    kept_share: float
+    threshold: float
+    mean_score: float
+    tiers: List[Tuple[int, int]] = field(default_factory=list)
+    ratio: Optional[VarianceRatio] = None
+    reliability: Optional[float] = None
+    histogram: Optional[ScoreHistogram] = None
+
+
+class Curve(NamedTuple):
+    """Values by iteration, both of shape (P,)."""
+
+    iterations: np.ndarray
+    values: np.ndarray
+
+
+@dataclass
+class Run:
+    """A training as its log has it.
+
+    Args:
+        path (str): Its work folder.
+        config (dict): Its config, empty if it can't be read.
+        plans (list[Plan]): Virtual epochs in the log; none without mmib.
+        loss (Curve): The loss without weights.
+        metrics (dict[str, Curve]): Metrics of the validation, by name.
+        last_iter (int): Iterations until the last line.
+        max_iters (int, optional): Iterations of the whole training.
+        annealing_iter (int, optional): The first one of annealing.
+        pass_length (int, optional): Images of a full pass.
+        policy (str): What draws the plans.
+        finished (bool): Whether the training has ended by itself.
+        saved_iters (float): What the baseline needs more for as many passes.
+        worth (VarianceRatio, optional): Mean V.
+        visits (int, optional): Visits of images that full passes would have.
+        pruned (int, optional): Those of them that were pruned.
+        seconds (float, optional): Wall time of all starts.
+        num_starts (int): 1, and how often it was resumed.
+        notes (list[str]): Sentences on what is missing and why.
+    """
+
+    path: str
+    config: dict
+    plans: List[Plan]
+    loss: Curve
+    metrics: Dict[str, Curve]
+    last_iter: int
+    max_iters: Optional[int]
+    annealing_iter: Optional[int]
+    pass_length: Optional[int]
+    policy: str
+    finished: bool
+    saved_iters: float
+    worth: Optional[VarianceRatio]
+    visits: Optional[int]
+    pruned: Optional[int]
+    seconds: Optional[float]
+    num_starts: int
+    notes: List[str]
+
+    @property
+    def name(self) -> str:
+        """str: The last part of its path."""
+        return osp.basename(osp.abspath(self.path))
+
+    @property
+    def is_pruned(self) -> bool:
+        """bool: Whether it was trained with mmib."""
+        return bool(self.plans)
+
+    def full_equivalent(self, iterations: np.ndarray) -> np.ndarray:
+        """Iterations of the baseline that cover as many passes.
+
+        Args:
+            iterations (np.ndarray): Iterations of the training, of shape
+                (P,).
+
+        Returns:
+            np.ndarray: Linear between the plans, float64 of shape (P,).
+        """
+        if not self.plans:
+            return np.asarray(iterations, np.float64)
+        known = [(plan.iteration, plan.full_equivalent) for plan in self.plans]
+        if known[0][0] > 0:
+            known.insert(0, (0, 0.))
+        if self.last_iter > known[-1][0]:
+            known.append((self.last_iter, self.last_iter + self.saved_iters))
+        return np.interp(iterations, *np.transpose(known))
+
+
+@dataclass
+class _Start:
+    """The lines of one start of a training."""
+
+    folder: str
+    begin: Optional[dict]
+    ends: Optional[dict]
+    plans: List[dict]
+    scalars: List[dict]
+
+    def cut(self) -> Tuple[float, float]:
+        """From which plan and which line on it replaces what an earlier start
+        has."""
+        if self.begin is not None:
+            return self.begin['iter'], self.begin['iter'] + 1
+        steps = [line['step'] for line in self.scalars]
+        first = min(steps, default=math.inf)
+        return first, first
+
+
+def read_run(work_dir: str) -> Run:
+    """Read the log files of a training.
+
+    Args:
+        work_dir (str): Its work folder.
+
+    Returns:
+        Run: What they tell.
+
+    Raises:
+        ReportError: If the folder has nothing of a training.
+    """
+    if not osp.isdir(work_dir):
+        raise ReportError(f'{work_dir} is no folder.')
+    folders = sorted(
+        folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
+        if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
+    starts = [_read_start(folder) for folder in folders]
+    # Tests of a checkpoint leave folders too.
+    trained = [s for s in starts if s.plans or s.scalars or s.begin]
+    starts, scalars, plans = _join(trained)
+    notes = []
+    if not starts:
+        if not folders and not glob.glob(
+                osp.join(glob.escape(work_dir), '*.pth')):
+            raise ReportError(
+                f'{work_dir} has nothing of a training: a report is made of '
+                'the work folder of one, which has folders named after times '
+                'and checkpoints.')
+        notes.append('The log has no line of the training: it was stopped '
+                     'before the first one, or its files are missing.')
+    config = _config_of(
+        work_dir, starts[-1].folder if starts else (folders or [None])[-1],
+        notes)
+    return _make_run(work_dir, config, starts, scalars, plans, notes)
+
+
+def _read_start(folder: str) -> _Start:
+    begin = ends = None
+    plans = []
+    for line in _lines(osp.join(folder, 'infobatch.jsonl')):
+        if 'begins' in line:
+            begin = line['begins']
+        elif 'ends' in line:
+            ends = line['ends']
+        elif 'kept' in line:
+            plans.append(line)
+    scalars = [
+        line for line in _lines(osp.join(folder, 'vis_data', 'scalars.json'))
+        if isinstance(line.get('step'), int)
+    ]
+    last = 0
+    for line in scalars:
+        last = max(last, line.get('iter', 0))
+        # Validations of trainings that count epochs have the epoch there.
+        if not _is_plan(line):
+            line['step'] = line.get('iter', max(line['step'], last))
+    return _Start(folder, begin, ends, plans, scalars)
+
+
+def _lines(path: str) -> Iterator[dict]:
+    """The lines of JSON of a file that are whole; none if there is no file."""
+    if not osp.exists(path):
+        return
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for text in file:
+            try:
+                line = json.loads(text)
+            except ValueError:  # A kill leaves half a line.
+                continue
+            if isinstance(line, dict):
+                yield line
+
+
+def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
+    """The lines of all starts. From its first iteration on, a later start
+    replaces what an earlier one had."""
+    used: List[_Start] = []
+    scalars: List[dict] = []
+    plans: List[dict] = []
+    for start in starts:
+        first_plan, first_line = start.cut()
+        plans = [line for line in plans if line['iter'] < first_plan]
+        scalars = [
+            line for line in scalars
+            if line['step'] < (first_plan if _is_plan(line) else first_line)
+        ]
+        if not plans and not scalars:
+            used = []  # It began anew.
+        used.append(start)
+        plans += start.plans
+        scalars += start.scalars
+    return used, scalars, plans
+
+
+def _is_plan(line: dict) -> bool:
+    return any(name.startswith('infobatch/') for name in line)
+
+
+def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
+    paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
+    paths.sort(key=osp.getmtime, reverse=True)
+    if folder is not None:
+        paths.insert(0, osp.join(folder, 'vis_data', 'config.py'))
+    reason = 'the folder has none'
+    for path in paths:
+        try:
+            return read_config(path)
+        except OSError:
+            continue
+        except ConfigError as error:
+            reason = str(error)
+    notes.append(f'The config isn\'t known: {reason}.')
+    return {}
+
+
+def _make_run(work_dir: str, config: dict, starts: List[_Start],
+              scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
+    last = starts[-1] if starts else _Start('', None, None, [], [])
+    begin, ends = last.begin or {}, last.ends
+    hook = _hook_of(config)
+    steps = [line['step'] for line in scalars]
+    steps += [line['iter'] for line in lines]
+    last_iter = max(steps, default=begin.get('iter', 0))
+    if ends:
+        last_iter = ends['iter']
+    max_iters = begin.get('max_iters')
+    if max_iters is None:
+        max_iters = _get(config, 'train_cfg', 'max_iters')
+    annealing_iter = begin.get('annealing_iter')
+    if annealing_iter is None and max_iters is not None and hook:
+        annealing_iter = round(hook.get('delta', 0.85) * max_iters)
+    pass_length = begin.get('pass_length')
+    plans = [_plan(line, pass_length) for line in lines if pass_length]
+    if not plans:
+        plans = _plans_of_scalars(scalars)
+        if plans:
+            notes.append(
+                'This is a training of an older mmib, without '
+                '`infobatch.jsonl`: tiers, histograms of scores and the '
+                'intervals of V are not in its log.')
+    metrics = _metrics(scalars)
+    losses = [(line['step'], line.get('unweighted_loss', line['loss']))
+              for line in scalars
+              if isinstance(line.get('loss'), (int, float))]
+    return Run(
+        path=work_dir,
+        config=config,
+        plans=plans,
+        loss=_curve(losses),
+        metrics=metrics,
+        last_iter=last_iter,
+        max_iters=max_iters,
+        annealing_iter=annealing_iter,
+        pass_length=pass_length,
+        policy=begin.get('policy') or _in_words(hook.get('policy')),
+        finished=ends is not None
+        or (max_iters is not None and last_iter >= max_iters > 0),
+        saved_iters=_saved(ends, scalars, plans, last_iter),
+        worth=_worth(ends, plans),
+        visits=(ends or {}).get('visits'),
+        pruned=(ends or {}).get('pruned'),
+        seconds=_seconds(starts),
+        num_starts=len(starts),
+        notes=notes)
+
+
+def _get(config: dict, *names: str) -> Any:
+    for name in names:
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
+
+
+def _hook_of(config: dict) -> dict:
+    hooks = config.get('custom_hooks') or []
+    return next(
+        (hook for hook in hooks
+         if isinstance(hook, dict) and hook.get('type') == 'InfoBatchHook'),
+        {})
+
+
+def _in_words(policy: Any) -> str:
+    if not isinstance(policy, dict):
+        return ''
+    others = ', '.join(f'{name}={value}' for name, value in policy.items()
+                       if name != 'type')
+    return f'{policy.get("type")}({others})'
+
+
+def _plan(line: dict, pass_length: int) -> Plan:
+    histogram = line.get('histogram')
+    return Plan(
+        iteration=line['iter'],
+        full_equivalent=line['full_equivalent'],
+        kept_share=line['kept'] / pass_length,
+        threshold=line['threshold'],
+        mean_score=line['mean_score'],
+        tiers=[tuple(tier) for tier in line.get('tiers') or []],
+        ratio=_ratio(line.get('variance_ratio')),
+        reliability=line.get('reliability'),
+        histogram=histogram and ScoreHistogram(**histogram))
+
+
+def _ratio(values: Optional[list]) -> Optional[VarianceRatio]:
+    if not values or values[0] is None or not math.isfinite(values[0]):
+        return None
+    return VarianceRatio(*(math.nan if v is None else v for v in values))
+
+
+def _plans_of_scalars(scalars: List[dict]) -> List[Plan]:
+    plans = []
+    for line in scalars:
+        if 'infobatch/kept_share' not in line:
+            continue
+        value = line.get('infobatch/variance_ratio')
+        plans.append(
+            Plan(
+                iteration=line['step'],
+                full_equivalent=line['step'] + line['infobatch/saved_iters'],
+                kept_share=line['infobatch/kept_share'],
+                threshold=line['infobatch/threshold'],
+                mean_score=line['infobatch/mean_score'],
+                ratio=value and VarianceRatio(value, *[math.nan] * 3),
+                reliability=line.get('infobatch/reliability')))
+    return plans
+
+
+def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
+    """Metrics by name, mIoU first."""
+    points: Dict[str, list] = {}
+    for line in scalars:
+        if 'loss' in line or 'lr' in line or _is_plan(line):
+            continue
+        for name, value in line.items():
+            if name not in _NO_METRICS and isinstance(value, (int, float)):
+                points.setdefault(name, []).append((line['step'], value))
+    names = sorted(points, key=lambda name: not name.endswith('mIoU'))
+    return {name: _curve(points[name]) for name in names}
+
+
+def _curve(points: List[tuple]) -> Curve:
+    iterations, values = np.array(points, np.float64).reshape(-1, 2).T
+    return Curve(iterations, values)
+
+
+def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
+           last_iter: int) -> float:
+    if ends:
+        return ends['saved_iters']
+    if not plans:
+        return 0.
+    plan = plans[-1]
+    saved = plan.full_equivalent - plan.iteration
+    final = [
+        line['infobatch/saved_iters'] for line in scalars
+        if 'infobatch/saved_iters' in line and len(line) == 2
+    ]
+    if final:  # The line at the end has nothing else.
+        return final[-1]
+    # The open plan covers a full pass in its share of the iterations.
+    return saved + (last_iter - plan.iteration) * (1 / plan.kept_share - 1)
+
+
+def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
+    if ends:
+        return _ratio(ends.get('variance_ratio'))
+    mean = MeanRatio()
+    for plan in plans:
+        if plan.ratio is not None:
+            # NaN where there are no intervals, so is that of the mean.
+            mean = mean.add(plan.ratio, plan.kept_share)
+    return mean.mean() if mean.visits else None
+
+
+def _seconds(starts: List[_Start]) -> Optional[float]:
+    """Wall time from the first to the last line of each text log."""
+    total = 0.
+    for start in starts:
+        paths = glob.glob(osp.join(glob.escape(start.folder), '*.log'))
+        if not paths:
+            return None
+        with open(paths[0], 'rb') as file:
+            text = file.read(1 << 16)
+            file.seek(max(os.fstat(file.fileno()).st_size - (1 << 16), 0))
+            text += b'\n' + file.read()
+        times = _TIME.findall(text.decode(errors='replace'))
+        if not times:
+            return None
+        first, last = (
+            datetime.strptime(time, '%Y/%m/%d %H:%M:%S')
+            for time in (times[0], times[-1]))
+        total += (last - first).total_seconds()
+    return total or None

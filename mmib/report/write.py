@@ -1,0 +1,150 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""From a work folder to the files of its report."""
+import os
+import os.path as osp
+from typing import List, Optional, Tuple
+
+import numpy as np
+from mmengine.device import get_device
+
+from . import figures, page
+from .checkpoint import Checkpoint, read_newest
+from .config import ConfigError
+from .gallery import Card, cards
+from .images import Predictor, TrainingImages
+from .read import ReportError, Run, read_run
+from .table import image_table, write_table
+
+
+def write_report(work_dir: str,
+                 compare: Optional[str] = None,
+                 out: Optional[str] = None,
+                 num_images: int = 12,
+                 predictions: bool = True,
+                 trust: bool = False) -> List[str]:
+    """Write the report of a training.
+
+    Args:
+        work_dir (str): Its folder.
+        compare (str, optional): Folder of another training.
+        out (str, optional): File to write. Defaults to ``report.html`` in the
+            folder.
+        num_images (int): Images of each end of the scores. Defaults to 12.
+        predictions (bool): Whether to predict them. Defaults to True.
+        trust (bool): Whether the config may import and build anything, which
+            may run any code. Defaults to False.
+
+    Returns:
+        list[str]: Paths of the page, and of the tables of all images where
+        the scores are known.
+
+    Raises:
+        ReportError: If a folder has nothing of a training, or the file can't
+            be written.
+    """
+    run = read_run(work_dir)
+    other = read_run(compare) if compare is not None else None
+    out = osp.join(work_dir, 'report.html') if out is None else out
+    stem = osp.splitext(out)[0]
+    try:
+        os.makedirs(osp.dirname(osp.abspath(out)), exist_ok=True)
+        open(out, 'a').close()
+    except OSError as error:
+        raise ReportError(
+            f'{out} can\'t be written: {error.strerror}. Give another file '
+            'with --out.') from error
+    notes = list(run.notes)
+    if other is not None:
+        notes += [f'{other.name}: {note}' for note in other.notes]
+    if not run.is_pruned:
+        notes.append('InfoBatch pruned nothing that is in this log, so there '
+                     'are metrics and losses alone.')
+    checkpoint, more = read_newest(work_dir)
+    if run.is_pruned:
+        notes += more
+    images = checkpoint.images if checkpoint else None
+    reader = None
+    if images is not None:
+        notes += checkpoint.notes
+        reader, predictor = _open(run, checkpoint, num_images, predictions,
+                                  trust, notes)
+        highest, lowest = cards(images, num_images, reader, predictor)
+        folder = _shorten_paths(highest + lowest)
+        tables = write_table(image_table(images), f'{stem}_images')
+    else:
+        highest, lowest, tables, folder = [], [], [], ''
+        if run.is_pruned and checkpoint is not None:
+            notes.append(f'{checkpoint.name} has no state of InfoBatch, so '
+                         'the scores of the images aren\'t known.')
+    progress, more_progress = page.split_progress(figures.progress(run, other))
+    scores = images.scores[images.by_score()] if images else np.empty(0)
+    text = page.render(
+        run=run,
+        other=other,
+        summary=page.summary(run, other),
+        notes=notes,
+        progress=progress,
+        more_progress=more_progress,
+        worth=figures.worth(run),
+        pruning=figures.pruning(run),
+        histograms=figures.histograms(run),
+        final_scores=[figures.final_scores(scores)] if len(scores) else [],
+        highest=highest,
+        lowest=lowest,
+        folder=folder,
+        classes=_legend(reader),
+        checkpoint=checkpoint.name if checkpoint else '',
+        num_images=len(images) if images is not None else 0,
+        tables=[osp.basename(path) for path in tables])
+    # A path may be no text in UTF-8.
+    with open(out, 'w', encoding='utf-8', errors='backslashreplace') as file:
+        file.write(text)
+    return [out, *tables]
+
+
+def _open(
+        run: Run, checkpoint: Checkpoint, num_images: int, predictions: bool,
+        trust: bool, notes: List[str]
+) -> Tuple[Optional[TrainingImages], Optional[Predictor]]:
+    """What reads the images, and what predicts them, as far as possible."""
+    images = checkpoint.images
+    try:
+        reader = TrainingImages(run.config, len(images), trust)
+        images.paths = reader.paths()
+    except ConfigError as error:
+        notes.append('Images have numbers instead of paths and pictures, '
+                     f'because of the data set: {error}.')
+        return None, None
+    if not any(images.paths):
+        notes.append('Images have numbers instead of paths: the data set has '
+                     'no files.')
+        return None, None
+    if not predictions or not num_images:
+        return reader, None
+    try:
+        return reader, Predictor(run.config, checkpoint.weights, reader, trust,
+                                 get_device())
+    except ConfigError as error:
+        notes.append(f'There are no predictions: {error}.')
+        return reader, None
+
+
+def _shorten_paths(cards: List[Card]) -> str:
+    """Take the folder that all have in common from the paths."""
+    paths = [card.path for card in cards if card.path]
+    try:
+        folder = osp.commonpath([osp.dirname(path) for path in paths])
+    except ValueError:  # None, or relative and absolute ones.
+        return ''
+    for card in cards:
+        if card.path and folder:
+            card.path = osp.relpath(card.path, folder)
+    return folder
+
+
+def _legend(reader: Optional[TrainingImages]) -> List[Tuple[str, str]]:
+    """Name and colour of each class."""
+    if reader is None:
+        return []
+    return [(name, 'rgb({}, {}, {})'.format(*colour))
+            for name, colour in zip(reader.classes, reader.palette.tolist())]

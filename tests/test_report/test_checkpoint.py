@@ -1,0 +1,121 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import os
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+
+from mmib.report.checkpoint import read_newest
+
+from .work_dirs import write_checkpoint
+
+
+def test_scores_and_counts(tmp_path):
+    write_checkpoint(tmp_path)
+    checkpoint, notes = read_newest(str(tmp_path))
+    images = checkpoint.images
+    assert notes == checkpoint.notes == [] and checkpoint.pass_length == 12
+    assert np.isnan(images.scores[11])
+    assert images.by_score().tolist() == list(range(10, -1, -1))
+    assert images.visits.tolist() == [5] * 12
+    assert images.pruned.tolist() == list(range(12))
+    assert images.last_visit.tolist() == list(range(11, -1, -1))
+
+
+def test_older_checkpoint(tmp_path):
+    write_checkpoint(tmp_path, older=True)
+    checkpoint, _ = read_newest(str(tmp_path))
+    assert checkpoint.images.visits is None
+    assert 'older mmib' in checkpoint.notes[0]
+
+
+def test_without_mmib(tmp_path):
+    path = write_checkpoint(tmp_path)
+    checkpoint = torch.load(path, weights_only=False)
+    del checkpoint['infobatch']
+    torch.save(checkpoint, path)
+    assert read_newest(str(tmp_path))[0].images is None
+
+
+def test_none(tmp_path):
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint is None and 'no checkpoint yet' in notes[0]
+
+
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, call, *args):
+        self.reduced = call, args
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize('call, name', [(os.system, 'posix.system'),
+                                        (exec, 'builtins.exec')])
+def test_runs_nothing_of_a_checkpoint(tmp_path, call, name):
+    write_checkpoint(tmp_path, 20)
+    mark = tmp_path / 'ran'
+    code = f'touch {mark}' if call is os.system else f'open({str(mark)!r},"w")'
+    path = write_checkpoint(tmp_path, 40, meta=Attack(call, code))
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint.name == 'iter_20.pth'
+    assert notes == [
+        'iter_40.pth isn\'t read, and nothing in it was run: it holds '
+        f'`{name}`, which isn\'t data.'
+    ]
+    assert not mark.exists()
+    torch.load(path, weights_only=False)
+    assert mark.exists()
+
+
+def test_getattr_reaches_nothing(tmp_path):
+    """The methods in MMEngine's checkpoints need it; with the real one a
+    checkpoint could change what is in memory."""
+    reached = Attack(getattr, HistoryBuffer, '__init__')
+    write_checkpoint(
+        tmp_path, state_dict=dict(a=Attack(getattr, reached, '__globals__')))
+    assert read_newest(str(tmp_path))[0].weights == {}
+
+
+@pytest.mark.parametrize('damage', ['truncated', 'empty', 'text'])
+def test_damaged(tmp_path, damage):
+    write_checkpoint(tmp_path, 20)
+    path = write_checkpoint(tmp_path, 40)
+    data = path.read_bytes()
+    path.write_bytes({
+        'truncated': data[:len(data) // 2],
+        'empty': b'',
+        'text': b'text'
+    }[damage])
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint.name == 'iter_20.pth'
+    assert notes == ['iter_40.pth is damaged, so it isn\'t used.']
+    (tmp_path / 'iter_20.pth').unlink()
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint is None and 'can be read' in notes[1]
+
+
+@pytest.mark.parametrize('state', [
+    dict(sampler=dict(size=3), scores=dict(scores=torch.ones(3, 2))),
+    dict(sampler=dict(size=3), scores=dict(scores=3)),
+    dict(scores=dict(scores=torch.ones(3))),
+    dict(
+        sampler=dict(size=3),
+        scores=dict(scores=torch.ones(3), visited=torch.ones(2).bool())), [1]
+])
+def test_damaged_state(tmp_path, state):
+    write_checkpoint(tmp_path, infobatch=state)
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint is None and 'damaged state of InfoBatch' in notes[0]
+
+
+def test_the_last_one_saved_is_the_newest(tmp_path):
+    """After a kill a training goes on from an earlier checkpoint."""
+    write_checkpoint(tmp_path, 40)
+    write_checkpoint(tmp_path, 30)
+    assert read_newest(str(tmp_path))[0].name == 'iter_30.pth'
+    (tmp_path / 'last_checkpoint').unlink()
+    assert read_newest(str(tmp_path))[0].name == 'iter_40.pth'

@@ -1,0 +1,166 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import numpy as np
+import pytest
+
+from mmib.report.read import ReportError, read_run
+
+from .work_dirs import (BEGINS, ENDS, PLANS, SCALARS, plan, train_line,
+                        val_line, write_finished, write_start)
+
+
+def test_finished(tmp_path):
+    run = read_run(str(write_finished(tmp_path / 'run')))
+    assert run.name == 'run' and run.finished and run.is_pruned
+    assert not run.notes
+    assert (run.last_iter, run.max_iters, run.annealing_iter) == (40, 40, 34)
+    assert run.policy == 'MeanThreshold(ratio=0.5)'
+    assert (run.saved_iters, run.visits, run.pruned) == (10, 150, 30)
+    assert run.worth[:3] == (0.9, 0.85, 0.95)
+    assert run.seconds == 135
+    assert [p.kept_share for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
+    assert run.plans[1].tiers == [(6, 3), (6, 6)]
+    assert run.plans[1].ratio.limit == 0.7 and run.plans[0].ratio is None
+    assert list(run.metrics) == ['mIoU', 'aAcc']
+    np.testing.assert_array_equal(run.metrics['mIoU'],
+                                  [[20, 40], [30.0, 40.0]])
+    np.testing.assert_array_equal(run.loss.values, [1.0, 0.9, 0.8, 0.7])
+
+
+def test_full_equivalent_between_plans(tmp_path):
+    run = read_run(str(write_finished(tmp_path)))
+    np.testing.assert_allclose(
+        run.full_equivalent(np.array([0, 2, 5.5, 22, 34, 40])),
+        [0, 2, 6, 28, 44, 50])
+
+
+def test_running(tmp_path):
+    """The last line is not whole, and the open plan goes on."""
+    records = [{'begins': BEGINS}, *PLANS[:2]]
+    work_dir = write_start(tmp_path, SCALARS[:1], records)
+    with open(tmp_path / '20260101_000000' / 'infobatch.jsonl', 'a') as file:
+        file.write('{"iter": 7, "ep')
+    run = read_run(str(work_dir))
+    assert not run.finished and (run.last_iter, run.max_iters) == (10, 40)
+    # 6 iterations at a kept share of 0.75.
+    assert run.saved_iters == pytest.approx(2)
+    assert run.full_equivalent(np.array([10]))[0] == pytest.approx(12)
+    assert run.worth.value == pytest.approx(0.9)
+    assert 0.8 < run.worth.low < 0.9 < run.worth.high
+
+
+def test_killed_before_the_first_plan(tmp_path):
+    run = read_run(str(write_start(tmp_path, [], [{'begins': BEGINS}])))
+    assert not run.finished and run.last_iter == 0 and not run.plans
+
+
+@pytest.mark.parametrize('older', [False, True], ids=['jsonl', 'scalars'])
+def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
+    """The first start was killed at 36; the second goes on from 20."""
+    before = [
+        train_line(10, 1.0),
+        train_line(20, 1.1),
+        val_line(20, 10.0),
+        train_line(30, 9.0),
+        val_line(35, 99.0)
+    ]
+    after = [train_line(30, 1.2), train_line(40, 1.3), val_line(40, 20.0)]
+
+    def plans_of(lines):
+        return [] if older else [
+            plan(iteration, full, 9) for iteration, full in lines
+        ]
+
+    if older:
+        for lines, points in ((before, [(4, 4.0),
+                                        (25, 99.0)]), (after, [(24, 30.0)])):
+            lines += [{
+                'infobatch/kept_share': 0.75,
+                'infobatch/threshold': 0.0,
+                'infobatch/mean_score': 1.0,
+                'infobatch/saved_iters': full - step,
+                'step': step
+            } for step, full in points]
+    begins = dict(BEGINS, iter=20, full_equivalent=25.0)
+    write_start(
+        tmp_path, before, None if older else [{
+            'begins': BEGINS
+        }, *plans_of([(4, 4.0), (20, 99.0)])])
+    write_start(
+        tmp_path,
+        after,
+        None if older else [{
+            'begins': begins
+        }, *plans_of([(24, 30.0)]), {
+            'ends': ENDS
+        }],
+        start='20260102_000000')
+    run = read_run(str(tmp_path))
+    assert run.num_starts == 2 and run.seconds == 270
+    np.testing.assert_array_equal(run.loss,
+                                  [[10, 20, 30, 40], [1.0, 1.1, 1.2, 1.3]])
+    np.testing.assert_array_equal(run.metrics['mIoU'], [[20, 40], [10, 20]])
+    assert [(p.iteration, p.full_equivalent)
+            for p in run.plans] == [(4, 4.0), (24, 30.0)]
+
+
+def test_a_start_from_the_beginning_replaces_all(tmp_path):
+    write_start(tmp_path, [train_line(10, 9.0)])
+    write_finished(tmp_path, start='20260102_000000')
+    run = read_run(str(tmp_path))
+    assert run.num_starts == 1 and run.loss.values[0] == 1.0
+
+
+def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
+    write_finished(tmp_path)
+    write_start(tmp_path, [], start='20260102_000000', config='')
+    run = read_run(str(tmp_path))
+    assert run.num_starts == 1 and run.finished and run.config
+
+
+def test_older_mmib(tmp_path):
+    """Without infobatch.jsonl: from the scalars and the config."""
+    scalars = list(SCALARS)
+    for step, saved, ratio in ((0, 0.0, None), (4, 0.0, 0.8), (7, 1.0, 1.0)):
+        scalars.append({
+            'infobatch/kept_share': 0.75,
+            'infobatch/threshold': 0.5,
+            'infobatch/mean_score': 1.0,
+            'infobatch/saved_iters': saved,
+            **({} if ratio is None else {
+                   'infobatch/variance_ratio': ratio
+               }), 'step': step
+        })
+    scalars.append({'infobatch/saved_iters': 10.0, 'step': 40})
+    run = read_run(str(write_start(tmp_path, scalars)))
+    assert run.finished and run.saved_iters == 10
+    assert run.policy == 'MeanThreshold(ratio=0.5)'
+    assert run.annealing_iter == 34 and run.pass_length is None
+    assert [p.full_equivalent for p in run.plans] == [0, 4, 8]
+    assert run.worth.value == pytest.approx(0.9) and np.isnan(run.worth.low)
+    assert 'older mmib' in run.notes[0]
+
+
+def test_baseline(tmp_path):
+    run = read_run(str(write_start(tmp_path, log=False)))
+    assert run.finished and not run.is_pruned and run.saved_iters == 0
+    assert run.seconds is None
+    np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
+
+
+def test_epochs_count_as_iterations(tmp_path):
+    """Validations of a training that counts epochs have the epoch."""
+    scalars = [
+        dict(train_line(50, 1.0), epoch=1),
+        val_line(1, 10.0),
+        dict(train_line(100, 1.0), epoch=2),
+        val_line(2, 20.0)
+    ]
+    run = read_run(str(write_start(tmp_path, scalars)))
+    assert run.metrics['mIoU'].iterations.tolist() == [50, 100]
+
+
+def test_nothing_to_report(tmp_path):
+    with pytest.raises(ReportError, match='nothing of a training'):
+        read_run(str(tmp_path))
+    with pytest.raises(ReportError, match='is no folder'):
+        read_run(str(tmp_path / 'missing'))

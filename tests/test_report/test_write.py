@@ -1,0 +1,339 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Reports of whole folders, opened in a browser. The fixtures take 20 s on a
+quiet core."""
+import functools
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+import mmib.report
+from mmib.report import main
+
+from ..system.processes import run_ranks
+from ..system.small_training import (BASELINE, distribute, small_config,
+                                     small_head, write_images)
+from .browser import CHROMIUM, WIDTHS, look_at
+from .work_dirs import BEGINS, write_checkpoint, write_finished, write_start
+
+HEAD = small_head()
+HEAD['num_classes'] = 5
+SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
+
+
+def files_config(root, work_dir, **changes):
+    """A training of a second on files."""
+    load = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations', reduce_zero_label=True)
+    ]
+    pack = dict(type='PackSegInputs')
+
+    def dataset(split, pipeline):
+        return dict(
+            type='BaseSegDataset',
+            data_root=str(root),
+            data_prefix=dict(
+                img_path=f'images/{split}',
+                seg_map_path=f'annotations/{split}'),
+            reduce_zero_label=True,
+            metainfo=dict(
+                classes=('sky', 'ground', 'disc', 'square', 'triangle'),
+                palette=[[50 * i, 200, 99] for i in range(5)]),
+            pipeline=pipeline)
+
+    crop = dict(type='RandomCrop', crop_size=(32, 32))
+    validation = dict(
+        batch_size=1,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dataset('validation', [*load, pack]))
+    cfg = small_config(
+        work_dir, **{
+            'model.decode_head': HEAD,
+            'model.auxiliary_head': HEAD,
+            'model.data_preprocessor.size': None,
+            'model.test_cfg': dict(mode='whole'),
+            'train_dataloader.dataset': dict(
+                _delete_=True, **dataset('training', [*load, crop, pack])),
+            'train_cfg': dict(max_iters=40, val_interval=20),
+            'val_cfg': dict(),
+            'val_dataloader': validation,
+            'val_evaluator': dict(type='IoUMetric'),
+            'test_cfg': dict(),
+            'test_dataloader': validation,
+            'test_evaluator': dict(type='IoUMetric'),
+            'default_hooks.logger.interval': 10,
+            'default_hooks.checkpoint.interval': 20,
+        })
+    cfg.model.data_preprocessor.size_divisor = 1
+    cfg.merge_from_dict(changes)
+    return cfg
+
+
+class KilledAt(Hook):
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == 30:
+            raise KeyboardInterrupt
+
+
+def train_on_rank(root, work_dir, rank, results):
+    runner = Runner.from_cfg(files_config(root, work_dir))
+    distribute(runner)
+    runner.train()
+    results[rank] = runner.iter
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    """Work folders by name."""
+    base = tmp_path_factory.mktemp('trainings')
+    root = base / 'data'
+    write_images(str(root), 12)
+    for split, suffix in (('images', 'jpg'), ('annotations', 'png')):
+        folder = root / split / 'training'
+        (folder / f'0.{suffix}').rename(folder / f'{SCRIPT}.{suffix}')
+    folders = {
+        name: base / name
+        for name in ('resumed', 'killed', 'baseline', 'ranks', 'finished',
+                     'older', 'stopped')
+    }
+
+    runner = Runner.from_cfg(files_config(root, folders['resumed']))
+    runner.register_hook(KilledAt())
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    # Both starts may be of the same second.
+    start, = folders['resumed'].glob('*_*/')
+    start.rename(start.with_name('20200101_000000'))
+    shutil.copytree(folders['resumed'], folders['killed'])
+    Runner.from_cfg(files_config(root, folders['resumed'],
+                                 resume=True)).train()
+    Runner.from_cfg(files_config(root, folders['baseline'],
+                                 **BASELINE)).train()
+    run_ranks(
+        functools.partial(train_on_rank, str(root), str(folders['ranks'])), 2)
+
+    write_finished(folders['finished'])
+    write_checkpoint(folders['finished'])
+    # The newest checkpoint is damaged.
+    plan = {
+        'infobatch/kept_share': 0.75,
+        'infobatch/threshold': 0.5,
+        'infobatch/mean_score': 1.0,
+        'infobatch/saved_iters': 0.0,
+        'step': 4
+    }
+    write_start(folders['older'], [plan])
+    write_checkpoint(folders['older'], 20, older=True)
+    write_checkpoint(folders['older'], 40).write_bytes(b'damaged')
+    write_start(folders['stopped'], [], [{'begins': BEGINS}])
+    return folders
+
+
+@pytest.fixture(scope='module')
+def pages(folders, tmp_path_factory):
+    """The report of each folder."""
+    out = tmp_path_factory.mktemp('reports')
+    for name, folder in folders.items():
+        compare = ['--compare', str(folders['baseline'])
+                   ] if name == 'resumed' else []
+        main([
+            str(folder), '--out',
+            str(out / f'{name}.html'), '--images', '3', *compare
+        ])
+    return {name: out / f'{name}.html' for name in folders}
+
+
+@pytest.fixture(scope='module')
+def looks(pages, tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip('no chromium: apt-get install chromium')
+    return look_at(pages, tmp_path_factory.mktemp('browser'))
+
+
+NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
+         'stopped')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_in_a_browser(looks, name):
+    found, errors = looks
+    assert not errors
+    for width in WIDTHS:
+        page = found[f'{name} {width}']
+        assert not page['overflow'] and not page['requests']
+        assert page['scripts'] == page['broken'] == 0
+        assert page['images'] > 0 or name == 'stopped'
+
+
+def text_of(page):
+    """The text of a page without pictures."""
+    return re.sub(
+        r'<style>.*?</style>|data:[^"]*',
+        '',
+        page.read_text('utf-8'),
+        flags=re.S)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_nothing_is_outside_of_the_page(pages, name):
+    text = text_of(pages[name])
+    assert '<script' not in text and 'http' not in text.replace(
+        'http-equiv', '') and 'url(' not in text
+    links = re.findall(r'(?:src|srcset|href)="([^"]*)"', text)
+    assert {link
+            for link in links
+            if link} <= {f'{name}_images.csv', f'{name}_images.json'}
+
+
+@pytest.mark.parametrize('name', ['resumed', 'killed', 'ranks'])
+def test_of_a_training(pages, name):
+    text = text_of(pages[name])
+    assert text.count('alt="image of image') == 6
+    assert text.count('alt="labels of image') == 6
+    assert text.count('alt="prediction of image') == 6
+    assert 'Images have numbers' not in text and 'no predictions' not in text
+    assert 'mIoU by full equivalent' in text and 'triangle' in text
+    assert ('still running, or it was stopped' in text) == (name == 'killed')
+    assert 'iter_20.pth' in text if name == 'killed' else 'iter_40.pth' in text
+    assert ('in 2 starts' in text) == (name == 'resumed')
+    assert ('Compared with <b>baseline</b>' in text) == (name == 'resumed')
+    table = pd.read_csv(pages[name].with_name(f'{name}_images.csv'))
+    assert list(table) == [
+        'image', 'path', 'score', 'visits', 'pruned', 'last_visit'
+    ]
+    assert table.path.str.endswith(f'{SCRIPT}.jpg').sum() == 1
+    assert np.isfinite(table.score).all() and len(table) == 12
+    records = json.loads(
+        pages[name].with_name(f'{name}_images.json').read_text())
+    assert [r['path'] for r in records] == table.path.tolist()
+    np.testing.assert_allclose([r['score'] for r in records], table.score)
+
+
+def test_file_names_are_text(folders, tmp_path):
+    main([
+        str(folders['killed']), '--out',
+        str(tmp_path / 'a&<b>.html'), '--images', '12', '--no-predictions'
+    ])
+    text = text_of(tmp_path / 'a&<b>.html')
+    assert '&lt;script&gt;alert(1)&lt;img' in text and '<script' not in text
+    assert 'href="a%26%3Cb%3E_images.csv"' in text
+    assert 'prediction of image' not in text
+
+
+def test_of_the_baseline(pages):
+    text = text_of(pages['baseline'])
+    assert 'A training without InfoBatch' in text
+    assert 'metrics and losses alone' in text and 'mIoU by iterations' in text
+    assert 'What was pruned' not in text and 'Images to look at' not in text
+
+
+def test_of_a_log_with_all_in_it(pages):
+    text = text_of(pages['finished'])
+    assert 'iterations that the baseline needs for as many passes: 20% saved' \
+        in text
+    assert 'On average the choice of images was worth up to 10 % of the ' \
+        'steps (V 0.90, 0.85 to 0.95; at random it is 1).' in text
+    assert '30 of 150 visits' in text and 'pruned <b>10</b> times' in text
+    for iteration in (4, 7, 10):
+        assert f'Scores at iteration {iteration}<' in text
+    assert 'Kept share by score' in text
+    assert 'Mean score and threshold' in text
+    assert 'numbers instead of paths' in text
+    assert '<code>NowhereDataset</code> of the config' in text
+    table = pd.read_csv(pages['finished'].with_name('finished_images.csv'))
+    assert table.path.isna().all() and table.pruned.tolist() == list(range(12))
+    assert np.isnan(table.score[11])
+    records = json.loads(
+        pages['finished'].with_name('finished_images.json').read_text())
+    assert records[11] == dict(
+        image=11, path=None, score=None, visits=5, pruned=11, last_visit=0)
+
+
+def test_of_an_older_training(pages):
+    text = text_of(pages['older'])
+    assert 'iter_40.pth is damaged' in text
+    assert 'of an older mmib, without <code>infobatch.jsonl</code>' in text
+    assert 'these columns are empty' in text
+    assert 'no histograms' in text and 'Scores in the checkpoint' in text
+    table = pd.read_csv(pages['older'].with_name('older_images.csv'))
+    assert table.visits.isna().all() and table.score.notna().sum() == 11
+
+
+def test_of_a_training_without_a_checkpoint(pages):
+    text = text_of(pages['stopped'])
+    assert 'of 40: still running, or it was stopped' in text
+    assert not pages['stopped'].with_name('stopped_images.csv').exists()
+
+
+def test_without_trust_nothing_is_imported(folders, tmp_path, monkeypatch):
+    """With it, what the config imports may have the data set."""
+    work_dir = shutil.copytree(folders['killed'], tmp_path / 'run')
+    config, = work_dir.glob('*_*/vis_data/config.py')
+    text = config.read_text().replace("'BaseSegDataset'",
+                                      "'dataset_of_mine.Mine'")
+    config.write_text(text + "custom_imports = dict(imports="
+                      "['dataset_of_mine'])\n")
+    for old in work_dir.glob('*.py'):
+        old.unlink()
+    (tmp_path / 'dataset_of_mine.py').write_text(
+        'from mmseg.datasets import BaseSegDataset\n'
+        'class Mine(BaseSegDataset):\n    pass\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = [str(work_dir), '--images', '1', '--no-predictions']
+    main(arguments)
+    assert 'dataset_of_mine' not in sys.modules
+    assert 'give <code>--trust</code>' in text_of(work_dir / 'report.html')
+    main([*arguments, '--trust'])
+    assert 'dataset_of_mine' in sys.modules
+    assert 'image of image' in text_of(work_dir / 'report.html')
+
+
+@pytest.mark.parametrize('arguments, match', [
+    (['missing'], 'Error: missing is no folder'),
+    (['.'], 'Error: . has nothing of a training'),
+])
+def test_nothing_to_report(tmp_path, monkeypatch, arguments, match):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=match):
+        main(arguments)
+
+
+def test_where_nothing_can_be_written(folders, tmp_path):
+    (tmp_path / 'file').touch()
+    with pytest.raises(SystemExit, match='Error: .* can\'t be written'):
+        main([
+            str(folders['stopped']), '--out',
+            str(tmp_path / 'file' / 'report.html')
+        ])
+
+
+@pytest.mark.parametrize('library', ['matplotlib', 'jinja2', 'pandas'])
+def test_names_the_extra(monkeypatch, library):
+    for name in [n for n in sys.modules if n.startswith('mmib.report.')]:
+        monkeypatch.delitem(sys.modules, name)
+        # Or the package gives it away.
+        monkeypatch.delattr(mmib.report, name.split('.')[2], raising=False)
+    for name in [n for n in sys.modules if n.split('.')[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SystemExit, match=rf'needs {library}.*mmib\[report\]'):
+        main(['.'])
+
+
+def test_script():
+    script = main.__code__.co_filename.replace('mmib/report/__init__.py',
+                                               'tools/report.py')
+    result = subprocess.run([sys.executable, script, '--help'],
+                            capture_output=True,
+                            text=True)
+    assert result.returncode == 0 and '--compare' in result.stdout

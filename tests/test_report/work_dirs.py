@@ -1,0 +1,138 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Work folders as trainings leave them, by hand."""
+import json
+
+import numpy as np
+import torch
+from mmengine.logging import HistoryBuffer
+
+CONFIG = """
+custom_hooks = [
+    dict(delta=0.85, policy=dict(ratio=0.5, type='MeanThreshold'),
+         type='InfoBatchHook'),
+]
+default_scope = 'mmseg'
+train_cfg = dict(max_iters=40, type='IterBasedTrainLoop')
+train_dataloader = dict(dataset=dict(type='NowhereDataset'))
+"""
+BEGINS = dict(
+    iter=0,
+    max_iters=40,
+    annealing_iter=34,
+    pass_length=12,
+    slots_per_iter=3,
+    policy='MeanThreshold(ratio=0.5)',
+    full_equivalent=0.0)
+ENDS = dict(
+    iter=40,
+    saved_iters=10.0,
+    variance_ratio=[0.9, 0.85, 0.95, None],
+    visits=150,
+    pruned=30)
+
+
+def plan(iteration, full_equivalent, kept, **changes):
+    """A line of infobatch.jsonl."""
+    edges = np.linspace(0, 3, 31).tolist()
+    some = [0] * 18 + [12] + [0] * 11
+    return dict(
+        dict(
+            iter=iteration,
+            epoch=1,
+            covered=full_equivalent / 4,
+            full_equivalent=full_equivalent,
+            kept=kept,
+            threshold=0.5 if kept < 12 else 0.0,
+            tiers=[[6, kept - 6], [6, 6]] if kept < 12 else [[12, 12]],
+            mean_score=1.5,
+            saved_iters=full_equivalent - iteration,
+            variance_ratio=[0.9, 0.8, 1.0, 0.7] if kept < 12 else None,
+            reliability=0.6 if kept < 12 else None,
+            histogram=dict(edges=edges, all=some, kept=some, weighted=some)),
+        **changes)
+
+
+PLANS = [
+    plan(0, 0.0, 12),
+    plan(4, 4.0, 9),
+    plan(7, 8.0, 9),
+    plan(10, 12.0, 9),
+    plan(34, 44.0, 12)
+]
+
+
+def train_line(step, loss, **changes):
+    return dict(lr=0.01, loss=loss, time=0.1, iter=step, step=step, **changes)
+
+
+def val_line(step, miou):
+    return dict(aAcc=2 * miou, mIoU=miou, data_time=0.1, time=0.1, step=step)
+
+
+SCALARS = [
+    train_line(10, 2.0, unweighted_loss=1.0),
+    train_line(20, 1.8, unweighted_loss=0.9),
+    val_line(20, 30.0),
+    train_line(30, 1.6, unweighted_loss=0.8),
+    train_line(40, 0.7, unweighted_loss=0.7),
+    val_line(40, 40.0),
+]
+
+
+def write_start(work_dir,
+                scalars=SCALARS,
+                records=None,
+                config=CONFIG,
+                start='20260101_000000',
+                log=True):
+    """What one start of a training leaves; returns the folder of all."""
+    folder = work_dir / start
+    (folder / 'vis_data').mkdir(parents=True)
+    (folder / 'vis_data' / 'scalars.json').write_text(''.join(
+        json.dumps(line) + '\n' for line in scalars))
+    if records is not None:
+        (folder / 'infobatch.jsonl').write_text(''.join(
+            json.dumps(line) + '\n' for line in records))
+    if config:
+        (folder / 'vis_data' / 'config.py').write_text(config)
+    if log:
+        (folder / f'{start}.log').write_text(
+            '2026/01/01 00:00:10 - mmengine - INFO - \nSystem\n'
+            '2026/01/01 00:02:25 - mmengine - INFO - the end\n')
+    return work_dir
+
+
+def write_finished(work_dir, **kwargs):
+    """A whole training of the present mmib."""
+    records = [{'begins': BEGINS}, *PLANS, {'ends': ENDS}]
+    return write_start(work_dir, records=records, **kwargs)
+
+
+def write_checkpoint(work_dir, iteration=40, older=False, **changes):
+    """A checkpoint of 12 images, of which the last was never visited."""
+    visited = torch.arange(12) < 11
+    scores = dict(
+        scores=torch.where(visited,
+                           torch.arange(12.) / 10, 1.),
+        ema=0.,
+        non_finite=0,
+        empty=False)
+    state = dict(sampler=dict(size=12), scores=scores)
+    if older:
+        scores['visited'] = visited
+    else:
+        scores['last_visit'] = torch.arange(11, -1, -1, dtype=torch.int32)
+        state['images'] = dict(
+            visits=torch.full((12, ), 5, dtype=torch.int32),
+            pruned=torch.arange(12, dtype=torch.int32))
+    checkpoint = dict(
+        state_dict=dict(),
+        # As MMEngine has it: arrays and methods of a class.
+        message_hub=dict(log_scalars=dict(loss=HistoryBuffer([1.], [1]))),
+        meta=dict(iter=iteration, value=np.float64(1.)),
+        infobatch=state)
+    checkpoint.update(changes)
+    path = work_dir / f'iter_{iteration}.pth'
+    torch.save(checkpoint, path)
+    (work_dir / 'last_checkpoint').write_text(f'/elsewhere/{path.name}')
+    return path
