@@ -24,8 +24,9 @@ from .registry import POLICIES
 from .sampler import InfoBatchSampler
 from .schedule import shorten
 from .version import __version__
+from .visualization import InfoBatchVisualizationHook
 
 __all__ = [
     'POLICIES', 'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler',
-    '__version__', 'convert', 'shorten'
+    'InfoBatchVisualizationHook', '__version__', 'convert', 'shorten'
 ]

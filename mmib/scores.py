@@ -146,8 +146,13 @@ class ScoreTable:
     def numpy(self) -> np.ndarray:
         """A copy of the scores on the host, one for each index of the data
         set, float32 of shape (pass_length,)."""
-        scores = self._scores.to('cpu', copy=True).numpy()
+        scores = self.by_image()
         return scores if self._images is None else scores[self._images]
+
+    def by_image(self) -> np.ndarray:
+        """A copy of the scores on the host, one for each image, float32 of
+        shape (num_images,)."""
+        return self._scores.to('cpu', copy=True).numpy()
 
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..pruning import ScoreHistogram
 from .read import Plan, Run
 
 # Of a plot that stands beside one other, and beside two, in inches.
@@ -65,8 +66,41 @@ def draw(title: str,
                    _to_uri(plot, DARK, size), note)
 
 
+def to_array(plot: Callable[[Axes, Style], None],
+             size: Tuple[float, float] = SMALL) -> np.ndarray:
+    """Make pixels of a plot, on a light ground.
+
+    Args:
+        plot (Callable): Draws it, as ``plot(axes, style)``.
+        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
+
+    Returns:
+        np.ndarray: RGB, uint8 of shape (H, W, 3).
+    """
+    file = io.BytesIO()
+    _save(plot, LIGHT, size, file, format='rgba', dpi=100)
+    height, width = round(100 * size[1]), round(100 * size[0])
+    pixels = np.frombuffer(file.getvalue(), np.uint8)
+    return pixels.reshape(height, width, 4)[..., :3].copy()
+
+
 def _to_uri(plot: Callable[[Axes, Style], None], style: Style,
             size: Tuple[float, float]) -> str:
+    file = io.BytesIO()
+    _save(
+        plot,
+        style,
+        size,
+        file,
+        format='svg',
+        transparent=True,
+        metadata={'Date': None})
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'data:image/svg+xml;base64,{data}'
+
+
+def _save(plot: Callable[[Axes, Style], None], style: Style,
+          size: Tuple[float, float], file: io.BytesIO, **options: Any) -> None:
     colours = {
         name: style.text
         for name in ('text.color', 'axes.labelcolor', 'xtick.labelcolor',
@@ -95,11 +129,7 @@ def _to_uri(plot: Callable[[Axes, Style], None], style: Style,
     }):
         figure = Figure(figsize=size, layout='constrained')
         plot(figure.add_subplot(), style)
-        file = io.BytesIO()
-        figure.savefig(
-            file, format='svg', transparent=True, metadata={'Date': None})
-    data = base64.b64encode(file.getvalue()).decode()
-    return f'data:image/svg+xml;base64,{data}'
+        figure.savefig(file, **options)
 
 
 def progress(run: Run, other: Optional[Run]) -> List[Picture]:
@@ -318,15 +348,16 @@ def histograms(run: Run) -> List[Picture]:
         return []
     chosen = sorted({0, len(plans) // 2, len(plans) - 1})
     return [
-        draw(f'Scores at iteration {plans[i].iteration}', _histogram(plans[i]))
-        for i in chosen
+        draw(f'Scores at iteration {plans[i].iteration}',
+             histogram(plans[i].histogram)) for i in chosen
     ]
 
 
-def _histogram(plan: Plan) -> Callable[[Axes, Style], None]:
+def histogram(scores: ScoreHistogram) -> Callable[[Axes, Style], None]:
+    """What draws the scores of all images, and of those that are kept."""
 
     def plot(axes: Axes, style: Style) -> None:
-        edges, every, kept, weighted = plan.histogram
+        edges, every, kept, weighted = scores
         axes.stairs(every, edges, fill=True, color=style.faint, label='all')
         axes.stairs(kept, edges, color=style.run, label='kept', lw=1.6)
         axes.stairs(

@@ -18,64 +18,12 @@ import mmib.report
 from mmib.report import main
 
 from ..system.processes import run_ranks
-from ..system.small_training import (BASELINE, distribute, small_config,
-                                     small_head, write_images)
+from ..system.small_training import BASELINE, distribute, write_images
 from .browser import CHROMIUM, WIDTHS, look_at
-from .work_dirs import BEGINS, write_checkpoint, write_finished, write_start
+from .work_dirs import (BEGINS, files_config, write_checkpoint, write_finished,
+                        write_start)
 
-HEAD = small_head()
-HEAD['num_classes'] = 5
 SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
-
-
-def files_config(root, work_dir, **changes):
-    """A training of a second on files."""
-    load = [
-        dict(type='LoadImageFromFile'),
-        dict(type='LoadAnnotations', reduce_zero_label=True)
-    ]
-    pack = dict(type='PackSegInputs')
-
-    def dataset(split, pipeline):
-        return dict(
-            type='BaseSegDataset',
-            data_root=str(root),
-            data_prefix=dict(
-                img_path=f'images/{split}',
-                seg_map_path=f'annotations/{split}'),
-            reduce_zero_label=True,
-            metainfo=dict(
-                classes=('sky', 'ground', 'disc', 'square', 'triangle'),
-                palette=[[50 * i, 200, 99] for i in range(5)]),
-            pipeline=pipeline)
-
-    crop = dict(type='RandomCrop', crop_size=(32, 32))
-    validation = dict(
-        batch_size=1,
-        num_workers=0,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        dataset=dataset('validation', [*load, pack]))
-    cfg = small_config(
-        work_dir, **{
-            'model.decode_head': HEAD,
-            'model.auxiliary_head': HEAD,
-            'model.data_preprocessor.size': None,
-            'model.test_cfg': dict(mode='whole'),
-            'train_dataloader.dataset': dict(
-                _delete_=True, **dataset('training', [*load, crop, pack])),
-            'train_cfg': dict(max_iters=40, val_interval=20),
-            'val_cfg': dict(),
-            'val_dataloader': validation,
-            'val_evaluator': dict(type='IoUMetric'),
-            'test_cfg': dict(),
-            'test_dataloader': validation,
-            'test_evaluator': dict(type='IoUMetric'),
-            'default_hooks.logger.interval': 10,
-            'default_hooks.checkpoint.interval': 20,
-        })
-    cfg.model.data_preprocessor.size_divisor = 1
-    cfg.merge_from_dict(changes)
-    return cfg
 
 
 class KilledAt(Hook):

@@ -1,11 +1,16 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Work folders as trainings leave them, by hand."""
+"""Work folders as trainings leave them, by hand, and a training that leaves
+one."""
 import json
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 
+from ..system.small_training import small_config, small_head
+
+HEAD = small_head()
+HEAD['num_classes'] = 5
 CONFIG = """
 custom_hooks = [
     dict(delta=0.85, policy=dict(ratio=0.5, type='MeanThreshold'),
@@ -136,3 +141,53 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
     torch.save(checkpoint, path)
     (work_dir / 'last_checkpoint').write_text(f'/elsewhere/{path.name}')
     return path
+
+
+def files_config(root, work_dir, **changes):
+    """A training of a second on files."""
+    load = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations', reduce_zero_label=True)
+    ]
+    pack = dict(type='PackSegInputs')
+
+    def dataset(split, pipeline):
+        return dict(
+            type='BaseSegDataset',
+            data_root=str(root),
+            data_prefix=dict(
+                img_path=f'images/{split}',
+                seg_map_path=f'annotations/{split}'),
+            reduce_zero_label=True,
+            metainfo=dict(
+                classes=('sky', 'ground', 'disc', 'square', 'triangle'),
+                palette=[[50 * i, 200, 99] for i in range(5)]),
+            pipeline=pipeline)
+
+    crop = dict(type='RandomCrop', crop_size=(32, 32))
+    validation = dict(
+        batch_size=1,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dataset('validation', [*load, pack]))
+    cfg = small_config(
+        work_dir, **{
+            'model.decode_head': HEAD,
+            'model.auxiliary_head': HEAD,
+            'model.data_preprocessor.size': None,
+            'model.test_cfg': dict(mode='whole'),
+            'train_dataloader.dataset': dict(
+                _delete_=True, **dataset('training', [*load, crop, pack])),
+            'train_cfg': dict(max_iters=40, val_interval=20),
+            'val_cfg': dict(),
+            'val_dataloader': validation,
+            'val_evaluator': dict(type='IoUMetric'),
+            'test_cfg': dict(),
+            'test_dataloader': validation,
+            'test_evaluator': dict(type='IoUMetric'),
+            'default_hooks.logger.interval': 10,
+            'default_hooks.checkpoint.interval': 20,
+        })
+    cfg.model.data_preprocessor.size_divisor = 1
+    cfg.merge_from_dict(changes)
+    return cfg

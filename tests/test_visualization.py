@@ -1,0 +1,51 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import glob
+
+import cv2
+import numpy as np
+import pytest
+from mmengine.runner import Runner
+
+from mmib import InfoBatchVisualizationHook
+
+from .system.small_training import BASELINE, write_images
+from .test_report.work_dirs import files_config
+
+
+def test_pictures_at_each_validation(tmp_path):
+    write_images(tmp_path, 9)
+    cfg = files_config(tmp_path, tmp_path / 'run')
+    cfg.custom_hooks.append(
+        dict(type='InfoBatchVisualizationHook', num_images=2))
+    cfg.visualizer = dict(
+        type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    paths = glob.glob(f'{runner.log_dir}/vis_data/vis_image/infobatch_*.png')
+    names = sorted(path.rsplit('/')[-1] for path in paths)
+    # No plan is drawn in annealing.
+    assert names == [
+        'infobatch_highest_20.png', 'infobatch_highest_40.png',
+        'infobatch_scores_20.png'
+    ]
+    for path in paths:
+        if 'highest_40' in path:
+            shown = cv2.imread(path)
+    # Two rows of an image beside its labels.
+    assert shown.shape == (480, 480, 3)
+    hook = next(
+        h for h in runner.hooks if isinstance(h, InfoBatchVisualizationHook))
+    highest = np.argmax(hook._infobatch.scores.by_image())
+    image = cv2.imread(hook._images.paths()[highest])
+    drawn = cv2.resize(image, (240, 240), interpolation=cv2.INTER_AREA)
+    assert np.abs(shown[:240, :240] - np.float64(drawn)).mean() < 2
+
+
+def test_it_needs_scores_to_show(tmp_path):
+    write_images(tmp_path, 9)
+    cfg = files_config(tmp_path, tmp_path / 'run', **BASELINE)
+    cfg.custom_hooks = [dict(type='InfoBatchVisualizationHook')]
+    with pytest.raises(RuntimeError, match='which `custom_hooks` lacks'):
+        Runner.from_cfg(cfg).train()
+    with pytest.raises(ValueError, match='`num_images` of InfoBatchVis'):
+        InfoBatchVisualizationHook(num_images=-1)
