@@ -79,7 +79,7 @@ setup(
             'regex'
         ],
         # For `mmib.report`.
-        'report': ['jinja2', 'matplotlib', 'pandas'],
+        'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',

@@ -3,7 +3,7 @@
 import base64
 import io
 from dataclasses import dataclass
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -17,20 +17,16 @@ from .read import Plan, Run
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
 FULL_EQUIVALENT = 'full equivalent (iterations of the baseline)'
 
-
-class Style(NamedTuple):
-    """Colours of a plot."""
-
-    text: str
-    faint: str
-    run: str
-    other: str
-    accent: str
-    colormap: str
-
-
-LIGHT = Style('#333a45', '#c9cfd8', '#1f6fd6', '#d9730d', '#14866d', 'YlGnBu')
-DARK = Style('#c8d0dc', '#47505e', '#6aa9ff', '#ffa94d', '#4fd1ae', 'YlGnBu_r')
+# Colours, on a light ground and on a dark one.
+TEXT, FAINT, RUN, OTHER, ACCENT = ('#333a45', '#c9cfd8', '#1f6fd6', '#d9730d',
+                                   '#14866d')
+_DARK = {
+    TEXT: '#c8d0dc',
+    FAINT: '#47505e',
+    RUN: '#6aa9ff',
+    OTHER: '#ffa94d',
+    ACCENT: '#4fd1ae'
+}
 
 
 @dataclass
@@ -51,69 +47,54 @@ class Picture:
 
 
 def draw(title: str,
-         plot: Callable[[Axes, Style], None],
+         plot: Callable[[Axes], None],
          note: str = '',
          size: Tuple[float, float] = SMALL) -> Picture:
     """Make a picture of a plot.
 
     Args:
         title (str): What it shows.
-        plot (Callable): Draws it, as ``plot(axes, style)``.
+        plot (Callable): Draws it, as ``plot(axes)``, with the colours above.
         note (str): What to see in it. Defaults to nothing.
         size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
     """
-    return Picture(title, _to_uri(plot, LIGHT, size),
-                   _to_uri(plot, DARK, size), note)
+    file = io.BytesIO()
+    _save(plot, size, file, 'svg', transparent=True, metadata={'Date': None})
+    light = dark = file.getvalue().decode()
+    for colour, other in _DARK.items():
+        dark = dark.replace(colour, other)
+    return Picture(title, _to_uri(light), _to_uri(dark), note)
 
 
-def to_array(plot: Callable[[Axes, Style], None],
+def to_array(plot: Callable[[Axes], None],
              size: Tuple[float, float] = SMALL) -> np.ndarray:
-    """Make pixels of a plot, on a light ground.
+    """Make pixels of a plot, on white.
 
     Args:
-        plot (Callable): Draws it, as ``plot(axes, style)``.
+        plot (Callable): Draws it, as ``plot(axes)``.
         size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
 
     Returns:
         np.ndarray: RGB, uint8 of shape (H, W, 3).
     """
     file = io.BytesIO()
-    _save(plot, LIGHT, size, file, format='rgba', dpi=100)
-    height, width = round(100 * size[1]), round(100 * size[0])
+    _save(plot, size, file, 'rgba', dpi=100)
+    width, height = (round(100 * side) for side in size)
     pixels = np.frombuffer(file.getvalue(), np.uint8)
     return pixels.reshape(height, width, 4)[..., :3].copy()
 
 
-def _to_uri(plot: Callable[[Axes, Style], None], style: Style,
-            size: Tuple[float, float]) -> str:
-    file = io.BytesIO()
-    _save(
-        plot,
-        style,
-        size,
-        file,
-        format='svg',
-        transparent=True,
-        metadata={'Date': None})
-    data = base64.b64encode(file.getvalue()).decode()
-    return f'data:image/svg+xml;base64,{data}'
-
-
-def _save(plot: Callable[[Axes, Style], None], style: Style,
-          size: Tuple[float, float], file: io.BytesIO, **options: Any) -> None:
-    colours = {
-        name: style.text
-        for name in ('text.color', 'axes.labelcolor', 'xtick.labelcolor',
-                     'ytick.labelcolor')
-    }
-    faint = {
-        name: style.faint
-        for name in ('axes.edgecolor', 'grid.color', 'xtick.color',
-                     'ytick.color')
-    }
+def _save(plot: Callable[[Axes], None], size: Tuple[float, float],
+          file: io.BytesIO, kind: str, **options: Any) -> None:
     with mpl.rc_context({
-            **colours,
-            **faint,
+            'text.color': TEXT,
+            'axes.labelcolor': TEXT,
+            'xtick.labelcolor': TEXT,
+            'ytick.labelcolor': TEXT,
+            'axes.edgecolor': FAINT,
+            'grid.color': FAINT,
+            'xtick.color': FAINT,
+            'ytick.color': FAINT,
             'font.family': 'DejaVu Sans',
             'font.size': 9,
             'axes.grid': True,
@@ -125,11 +106,16 @@ def _save(plot: Callable[[Axes, Style], None], style: Style,
             'lines.linewidth': 1.6,
             # Glyphs as outlines: no font is needed.
             'svg.fonttype': 'path',
-            'svg.hashsalt': 'mmib',
+            'svg.hashsalt': 'mmib'
     }):
         figure = Figure(figsize=size, layout='constrained')
-        plot(figure.add_subplot(), style)
-        figure.savefig(file, **options)
+        plot(figure.add_subplot())
+        figure.savefig(file, format=kind, **options)
+
+
+def _to_uri(svg: str) -> str:
+    data = base64.b64encode(svg.encode()).decode()
+    return f'data:image/svg+xml;base64,{data}'
 
 
 def progress(run: Run, other: Optional[Run]) -> List[Picture]:
@@ -155,8 +141,8 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
             continue
         for by_full in (False, True):
 
-            def plot(axes: Axes, style: Style) -> None:
-                _plot_curves(axes, style, runs, values, by_full)
+            def plot(axes: Axes) -> None:
+                _plot_curves(axes, runs, values, by_full)
                 axes.set_ylabel(name)
 
             what = 'full equivalent' if by_full else 'iterations'
@@ -164,11 +150,11 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
     return pictures
 
 
-def _plot_curves(axes: Axes, style: Style, runs: Sequence[Run], curves: list,
+def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
     looks: List[dict] = [
-        dict(color=style.run),
-        dict(color=style.other, linestyle='--'),
+        dict(color=RUN),
+        dict(color=OTHER, linestyle='--'),
     ]
     for run, curve, look in zip(runs, curves, looks):
         if curve is None or not len(curve.values):
@@ -204,30 +190,26 @@ def worth(run: Run) -> List[Picture]:
     pictures = []
     if known:
 
-        def plot(axes: Axes, style: Style) -> None:
+        def plot(axes: Axes) -> None:
             iterations = [plan.iteration for plan in known]
             values = np.array([plan.ratio for plan in known], np.float64)
             value, low, high, limit = values.T
             axes.axhline(
-                1,
-                color=style.text,
-                linewidth=1,
-                linestyle='--',
-                label='at random')
+                1, color=TEXT, linewidth=1, linestyle='--', label='at random')
             axes.fill_between(
-                iterations, low, high, color=style.run, alpha=0.25, lw=0)
-            axes.plot(iterations, value, color=style.run, label='V')
+                iterations, low, high, color=RUN, alpha=0.25, lw=0)
+            axes.plot(iterations, value, color=RUN, label='V')
             if np.isfinite(limit).any():
                 axes.plot(
                     iterations,
                     limit,
-                    color=style.accent,
+                    color=ACCENT,
                     linewidth=1.2,
                     linestyle=':',
                     label='least that a choice can reach')
             axes.figure.legend(loc='outside upper left', ncols=3)
             axes.set_ylabel('V')
-            _finish(axes, style, run)
+            _finish(axes, run)
 
         pictures.append(
             draw(
@@ -236,13 +218,13 @@ def worth(run: Run) -> List[Picture]:
                 '1 it harms.', WIDE))
     if any(plan.reliability is not None for plan in run.plans):
 
-        def plot_reliability(axes: Axes, style: Style) -> None:
+        def plot_reliability(axes: Axes) -> None:
             points = [(plan.iteration, plan.reliability) for plan in run.plans
                       if plan.reliability is not None]
-            axes.plot(*np.transpose(points), color=style.run)
+            axes.plot(*np.transpose(points), color=RUN)
             axes.set_ylim(top=1)
             axes.set_ylabel('correlation')
-            _finish(axes, style, run)
+            _finish(axes, run)
 
         pictures.append(
             draw(
@@ -262,31 +244,28 @@ def pruning(run: Run) -> List[Picture]:
     def steps(axes: Axes, values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
-    def plot_kept(axes: Axes, style: Style) -> None:
-        steps(
-            axes, [100 * plan.kept_share for plan in run.plans],
-            color=style.run)
+    def plot_kept(axes: Axes) -> None:
+        steps(axes, [100 * plan.kept_share for plan in run.plans], color=RUN)
         axes.set_ylim(0, 105)
         axes.set_ylabel('kept images (%)')
-        _finish(axes, style, run)
+        _finish(axes, run)
 
-    def plot_scores(axes: Axes, style: Style) -> None:
+    def plot_scores(axes: Axes) -> None:
         axes.plot(
             iterations[:-1], [plan.mean_score for plan in run.plans],
-            color=style.run,
+            color=RUN,
             label='mean score')
         thresholds = [plan.threshold or np.nan for plan in run.plans]
         if np.isfinite(thresholds).any():
-            steps(axes, thresholds, color=style.accent, label='threshold')
+            steps(axes, thresholds, color=ACCENT, label='threshold')
             axes.legend()
         axes.set_ylabel('score')
-        _finish(axes, style, run)
+        _finish(axes, run)
 
     pictures = [draw('Kept share', plot_kept)]
     if any(plan.tiers for plan in run.plans):
         pictures.append(
-            draw('Kept share by score',
-                 lambda axes, style: _plot_tiers(axes, style, run),
+            draw('Kept share by score', lambda axes: _plot_tiers(axes, run),
                  'The images in order of their score, in tiers (bands).'))
     has_threshold = any(plan.threshold for plan in run.plans)
     pictures.append(
@@ -297,7 +276,7 @@ def pruning(run: Run) -> List[Picture]:
     return pictures
 
 
-def _plot_tiers(axes: Axes, style: Style, run: Run) -> None:
+def _plot_tiers(axes: Axes, run: Run) -> None:
     """A column for each moment, and in it the share of each tier."""
     rows, columns = 100, 400
     iterations = np.array([plan.iteration for plan in run.plans])
@@ -315,7 +294,7 @@ def _plot_tiers(axes: Axes, style: Style, run: Run) -> None:
         extent=(0, run.last_iter, 0, 100),
         vmin=0,
         vmax=1,
-        cmap=style.colormap,
+        cmap='viridis',
         interpolation='none')
     axes.grid(False)
     bar = axes.figure.colorbar(image, ax=axes, label='kept share')
@@ -353,17 +332,17 @@ def histograms(run: Run) -> List[Picture]:
     ]
 
 
-def histogram(scores: ScoreHistogram) -> Callable[[Axes, Style], None]:
+def histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
     """What draws the scores of all images, and of those that are kept."""
 
-    def plot(axes: Axes, style: Style) -> None:
+    def plot(axes: Axes) -> None:
         edges, every, kept, weighted = scores
-        axes.stairs(every, edges, fill=True, color=style.faint, label='all')
-        axes.stairs(kept, edges, color=style.run, label='kept', lw=1.6)
+        axes.stairs(every, edges, fill=True, color=FAINT, label='all')
+        axes.stairs(kept, edges, color=RUN, label='kept', lw=1.6)
         axes.stairs(
             weighted,
             edges,
-            color=style.other,
+            color=OTHER,
             label='kept, by weight',
             lw=1.6,
             ls=(0, (3, 1.5)))
@@ -382,23 +361,23 @@ def final_scores(scores: np.ndarray) -> Picture:
             (M,).
     """
 
-    def plot(axes: Axes, style: Style) -> None:
+    def plot(axes: Axes) -> None:
         counts, edges = np.histogram(scores, bins=30)
-        axes.stairs(counts, edges, fill=True, color=style.run)
+        axes.stairs(counts, edges, fill=True, color=RUN)
         axes.set_xlabel('score')
         axes.set_ylabel('images')
 
     return draw('Scores in the checkpoint', plot)
 
 
-def _finish(axes: Axes, style: Style, run: Run) -> None:
+def _finish(axes: Axes, run: Run) -> None:
     """The axis of iterations, with annealing in it."""
     axes.set_xlabel('iterations')
     end = run.max_iters if run.finished else run.last_iter
     axes.set_xlim(0, max(end or 0, 1))
     begin = run.annealing_iter
     if begin is not None and end and begin < end:
-        axes.axvspan(begin, end, color=style.faint, alpha=0.35, lw=0)
+        axes.axvspan(begin, end, color=FAINT, alpha=0.35, lw=0)
         axes.annotate(
             'annealing', ((begin + end) / 2, 0.5),
             xycoords=('data', 'axes fraction'),

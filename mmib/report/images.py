@@ -5,8 +5,7 @@ from typing import Any, List, Optional, Set
 
 import numpy as np
 from mmengine.config import Config
-from mmengine.registry import (DATASETS, TRANSFORMS, DefaultScope,
-                               init_default_scope)
+from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
 from ..datasets import image_numbers, image_path, unwrap_repeats
@@ -37,7 +36,7 @@ class TrainingImages:
         pipeline = _pipeline_of(part)
         _empty_pipelines(part)
         try:
-            with _scope(scope_of(config)):
+            with DefaultScope.overwrite_default_scope(scope_of(config)):
                 dataset = unwrap_repeats(DATASETS.build(part))
                 self._loaders = [
                     TRANSFORMS.build(step)
@@ -116,11 +115,6 @@ class TrainingImages:
                 'the file is outside of the folders of the data set')
 
 
-def _scope(name: str) -> Any:
-    init_default_scope(name)
-    return DefaultScope.overwrite_default_scope(name)
-
-
 def _pipeline_of(part: Any) -> list:
     """What loads images and labels, of the first pipeline in the config of a
     data set."""
@@ -167,7 +161,6 @@ class Predictor:
     Args:
         config (dict): Config of the training.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
-        images (TrainingImages): Reads the images.
         trust (bool): Whether the config may build anything.
         device (str): Where it runs.
 
@@ -176,8 +169,8 @@ class Predictor:
             "because".
     """
 
-    def __init__(self, config: dict, weights: dict, images: TrainingImages,
-                 trust: bool, device: str) -> None:
+    def __init__(self, config: dict, weights: dict, trust: bool,
+                 device: str) -> None:
         if scope_of(config) != 'mmseg':
             raise ConfigError('predictions are made of models of '
                               'MMSegmentation alone')
@@ -194,11 +187,15 @@ class Predictor:
         cfg.model.setdefault('backbone', dict())
         try:
             self._model = init_model(cfg, device='cpu')
-            self._model.load_state_dict(weights)
+            # Those of losses, which may be wrapped, don't matter.
+            missing = self._model.load_state_dict(
+                weights, strict=False).missing_keys
             self._model.to(device)
         # What a model may raise isn't known.
         except Exception as error:
             raise ConfigError(_short(error)) from error
+        if missing:
+            raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Predict an image.

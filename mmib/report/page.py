@@ -68,7 +68,7 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
         other (Run, optional): One to compare it with.
     """
     figures = [_iterations(run)]
-    if run.is_pruned:
+    if run.plans:
         full = run.last_iter + run.saved_iters
         figures.append(
             Figure(
@@ -76,7 +76,7 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
                 f'iterations that the baseline needs for as many passes: '
                 f'{run.saved_iters / max(full, 1):.0%} saved'))
     figures += _times(run, other) + _quality(run, other)
-    if run.is_pruned:
+    if run.plans:
         figures.append(_worth(run))
     if run.pruned is not None and run.visits:
         figures.append(

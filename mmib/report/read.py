@@ -112,9 +112,9 @@ class Run:
         return osp.basename(osp.abspath(self.path))
 
     @property
-    def is_pruned(self) -> bool:
-        """bool: Whether it was trained with mmib."""
-        return bool(self.plans)
+    def has_infobatch(self) -> bool:
+        """bool: Whether it was trained with InfoBatch."""
+        return bool(self.plans or self.policy)
 
     def full_equivalent(self, iterations: np.ndarray) -> np.ndarray:
         """Iterations of the baseline that cover as many passes.

@@ -56,11 +56,11 @@ def write_report(work_dir: str,
     notes = list(run.notes)
     if other is not None:
         notes += [f'{other.name}: {note}' for note in other.notes]
-    if not run.is_pruned:
-        notes.append('InfoBatch pruned nothing that is in this log, so there '
-                     'are metrics and losses alone.')
+    if not run.has_infobatch:
+        notes.append('This is a training without InfoBatch, so there are '
+                     'metrics and losses alone.')
     checkpoint, more = read_newest(work_dir)
-    if run.is_pruned:
+    if run.has_infobatch:
         notes += more
     images = checkpoint.images if checkpoint else None
     reader = None
@@ -73,7 +73,7 @@ def write_report(work_dir: str,
         tables = write_table(image_table(images), f'{stem}_images')
     else:
         highest, lowest, tables, folder = [], [], [], ''
-        if run.is_pruned and checkpoint is not None:
+        if run.has_infobatch and checkpoint is not None:
             notes.append(f'{checkpoint.name} has no state of InfoBatch, so '
                          'the scores of the images aren\'t known.')
     progress, more_progress = page.split_progress(figures.progress(run, other))
@@ -122,7 +122,7 @@ def _open(
     if not predictions or not num_images:
         return reader, None
     try:
-        return reader, Predictor(run.config, checkpoint.weights, reader, trust,
+        return reader, Predictor(run.config, checkpoint.weights, trust,
                                  get_device())
     except ConfigError as error:
         notes.append(f'There are no predictions: {error}.')

@@ -151,9 +151,14 @@ def test_pictures_are_small():
     assert uri.startswith('data:image/jpeg;base64,') and len(uri) < 10000
 
 
-def test_model_that_does_not_fit(root):
-    reader = TrainingImages(config_of(root), 3, trust=False)
+def test_model_that_does_not_fit():
+    head = dict(type='FCNHead', in_channels=4, channels=4, num_classes=2)
+    model = dict(
+        type='EncoderDecoder',
+        backbone=dict(type='FastSCNN'),
+        decode_head=dict(head, in_channels=128))
     for config, match in (({}, 'the config has none'),
-                          (dict(default_scope='mmdet'), 'MMSegmentation')):
+                          (dict(default_scope='mmdet'), 'MMSegmentation'),
+                          (dict(model=model, test_pipeline=[]), 'lacks `')):
         with pytest.raises(ConfigError, match=match):
-            Predictor(config, {}, reader, False, 'cpu')
+            Predictor(config, {}, False, 'cpu')

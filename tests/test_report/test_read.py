@@ -10,7 +10,7 @@ from .work_dirs import (BEGINS, ENDS, PLANS, SCALARS, plan, train_line,
 
 def test_finished(tmp_path):
     run = read_run(str(write_finished(tmp_path / 'run')))
-    assert run.name == 'run' and run.finished and run.is_pruned
+    assert run.name == 'run' and run.finished and run.has_infobatch
     assert not run.notes
     assert (run.last_iter, run.max_iters, run.annealing_iter) == (40, 40, 34)
     assert run.policy == 'MeanThreshold(ratio=0.5)'
@@ -142,7 +142,7 @@ def test_older_mmib(tmp_path):
 
 def test_baseline(tmp_path):
     run = read_run(str(write_start(tmp_path, log=False)))
-    assert run.finished and not run.is_pruned and run.saved_iters == 0
+    assert run.finished and not run.has_infobatch and run.saved_iters == 0
     assert run.seconds is None
     np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
 
