@@ -68,7 +68,8 @@ optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0005))
 param_scheduler = [
-    dict(type='PolyLR', eta_min=1e-4, power=0.9, end=max_iters, by_epoch=False)
+    dict(
+        type='PolyLR', eta_min=1e-4, power=0.9, end=max_iters, by_epoch=False)
 ]
 train_cfg = dict(
     type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100)
@@ -76,6 +77,5 @@ val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=25, log_metric_by_epoch=False),
-    checkpoint=dict(
-        type='CheckpointHook', by_epoch=False, interval=max_iters))
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=max_iters))
 randomness = dict(seed=0)

@@ -1,11 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import os.path as osp
+
 import mmseg.datasets  # noqa: F401, as OneDL's prints something
 import pytest
 from mmengine.config import Config
 
 from mmib_cli import main
 
-from ..system.small_training import BASELINE, small_config
+from ..system.small_training import BASELINE, small_config, write_images
+
+EXAMPLE = osp.join(osp.dirname(__file__), '..', '..', 'examples', 'small_data')
 
 # On 11 images, 3 in a batch, 30 iterations, as in tests/test_hook.py.
 TIERS = [
@@ -39,6 +43,17 @@ def with_policy(**policy):
 
 def test_a_config_with_infobatch(forecast):
     assert forecast(**with_policy(type='QuantileTiers')) == TIERS
+
+
+def test_the_example_is_converted(monkeypatch, tmp_path, capsys):
+    """On the data that its first line draws."""
+    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / 'data', 16)
+    main(['forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch'])
+    lines = capsys.readouterr().out.splitlines()
+    assert 'A pass is 16 images, an iteration 8 of them on 1 GPU.' in lines
+    assert 'the baseline needs 500 iterations: 200 saved.' in lines[-1]
 
 
 def test_a_baseline_is_converted(forecast):
