@@ -95,7 +95,7 @@ def read_newest(work_dir: str) -> Tuple[Optional[Checkpoint], List[str]]:
         tuple[Checkpoint, optional, list[str]]: It, or None; and a sentence for
         each that is newer and can't be read.
     """
-    notes = []
+    notes: List[str] = []
     for path in _newest_first(work_dir):
         try:
             return _read(path), notes
@@ -153,7 +153,7 @@ def _read(path: str) -> Checkpoint:
 
 def _load(path: str) -> Any:
     try:
-        allowed = [(_Ignored, name) for name in _IGNORED]
+        allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
         with torch.serialization.safe_globals(allowed):
             # Only what is used is read of a file that may be large.
             return torch.load(

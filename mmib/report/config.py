@@ -57,7 +57,7 @@ def read_config(path: str) -> dict:
     return config
 
 
-def _value(node: ast.AST, path: str) -> Any:
+def _value(node: Any, path: str) -> Any:
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         values = [_value(element, path) for element in node.elts]
         return tuple(values) if isinstance(node, ast.Tuple) else values
@@ -159,7 +159,7 @@ def _known_names(scope: str) -> Set[str]:
         }
     except ImportError as error:
         raise ConfigError(f'{scope} isn\'t installed') from error
-    names = set()
+    names: Set[str] = set()
     for library, module in libraries.items():
         for registry in vars(module).values():
             if isinstance(registry, Registry):

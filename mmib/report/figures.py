@@ -3,7 +3,7 @@
 import base64
 import io
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -129,7 +129,7 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    looks = [
+    looks: List[Dict[str, Any]] = [
         dict(color=RUN),
         dict(color=OTHER, linestyle='--'),
     ]
@@ -169,7 +169,7 @@ def worth(run: Run) -> List[Picture]:
 
         def plot(axes: Axes) -> None:
             iterations = [plan.iteration for plan in known]
-            values = np.float64([plan.ratio for plan in known])
+            values = np.array([plan.ratio for plan in known], np.float64)
             value, low, high, limit = values.T
             axes.axhline(
                 1, color=TEXT, linewidth=1, linestyle='--', label='at random')
@@ -218,7 +218,7 @@ def pruning(run: Run) -> List[Picture]:
         return []
     iterations = [plan.iteration for plan in run.plans] + [run.last_iter]
 
-    def steps(axes: Axes, values: list, **kwargs) -> None:
+    def steps(axes: Axes, values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
     def plot_kept(axes: Axes) -> None:
@@ -284,7 +284,7 @@ def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
     """Kept share of the images at so many places in the order of scores."""
     if not plan.tiers:
         return np.full(rows, np.nan)
-    size, kept = np.float64(plan.tiers).T
+    size, kept = np.array(plan.tiers, np.float64).T
     share = np.divide(kept, size, where=size > 0, out=np.ones_like(size))
     ends = size.cumsum()
     places = (np.arange(rows) + 0.5) * ends[-1] / rows

@@ -66,7 +66,7 @@ def cards(images: Images, count: int, reader: Optional[TrainingImages],
     def card(number: int) -> Card:
         card = Card(
             number=number,
-            path=images.paths and images.paths[number],
+            path=images.paths[number] if images.paths else None,
             score=float(images.scores[number]),
             rank=ranks[number],
             visits=_at(images.visits, number),
@@ -134,4 +134,5 @@ def to_uri(image: np.ndarray) -> str:
         size = [max(round(scale * side), 1) for side in image.shape[1::-1]]
         image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     _, data = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, 85])
-    return 'data:image/jpeg;base64,' + base64.b64encode(data).decode()
+    return 'data:image/jpeg;base64,' + base64.b64encode(
+        data.tobytes()).decode()

@@ -142,7 +142,7 @@ class Run:
             np.ndarray: Linear between the plans, float64 of shape (P,).
         """
         if not self.plans:
-            return np.float64(iterations)
+            return np.asarray(iterations, np.float64)
         known = [(plan.iteration, plan.full_equivalent) for plan in self.plans]
         if known[0][0] > 0:
             known.insert(0, (0, 0.))
@@ -248,7 +248,9 @@ def _lines(path: str) -> Iterator[dict]:
 def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
     """The lines of all starts. From its first iteration on, a later start
     replaces what an earlier one had."""
-    used, scalars, plans = [], [], []
+    used: List[_Start] = []
+    scalars: List[dict] = []
+    plans: List[dict] = []
     for start in starts:
         first_plan, first_line = start.cut()
         plans = [line for line in plans if line['iter'] < first_plan]
@@ -329,8 +331,8 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
         or (max_iters is not None and last_iter >= max_iters > 0),
         saved_iters=_saved(ends, scalars, plans, last_iter),
         worth=_worth(ends, plans),
-        visits=ends and ends.get('visits'),
-        pruned=ends and ends.get('pruned'),
+        visits=(ends or {}).get('visits'),
+        pruned=(ends or {}).get('pruned'),
         seconds=_seconds(starts),
         num_starts=len(starts),
         notes=notes)
@@ -412,7 +414,7 @@ def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
 
 
 def _curve(points: List[tuple]) -> Curve:
-    iterations, values = np.float64(points).reshape(-1, 2).T
+    iterations, values = np.array(points, np.float64).reshape(-1, 2).T
     return Curve(iterations, values)
 
 

@@ -61,7 +61,7 @@ def write_report(work_dir: str,
     checkpoint, more = read_newest(work_dir)
     if run.has_infobatch:
         notes += more
-    images = checkpoint and checkpoint.images
+    images = checkpoint.images if checkpoint is not None else None
     reader = None
     if images is not None:
         notes += checkpoint.notes
@@ -76,7 +76,10 @@ def write_report(work_dir: str,
             notes.append(f'{checkpoint.name} has no state of InfoBatch, so '
                          'the scores of the images aren\'t known.')
     progress, more_progress = page.split_progress(figures.progress(run, other))
-    scores = images.scores[images.by_score()] if images is not None else []
+    final_scores = []
+    if images is not None and len(images.by_score()):
+        final_scores.append(
+            figures.final_scores(images.scores[images.by_score()]))
     text = page.render(
         run=run,
         other=other,
@@ -87,7 +90,7 @@ def write_report(work_dir: str,
         worth=figures.worth(run),
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
-        final_scores=[figures.final_scores(scores)] if len(scores) else [],
+        final_scores=final_scores,
         highest=highest,
         lowest=lowest,
         folder=folder,
