@@ -3,7 +3,7 @@
 import base64
 import io
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -152,7 +152,7 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    looks: List[dict] = [
+    looks: List[Dict[str, Any]] = [
         dict(color=RUN),
         dict(color=OTHER, linestyle='--'),
     ]

@@ -4,7 +4,6 @@ import os
 import os.path as osp
 from typing import List, Optional, Tuple
 
-import numpy as np
 from mmengine.device import get_device
 
 from . import figures, page
@@ -62,7 +61,7 @@ def write_report(work_dir: str,
     checkpoint, more = read_newest(work_dir)
     if run.has_infobatch:
         notes += more
-    images = checkpoint.images if checkpoint else None
+    images = checkpoint.images if checkpoint is not None else None
     reader = None
     if images is not None:
         notes += checkpoint.notes
@@ -77,7 +76,10 @@ def write_report(work_dir: str,
             notes.append(f'{checkpoint.name} has no state of InfoBatch, so '
                          'the scores of the images aren\'t known.')
     progress, more_progress = page.split_progress(figures.progress(run, other))
-    scores = images.scores[images.by_score()] if images else np.empty(0)
+    final_scores = []
+    if images is not None and len(images.by_score()):
+        final_scores.append(
+            figures.final_scores(images.scores[images.by_score()]))
     text = page.render(
         run=run,
         other=other,
@@ -88,7 +90,7 @@ def write_report(work_dir: str,
         worth=figures.worth(run),
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
-        final_scores=[figures.final_scores(scores)] if len(scores) else [],
+        final_scores=final_scores,
         highest=highest,
         lowest=lowest,
         folder=folder,
