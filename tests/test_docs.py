@@ -7,7 +7,8 @@ import re
 
 import pytest
 from camvid.arm_configs import add_arguments, fingerprint, load_arms
-from camvid.report import load, report
+from camvid.learning_rates import by_rate
+from camvid.report import load, markdown, report
 from camvid.results import read_results
 
 import mmib
@@ -24,6 +25,17 @@ def read(*path):
 @pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
 def test_tables_are_those_of_the_results(path):
     assert report(load(path)) in read('docs', 'evidence.md')
+
+
+def test_the_table_of_learning_rates_is_that_of_the_results():
+    folder = osp.join(ROOT, 'docs', 'evidence')
+    files = {
+        rate: osp.join(folder, 'learning-rates', f'{rate}.jsonl')
+        for rate in ('0.05', '0.1', '0.2', '0.3')
+    }
+    files['0.1'] = osp.join(folder, 'camvid-worth.jsonl')
+    table = by_rate({rate: load(path) for rate, path in files.items()})
+    assert markdown(table) in read('docs', 'evidence.md')
 
 
 def arms_of(*options):
