@@ -158,7 +158,10 @@ def test_model_that_does_not_fit():
         backbone=dict(type='FastSCNN'),
         decode_head=dict(head, in_channels=128))
     for config, match in (({}, 'the config has none'),
-                          (dict(default_scope='mmdet'), 'MMSegmentation'),
-                          (dict(model=model, test_pipeline=[]), 'lacks `')):
+                          (dict(default_scope='mmdet'),
+                           'MMSegmentation'), (dict(
+                               model=model,
+                               test_pipeline=[dict(type='LoadImageFromFile')]),
+                                               'lacks `')):
         with pytest.raises(ConfigError, match=match):
             Predictor(config, {}, False, 'cpu')

@@ -141,7 +141,8 @@ def test_older_mmib(tmp_path):
 
 
 def test_baseline(tmp_path):
-    run = read_run(str(write_start(tmp_path, log=False)))
+    config = 'train_cfg = dict(max_iters=40)'
+    run = read_run(str(write_start(tmp_path, config=config, log=False)))
     assert run.finished and not run.has_infobatch and run.saved_iters == 0
     assert run.seconds is None
     np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
