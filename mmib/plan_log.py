@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A file of all plans, beside the log, from which a report is made."""
 import json
+import math
 import os.path as osp
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from mmengine.dist import is_main_process
 
@@ -63,7 +64,7 @@ class PlanLog:
             tiers=epoch.tiers,
             mean_score=epoch.mean_score,
             saved_iters=accounting.saved_iters(epoch, epoch.start),
-            variance_ratio=epoch.ratio,
+            variance_ratio=_plain(epoch.ratio),
             reliability=epoch.reliability,
             histogram=epoch.histogram and epoch.histogram._asdict())
 
@@ -85,9 +86,16 @@ class PlanLog:
                 saved_iters=saved_iters,
                 visits=visits,
                 pruned=pruned,
-                variance_ratio=ratio))
+                variance_ratio=_plain(ratio)))
 
     def _write(self, **line: Any) -> None:
         if is_main_process():
             with open(self._path, 'a', encoding='utf-8') as file:
                 file.write(json.dumps(line) + '\n')
+
+
+def _plain(ratio: Optional[VarianceRatio]) -> Optional[List[Optional[float]]]:
+    """JSON knows no NaN."""
+    if ratio is None or not math.isfinite(ratio.value):
+        return None
+    return [value if math.isfinite(value) else None for value in ratio]
