@@ -348,7 +348,7 @@ def _in_words(policy: Any) -> str:
 def _plan(line: dict, pass_length: int) -> Plan:
     histogram = line.get('histogram')
     return Plan(
-        iteration=line['iter'],
+        iteration=int(line['iter']),
         full_equivalent=line['full_equivalent'],
         kept_share=line['kept'] / pass_length,
         threshold=line['threshold'],
