@@ -88,8 +88,8 @@ def test_the_wheel_has_all_that_is_used(built):
 
 @pytest.mark.slow
 def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
-    """It trains on two ranks, resumes on one, tests and converts, where
-    nothing of the source is in sight."""
+    """It trains on two ranks, resumes on one, tests, reports and converts,
+    where nothing of the source is in sight."""
     venv, folder = tmp_path / 'venv', tmp_path / 'empty'
     folder.mkdir()
     run(sys.executable, '-m', 'venv', venv, cwd=tmp_path)
@@ -143,6 +143,9 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     checkpoint = osp.join('out', 'iter_24.pth')
     text = call(mmib, 'test', DEMO, checkpoint, *options)
     assert 'Iter(test) [4/4]' in text and 'mIoU: ' in text
+    call(mmib, 'report', 'out')
+    page = (folder / 'out' / 'report.html').read_text()
+    assert 'Look at these' in page and 'data:image/jpeg;base64,' in page
     for command in ('convert', 'shorten'):
         call(mmib, command, BASELINE, '.')
     written = (folder / 'upernet_r18_1xb8-600_camvid-144x192.py').read_text()
