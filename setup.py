@@ -20,7 +20,8 @@ class BuildWithMim(build_py):
 
     def run(self):
         super().run()
-        if self.editable_mode:
+        # Older versions of setuptools don't have it.
+        if getattr(self, 'editable_mode', False):
             return
         mim = osp.join(self.build_lib, 'mmib', '.mim')
         shutil.rmtree(mim, ignore_errors=True)  # of an earlier build

@@ -195,13 +195,20 @@ class VisitCounter:
         columns = torch.stack(
             [*worth.terms(1 / weights, norms, weights), before, scores])
         # One that isn't finite makes the sum so.
-        counts = (columns.sum(0) * 0 == 0) & (tiers > 0)
+        rows = self._rows[self._rank].view(-1, _NUM_COLUMNS**2)
+        # A state may lack the room of the plan that it goes on with.
+        counts = ((columns.sum(0) * 0 == 0) & (tiers > 0) &
+                  (tiers <= len(rows)))
         columns = torch.where(counts, columns, 0.)
         products = (columns[:, None] * columns).flatten(0, 1)
-        # One visit after the other, so that it doesn't matter which batches
-        # are summed at once.
-        self._rows[self._rank].view(-1, _NUM_COLUMNS**2).index_add_(
-            0, (tiers.long() - 1).clamp(min=0), products.T)
+        # One visit after the other, so that on the CPU it doesn't matter which
+        # batches are summed at once.
+        tiers = (tiers.long() - 1).clamp(0, len(rows) - 1)
+        if rows.is_cuda:
+            # It sorts the indices; `index_add_` has no fixed order there.
+            rows.index_put_((tiers, ), products.T, accumulate=True)
+        else:
+            rows.index_add_(0, tiers, products.T)
 
     def _follow(self, scores: Tensor, weights: Tensor) -> Tensor:
         """Take a batch into the moving mean, and give it. What isn't finite
@@ -271,6 +278,8 @@ class VisitCounter:
             same_tiers (bool): Whether the next plans have tiers like those
                 until now; else the sums begin anew. Defaults to True.
         """
+        self._pending = []
+        self._rows.zero_()
         if state_dict is None:
             return
         trends = torch.tensor(state_dict['trends'])
@@ -281,7 +290,6 @@ class VisitCounter:
             return
         rows = state_dict['rows']
         self.expect(rows.shape[1] // _NUM_COLUMNS**2)
-        self._rows.zero_()
         if len(rows) == len(self._rows):
             self._rows.copy_(rows)
         else:

@@ -3,7 +3,7 @@
 from typing import Any, Optional
 
 import numpy as np
-from mmengine.dist import master_only
+from mmengine.dist import is_main_process, master_only
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -49,51 +49,67 @@ class InfoBatchVisualizationHook(Hook):
         self.num_images = num_images
         self._infobatch: Optional[InfoBatchHook] = None
         self._images: Any = None
+        self._figures: Any = None
+        self._gallery: Any = None
 
     def before_train(self, runner: Runner) -> None:
         """Find the scores."""
         hooks = [h for h in runner.hooks if isinstance(h, InfoBatchHook)]
-        if not hooks:
+        if not hooks or hooks[0].scores is None:
             raise RuntimeError(
                 'InfoBatchVisualizationHook shows the scores of InfoBatchHook,'
-                ' which `custom_hooks` lacks: add it, or remove this one.')
+                ' which `custom_hooks` lacks before it: add it, or remove this'
+                ' one.')
         try:
-            from .report.images import TrainingImages
+            from .report import figures, gallery, images
         except ModuleNotFoundError as error:
             raise RuntimeError(
                 f'InfoBatchVisualizationHook needs {error.name}: run `pip '
                 "install 'mmib[report]'`, or remove it from `custom_hooks`."
             ) from error
         self._infobatch = hooks[0]
-        self._images = TrainingImages(
-            runner.cfg.to_dict(), hooks[0].scores.num_images, trust=True)
+        self._figures, self._gallery = figures, gallery
+        if is_main_process() and self.num_images:
+            try:
+                self._images = images.TrainingImages(
+                    runner.cfg.to_dict(),
+                    hooks[0].scores.num_images,
+                    trust=True)
+            except Exception as error:
+                self._warn(runner, error)
 
     @master_only
     def before_val_epoch(self, runner: Runner) -> None:
         """Add the pictures."""
-        if self._infobatch is None:  # A validation alone.
-            return
-        from .report import figures, gallery
-        from .report.config import ConfigError
+        if self._infobatch is None or self._infobatch.planner.epoch is None:
+            return  # A validation alone, or before the first step.
         histogram = self._infobatch.planner.epoch.histogram
         if histogram is not None:
+            figures = self._figures
             runner.visualizer.add_image(
                 'infobatch_scores',
                 figures.to_array(figures.histogram(histogram), figures.WIDE),
                 runner.iter)
+        if self._images is None:
+            return
         scores = self._infobatch.scores.by_image()
         highest = np.argsort(-scores, kind='stable')[:self.num_images]
+        # What reading an image may raise isn't known, and isn't worth a
+        # training.
         try:
             rows = [
-                gallery.row(
+                self._gallery.row(
                     self._images.read(int(number)), self._images.palette)
                 for number in highest
             ]
-        except ConfigError as error:
-            runner.logger.warning(
-                f'The images with the highest scores can\'t be shown: {error}.'
-            )
+        except Exception as error:
+            self._warn(runner, error)
+            self._images = None
             return
-        if rows:
-            runner.visualizer.add_image('infobatch_highest',
-                                        gallery.stack(rows), runner.iter)
+        runner.visualizer.add_image('infobatch_highest',
+                                    self._gallery.stack(rows), runner.iter)
+
+    @staticmethod
+    def _warn(runner: Runner, error: Exception) -> None:
+        runner.logger.warning('InfoBatchVisualizationHook can\'t show the '
+                              f'images with the highest scores: {error}.')

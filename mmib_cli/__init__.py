@@ -45,8 +45,10 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
         # MMEngine's registries raise anew what the parts they build raise.
         if frames and frames[-1].filename.startswith(_FOLDERS):
             if (frames[-1].line or '').startswith('raise '):
-                return str(error.args[0])  # The text of a KeyError is quoted.
-        error = error.__cause__ or error.__context__
+                # The text of a KeyError is quoted.
+                return str(error.args[0] if error.args else error)
+        error = error.__cause__ or (None if error.__suppress_context__ else
+                                    error.__context__)
     return None
 
 

@@ -41,6 +41,20 @@ def test_pictures_at_each_validation(tmp_path):
     assert np.abs(shown[:240, :240] - np.float64(drawn)).mean() < 2
 
 
+def test_images_that_cannot_be_read_are_a_warning(tmp_path, caplog):
+    write_images(tmp_path, 9)
+    cfg = files_config(tmp_path, tmp_path / 'run')
+    cfg.custom_hooks.append(dict(type='InfoBatchVisualizationHook'))
+    runner = Runner.from_cfg(cfg)
+    runner.logger.addHandler(caplog.handler)
+    # As of a data loader that the Runner was given.
+    runner.cfg.train_dataloader = {}
+    runner.train()
+    warnings = [r.message for r in caplog.records if 'highest' in r.message]
+    assert len(warnings) == 1 and 'the config has none' in warnings[0]
+    assert runner.iter == 40
+
+
 def test_it_needs_scores_to_show(tmp_path):
     write_images(tmp_path, 9)
     cfg = files_config(tmp_path, tmp_path / 'run', **BASELINE)

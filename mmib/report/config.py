@@ -7,6 +7,7 @@ report does neither.
 """
 import ast
 import math
+import os.path as osp
 from importlib import import_module
 from typing import Any, Iterator, List, Set
 
@@ -15,8 +16,16 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import Registry
 
 _NUMBERS = {'inf': math.inf, 'nan': math.nan}
-# Ends of the names of files that run code when they are loaded.
-_MAY_RUN = ('.pkl', '.pickle', '.pth', '.pt', '.npy', '.npz', '.ckpt', '.py')
+# What a config that isn't trusted may name: folders, files of these kinds, and
+# steps of a pipeline. Others may hold code, as YAML and pickles do.
+_FOLDERS = ('data_root', 'img_path', 'seg_map_path')
+_PLAIN_FILES = ('', '.txt', '.lst', '.list', '.json', '.csv', '.png', '.jpg',
+                '.jpeg', '.bmp', '.tif', '.tiff', '.webp', '.gif')
+_STEPS = ('LoadImageFromFile', 'LoadImageFromNDArray', 'LoadAnnotations',
+          'Resize', 'ResizeToMultiple', 'ResizeShortestEdge', 'RandomFlip',
+          'Normalize', 'Pad', 'CLAHE', 'RGB2Gray', 'Rerange', 'AdjustGamma',
+          'PackSegInputs')
+_TRUST = 'If you trust this folder, give `--trust`'
 
 
 class ConfigError(ValueError):
@@ -107,7 +116,7 @@ def buildable(config: dict, part: Any, trust: bool) -> Any:
 
     Raises:
         ConfigError: If it isn't trusted and has a type that the installed
-            libraries don't have, or names a file that may hold code.
+            libraries don't have, or names what may hold code.
     """
     if part is None:
         raise ConfigError('the config has none')
@@ -118,6 +127,8 @@ def buildable(config: dict, part: Any, trust: bool) -> Any:
                 child[name] = None
     if not trust:
         _check(copy, scope_of(config))
+        if isinstance(copy, list):
+            _check_steps(copy)
     return copy
 
 
@@ -128,20 +139,41 @@ def _check(part: Any, scope: str) -> None:
         if kind is not None and kind not in known or '_scope_' in child:
             raise ConfigError(
                 f'`{kind}` of the config isn\'t part of the installed '
-                'libraries. If you trust this folder, give `--trust`: then '
-                'the `custom_imports` of its config are imported')
+                f'libraries. {_TRUST}: then the `custom_imports` of its '
+                'config are imported')
         for name, value in child.items():
             values = value if isinstance(value, (list, tuple)) else [value]
-            if any(
-                    isinstance(value, str) and value.endswith(_MAY_RUN)
-                    for value in values):
-                raise ConfigError(
-                    f'`{name}` of the config names a file that may hold code. '
-                    'If you trust this folder, give `--trust`')
-        if child.get('backend_args') not in (None, dict(backend='local')):
-            raise ConfigError('`backend_args` of the config reads from '
-                              'elsewhere. If you trust this folder, give '
-                              '`--trust`')
+            for text in values:
+                if isinstance(text, str) and name not in ('type', 'classes'):
+                    _check_text(name, text)
+            # Classes may also be the name of a file.
+            if name == 'classes' and isinstance(value, str):
+                _check_text(name, value)
+        for name in ('backend_args', 'file_client_args'):
+            if child.get(name) not in (None, dict(backend='local')):
+                raise ConfigError(f'`{name}` of the config reads from '
+                                  f'elsewhere. {_TRUST}')
+
+
+def _check_text(name: str, text: str) -> None:
+    if '://' in text or text.startswith(('s3:', 'pavi:')):
+        raise ConfigError(f'`{name}` of the config reads from elsewhere. '
+                          f'{_TRUST}')
+    end = osp.splitext(text)[1].lower()
+    # MMEngine looks at the end of a name, and at the content of some files
+    # without one.
+    if name not in _FOLDERS and (end not in _PLAIN_FILES or
+                                 (not end and osp.isfile(text))):
+        raise ConfigError(f'`{name}` of the config names a file that may hold '
+                          f'code. {_TRUST}')
+
+
+def _check_steps(steps: list) -> None:
+    for step in steps:
+        kind = step.get('type') if isinstance(step, dict) else step
+        if kind not in _STEPS:
+            raise ConfigError(f'the step `{kind}` of the pipeline may read '
+                              f'anything. {_TRUST}')
 
 
 def _known_names(scope: str) -> Set[str]:

@@ -362,7 +362,7 @@ def final_scores(scores: np.ndarray) -> Picture:
     """
 
     def plot(axes: Axes) -> None:
-        counts, edges = np.histogram(scores, bins=30)
+        counts, edges = np.histogram(scores.astype(np.float64), bins=30)
         axes.stairs(counts, edges, fill=True, color=RUN)
         axes.set_xlabel('score')
         axes.set_ylabel('images')

@@ -53,18 +53,48 @@ def test_builds_what_is_installed():
     assert part['pretrained'] == 'http://somewhere'
 
 
-@pytest.mark.parametrize('part, match', [
-    (dict(type='os.system', command='true'), '`os.system`.*--trust'),
-    (dict(type='ResNet', a=[dict(type='mmengine.load')]), 'mmengine.load'),
-    (dict(type='ResNet', _scope_='os'), '--trust'),
-    (dict(type='BaseSegDataset', ann_file='a.pkl'), '`ann_file`.*--trust'),
-    (dict(type='BaseSegDataset',
-          backend_args=dict(backend='http')), 'elsewhere'),
-])
+@pytest.mark.parametrize(
+    'part, match',
+    [
+        (dict(type='os.system', command='true'), '`os.system`.*--trust'),
+        (dict(type='ResNet', a=[dict(type='mmengine.load')]), 'mmengine.load'),
+        (dict(type='ResNet', _scope_='os'), '--trust'),
+        (dict(type='BaseSegDataset', ann_file='a.pkl'), '`ann_file`.*--trust'),
+        (dict(type='BaseSegDataset',
+              backend_args=dict(backend='http')), 'elsewhere'),
+        (dict(type='BaseSegDataset',
+              metainfo=dict(classes='http://a/b')), '`classes`.*elsewhere'),
+        (dict(type='BaseSegDataset',
+              metainfo=dict(classes='a.yaml')), '--trust'),
+        # MMSegmentation loads such a file, and YAML may hold code.
+        (dict(type='CrossEntropyLoss', class_weight='w.yml'), '`class_weight`'
+         ),
+        (dict(type='ResNet',
+              a=__file__[:-3] + '.bin'), '`a` of the config names'),
+    ])
 def test_builds_nothing_else(part, match):
     with pytest.raises(ConfigError, match=match):
         buildable({}, part, trust=False)
     assert buildable({}, part, trust=True).type == part['type']
+
+
+def test_a_file_without_an_end_may_hold_anything(tmp_path):
+    part = dict(type='ResNet', a=str(tmp_path / 'weights'))
+    assert buildable({}, part, trust=False).a == part['a']
+    (tmp_path / 'weights').touch()
+    with pytest.raises(ConfigError, match='`a` of the config names a file'):
+        buildable({}, part, trust=False)
+
+
+def test_steps_of_a_pipeline():
+    """One of them unpickles its file."""
+    steps = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadBiomedicalImageFromFile', decode_backend='pickle')
+    ]
+    assert len(buildable({}, steps[:1], trust=False)) == 1
+    with pytest.raises(ConfigError, match='step `LoadBiomedical.*--trust'):
+        buildable({}, steps, trust=False)
 
 
 def test_foreign_scope():
