@@ -36,9 +36,12 @@ class ScoreHistogram(NamedTuple):
         Returns:
             ScoreHistogram: With bins of equal width over all scores.
         """
-        # float32 has no numbers between scores that are nearly equal.
-        scores = scores.astype(np.float64)
-        edges = np.histogram_bin_edges(scores, NUM_BINS)
+        try:
+            edges = np.histogram_bin_edges(scores, NUM_BINS)
+        except ValueError:
+            # float32 has too few numbers between scores that are nearly equal.
+            scores = scores.astype(np.float64)
+            edges = np.histogram_bin_edges(scores, NUM_BINS)
         kept = scores[plan.indices]
         return cls(edges.tolist(),
                    np.histogram(scores, edges)[0].tolist(),
