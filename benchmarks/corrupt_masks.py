@@ -2,11 +2,12 @@
 """Copy the training split of a data set in ADE20K's layout, with known label
 errors: some of its masks, drawn at random, become wrong.
 
-There are three kinds, of as many images each. `classes`: two of the larger
+There are these kinds, of as many images each. `classes`: two of the larger
 classes of a mask are exchanged, or one of them becomes another class.
 `shifted`: the mask is moved by about a fifth, and what comes in is its other
-end, or is ignored. `exchanged`: two images have each other's mask. The file
-`label_errors.json` in the copy names them.
+end, or is ignored. `exchanged`: two images have each other's mask. `object`: a
+connected region of a few percent becomes another class; only where asked for.
+The file `label_errors.json` in the copy names the masks.
 """
 import argparse
 import json
@@ -14,18 +15,22 @@ import os.path as osp
 import shutil
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
+import cv2
 import mmcv
 import numpy as np
 from mmengine.utils import scandir
 
 # Mask value that is ignored.
 IGNORED = 0
-# Share of an image that a larger class has, and by how much masks move.
+# Share of an image that a larger class has, by how much masks move, and share
+# of an image that an object has.
 LARGE = 0.05
 SHIFTS = 0.15, 0.25
-# Share of the labelled pixels that an error changes at least: two images of a
-# street may have nearly the same mask.
-MIN_CHANGED = 0.1
+OBJECT = 0.02, 0.1
+# Kinds, and the share of the labelled pixels that an error changes at least:
+# two images of a street may have nearly the same mask.
+MIN_CHANGED = dict(classes=0.1, shifted=0.1, exchanged=0.1, object=OBJECT[0])
+LARGE_KINDS = ['classes', 'shifted', 'exchanged']
 TRIES = 100
 LIST = 'label_errors.json'
 
@@ -66,6 +71,22 @@ def shift(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return moved
 
 
+def relabel_object(mask: np.ndarray, classes: Sequence[int],
+                   rng: np.random.Generator) -> np.ndarray:
+    """Let a connected region of a mask become any other class."""
+    regions = []
+    for label in np.setdiff1d(mask, [IGNORED]):
+        _, numbers = cv2.connectedComponents((mask == label).astype(np.uint8))
+        shares = np.bincount(numbers.flat)[1:] / mask.size
+        fitting = (shares >= OBJECT[0]) & (shares <= OBJECT[1])
+        regions += [numbers == i + 1 for i in np.flatnonzero(fitting)]
+    if not regions or len(classes) < 2:
+        return mask
+    region = regions[rng.integers(len(regions))]
+    new = rng.choice(np.setdiff1d(classes, mask[region]))
+    return np.where(region, new, mask)
+
+
 def changed(true: np.ndarray, mask: np.ndarray) -> float:
     """Share of the labelled pixels of a mask that have another label than the
     true one."""
@@ -74,14 +95,26 @@ def changed(true: np.ndarray, mask: np.ndarray) -> float:
     return wrong.sum() / max(labelled.sum(), 1)
 
 
-def corrupt(masks: List[np.ndarray], share: float,
-            rng: np.random.Generator) -> Dict[int, LabelError]:
+def exchange(masks: List[np.ndarray],
+             rng: np.random.Generator) -> List[np.ndarray]:
+    """Give each two of some masks, an even number, the mask of the other."""
+    pairs = rng.permutation(len(masks)).reshape(-1, 2)
+    other = dict(zip(pairs.flat, pairs[:, ::-1].flat))
+    return [masks[other[i]] for i in range(len(masks))]
+
+
+def corrupt(masks: List[np.ndarray],
+            share: float,
+            rng: np.random.Generator,
+            kinds: Sequence[str] = LARGE_KINDS) -> Dict[int, LabelError]:
     """Draw label errors.
 
     Args:
         masks (list[np.ndarray]): Masks of a data set, each of shape (H, W).
         share (float): Share of them that become wrong.
         rng (np.random.Generator): Source of randomness.
+        kinds (list[str]): Kinds of errors. Defaults to those that change a
+            tenth of a mask or more.
 
     Returns:
         dict[int, LabelError]: The errors, by the number of their mask.
@@ -91,45 +124,73 @@ def corrupt(masks: List[np.ndarray], share: float,
             than all, or masks can't be made wrong.
     """
     # Images with each other's mask come in twos.
-    num = 2 * round(share * len(masks) / 6)
-    if not 0 < 3 * num <= len(masks):
+    num = 2 * round(share * len(masks) / len(kinds) / 2)
+    if not 0 < num * len(kinds) <= len(masks):
         raise ValueError(
-            f'{share} of {len(masks)} images are {3 * num} label errors: a '
-            'share must give two of each kind, and at most all images.')
+            f'{share} of {len(masks)} images are {num * len(kinds)} label '
+            'errors: a share must give two of each kind, and at most all '
+            'images.')
     classes = np.setdiff1d(
         np.concatenate([np.unique(mask) for mask in masks]), [IGNORED])
-    drawn = rng.permutation(len(masks))[:3 * num].tolist()
+    makers = dict(
+        classes=lambda mask: swap_classes(mask, classes, rng),
+        shifted=lambda mask: shift(mask, rng),
+        object=lambda mask: relabel_object(mask, classes, rng))
+    order = rng.permutation(len(masks)).tolist()
     errors = {}
 
-    def add(kind: str, images: List[int], make: Callable) -> None:
+    def add(kind: str, images: List[int], make: Callable) -> bool:
         """Try until all are wrong enough."""
         for _ in range(TRIES):
             new = make([masks[i] for i in images])
             shares = [changed(masks[i], mask) for i, mask in zip(images, new)]
-            if min(shares) >= MIN_CHANGED:
+            if min(shares) >= MIN_CHANGED[kind]:
                 found = map(LabelError, new, [kind] * len(new), shares)
                 errors.update(zip(images, found))
-                return
-        raise ValueError(
-            f'No label error of the kind {kind!r} changes {MIN_CHANGED:.0%} '
-            'of the pixels: the masks are too uniform, or too alike.')
+                return True
+        return False
 
-    def exchange(those: List[np.ndarray]) -> List[np.ndarray]:
-        order = rng.permutation(len(those))
-        new = dict(zip(order, order.reshape(-1, 2)[:, ::-1].flatten()))
-        return [those[new[i]] for i in range(len(those))]
-
-    for image in drawn[:num]:
-        add('classes', [image],
-            lambda those: [swap_classes(those[0], classes, rng)])
-    for image in drawn[num:2 * num]:
-        add('shifted', [image], lambda those: [shift(those[0], rng)])
-    add('exchanged', drawn[2 * num:], exchange)
+    for kind in kinds:
+        if kind == 'exchanged':
+            images, order = order[:num], order[num:]
+            done = len(images) == num and add(
+                kind, images, lambda those: exchange(those, rng))
+            missing = 0 if done else num
+        else:
+            missing = num
+            while missing and order:
+                missing -= add(
+                    kind, [order.pop(0)],
+                    lambda those: [makers[kind](mask) for mask in those])
+        if missing:
+            raise ValueError(
+                f'{missing} masks are missing in which a label error of the '
+                f'kind {kind!r} changes {MIN_CHANGED[kind]:.0%} of the '
+                'pixels: they are too uniform, or too alike. Give another '
+                'seed, or other kinds.')
     return errors
 
 
-def copy_with_errors(data: str, out: str, share: float,
-                     seed: int) -> Dict[str, dict]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let a command choose the errors."""
+    parser.add_argument(
+        '--share',
+        type=float,
+        default=0.05,
+        help='share of the training masks that become wrong (default: 0.05)')
+    parser.add_argument(
+        '--kinds',
+        nargs='+',
+        choices=list(MIN_CHANGED),
+        default=LARGE_KINDS,
+        help=f'kinds of errors (default: {" ".join(LARGE_KINDS)})')
+
+
+def copy_with_errors(data: str,
+                     out: str,
+                     share: float,
+                     seed: int,
+                     kinds: Sequence[str] = LARGE_KINDS) -> Dict[str, dict]:
     """Write the copy, and return what its list says: `kind` and `changed` of
     each wrong mask, by the name that it shares with its image."""
     for folder in ('images', 'annotations'):
@@ -144,7 +205,7 @@ def copy_with_errors(data: str, out: str, share: float,
         mmcv.imread(osp.join(folder, name), 'unchanged', backend='pillow')
         for name in names
     ]
-    errors = corrupt(masks, share, np.random.default_rng(seed))
+    errors = corrupt(masks, share, np.random.default_rng(seed), kinds)
     listed = {}
     for image, error in sorted(errors.items()):
         mask = error.mask.astype(masks[image].dtype)
@@ -160,15 +221,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('data', help='folder with images/ and annotations/')
     parser.add_argument('out', help='folder for the copy')
-    parser.add_argument(
-        '--share',
-        type=float,
-        default=0.05,
-        help='share of the training masks that become wrong (default: 0.05)')
+    add_arguments(parser)
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     try:
-        copy_with_errors(args.data, args.out, args.share, args.seed)
+        copy_with_errors(args.data, args.out, args.share, args.seed,
+                         args.kinds)
     except (OSError, ValueError) as error:
         parser.error(str(error))
 

@@ -16,7 +16,7 @@ import math
 import os
 import os.path as osp
 import time
-from typing import Dict, List
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from camvid.arm_configs import fingerprint
 from camvid.cell import environment
 from camvid.results import append_result, read_results
-from corrupt_masks import copy_with_errors
+from corrupt_masks import add_arguments, copy_with_errors
 from mmengine.config import DictAction
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS
@@ -83,24 +83,24 @@ def rank_visits(visits: pd.DataFrame, num_images: int, iters: int,
     found = {
         'last score': last(loss),
         'ema=0.8': smooth(loss),
-        'ema=0.8, relative': smooth(relative),
-        'mean of the last third': mean(loss),
+        'ema=0.8, relative=True': smooth(relative),
+        'mean score, last third': mean(loss),
         "score='gradient'": last(norm),
         "score='gradient', ema=0.8": smooth(norm),
-        "score='gradient', mean of the last third": mean(norm),
-        'mean over labelled pixels': mean(scored['labelled']),
-        'mean over labelled pixels, with annealing': mean(visits['labelled']),
-        'mean over classes, with annealing': mean(visits['balanced']),
+        "score='gradient', mean, last third": mean(norm),
+        'loss of labelled pixels, last third': mean(scored['labelled']),
+        'the same, and annealing': mean(visits['labelled']),
+        'the same, each class alike': mean(visits['balanced']),
     }
     found = {
         name: values.reindex(range(num_images)).to_numpy()
         for name, values in found.items()
     }
-    scores = found['mean of the last third']
+    scores = found['mean score, last third']
     distances = np.abs(shares[:, None] - shares).sum(-1)
     np.fill_diagonal(distances, np.inf)
     alike = np.argsort(distances)[:, :min(NEIGHBOURS, num_images - 1)]
-    found['the same, over that of images with similar classes'] = (
+    found['mean score, over that of similar masks'] = (
         scores / scores[alike].mean(1))
     return found
 
@@ -147,7 +147,7 @@ def class_shares(labels: Tensor, num_classes: int) -> np.ndarray:
     return (counts / counts.sum().clamp(1)).numpy()
 
 
-def look(runner: Runner) -> tuple:
+def look(runner: Runner) -> Tuple[Dict[str, list], np.ndarray, List[str]]:
     """Let a network predict the whole training images, as in validation.
 
     Returns:
@@ -174,12 +174,16 @@ def look(runner: Runner) -> tuple:
     return values, np.stack(shares), names
 
 
-def identify(runner: Runner, share: float) -> dict:
+def identify(runner: Runner, args: argparse.Namespace) -> dict:
     """What the results of a training depend on, besides its seed."""
     cfg = copy.deepcopy(runner.cfg)
     for key in ('work_dir', 'randomness'):
         cfg.pop(key)
-    return dict(config=fingerprint(cfg), share=share, **environment())
+    return dict(
+        config=fingerprint(cfg),
+        share=args.share,
+        kinds=args.kinds,
+        **environment())
 
 
 def train(runner: Runner, identity: dict) -> dict:
@@ -206,13 +210,20 @@ def train(runner: Runner, identity: dict) -> dict:
     return figures
 
 
-def run_seed(args: argparse.Namespace, seed: int,
-             finished: List[dict]) -> dict:
-    """The line of a seed, which is to stand beside those that are finished.
+def set_up(args: argparse.Namespace, seed: int,
+           finished: List[dict]) -> Tuple[Runner, dict, Dict[str, dict]]:
+    """Make the errors of a seed, and the runner of its training.
+
+    Returns:
+        tuple: The runner; its identity; the errors.
+
+    Raises:
+        ValueError: If there can't be such errors, or results that are
+            finished are of another identity.
     """
     folder = osp.join(args.work_dir, f'seed-{seed}')
     data = osp.join(folder, 'data')
-    errors = copy_with_errors(args.data, data, args.share, seed)
+    errors = copy_with_errors(args.data, data, args.share, seed, args.kinds)
     changes = {
         **args.cfg_options,
         'train_dataloader.dataset.data_root': data,
@@ -227,95 +238,96 @@ def run_seed(args: argparse.Namespace, seed: int,
             work_dir=folder,
             cfg_options=changes),
         ratio=args.ratio)
-    identity = identify(runner, args.share)
+    identity = identify(runner, args)
     for line in finished:
         if {**line, **identity} != line:
             raise ValueError(
                 f'The results of seed {line["seed"]} are of another config, '
-                'share or environment: give another --out, or the same.')
+                'errors or environment: give another --out, or the same.')
+    return runner, identity, errors
+
+
+def run_seed(runner: Runner, identity: dict, errors: Dict[str, dict]) -> dict:
+    """What a seed finds, for its line."""
     figures = train(runner, identity)
-    path = osp.join(folder, f'iter_{runner.max_iters}.pth')
-    checkpoint = torch.load(path, 'cpu', weights_only=False)
+    folder, iters = runner.work_dir, runner.max_iters
+    checkpoint = torch.load(
+        osp.join(folder, f'iter_{iters}.pth'), 'cpu', weights_only=False)
     runner.model.load_state_dict(checkpoint['state_dict'])
     of_network, shares, names = look(runner)
     visits = pd.read_csv(osp.join(folder, VISITS))
-    of_visits = rank_visits(visits, len(names), runner.max_iters, shares)
-    wrong = pd.DataFrame.from_dict(errors, 'index')
-    kinds = wrong['kind'].reindex(names)
+    of_visits = rank_visits(visits, len(names), iters, shares)
+    images = [names.index(name) for name in errors]
     sources = dict(training=of_visits, network=of_network)
     return dict(
-        seed=seed,
         num_images=len(names),
         **figures,
-        changed=wrong.groupby('kind')['changed'].mean().to_dict(),
+        errors=errors,
         ranks={
             source: {
-                name: ranks(np.array(values), kinds)
+                name: ranks(np.array(values))[images].tolist()
                 for name, values in found.items()
             }
             for source, found in sources.items()
         })
 
 
-def ranks(values: np.ndarray, kinds: pd.Series) -> Dict[str, List[int]]:
-    """Ranks of the label errors of each kind, from 0, by falling values."""
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Rank of each value, 0 for the highest. NaN is the lowest."""
     order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind='stable')
-    of_kinds = kinds.iloc[order].reset_index(drop=True)
-    return {
-        kind: of_kinds.index[of_kinds == kind].tolist()
-        for kind in sorted(kinds.dropna().unique())
-    }
+    return np.argsort(order)
 
 
-def judge(found: Dict[str, List[int]], num_images: int) -> Dict[str, float]:
+def judge(found: Sequence[int], kinds: Sequence[str]) -> Dict[str, float]:
     """How good a ranking is.
 
     Args:
-        found (dict[str, list[int]]): What :func:`ranks` returned.
-        num_images (int): Number of images.
+        found (list[int]): Rank of each label error, from 0.
+        kinds (list[str]): Kind of each of them.
 
     Returns:
         dict[str, float]: Precision among the first k of k errors, which is
         recall too; recall among the first 2 k, of all and of each kind;
         average precision.
     """
-    all_ranks = np.sort(np.concatenate(list(found.values())))
-    k = len(all_ranks)
+    found, kinds = np.array(found), np.array(kinds)
+    k = len(found)
     return {
-        'first k': np.mean(all_ranks < k),
-        'first 2k': np.mean(all_ranks < 2 * k),
-        'average precision': np.mean(np.arange(1, k + 1) / (all_ranks + 1)),
+        'first k': np.mean(found < k),
+        'first 2k': np.mean(found < 2 * k),
+        'average precision': np.mean(
+            np.arange(1, k + 1) / (np.sort(found) + 1)),
         **{
-            f'{kind}, first 2k': np.mean(np.array(own) < 2 * k)
-            for kind, own in found.items()
+            f'{kind}, first 2k': np.mean(found[kinds == kind] < 2 * k)
+            for kind in dict.fromkeys(kinds)
         }
     }
 
 
-def by_chance(line: dict) -> Dict[str, float]:
+def by_chance(num_images: int, kinds: Sequence[str]) -> Dict[str, float]:
     """Means of :func:`judge` over rankings at random."""
     rng = np.random.default_rng(0)
-    of_kinds = next(iter(line['ranks']['training'].values()))
-    ends = np.cumsum([len(own) for own in of_kinds.values()])
-    drawn = []
-    for _ in range(DRAWS):
-        places = rng.permutation(line['num_images'])[:ends[-1]]
-        own = np.split(places, ends[:-1])
-        drawn.append(judge(dict(zip(of_kinds, own)), line['num_images']))
+    drawn = [
+        judge(rng.permutation(num_images)[:len(kinds)], kinds)
+        for _ in range(DRAWS)
+    ]
     return pd.DataFrame(drawn).mean().to_dict()
 
 
 def table(lines: List[dict]) -> str:
     """What the rankings found: means over the seeds, with their range."""
-    rows = [
-        dict(source=source, ranking=name, **judge(found, line['num_images']))
-        for line in lines for source, of_source in line['ranks'].items()
-        for name, found in of_source.items()
-    ]
-    rows += [
-        dict(source='', ranking='at random', **by_chance(line))
-        for line in lines
-    ]
+    rows = []
+    for line in lines:
+        kinds = sorted(error['kind'] for error in line['errors'].values())
+        chance = by_chance(line['num_images'], kinds)
+        rows.append(dict(source='', ranking='at random', **chance))
+    for line in lines:
+        kinds = [error['kind'] for error in line['errors'].values()]
+        rows += [
+            dict(source=source, ranking=name, **judge(found, kinds))
+            for source, of_source in line['ranks'].items()
+            for name, found in of_source.items()
+        ]
     seeds = pd.DataFrame(rows).groupby(['source', 'ranking'], sort=False)
     means, lows, highs = seeds.mean(), seeds.min(), seeds.max()
     cells = means.map('{:.2f}'.format)
@@ -324,10 +336,10 @@ def table(lines: List[dict]) -> str:
             lows[name].map(' ({:.2f} to '.format) +
             highs[name].map('{:.2f})'.format))
     head = ['from', 'ranking', *cells.columns]
-    text = [head, ['---'] * len(head)]
-    text += [[*index, *row]
-             for index, row in zip(cells.index, cells.to_numpy())]
-    return '\n'.join(f'| {" | ".join(row)} |' for row in text)
+    lines = [head] + [[*index, *row]
+                      for index, row in zip(cells.index, cells.to_numpy())]
+    lines = [f'| {" | ".join(line)} |' for line in lines]
+    return '\n'.join([lines[0], '|---' * len(head) + '|', *lines[1:]])
 
 
 def main() -> None:
@@ -337,11 +349,7 @@ def main() -> None:
     parser.add_argument(
         '--out', required=True, help='results, a file of JSON lines')
     parser.add_argument('--seeds', type=int, default=3)
-    parser.add_argument(
-        '--share',
-        type=float,
-        default=0.05,
-        help='share of the training masks that become wrong (default: 0.05)')
+    add_arguments(parser)
     parser.add_argument('--ratio', type=float, default=0.6)
     parser.add_argument('--work-dir', default='work_dirs/label_errors')
     parser.add_argument(
@@ -350,11 +358,16 @@ def main() -> None:
     if get_label_quality_scores is None:
         print('cleanlab is not installed: its ranking is left out')
     os.makedirs(osp.dirname(osp.abspath(args.out)), exist_ok=True)
-    open(args.out, 'a').close()
     for seed in range(args.seeds):
-        finished = read_results(args.out)
-        if seed not in [line['seed'] for line in finished]:
-            append_result(args.out, run_seed(args, seed, finished))
+        try:
+            open(args.out, 'a').close()
+            finished = read_results(args.out)
+            if any(line['seed'] == seed for line in finished):
+                continue
+            found = set_up(args, seed, finished)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        append_result(args.out, dict(seed=seed, **run_seed(*found)))
     print(table(read_results(args.out)))
 
 

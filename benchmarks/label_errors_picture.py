@@ -50,8 +50,9 @@ def draw(images: Sequence[str], scores: np.ndarray, errors: Dict[str, dict],
     figure, axes = plt.subplots(
         2 * num_rows,
         NUM_COLUMNS,
-        figsize=(1.35 * NUM_COLUMNS, 3.05 * num_rows),
+        figsize=(1.35 * NUM_COLUMNS, 2.95 * num_rows),
         layout='constrained')
+    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0, wspace=0)
     for rank, index in enumerate(np.argsort(-scores)[:NUM_DRAWN]):
         row, column = divmod(rank, NUM_COLUMNS)
         path = images[index]
@@ -73,7 +74,7 @@ def draw(images: Sequence[str], scores: np.ndarray, errors: Dict[str, dict],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('out', help='PNG to write')
+    parser.add_argument('out', help='picture to write, such as a JPEG')
     parser.add_argument('--work-dir', default='work_dirs/label_errors_picture')
     args = parser.parse_args()
 

@@ -10,8 +10,11 @@ from camvid.arm_configs import add_arguments, fingerprint, load_arms
 from camvid.report import load, report
 from camvid.results import read_results
 
+from benchmarks import label_errors
+
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-RESULTS = sorted(glob.glob(osp.join(ROOT, 'docs', 'evidence', '*.jsonl')))
+RESULTS = sorted(
+    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
 
 
 def read(*path):
@@ -76,3 +79,9 @@ def test_figures_of_the_summary_are_those_of_the_tables():
     assert len(rows) >= 6
     for _, *row in rows:
         assert row in rows_of(tables)
+
+
+def test_table_of_label_errors_is_that_of_the_results():
+    path = osp.join(ROOT, 'docs', 'evidence', 'label-errors.jsonl')
+    assert label_errors.table(read_results(path)) in read(
+        'docs', 'label_errors.md')

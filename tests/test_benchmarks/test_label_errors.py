@@ -84,6 +84,32 @@ def test_shifted_masks(rng):
     assert len(seen) == 8
 
 
+def test_relabelled_objects(rng):
+    mask = np.ones((20, 20), np.uint8)
+    mask[:4, :4] = mask[8:12, 8:12] = 2
+    mask[15:18, 15:18] = 0
+    mask[0, 19] = 3  # Too small.
+    seen = set()
+    for _ in range(60):
+        new = corrupt_masks.relabel_object(mask, [1, 2, 3], rng)
+        (rows, columns), where = np.where(new != mask), new != mask
+        assert where.sum() == 16
+        seen.add((rows[0], columns[0], new[where][0]))
+        assert len(set(new[where])) == 1
+    assert seen == {(0, 0, 1), (0, 0, 3), (8, 8, 1), (8, 8, 3)}
+    assert corrupt_masks.relabel_object(0 * mask, [1, 2], rng).max() == 0
+
+
+def test_masks_without_an_object_are_passed_over(rng):
+    masks = [np.ones((20, 20), np.uint8) for _ in range(20)]
+    for mask in masks[:6]:
+        mask[:4, :4] = 2
+    errors = corrupt_masks.corrupt(masks, 0.2, rng, ['object'])
+    assert len(errors) == 4 and max(errors) < 6
+    with pytest.raises(ValueError, match='2 masks are missing'):
+        corrupt_masks.corrupt(masks, 0.4, rng, ['object'])
+
+
 def test_changed_share_is_of_labelled_pixels():
     true = np.array([1, 1, 2, 2, 0, 3])
     mask = np.array([1, 2, 2, 0, 1, 1])
@@ -101,7 +127,7 @@ def test_errors_are_of_three_kinds_in_equal_parts(rng):
     assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(ALL, 4)
     for image, error in errors.items():
         share = corrupt_masks.changed(masks[image], error.mask)
-        assert error.changed == share >= corrupt_masks.MIN_CHANGED
+        assert error.changed == share >= corrupt_masks.MIN_CHANGED[error.kind]
         if error.kind == 'exchanged':
             # Two have each other's mask.
             partner, = [
@@ -116,7 +142,7 @@ def test_errors_are_of_three_kinds_in_equal_parts(rng):
 @pytest.mark.parametrize('num, share, said', [
     (10, 0.05, '0.05 of 10 images are 0 label errors'),
     (10, 1.2, '1.2 of 10 images are 12 label errors'),
-    (12, 0.5, 'the masks are too uniform, or too alike'),
+    (12, 0.5, '2 masks are missing in which .* too uniform, or too alike'),
 ])
 def test_what_cannot_be_corrupted(rng, num, share, said):
     with pytest.raises(ValueError, match=said):
@@ -137,14 +163,14 @@ def test_visits_are_ranked():
     found = label_errors.rank_visits(visits, 2, 9, shares)
     want = {
         'last score': [4, 1],
-        'mean of the last third': [4, 1.5],
+        'mean score, last third': [4, 1.5],
         "score='gradient'": [3, 5],
-        "score='gradient', mean of the last third": [3, 4],
-        'mean over labelled pixels': [4, 1.5],
-        'mean over labelled pixels, with annealing': [4, 3],
-        'mean over classes, with annealing': [4, 4],
+        "score='gradient', mean, last third": [3, 4],
+        'loss of labelled pixels, last third': [4, 1.5],
+        'the same, and annealing': [4, 3],
+        'the same, each class alike': [4, 4],
         # Over the mean of the other one.
-        'the same, over that of images with similar classes': [4 / 1.5, .375]
+        'mean score, over that of similar masks': [4 / 1.5, .375]
     }
     for name, values in want.items():
         np.testing.assert_allclose(found[name], values, err_msg=name)
@@ -222,13 +248,12 @@ def test_means_of_images():
 
 
 def test_ranks():
-    kinds = pd.Series([None, 'a', None, 'b', 'a'])
-    found = label_errors.ranks(np.array([1., 2, 3, np.nan, 0]), kinds)
-    assert found == dict(a=[1, 3], b=[4])
+    found = label_errors.ranks(np.array([1., 2, 3, np.nan, 0, 2]))
+    assert found.tolist() == [3, 1, 0, 5, 4, 2]
 
 
 def test_a_ranking_is_judged():
-    found = label_errors.judge(dict(a=[0, 5], b=[3, 9]), 20)
+    found = label_errors.judge([5, 3, 0, 9], ['a', 'b', 'a', 'b'])
     assert found == pytest.approx({
         'first k': 2 / 4,
         'first 2k': 3 / 4,
@@ -239,10 +264,7 @@ def test_a_ranking_is_judged():
 
 
 def test_chance():
-    line = dict(
-        num_images=100,
-        ranks=dict(training=dict(x=dict(a=[0] * 6, b=[0] * 4))))
-    found = label_errors.by_chance(line)
+    found = label_errors.by_chance(100, ['a'] * 6 + ['b'] * 4)
     assert found['first k'] == pytest.approx(0.1, abs=0.01)
     assert found['first 2k'] == pytest.approx(0.2, abs=0.01)
     assert found['b, first 2k'] == pytest.approx(0.2, abs=0.02)
@@ -250,21 +272,22 @@ def test_chance():
 
 
 def test_table_has_means_and_ranges():
+    errors = {name: dict(kind='a') for name in ('one', 'two')}
     lines = [
         dict(
             num_images=8,
+            errors=errors,
             ranks=dict(
-                training=dict(x=dict(a=[0, 1]), y=dict(a=[0, other])),
-                network=dict(x=dict(a=[6, 7])))) for other in (1, 7)
+                training=dict(x=[1, 0], y=[0, other]), network=dict(x=[6, 7])))
+        for other in (1, 7)
     ]
     rows = rows_of(label_errors.table(lines))
-    assert [row[:3] for row in rows] == [
+    assert [row[:3] for row in rows[1:]] == [
         ['training', 'x', '1.00 (1.00 to 1.00)'],
         ['training', 'y', '0.75 (0.50 to 1.00)'],
         ['network', 'x', '0.00 (0.00 to 0.00)'],
-        ['', 'at random', rows[-1][2]],
     ]
-    assert rows[1][-1] == '0.75'
+    assert rows[0][1] == 'at random' and rows[2][-1] == '0.75'
 
 
 @pytest.fixture(scope='module')
@@ -295,21 +318,18 @@ def line(folder):
 def test_results(folder, line):
     assert line['seed'] == 0 and line['num_images'] == 16
     assert line['iters'] == 24 and 0 <= line['mIoU'] <= 100
-    assert set(line['changed']) == ALL
+    kinds = [error['kind'] for error in line['errors'].values()]
+    assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(ALL, 2)
     for of_source in line['ranks'].values():
         for ranks in of_source.values():
-            assert {
-                kind: len(own)
-                for kind, own in ranks.items()
-            } == dict.fromkeys(ALL, 2)
-            own = sum(ranks.values(), [])
-            assert len(set(own)) == 6 and 0 <= min(own) and max(own) < 16
+            assert len(set(ranks)) == 6
+            assert 0 <= min(ranks) and max(ranks) < 16
 
 
 def test_masks_of_the_list_are_wrong_and_no_other(folder, line):
     data = folder / 'work_dirs/label_errors/seed-0/data'
     errors = json.loads((data / corrupt_masks.LIST).read_text())
-    assert len(errors) == 6
+    assert errors == line['errors'] and len(errors) == 6
     for i in range(16):
         true, mask = (
             mmcv.imread(
@@ -326,14 +346,14 @@ def test_scores_are_those_of_mmib(folder, line):
     seed = folder / 'work_dirs/label_errors/seed-0'
     checkpoint = torch.load(seed / 'iter_24.pth', 'cpu', weights_only=False)
     scores = checkpoint['infobatch']['scores']['scores'].numpy()
-    errors = json.loads((seed / 'data' / corrupt_masks.LIST).read_text())
     # The order of the data set is that of the paths.
-    kinds = pd.Series([
-        errors.get(name, {}).get('kind') for name in sorted(
-            map(str, range(16)), key=lambda name: name + '.png')
-    ])
-    assert label_errors.ranks(scores,
-                              kinds) == line['ranks']['training']['last score']
+    names = [
+        path.stem for path in sorted((seed / 'data/images').rglob('*.png'))
+    ]
+    ranks = label_errors.ranks(scores)[[
+        names.index(e) for e in line['errors']
+    ]]
+    assert ranks.tolist() == line['ranks']['training']['last score']
     visits = pd.read_csv(seed / label_errors.VISITS)
     # In annealing nothing is scored.
     assert visits['loss'].notna().sum() == 20 * 4 < len(visits) == 24 * 4
@@ -352,7 +372,7 @@ def test_what_is_finished_is_not_done_again(folder, line, monkeypatch, capsys):
     run_script(folder, monkeypatch)
     assert (folder / 'results.jsonl').read_text() == text
     rows = rows_of(capsys.readouterr().out)
-    assert rows[0][:2] == ['training', 'last score']
+    assert rows[1][:2] == ['training', 'last score']
     # Without its line, a training is ranked anew.
     run_script(folder, monkeypatch, '--out', 'anew.jsonl')
     assert (folder / 'anew.jsonl').read_text() == text
@@ -363,8 +383,18 @@ def test_what_is_finished_is_not_done_again(folder, line, monkeypatch, capsys):
     runner.train = functools.partial(refuse, runner)
     with pytest.raises(AssertionError, match='It trains'):
         label_errors.train(runner, dict(share=0.8))
-    with pytest.raises(ValueError, match='give another --out'):
+    with pytest.raises(SystemExit):
         run_script(folder, monkeypatch, '--seeds', '2', '--share', '0.8')
+    assert 'give another --out' in capsys.readouterr().err
+
+
+def test_what_is_refused(folder, monkeypatch, capsys):
+    for options, said in ((['--share', '2'], 'at most all images'),
+                          (['--kinds', 'hole'], 'invalid choice'),
+                          (['--out', 'data'], 'Is a directory')):
+        with pytest.raises(SystemExit):
+            run_script(folder, monkeypatch, '--out', 'none.jsonl', *options)
+        assert said in capsys.readouterr().err
 
 
 def test_picture(tmp_path, rng):
