@@ -1,15 +1,26 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Set a pruned training up whose gradients and visits are looked at."""
 import argparse
-from typing import Any, Optional
+import math
+from typing import Any, Optional, Tuple
 
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
 from mmengine.config import Config, DictAction
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import Tensor
 
 import mmib
 from mmib.compat import allow_scoped_bases
 from mmib.hook import InfoBatchHook
+from mmib.losses import InfoBatchLoss
 from mmib.tasks.segmentation.zoo import resolve_config
+
+# Share of the pixels, those with the highest losses.
+HIGHEST = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,3 +51,94 @@ def build_runner(args: argparse.Namespace,
 def infobatch_hook(runner: Runner) -> InfoBatchHook:
     """The hook of a training."""
     return next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+
+
+def means_of_images(losses: Tensor, labels: Tensor,
+                    num_classes: int) -> Tuple[Tensor, Tensor]:
+    """Mean loss of each image over its labelled pixels, and over its classes,
+    so that each counts alike, of shape (B,). 0 where nothing is labelled.
+
+    Args:
+        losses (Tensor): Loss of each pixel, of shape (B, H, W), 0 where it is
+            ignored.
+        labels (Tensor): Label of each pixel, of the same shape. What is no
+            class is ignored.
+        num_classes (int): Number of classes.
+    """
+    member = F.one_hot(
+        labels.flatten(1).clamp(max=num_classes), num_classes + 1)
+    member = member[..., :-1].float()
+    counts = member.sum(1)
+    sums = torch.einsum('bp,bpc->bc', losses.flatten(1), member)
+    of_classes = (sums / counts.clamp(1)).sum(1)
+    return (sums.sum(1) / counts.sum(1).clamp(1),
+            of_classes / (counts > 0).sum(1).clamp(1))
+
+
+class VisitRecorder(Hook):
+    """Notes each visit of an image to a training.
+
+    In annealing nothing is scored, so ``loss`` and ``norm`` are NaN there.
+    ``labelled``, ``balanced`` and ``highest`` are of all visits: losses of the
+    decode head that are means over the labelled pixels, over the classes, and
+    over the highest 5 % of the pixels.
+    """
+
+    # Before InfoBatchHook forgets the batch.
+    priority = 'HIGH'
+
+    def __init__(self) -> None:
+        self._visits, self._starts, self._means = [], [], {}
+
+    @property
+    def visits(self) -> pd.DataFrame:
+        """pd.DataFrame: A row for each visit, in their order: iteration,
+        number of the plan, image, weight, score, norm, mean losses."""
+        return pd.concat(self._visits, ignore_index=True)
+
+    def before_train(self, runner: Runner) -> None:
+        self._infobatch = infobatch_hook(runner)
+        self._infobatch.plan_observers.append(
+            lambda epoch, plan: self._starts.append(epoch.start))
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter == 0:  # The losses are wrapped by now.
+            wrapped = [
+                m for m in runner.model.modules()
+                if isinstance(m, InfoBatchLoss)
+            ]
+            wrapped[0].register_forward_pre_hook(self._note_means)
+
+    def _note_means(self, _, args) -> None:
+        pred, target = args[0].detach(), args[1]
+        losses = F.cross_entropy(
+            pred, target, ignore_index=255, reduction='none')
+        pixels = losses.flatten(1)
+        highest = pixels.topk(math.ceil(HIGHEST * pixels.shape[1])).values
+        self._means = dict(
+            zip(('labelled', 'balanced'),
+                means_of_images(losses, target, pred.shape[1])),
+            highest=highest.mean(1))
+
+    def after_train_iter(self,
+                         runner,
+                         batch_idx,
+                         data_batch=None,
+                         outputs=None) -> None:
+        hook = self._infobatch
+        batch, slots = hook.batch, hook._slots
+        size = len(slots)
+        positions = hook.sampler.position - size + np.arange(size)
+        is_scored = batch.weights is not None
+        visits = dict(
+            iter=runner.iter,
+            plan=np.searchsorted(self._starts, positions, 'right') - 1,
+            image=slots.indices,
+            weight=slots.weights,
+            loss=batch.scores.cpu().numpy() if is_scored else np.nan,
+            norm=batch.norms.cpu().numpy() if is_scored else np.nan,
+            **{
+                name: mean.cpu().numpy()
+                for name, mean in self._means.items()
+            })
+        self._visits.append(pd.DataFrame(visits))

@@ -9,80 +9,18 @@ QuantileTiers, and with ten strata of equal size whose keep probabilities were
 learned from the other half of the plans (Neyman's allocation).
 """
 import argparse
-from typing import Callable, Dict, List
+from typing import Callable, Dict
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
-from mmengine.hooks import Hook
-from mmengine.runner import Runner
-from pruned_training import add_arguments, build_runner, infobatch_hook
+from pruned_training import VisitRecorder, add_arguments, build_runner
 
-from mmib.losses import InfoBatchLoss
 from mmib.pruning.plan import divide
 from mmib.worth import variance_ratio
 
 NUM_STRATA = 10
 # Images that the moving mean of all losses remembers.
 TREND_VISITS = 200
-
-
-class Recorder(Hook):
-    """Notes each visit: plan, image, weight, loss, norm, balanced loss."""
-
-    # Before InfoBatchHook forgets the batch.
-    priority = 'HIGH'
-
-    def __init__(self) -> None:
-        self.visits: List[np.ndarray] = []
-        self._starts: List[int] = []
-        self._balanced = None
-
-    def before_train(self, runner: Runner) -> None:
-        self.infobatch = infobatch_hook(runner)
-        self.infobatch.plan_observers.append(
-            lambda epoch, plan: self._starts.append(epoch.start))
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        if runner.iter == 0:  # The losses are wrapped by now.
-            wrapped = [
-                m for m in runner.model.modules()
-                if isinstance(m, InfoBatchLoss)
-            ]
-            wrapped[0].register_forward_pre_hook(self._note_classes)
-
-    def _note_classes(self, _, args) -> None:
-        pred, target = args[0].detach(), args[1]
-        losses = F.cross_entropy(
-            pred, target, ignore_index=255, reduction='none').flatten(1)
-        classes = target.flatten(1)
-        member = F.one_hot(
-            classes.clamp(max=pred.shape[1]),
-            pred.shape[1] + 1)[..., :-1].float()
-        counts = member.sum(1)
-        means = torch.einsum('bp,bpc->bc', losses, member) / counts.clamp(1)
-        self._balanced = means.sum(1) / (counts > 0).sum(1).clamp(1)
-
-    def after_train_iter(self,
-                         runner,
-                         batch_idx,
-                         data_batch=None,
-                         outputs=None) -> None:
-        hook = self.infobatch
-        if hook.batch.weights is None:
-            return
-        slots = hook._slots
-        size = len(slots)
-        positions = hook.sampler.position - size + np.arange(size)
-        self.visits.append(
-            np.stack([
-                np.searchsorted(self._starts, positions, 'right') - 1,
-                slots.indices, slots.weights,
-                hook.batch.scores.cpu().numpy(),
-                hook.batch.norms.cpu().numpy(),
-                self._balanced.cpu().numpy()
-            ], 1))
 
 
 def last_value(ema: float = 0.) -> Callable:
@@ -103,6 +41,7 @@ def against_trend(ema: float = 0.) -> Callable:
     return update
 
 
+COLUMNS = ['plan', 'image', 'weight', 'loss', 'norm', 'balanced']
 # Name -> column of a visit, and how a score follows from it.
 KINDS = {
     'loss': (3, last_value()),
@@ -175,11 +114,11 @@ def main() -> None:
 
     runner = build_runner(
         args, ratio=args.ratio, policy=dict(type='RandomPruning'))
-    recorder = Recorder()
+    recorder = VisitRecorder()
     runner.register_hook(recorder)
     runner.train()
 
-    visits = np.concatenate(recorder.visits)
+    visits = recorder.visits.dropna()[COLUMNS].to_numpy()
     num_images = int(visits[:, 1].max()) + 1
     # The first pass has no scores.
     plans = np.unique(visits[:, 0])[1:]

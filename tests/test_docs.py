@@ -12,9 +12,11 @@ from camvid.report import load, markdown, report
 from camvid.results import read_results
 
 import mmib
+from benchmarks import label_errors
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-RESULTS = sorted(glob.glob(osp.join(ROOT, 'docs', 'evidence', '*.jsonl')))
+RESULTS = sorted(
+    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
 
 
 def read(*path):
@@ -96,3 +98,10 @@ def test_the_api_has_all_public_names():
     documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
                             read('docs', 'api.rst'), re.M)
     assert set(documented) == set(mmib.__all__) - {'__version__'}
+
+
+@pytest.mark.parametrize('name', ['label-errors', 'label-errors-object'])
+def test_tables_of_label_errors_are_those_of_the_results(name):
+    path = osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl')
+    assert label_errors.table(read_results(path)) in read(
+        'docs', 'label_errors.md')
