@@ -2,7 +2,8 @@
 """Draw the images with the highest scores of a training with label errors.
 
 The demo's scenes are drawn, of which a tenth is mislabelled; more masks become
-wrong by corrupt_masks.py, and the demo's config trains on them.
+wrong by corrupt_masks.py, and the demo's config trains on them with
+`ema=0.8`.
 """
 import argparse
 import os.path as osp
@@ -85,6 +86,7 @@ def main() -> None:
     errors = copy_with_errors(drawn, data, SHARE, seed=0)
     cfg = Config.fromfile(CONFIG)
     cfg.work_dir = args.work_dir
+    cfg.custom_hooks[-1].ema = 0.8
     cfg.train_dataloader.dataset.data_root = data
     cfg.val_dataloader.dataset.data_root = drawn
     runner = Runner.from_cfg(cfg)
