@@ -5,19 +5,14 @@ It writes a short config that inherits CONFIG, and prints what changes and what
 that saves. The file trains with MMSegmentation's own tools/train.py, from any
 folder.
 """
-import argparse
 from typing import List
 
 from .files import write_changed
-from .options import add_conversion_options, add_files, conversion
+from .options import add_conversion_options, conversion, file_parser
 
 
 def main(args: List[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog='mmib convert',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_files(parser)
+    parser = file_parser('convert', __doc__)
     add_conversion_options(parser)
     parsed = parser.parse_args(args)
     write_changed(parsed.config, parsed.out, conversion(parsed))

@@ -11,11 +11,16 @@ from mmib.pruning.budget import DEFAULT_RATIO
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
 
 
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """Let a command choose what to read and to write."""
+def file_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """The arguments of a command that makes a config of another one."""
+    parser = argparse.ArgumentParser(
+        prog=f'mmib {command}',
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help=CONFIG_HELP)
     parser.add_argument(
         'out', help='.py file to write, or a folder, which names the file')
+    return parser
 
 
 def add_conversion_options(parser: argparse.ArgumentParser) -> None:

@@ -4,19 +4,14 @@
 It is the control that pruning has to beat. The file inherits CONFIG and has no
 part of mmib in it.
 """
-import argparse
 from typing import List
 
 from .files import write_changed
-from .options import add_files, shortening
+from .options import file_parser, shortening
 
 
 def main(args: List[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog='mmib shorten',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_files(parser)
+    parser = file_parser('shorten', __doc__)
     parser.add_argument(
         '--ratio',
         type=float,
