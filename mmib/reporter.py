@@ -64,10 +64,13 @@ class Reporter:
         # LoggerHook writes at the end of the first pass as well.
         if ((batch_idx + 1) % self._log_interval == 0
                 or batch_idx + 1 == len(self._runner.train_dataloader)):
-            for value in torch.stack(self._unweighted_losses).tolist():
-                self._runner.message_hub.update_scalar('train/unweighted_loss',
-                                                       value)
-            self._unweighted_losses.clear()
+            self._write_unweighted_losses()
+
+    def _write_unweighted_losses(self) -> None:
+        for value in torch.stack(self._unweighted_losses).tolist():
+            self._runner.message_hub.update_scalar('train/unweighted_loss',
+                                                   value)
+        self._unweighted_losses.clear()
 
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
