@@ -17,10 +17,10 @@ class InfoBatchVisualizationHook(Hook):
     """Show the scores at each validation, in every backend of the visualizer.
 
     ``infobatch_scores`` is a histogram of all scores, of those that the plan
-    keeps, and these by weight. ``infobatch_highest`` has the images with the
-    highest scores, which are often hard ones or label errors, each with its
-    labels. It reads the scores and some images back, so it is a hook of its
-    own that is off by default.
+    keeps, and these by weight. ``infobatch_highest`` has the images whose
+    scores are the highest on average, which are often hard ones or label
+    errors, each with its labels. It reads the scores and some images back, so
+    it is a hook of its own that is off by default.
 
     Args:
         num_images (int): Images to show. Defaults to 6.
@@ -92,7 +92,7 @@ class InfoBatchVisualizationHook(Hook):
                 runner.iter)
         if self._images is None:
             return
-        scores = self._infobatch.scores.by_image()
+        scores = self._infobatch.scores.averages()
         highest = np.argsort(-scores, kind='stable')[:self.num_images]
         # What reading an image may raise isn't known, and isn't worth a
         # training.

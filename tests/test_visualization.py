@@ -35,7 +35,7 @@ def test_pictures_at_each_validation(tmp_path):
     assert shown.shape == (480, 480, 3)
     hook = next(
         h for h in runner.hooks if isinstance(h, InfoBatchVisualizationHook))
-    highest = np.argmax(hook._infobatch.scores.by_image())
+    highest = np.argmax(hook._infobatch.scores.averages())
     image = cv2.imread(hook._images.paths()[highest])
     drawn = cv2.resize(image, (240, 240), interpolation=cv2.INTER_AREA)
     assert np.abs(shown[:240, :240] - np.float64(drawn)).mean() < 2
