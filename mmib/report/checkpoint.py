@@ -86,14 +86,12 @@ class Checkpoint:
         images (Images, optional): What it knows of the images. None without
             mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
-        pass_length (int, optional): Images of a full pass, with repeats.
         notes (list[str]): Sentences on what is missing and why.
     """
 
     path: str
     images: Optional[Images] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
-    pass_length: Optional[int] = None
     notes: List[str] = field(default_factory=list)
 
     @property
@@ -161,7 +159,6 @@ def _read(path: str) -> Checkpoint:
     if state is not None:
         try:
             found.images = _images(state, found.notes)
-            found.pass_length = int(state['sampler']['size'])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _Unreadable('has a damaged state of InfoBatch '
                               f'({type(error).__name__})') from error

@@ -15,7 +15,7 @@ def test_scores_and_counts(tmp_path):
     write_checkpoint(tmp_path)
     checkpoint, notes = read_newest(str(tmp_path))
     images = checkpoint.images
-    assert notes == checkpoint.notes == [] and checkpoint.pass_length == 12
+    assert notes == checkpoint.notes == []
     assert np.isnan(images.scores[11])
     assert images.scores[:11].tolist() == np.float32(np.arange(11) /
                                                      10).tolist()
@@ -109,7 +109,7 @@ def test_damaged(tmp_path, damage):
 @pytest.mark.parametrize('state', [
     dict(sampler=dict(size=3), scores=dict(scores=torch.ones(3, 2))),
     dict(sampler=dict(size=3), scores=dict(scores=3)),
-    dict(scores=dict(scores=torch.ones(3))),
+    dict(sampler=dict(size=3)),
     dict(
         sampler=dict(size=3),
         scores=dict(scores=torch.ones(3), visited=torch.ones(2).bool())), [1]
