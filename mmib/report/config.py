@@ -180,8 +180,7 @@ def _known_names(scope: str) -> Set[str]:
     """Names that are in the registries of a library and of MMEngine."""
     if scope not in MODULE2PACKAGE:
         raise ConfigError(
-            f'`{scope}` of the config is no library of OpenMMLab. If you '
-            'trust this folder, give `--trust`')
+            f'`{scope}` of the config is no library of OpenMMLab. {_TRUST}')
     try:
         # It registers mmcv's parts too.
         import_module(f'{scope}.utils').register_all_modules(False)

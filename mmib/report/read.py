@@ -187,6 +187,11 @@ def read_run(work_dir: str) -> Run:
                 'and checkpoints.')
         notes.append('The log has no line of the training: it was stopped '
                      'before the first one, or its files are missing.')
+    elif not scalars:
+        notes.append(
+            'The log has no losses and metrics. Of several trainings in one '
+            'process MMEngine writes those of all into the folder of the '
+            'first one, unless each has its own `visualizer.name`.')
     config = _config_of(
         work_dir, starts[-1].folder if starts else (folders or [None])[-1],
         notes)
@@ -213,7 +218,22 @@ def _read_start(folder: str) -> _Start:
         # Validations of trainings that count epochs have the epoch there.
         if not _is_plan(line):
             line['step'] = line.get('iter', max(line['step'], last))
-    return _Start(folder, begin, ends, plans, scalars)
+    return _Start(folder, begin, ends, plans, _of_one_training(scalars))
+
+
+def _of_one_training(scalars: List[dict]) -> List[dict]:
+    """The lines until another training begins."""
+    last = -1
+    for i, line in enumerate(scalars):
+        if 'loss' not in line:
+            continue
+        if line['step'] <= last:
+            # Its plans come before its first loss.
+            while scalars[i - 1]['step'] < line['step']:
+                i -= 1
+            return scalars[:i]
+        last = line['step']
+    return scalars
 
 
 def _lines(path: str) -> Iterator[dict]:

@@ -165,3 +165,17 @@ def test_nothing_to_report(tmp_path):
         read_run(str(tmp_path))
     with pytest.raises(ReportError, match='is no folder'):
         read_run(str(tmp_path / 'missing'))
+
+
+def test_lines_of_a_later_training_of_the_process(tmp_path):
+    """MMEngine's visualizer goes on with the folder of the first one."""
+    begin = {'infobatch/kept_share': 1.0, 'step': 0}
+    write_finished(tmp_path / 'alone')
+    write_finished(tmp_path / 'both', scalars=[*SCALARS, begin, *SCALARS])
+    alone, both = (read_run(str(tmp_path / n)) for n in ('alone', 'both'))
+    np.testing.assert_array_equal(alone.loss, both.loss)
+    np.testing.assert_array_equal(alone.metrics['mIoU'], both.metrics['mIoU'])
+    assert not both.notes
+    write_finished(tmp_path / 'later', scalars=[])
+    note, = read_run(str(tmp_path / 'later')).notes
+    assert 'unless each has its own `visualizer.name`' in note
