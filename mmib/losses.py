@@ -171,7 +171,7 @@ class InfoBatchLoss(nn.Module):
         # Some losses don't know the argument.
         if weight is not None:
             kwargs['weight'] = weight
-        weights = self.batch.weights
+        weights = self.batch.row_weights
         unreduced = _UNREDUCED.get(type(self.loss))
         as_baseline = weights is None and not (unreduced
                                                and unreduced.always(self.loss))
