@@ -197,7 +197,11 @@ def test_tasks_of_each_batch():
     """Which images have a label changes."""
     model = make_model(tasks(a=linear(), b=linear()))
     batch = BatchContext()
-    attach(model, batch)
+    for _ in range(3):
+        attach(model, batch)
+    # Nothing piles up.
+    assert not hasattr(model.head.task_heads['b'].loss.unobserved,
+                       'unobserved')
     for kind, expected in (('tasks', 1), ('some tasks', [0, 1,
                                                          1]), ('tasks', 1)):
         batch.begin(WEIGHTS)
