@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From a config of the baseline to one that trains with InfoBatch."""
-import copy
 import os
 from inspect import isclass
 from typing import Any, List, Optional
@@ -16,6 +15,7 @@ from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
 from .schedule import length_of, shorten, type_name
+from .tasks.pairing import pair_augments
 
 _WHY_NOT = dict(
     RepeatAugSampler=', which asks for each image several times in an epoch '
@@ -44,7 +44,8 @@ def convert(cfg: Config,
 
     A schedule that counts iterations is that of :func:`shorten`; one that
     counts epochs stays, as its epochs become shorter. What else changes are
-    the sampler, the hook and ``custom_imports``. No data is read.
+    the sampler, the hook, ``custom_imports`` and batch augmentations that mix
+    images (:func:`~mmib.tasks.pairing.pair_augments`). No data is read.
 
     Args:
         cfg (Config): The config of a training. It stays as it is.
@@ -86,7 +87,7 @@ def convert(cfg: Config,
     if _has_budget(policy.get('type')):
         policy = dict(budget, **policy)
     # The epochs of a pruned training are shorter, and as many.
-    cfg = shorten(cfg, ratio) if unit == 'iteration' else copy.deepcopy(cfg)
+    cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
     if _forecast(built, cfg).share == 1:

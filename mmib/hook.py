@@ -162,7 +162,7 @@ class InfoBatchHook(Hook):
         if is_model_wrapper(model):
             model = model.module
         self._device = next(model.parameters()).device
-        tasks.attach(model, self.batch)
+        tasks.attach(model, self.batch, runner.hooks)
 
     def _set_up_planner(self, runner: Runner) -> None:
         images = image_numbers(self.dataset)[:self.sampler.pass_length]
