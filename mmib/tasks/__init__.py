@@ -12,7 +12,11 @@ import torch.nn as nn
 
 from ..batch import BatchContext
 
-_TASK_OF_LIBRARY = dict(mmseg='segmentation')
+# Library that has to be imported: module of the task.
+_TASKS = (
+    ('mmseg', 'segmentation'),
+    ('mmpretrain', 'classification'),
+)
 
 
 class Task(Protocol):
@@ -37,7 +41,7 @@ class Task(Protocol):
 
 def tasks_in_use() -> Iterator[Task]:
     """The tasks of the libraries that the process has imported."""
-    for library, name in _TASK_OF_LIBRARY.items():
+    for library, name in _TASKS:
         if library in sys.modules:
             yield importlib.import_module(f'{__name__}.{name}').TASK
 
@@ -58,5 +62,6 @@ def attach(model: nn.Module, batch: BatchContext) -> None:
             return
     raise ValueError(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
-        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or '
-        'train without InfoBatchHook.')
+        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or a'
+        ' classifier of MMPretrain, such as ImageClassifier, or train without '
+        'InfoBatchHook.')
