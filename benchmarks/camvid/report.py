@@ -8,13 +8,13 @@ import argparse
 import itertools
 import os
 import os.path as osp
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from paired import compare, in_words, markdown
 from results import read_results
-from scipy import stats
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
@@ -34,7 +34,6 @@ PAIRS = [
 ]
 # Part of the iterations, at their end, whose evaluations count.
 LAST = 0.1
-NONE = '-'
 BASELINE_COLOUR = '0.1'
 # Okabe and Ito's, which the colour-blind can tell apart.
 COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
@@ -83,26 +82,6 @@ def final_miou(cell: pd.Series) -> float:
     # (1 - 0.1) * iters may round to more.
     start = cell['iters'] - LAST * cell['iters'] - 1e-6
     return np.mean([e['mIoU'] for e in cell['evals'] if e['iter'] >= start])
-
-
-def compare(mious: pd.DataFrame, arm: str,
-            other: str) -> Tuple[float, float, int]:
-    """How far an arm (a row) lies above another one in the mean over the seeds
-    (columns) of both, half of the 95 % t-interval of that (nan for less than
-    two seeds), and the number of these seeds."""
-    values = (mious.loc[arm] - mious.loc[other]).dropna()
-    quantile = stats.t.ppf(0.975, len(values) - 1)
-    return values.mean(), quantile * values.sem(), len(values)
-
-
-def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
-    """A difference that :func:`compare` found, and what its interval says."""
-    if n < 2:
-        return f'{mean:+.2f}' if n else NONE, NONE
-    text = f'{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]'
-    if abs(mean) <= half:
-        return text, 'undecided'
-    return text, 'above' if mean > 0 else 'below'
 
 
 def result_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -186,17 +165,6 @@ def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
         'iterations': iters,
         'iterations saved': saved
     }).join(medians.rename(columns=titles))
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table with the arms in its first column."""
-    text = table.to_csv(
-        sep=';', index_label='arm', float_format='%.2f', na_rep=NONE)
-    head, *rows = [
-        f'| {line} |' for line in text.replace(';', ' | ').splitlines()
-    ]
-    rule = '|---' * (len(table.columns) + 1) + '|'
-    return '\n'.join([head, rule, *rows])
 
 
 def report(cells: pd.DataFrame) -> str:

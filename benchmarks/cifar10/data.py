@@ -61,6 +61,7 @@ class PackedImages:
                  data_root: str,
                  split: str,
                  indices: Sequence[int] = None) -> None:
+        self.data_root = data_root
         self.images = load(data_root, split)
         if indices is not None:
             index = torch.as_tensor(indices)
