@@ -38,8 +38,7 @@ ARMS = dict(
     # With the steps of a training that prunes: its rate, times the mean weight
     # from the second pass until annealing.
     short_lr=dict(
-        _plain(RATIO, rate='random'),
-        lr=dict(factor=1.9, delta=0.85)),
+        _plain(RATIO, rate='random'), lr=dict(factor=1.9, delta=0.85)),
     random=_pruned(RANDOM),
     tiers=_pruned(dict(type='QuantileTiers')),
     # The weights of the tiers, dealt to images at random.
@@ -52,6 +51,8 @@ ARMS = dict(
     # The paper's first policy at its 80 %, and its control.
     mean=_mean(),
     short_80=_plain(0.8),
+    # The same with the official package: see official.py.
+    official=_mean(),
     # Hard selection without weights and annealing, as Raju et al. (2021).
     epsilon_greedy=_pruned(
         dict(type='EpsilonGreedy', keep=RATIO, period=2), delta=1, ema=0.8),
@@ -81,6 +82,7 @@ ORDER = (
     (PASSES, MAIN, range(5)),
     (PASSES, OTHERS, range(3)),
     (MORE_PASSES, MAIN, range(5)),
+    (PASSES, ('official', ), range(5)),
     (PASSES, OTHERS, range(3, 5)),
     (PASSES, ABLATIONS, range(3)),
     (PASSES, MAIN, range(5, 8)),

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Set
 
 import mmengine
 import mmpretrain
@@ -52,10 +52,7 @@ class Recorder(Hook):
             if isinstance(hook, InfoBatchHook):
                 self.infobatch = hook
                 hook.plan_observers.append(self._note_plan)
-        self._eval_iters = {
-            round(share * runner.max_iters)
-            for share in EVALUATIONS
-        }
+        self._eval_iters = eval_iters(runner.max_iters)
         self._data = runner.train_dataloader.dataset.data_root
         self._start = self._last = time.perf_counter()
 
@@ -66,11 +63,8 @@ class Recorder(Hook):
     def after_train_iter(self, runner, *_, **__) -> None:
         if runner.iter + 1 in self._eval_iters:
             begin = time.perf_counter()
-            images = load(self._data, self.split)
-            hits = predict(runner.model, images.inputs).argmax(1).cpu()
-            accuracy = 100 * (hits == images.labels).double().mean().item()
-            self.evals.append((runner.iter + 1, round(accuracy, 4)))
-            runner.model.train()
+            accuracy = evaluate(runner.model, self._data, self.split)
+            self.evals.append((runner.iter + 1, accuracy))
             self._eval_seconds += time.perf_counter() - begin
             self._last = time.perf_counter()
         else:
@@ -135,6 +129,19 @@ def by_quarter(starts: Sequence[float], means: Sequence) -> List[float]:
                                                        means[i - 1][:2])
     visits, sums = totals.T
     return [s / n if n else float('nan') for s, n in zip(sums, visits)]
+
+
+def eval_iters(max_iters: int) -> Set[int]:
+    """The iterations after which a network is evaluated."""
+    return {round(share * max_iters) for share in EVALUATIONS}
+
+
+def evaluate(model: nn.Module, data: str, split: str) -> float:
+    """Accuracy of a network in training on a split, in percent."""
+    images = load(data, split)
+    hits = predict(model, images.inputs).argmax(1).cpu() == images.labels
+    model.train()
+    return round(100 * hits.double().mean().item(), 4)
 
 
 @torch.no_grad()

@@ -57,6 +57,8 @@ class PackedImages:
             None, all. Defaults to None.
     """
 
+    metainfo: dict = {}
+
     def __init__(self,
                  data_root: str,
                  split: str,

@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 
 from benchmarks.camvid.arm_configs import change, fingerprint
 from benchmarks.camvid.results import append_result, read_results
@@ -29,7 +29,7 @@ from .arms import ARMS, PASSES, RATES, TUNED, TUNING_SEEDS
 
 CONFIG = osp.join(
     osp.dirname(osp.abspath(__file__)), 'resnet-w16_1xb128-1875_cifar10.py')
-TUNING = 'learning-rates'
+TUNING, OFFICIAL = 'learning-rates', 'official'
 
 
 class Cell(NamedTuple):
@@ -63,15 +63,20 @@ class Cell(NamedTuple):
         return iters
 
 
-def load_base(data: str, passes: int, num_iters: Optional[int]) -> Config:
+def load_base(data: str,
+              passes: int = PASSES,
+              num_iters: Optional[int] = None,
+              changes: Optional[dict] = None) -> Config:
     """Load the config of the full training.
 
     Args:
         data (str): File of the images.
         passes (int): Passes that it makes.
         num_iters (int, optional): Iterations of 24 passes, for a trial.
+        changes (dict, optional): Changes to the config, for a trial.
     """
     cfg = Config.fromfile(CONFIG, import_custom_modules=False)
+    cfg.merge_from_dict(changes or {})
     cfg.train_dataloader.dataset.data_root = osp.abspath(data)
     scale = passes / PASSES
     if num_iters is not None:
@@ -126,8 +131,8 @@ def best_rates(rows: Sequence[dict]) -> Dict[str, float]:
     return rates
 
 
-def all_cells(bases: Dict[int, Config],
-              rates: Dict[str, float]) -> Iterator[Cell]:
+def all_cells(bases: Dict[int, Config], rates: Dict[str,
+                                                    float]) -> Iterator[Cell]:
     """The cells that compare arms, what matters most first. An arm whose rate
     makes it another one is left out."""
     if rates['full'] == rates['random']:
@@ -164,7 +169,8 @@ class Results:
         """
         configs = {(file, row['arm'], row['seed'], row['config'])
                    for file in {cell.file
-                                for cell in cells} for row in self.read(file)}
+                                for cell in cells}
+                   for row in self.read(file)}
         names = {key[:3] for key in configs}
         missing = [cell for cell in cells if cell.key not in configs]
         for cell in missing:
@@ -194,10 +200,16 @@ class Crew:
         results (Results): Where figures go.
         deadline (float): Time of ``time.monotonic`` until which cells must
             end.
+        official (str, optional): Checkout of the official package.
     """
 
-    def __init__(self, jobs: int, results: Results, deadline: float) -> None:
+    def __init__(self,
+                 jobs: int,
+                 results: Results,
+                 deadline: float = math.inf,
+                 official: Optional[str] = None) -> None:
         self.jobs = jobs
+        self.official = official
         self.results = results
         self.deadline = deadline
         self.pool = ProcessPoolExecutor(
@@ -220,8 +232,9 @@ class Crew:
                     skipped += 1
                     continue
                 split = 'held_out' if cell.file == TUNING else 'test'
-                future = self.pool.submit(_train_cell, cell.cfg.to_dict(),
-                                          cell.seed, split, cell.subset)
+                future = self.pool.submit(
+                    _train_cell, self.official if cell.arm == OFFICIAL else '',
+                    cell.cfg.to_dict(), cell.seed, split, cell.subset)
                 running[future] = cell
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 self._end(running.pop(future), future)
@@ -245,21 +258,25 @@ class Crew:
             flush=True)
 
 
-def _train_cell(*args) -> dict:
+def _train_cell(official: str, cfg: dict, seed: int, split: str,
+                subset: Optional[dict]) -> dict:
     # What trains is imported in the processes that do.
+    if official:
+        from .official import train_cell
+        return train_cell(official, cfg, seed, PASSES)
     from .cell import train_cell
-    return train_cell(*args)
+    return train_cell(cfg, seed, split, subset)
 
 
 def run(args: argparse.Namespace, start: float) -> Tuple[bool, Crew]:
     """Tune learning rates and run all cells that fit into the time."""
     results = Results(args.out)
     bases = {
-        passes: load_base(args.data, passes, args.iters)
+        passes: load_base(args.data, passes, args.iters, args.cfg_options)
         for passes in (all_arms.PASSES, all_arms.MORE_PASSES)
     }
-    deadline = start + (args.time_limit or float('inf'))
-    crew = Crew(args.jobs, results, deadline)
+    deadline = start + (args.time_limit or math.inf)
+    crew = Crew(args.jobs, results, deadline, args.official)
     tuning = tuning_cells(bases[PASSES])
     done = crew.train(results.missing(tuning))
     if not done:
@@ -274,7 +291,8 @@ def run(args: argparse.Namespace, start: float) -> Tuple[bool, Crew]:
                 flush=True)
     cells = [
         cell for cell in all_cells(bases, rates)
-        if cell.seed < args.seeds and cell.arm in (args.only or ARMS)
+        if cell.seed < args.seeds and cell.arm in (args.only or ARMS) and (
+            args.official or cell.arm != OFFICIAL)
     ]
     return crew.train(results.missing(cells)), crew
 
@@ -288,8 +306,7 @@ def main() -> None:
         '--data',
         default='data/cifar10/cifar10.npz',
         help='file by pack.py (default: %(default)s)')
-    parser.add_argument(
-        '--out', required=True, help='folder of the results')
+    parser.add_argument('--out', required=True, help='folder of the results')
     parser.add_argument(
         '--jobs', type=int, default=1, help='cells side by side (default: 1)')
     parser.add_argument(
@@ -309,9 +326,18 @@ def main() -> None:
         default=sys.maxsize,
         help='at most so many seeds of each arm')
     parser.add_argument(
+        '--official',
+        metavar='FOLDER',
+        help='a checkout of NUS-HPC-AI-Lab/InfoBatch, to train with it too')
+    parser.add_argument(
         '--iters',
         type=int,
         help='iterations of the full training, for a trial')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='changes to the config, for a trial')
     args = parser.parse_args()
     # Of the processes that train.
     os.environ.update(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')
