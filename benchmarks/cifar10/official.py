@@ -16,6 +16,7 @@ import json
 import os.path as osp
 import sys
 import time
+import uuid
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Iterator, List, Tuple
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from mmengine.runner import set_random_seed
@@ -94,6 +96,7 @@ class Loop:
     def __init__(self, cfg: Config, seed: int) -> None:
         import_modules_from_strings(**cfg.custom_imports)
         init_default_scope(cfg.default_scope)
+        MMLogger.get_instance(uuid.uuid4().hex, log_level='WARNING')
         set_random_seed(seed)
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
         self.max_iters = cfg.train_cfg.max_iters
