@@ -110,10 +110,11 @@ def make_cell(file: str,
 
 
 def tuning_cells(base: Config) -> List[Cell]:
-    """The cells by which learning rates are chosen."""
+    """The cells by which learning rates are chosen. The longest ones come
+    first, as all must end before others begin."""
     return [
-        make_cell(TUNING, base, name, seed, rate) for seed in TUNING_SEEDS
-        for rate in RATES for name in TUNED
+        make_cell(TUNING, base, name, seed, rate) for name in TUNED
+        for seed in TUNING_SEEDS for rate in RATES
     ]
 
 
