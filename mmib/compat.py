@@ -86,25 +86,29 @@ class _SkipsWithoutLoading:
         return next(self._iterator)
 
 
-def observe_get_targets(matcher: Any, observe: Callable) -> None:
-    """Call a function with the arguments of each ``get_targets``.
+def observe_calls(owner: Any, name: str, observe: Callable) -> None:
+    """Call a function with the arguments of each call of a method, before it.
 
-    Which masks of a batch belong to which image is known there alone. It can
-    go when mmseg's mask heads pass it to their losses.
+    Which rows of a loss belong to which image is known there alone: in
+    ``get_targets`` of mmseg's mask heads, which matches masks, and in ``loss``
+    of the parts of mmpretrain's MultiTaskHead, which leaves out images without
+    a label. It can go when these pass it to their losses.
 
     Args:
-        matcher (object): A head, or a part of it.
-        observe (Callable): Takes the arguments of ``get_targets``.
+        owner (object): A head, or a part of it.
+        name (str): The method. Who observed it before doesn't any more.
+        observe (Callable): Takes the arguments.
     """
-    get_targets = matcher.get_targets
+    method = getattr(owner, name)
+    method = getattr(method, 'unobserved', method)
 
-    @functools.wraps(get_targets)
+    @functools.wraps(method)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        targets = get_targets(*args, **kwargs)
         observe(*args, **kwargs)
-        return targets
+        return method(*args, **kwargs)
 
-    matcher.get_targets = observed
+    setattr(observed, 'unobserved', method)
+    setattr(owner, name, observed)
 
 
 def allow_scoped_bases() -> None:

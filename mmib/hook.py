@@ -160,7 +160,7 @@ class InfoBatchHook(Hook):
         if is_model_wrapper(model):
             model = model.module
         self._device = next(model.parameters()).device
-        tasks.attach(model, self.batch)
+        tasks.attach(model, self.batch, runner.hooks)
 
     def _set_up_planner(self, runner: Runner) -> None:
         loader = runner.train_dataloader

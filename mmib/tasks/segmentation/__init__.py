@@ -10,7 +10,10 @@ except ModuleNotFoundError as error:
         "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
         'stack of OpenMMLab.',
         name='mmseg') from None
+from typing import Sequence
+
 import torch.nn as nn
+from mmengine.hooks import Hook
 
 from ...batch import BatchContext
 from . import losses  # noqa: F401
@@ -23,7 +26,10 @@ class SegmentationTask:
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None
 
-    def attach(self, model: nn.Module, batch: BatchContext) -> None:
+    def attach(self,
+               model: nn.Module,
+               batch: BatchContext,
+               hooks: Sequence[Hook] = ()) -> None:
         wrap_losses(model, batch)
 
 

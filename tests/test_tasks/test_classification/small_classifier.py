@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A classifier that trains in a second and needs no files."""
+import uuid
+
 import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -7,7 +9,7 @@ from mmpretrain.registry import DATASETS, MODELS
 from mmpretrain.structures import DataSample
 from torch.utils.data import Dataset
 
-import mmib  # noqa: F401
+import mmib.tasks.classification  # noqa: F401
 
 CLASSES = 3
 
@@ -45,14 +47,25 @@ class DrawnImages(Dataset):
 @MODELS.register_module()
 class OneConvClassifier(torch.nn.Module):
     """A backbone of one convolution, without normalisation: what it computes
-    for an image doesn't depend on the batch."""
+    for an image doesn't depend on the batch.
 
-    def __init__(self, channels=8):
+    ``form`` is what heads take: ``'vector'``, ``'map'``, or several ``tokens``
+    in a list.
+    """
+
+    def __init__(self, channels=8, form='vector', tokens=1):
         super().__init__()
         self.conv = torch.nn.Conv2d(3, channels, 5, padding=2)
+        self.form = form
+        self.tokens = tokens
 
     def forward(self, x):
-        return (self.conv(x / 4).relu().mean((2, 3)), )
+        x = self.conv(x / 4).tanh()
+        if self.form == 'map':
+            return (x[:, :, ::4, ::4], )
+        if self.tokens == 1:
+            return (x.mean((2, 3)), )
+        return ([part.mean((2, 3)) for part in x.chunk(self.tokens, 2)], )
 
 
 def model_cfg(**changes):
@@ -74,7 +87,8 @@ def config(work_dir, **changes):
         dict(
             default_scope='mmpretrain',
             work_dir=str(work_dir),
-            experiment_name=f'test_{torch.rand(1).item()}',
+            # Trainings of a name within a second share their log.
+            experiment_name=f'test_{uuid.uuid4()}',
             randomness=dict(seed=0),
             model=model_cfg(),
             train_dataloader=dict(
