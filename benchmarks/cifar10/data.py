@@ -123,7 +123,8 @@ class CropAndFlip(ClsDataPreprocessor):
         and moving one for each image would take longer than the network."""
         if not self._samples:
             self._samples = [
-                DataSample().set_gt_label(label) for label in self.classes
+                DataSample().set_gt_label(label).to(self.device)
+                for label in self.classes
             ]
         return [self._samples[label] for label in labels.tolist()]
 

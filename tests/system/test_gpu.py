@@ -36,7 +36,7 @@ def same_arithmetic(monkeypatch):
 def check_steps(runner, steps):
     """Images were pruned, and the loss follows from scores and weights."""
     table = infobatch_hook(runner).scores
-    assert table._scores.device.type == 'cuda'
+    assert table.device.type == 'cuda'
     assert np.isfinite(table.numpy()).all() and (table.numpy() != 1).all()
     assert_pruned(steps, rtol=1e-4)
 
@@ -242,7 +242,7 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
 
     def read_scores(self, runner):
         before_train(self, runner)
-        assert self.scores._scores.device.type == resumed_on
+        assert self.scores.device.type == resumed_on
         tables.append(self.scores.numpy())
 
     monkeypatch.setattr(InfoBatchHook, 'before_train', read_scores)
