@@ -6,7 +6,8 @@ Trainings on 1, 2 and 4 ranks, with and without workers, with each policy, are
 ended by SIGKILL, also while a checkpoint is written. In about a third of them
 one rank alone is killed, and the others must end by themselves. The resumed
 training must go on from the last checkpoint with the same images, weights and
-losses on each rank, bit by bit, to the same model and scores.
+losses on each rank, bit by bit, to the same model and scores. Trainings that
+count epochs save by iteration too, so that they go on within an epoch.
 
 Then trainings are killed and resumed on other ranks, or with another batch
 size. There each slot of each plan must be trained on once, in order, with the
@@ -35,25 +36,30 @@ from tests.system.small_training import (append_line, distribute,
                                          small_runner, weights_of)
 
 MAX_ITERS = 72
+# Of about as many iterations, where epochs count; at least so many.
+MAX_EPOCHS, LEAST_ITERS = 12, 60
 INTERVAL = 11  # iterations from checkpoint to checkpoint
 POLICIES = dict(
     MeanThreshold=dict(type='MeanThreshold'),
     QuantileTiers=dict(type='QuantileTiers'),
     Budget=dict(type='Budget', full_iters=100),
     Neyman=dict(type='Neyman', full_iters=100, num_strata=3))
+RATIOS = dict(Budget=0.7, Neyman=0.7)
 # Short data sets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}
 
 
 class Setting(NamedTuple):
     """What a training is run with. The loaders of each rank have workers,
-    which are persistent with ``QuantileTiers``."""
+    which are persistent with ``QuantileTiers``. With ``by_epoch`` it counts
+    epochs."""
 
     policy: str
     ranks: int
     workers: int
     batch_size: int = 3
     size: int = 53
+    by_epoch: bool = False
 
 
 class Kill(NamedTuple):
@@ -136,26 +142,51 @@ def read_records(prefix, ranks):
 # Trainings -----------------------------------------------------------------
 
 
+def policy_of(setting):
+    policy = POLICIES[setting.policy]
+    if setting.by_epoch and setting.policy in RATIOS:
+        policy = dict(policy, ratio=RATIOS[setting.policy])
+        policy.pop('full_iters')
+    return policy
+
+
+def schedule_of(setting):
+    """Loop and scheduler."""
+    if not setting.by_epoch:
+        return dict(
+            train_cfg=dict(max_iters=MAX_ITERS),
+            param_scheduler=dict(type='PolyLR', end=MAX_ITERS, by_epoch=False))
+    return dict(
+        train_cfg=dict(
+            _delete_=True, type='EpochBasedTrainLoop', max_epochs=MAX_EPOCHS),
+        param_scheduler=dict(
+            type='PolyLR',
+            end=MAX_EPOCHS,
+            by_epoch=True,
+            convert_to_iter_based=True))
+
+
 def train(rank, setting, work_dir, prefix, resume, victims):
     """Train, or go on from the last checkpoint of the folder."""
     is_persistent = setting.workers > 0 and setting.policy == 'QuantileTiers'
     runner = small_runner(
         work_dir,
         resume=resume,
-        train_cfg=dict(max_iters=MAX_ITERS),
+        **schedule_of(setting),
         optim_wrapper=dict(optimizer=dict(momentum=0.9)),
-        param_scheduler=dict(type='PolyLR', end=MAX_ITERS, by_epoch=False),
         default_hooks=dict(
             checkpoint=dict(interval=INTERVAL, max_keep_ckpts=2)),
         train_dataloader=dict(
             batch_size=setting.batch_size,
             num_workers=setting.workers,
             persistent_workers=is_persistent,
+            sampler=dict(type='InfoBatchEpochSampler' if setting.
+                         by_epoch else 'InfoBatchSampler'),
             dataset=dict(size=setting.size)),
         custom_hooks=[
             dict(
                 type='InfoBatchHook',
-                policy=POLICIES[setting.policy],
+                policy=policy_of(setting),
                 # Each rank has a moving mean of its own then.
                 relative=setting.policy == 'Neyman'),
             dict(type='StepLog', path=prefix),
@@ -227,23 +258,26 @@ SAMPLE = [
     Kill(Setting('QuantileTiers', 1, 2, size=29), 44, 0.01),
     Kill(Setting('MeanThreshold', 2, 0), 47, 0., victim=0),
     Kill(Setting('QuantileTiers', 2, 2), 33, 0.01),
+    Kill(Setting('Neyman', 2, 2, by_epoch=True), 36, 0.01),
 ]
 SAMPLE_CHANGE = Change('MeanThreshold', ((2, 3), (1, 2)), (34, ))
 
 
-def draw_kills(number, seed):
+def draw_kills(number, seed, by_epoch=False):
     """Choose kills, spread over all settings."""
     rng = random.Random(seed)
+    least_iters = LEAST_ITERS if by_epoch else MAX_ITERS
     settings = []
     for policy, workers in itertools.product(POLICIES, (0, 2)):
         for ranks, size in SIZES.items():
-            if policy == 'Budget':  # Several plans are in flight at once.
-                size //= 2
-            settings.append(Setting(policy, ranks, workers, size=size))
+            if policy == 'Budget' and not by_epoch:
+                size //= 2  # Several plans are in flight at once.
+            setting = Setting(policy, ranks, workers, size=size)
+            settings.append(setting._replace(by_epoch=by_epoch))
     kills = []
     for i in range(number):
         setting = settings[i % len(settings)]
-        step = rng.randrange(1, MAX_ITERS)
+        step = rng.randrange(1, least_iters)
         if rng.random() < 0.3:  # so that a checkpoint is written
             step = max(step // INTERVAL, 1) * INTERVAL
         victim = None
@@ -273,9 +307,10 @@ def draw_changes(seed):
 
 def pytest_generate_tests(metafunc):
     number, seed = map(metafunc.config.getoption, ('--kills', '--seed'))
-    for name, sample, drawn in (('kill', SAMPLE, draw_kills(number, seed)),
-                                ('change', [SAMPLE_CHANGE],
-                                 draw_changes(seed))):
+    kills = draw_kills(number, seed) + draw_kills(number, seed, by_epoch=True)
+    for name, sample, drawn in (('kill', SAMPLE, kills), ('change',
+                                                          [SAMPLE_CHANGE],
+                                                          draw_changes(seed))):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, [
                 *(pytest.param(item, id=f'sample-{i}')
