@@ -112,7 +112,7 @@ def check_stack() -> None:
 
     def installed(prefix: str) -> list:
         found = []
-        for name in ('mmengine', 'mmcv', 'mmsegmentation'):
+        for name in ('mmengine', 'mmcv', 'mmsegmentation', 'mmpretrain'):
             try:
                 distribution(prefix + name)
                 found.append(prefix + name)
