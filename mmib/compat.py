@@ -86,25 +86,25 @@ class _SkipsWithoutLoading:
         return next(self._iterator)
 
 
-def observe_get_targets(matcher: Any, observe: Callable) -> None:
-    """Call a function with the arguments of each ``get_targets``.
+def observe_calls(owner: Any, name: str, observe: Callable) -> None:
+    """Call a function with the arguments of each call of a method.
 
-    Which masks of a batch belong to which image is known there alone. It can
-    go when mmseg's mask heads pass it to their losses.
+    Which masks or tokens of a batch belong to which image is known to a head
+    alone. It can go when heads pass it to their losses.
 
     Args:
-        matcher (object): A head, or a part of it.
-        observe (Callable): Takes the arguments of ``get_targets``.
+        owner (object): A head, or a part of it.
+        name (str): Its method.
+        observe (Callable): Takes the arguments, before the method does.
     """
-    get_targets = matcher.get_targets
+    method = getattr(owner, name)
 
-    @functools.wraps(get_targets)
+    @functools.wraps(method)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        targets = get_targets(*args, **kwargs)
         observe(*args, **kwargs)
-        return targets
+        return method(*args, **kwargs)
 
-    matcher.get_targets = observed
+    setattr(owner, name, observed)
 
 
 def allow_scoped_bases() -> None:

@@ -12,11 +12,19 @@ import torch.nn as nn
 
 from ..batch import BatchContext
 
-_TASK_OF_LIBRARY = dict(mmseg='segmentation')
+# Library that has to be imported: module of the task.
+_TASKS = (
+    ('mmseg', 'segmentation'),
+    ('mmpretrain', 'masked_images'),
+)
 
 
 class Task(Protocol):
     """The seam to a library. Each module of this package has one, ``TASK``."""
+
+    ema: float
+    """Share of the old score in the new one, where InfoBatchHook isn't told
+    another one."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
@@ -37,17 +45,20 @@ class Task(Protocol):
 
 def tasks_in_use() -> Iterator[Task]:
     """The tasks of the libraries that the process has imported."""
-    for library, name in _TASK_OF_LIBRARY.items():
+    for library, name in _TASKS:
         if library in sys.modules:
             yield importlib.import_module(f'{__name__}.{name}').TASK
 
 
-def attach(model: nn.Module, batch: BatchContext) -> None:
+def attach(model: nn.Module, batch: BatchContext) -> Task:
     """Let the task of a model connect its losses with the hook.
 
     Args:
         model (nn.Module): The model that will be trained.
         batch (BatchContext): Weights and scores of the batch in training.
+
+    Returns:
+        Task: The task.
 
     Raises:
         ValueError: If no task knows the model, or a loss of it.
@@ -55,8 +66,9 @@ def attach(model: nn.Module, batch: BatchContext) -> None:
     for task in tasks_in_use():
         if task.matches(model):
             task.attach(model, batch)
-            return
+            return task
     raise ValueError(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or '
-        'train without InfoBatchHook.')
+        'a self-supervised model of MMPretrain, such as MAE, or train without '
+        'InfoBatchHook.')

@@ -20,6 +20,8 @@ from .heads import register_head, register_segmentor, wrap_losses
 class SegmentationTask:
     """Segmentors with a ``decode_head``, mostly with others besides."""
 
+    ema = 0.
+
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None
 

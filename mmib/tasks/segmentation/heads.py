@@ -10,7 +10,7 @@ from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
 from ...batch import BatchContext
-from ...compat import observe_get_targets
+from ...compat import observe_calls
 from ...losses import InfoBatchLoss, check_loss
 
 # Head: attributes that hold its losses.
@@ -253,4 +253,4 @@ def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
         for loss in of_masks:
             loss.rows_per_image = num_masks
 
-    observe_get_targets(matcher, count)
+    observe_calls(matcher, 'get_targets', count)
