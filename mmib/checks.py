@@ -239,9 +239,10 @@ def check_scores(scores: Optional[Any]) -> None:
     """
     if scores is None:
         raise RuntimeError(
-            'No head called its `loss_decode` in this iteration, so '
-            'InfoBatch has no scores: check the `loss` method of '
-            '`model`, or train without InfoBatchHook.')
+            'No head called its losses in this iteration (`loss_decode` of a '
+            'segmentor, `loss_module` of a classifier), so InfoBatch has no '
+            'scores: check the `loss` method of `model`, or train without '
+            'InfoBatchHook.')
 
 
 def check_norms(score: str) -> None:

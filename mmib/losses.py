@@ -244,6 +244,11 @@ class InfoBatchLoss(nn.Module):
                 'of its InfoBatchLoss, or train without InfoBatchHook.')
 
 
+def is_known(loss: nn.Module) -> bool:
+    """Whether a module is a loss that was registered."""
+    return type(loss) in _UNREDUCED or type(loss) in _COUPLED
+
+
 def check_loss(loss: nn.Module) -> None:
     """Check that mmib knows how a loss falls into images.
 

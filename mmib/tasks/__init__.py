@@ -15,6 +15,7 @@ from ..batch import BatchContext
 # Library that has to be imported: module of the task.
 _TASKS = (
     ('mmseg', 'segmentation'),
+    ('mmpretrain', 'classification'),
     ('mmpretrain', 'masked_images'),
 )
 
@@ -69,6 +70,7 @@ def attach(model: nn.Module, batch: BatchContext) -> Task:
             return task
     raise ValueError(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
-        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or '
-        'a self-supervised model of MMPretrain, such as MAE, or train without '
+        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
+        'classifier of MMPretrain, such as ImageClassifier, or one of its '
+        'models that restore masked images, such as MAE, or train without '
         'InfoBatchHook.')

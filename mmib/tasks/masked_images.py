@@ -12,10 +12,13 @@ from torch import Tensor
 from ..batch import BatchContext
 from ..compat import observe_calls
 from ..losses import InfoBatchLoss, register_unreduced
+from .classification import losses  # noqa: F401 (that of BEiT)
 from .wrapping import known, wrap
 
 # Head: the attribute that holds its loss.
 _LOSS_OF_HEAD: Dict[type, str] = {
+    heads.BEiTV1Head: 'loss_module',
+    heads.BEiTV2Head: 'loss_module',
     heads.LatentPredictHead: 'loss_module',
     heads.MAEPretrainHead: 'loss_module',
     heads.MIMHead: 'loss_module',
@@ -26,12 +29,12 @@ _LOSS_OF_HEAD: Dict[type, str] = {
 }
 # These call their loss on the masked tokens of all images, one image after the
 # other, and get the mask last.
-_OF_MASKED_TOKENS = (heads.iTPNClipHead, )
+_OF_MASKED_TOKENS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.iTPNClipHead)
 # Models that take all of their loss from ``head``.
 _MODELS: Dict[type, bool] = dict.fromkeys(
-    (selfsup.BYOL, selfsup.EVA, selfsup.MAE, selfsup.MaskFeat, selfsup.MFF,
-     selfsup.MILAN, selfsup.MixMIM, selfsup.SimMIM, selfsup.SimSiam,
-     selfsup.SparK, selfsup.iTPN), True)
+    (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE, selfsup.MaskFeat,
+     selfsup.MFF, selfsup.MILAN, selfsup.MixMIM, selfsup.SimMIM,
+     selfsup.SimSiam, selfsup.SparK, selfsup.iTPN), True)
 # Those whose loss of an image depends on which others there are.
 _COMPARE_IMAGES = (selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo,
                    selfsup.MoCoV3, selfsup.SimCLR, selfsup.SwAV)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which heads a segmentor has, which losses these call, and where they keep
 them."""
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import torch.nn as nn
 from mmseg.models import decode_heads, segmentors
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...batch import BatchContext
 from ...compat import observe_calls
-from ...losses import InfoBatchLoss, check_loss
+from ...losses import InfoBatchLoss
+from ..wrapping import known, unwrapped, wrap
 
 # Head: attributes that hold its losses.
 _LOSSES_OF_HEAD: Dict[type, Tuple[str, ...]] = {
@@ -103,7 +104,7 @@ def wrap_losses(model: nn.Module, batch: BatchContext) -> List[InfoBatchLoss]:
 
 
 def _heads_of(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
-    names = _known(model, _HEADS_OF_SEGMENTOR, _METHODS_OF_SEGMENTOR)
+    names = known(model, _HEADS_OF_SEGMENTOR, _METHODS_OF_SEGMENTOR)
     if names is None:
         raise ValueError(
             f'{type(model).__name__} computes its losses in its own way, and '
@@ -118,27 +119,10 @@ def _heads_of(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
                 yield f'model.{name}', head
 
 
-def _known(module: nn.Module, table: Dict[type, Tuple[str, ...]],
-           methods: Tuple[str, ...]) -> Optional[Tuple[str, ...]]:
-    """What a table has of the nearest class of a module, if the module
-    computes its losses as that class does."""
-    for kind in type(module).__mro__:
-        if kind in table:
-            overrides = any(
-                getattr(type(module), method, None) is not getattr(
-                    kind, method, None) for method in methods)
-            return None if overrides else table[kind]
-    return None
-
-
 def _check_all_wrapped(model: nn.Module) -> None:
     """Check that no loss is left that would be trained without weights."""
-    inside = tuple(f'{name}.' for name, module in model.named_modules()
-                   if isinstance(module, InfoBatchLoss))
-    for name, module in model.named_modules():
-        if ('loss' in getattr(module, 'loss_name', '')
-                and not isinstance(module, InfoBatchLoss)
-                and not name.startswith(inside)):
+    for name, module in unwrapped(model):
+        if 'loss' in getattr(module, 'loss_name', ''):
             raise ValueError(
                 f'`model.{name}` is a loss outside of the heads that '
                 f'{type(model).__name__} is known to have, and would be '
@@ -186,16 +170,12 @@ def _wrap(loss: nn.Module, head: nn.Module, name: str,
     if (name == 'loss_decode' and not isinstance(head, _KEYS_OF_THEIR_OWN)
             and 'loss' not in getattr(loss, 'loss_name', 'loss')):
         return loss
-    if not isinstance(loss, InfoBatchLoss):
-        loss = InfoBatchLoss(loss)
-    check_loss(loss.loss)
-    loss.batch = batch
-    return loss
+    return wrap(loss, batch)
 
 
 def _losses_of(head: nn.Module, where: str) -> Tuple[str, ...]:
     """The attributes with the losses of a head that mmib knows."""
-    names = _known(head, _LOSSES_OF_HEAD, _METHODS_OF_HEAD)
+    names = known(head, _LOSSES_OF_HEAD, _METHODS_OF_HEAD)
     if names is None:
         raise ValueError(
             'InfoBatch needs a loss per image, and mmib knows none for '

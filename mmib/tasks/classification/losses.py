@@ -1,0 +1,31 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How the losses of MMPretrain fall into images. ``docs/classification.md``
+has the table of them."""
+from typing import Any, Tuple
+
+import torch.nn as nn
+from mmpretrain.models import losses as mmpretrain_losses
+from torch import Tensor
+
+from ...losses import AvgFactor, register_unreduced
+
+
+@register_unreduced(mmpretrain_losses.AsymmetricLoss,
+                    mmpretrain_losses.CrossEntropyLoss,
+                    mmpretrain_losses.FocalLoss,
+                    mmpretrain_losses.LabelSmoothLoss,
+                    mmpretrain_losses.RegressionLoss,
+                    mmpretrain_losses.SeesawLoss)
+def images(loss: nn.Module, pred: Tensor, target: Tensor,
+           **kwargs: Any) -> Tuple[Tensor, AvgFactor]:
+    """The first dimension of these runs over the images, and the second one,
+    where there is one, over classes.
+
+    Heads divide the sum over both by the number of images, so the loss of an
+    image is the sum over its classes.
+    """
+    elements = loss(pred, target, reduction_override='none', **kwargs)
+    number = elements.numel()
+    if elements.dim() > 1 and loss.reduction != 'none':
+        elements = elements.flatten(1).sum(1)
+    return elements, number
