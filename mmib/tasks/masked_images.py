@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Training without labels with MMPretrain: models that restore what is masked
 in images, and others whose loss is a sum over images."""
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple, Union
 
 import torch.nn as nn
 from mmpretrain.models import heads, selfsup
@@ -42,7 +42,7 @@ _COMPARE_IMAGES = (selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo,
 _METHODS_OF_HEAD = ('loss', 'forward')
 _METHODS_OF_MODEL = ('loss', )
 
-Elements = Tuple[Tensor, ...]
+Elements = Tuple[Union[Tensor, int], ...]
 
 
 def register_head(head_type: type, loss: str = 'loss_module') -> None:
@@ -73,10 +73,11 @@ def register_model(model_type: type) -> None:
 class MaskedLoss(InfoBatchLoss):
     """:class:`InfoBatchLoss` of a loss whose third argument is a mask."""
 
-    def forward(self,
-                pred: Tensor,
-                target: Tensor,
-                mask: Optional[Tensor] = None) -> Tensor:
+    def forward(  # type: ignore[override]
+            self,
+            pred: Tensor,
+            target: Tensor,
+            mask: Optional[Tensor] = None) -> Tensor:
         """Compute the loss.
 
         Args:
@@ -139,7 +140,7 @@ class MaskedImagesTask:
 
     def attach(self, model: nn.Module, batch: BatchContext) -> None:
         _check_model(model)
-        head = model.head
+        head = model.get_submodule('head')
         name = known(head, _LOSS_OF_HEAD, _METHODS_OF_HEAD)
         if name is None:
             raise ValueError(

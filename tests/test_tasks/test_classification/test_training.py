@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+pytestmark = pytest.mark.mmpretrain
 
 import numpy as np  # noqa: E402
 
