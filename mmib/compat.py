@@ -12,6 +12,8 @@ from mmengine.logging import MessageHub
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch import nn
 
+from .zoo import resolve_config
+
 
 def in_training() -> bool:
     """Whether the process is in a training loop.
@@ -108,10 +110,11 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
 
 
 def allow_scoped_bases() -> None:
-    """Let configs inherit by ``_base_ = 'mmseg::...'`` and ``'mmib::...'``.
+    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``
+    and ``'mmib::...'``.
 
-    MMEngine looks for a distribution called mmsegmentation, which has another
-    name on OneDL's stack, and knows the configs of its own libraries alone.
+    MMEngine looks for distributions such as mmsegmentation, which have other
+    names on OneDL's stack, and knows the configs of its own libraries alone.
     Call it before the config is read: ``custom_imports`` are too late. It can
     go when MMEngine finds configs by the module that has them.
     """
@@ -136,8 +139,6 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
     """The path of a base config, and the scope of its parts."""
     package, scoped, _ = path.partition('::')
     if scoped:
-        # Which needs MMSegmentation.
-        from .tasks.segmentation.zoo import resolve_config
         found = resolve_config(path)
         if found != path:
             # mmib has no models of its own: no scope.

@@ -13,8 +13,8 @@ from mmengine.utils import mkdir_or_exist
 from mmib.checks import check_stack
 from mmib.compat import allow_scoped_bases, without_scoped_bases
 from mmib.convert import infobatch_hooks, summary
-from mmib.tasks.segmentation.zoo import (PACKAGES, installed_configs,
-                                         resolve_config, zoo_name)
+from mmib.zoo import (installed_configs, installed_packages, resolve_config,
+                      zoo_name)
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -64,7 +64,7 @@ def load(path: str) -> Config:
 def base_expression(path: str, folder: str) -> str:
     """``_base_`` of a config in a folder, in a way that works on other
     machines too."""
-    for package in PACKAGES:
+    for package in installed_packages():
         name = zoo_name(path, installed_configs(package))
         if name is not None:
             return (f"(\n    __import__('{package}').__path__[0] +\n"
@@ -89,7 +89,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
     texts = [
         f'{head}.\n_base_ = {base_expression(path, folder)}\n'
         f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
-        # On OneDL's stack, where a base has "mmseg::", MMSegmentation's own
+        # On OneDL's stack, where a base has "mmseg::", the library's own
         # script would ask for OpenMMLab's.
         f'{head}, in\n# full, as its bases are not found everywhere.\n'
         f'{after.pretty_text}'
@@ -108,7 +108,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
 
 def differences_when_loaded(text: str, cfg: Config,
                             folder: str) -> List[Tuple]:
-    """Load a text from a folder as MMSegmentation's own script would, and list
+    """Load a text from a folder as a library's own script would, and list
     what differs from a config, or the error."""
     # Closed before it is read, as Windows wants it.
     descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
@@ -151,7 +151,7 @@ def child(before: dict, after: dict) -> dict:
 
 
 def converted_name(path: str, before: Config, after: Config) -> str:
-    """Name a converted config in the way of MMSegmentation, such as
+    """Name a converted config in the way of the libraries, such as
     ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without "-infobatch"
     where it is only shorter. Where the name of the original one at ``path``
     has no iterations, they are appended."""

@@ -19,7 +19,7 @@ from mmib.datasets import unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
 from mmib.schedule import iterations_of
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.zoo import resolve_config
 
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion)

@@ -10,7 +10,7 @@ from mmengine.config import Config, DictAction
 
 import mmib
 from mmib.compat import allow_scoped_bases
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.zoo import resolve_config
 
 ARMS = osp.join(osp.dirname(osp.abspath(__file__)), 'arms.py')
 

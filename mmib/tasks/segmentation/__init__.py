@@ -1,15 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""MMSegmentation: its heads, its losses, and its configs."""
-try:
-    import mmseg  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != 'mmseg':
-        raise
-    raise ModuleNotFoundError(
-        'Segmentors need MMSegmentation, and `mmseg` is missing: run '
-        "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
-        'stack of OpenMMLab.',
-        name='mmseg') from None
+"""MMSegmentation: its heads and its losses."""
 import torch.nn as nn
 
 from ...batch import BatchContext

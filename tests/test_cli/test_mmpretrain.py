@@ -1,0 +1,51 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The commands with configs of MMPretrain."""
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+pytestmark = pytest.mark.mmpretrain
+
+from mmengine.config import Config  # noqa: E402
+
+from mmib_cli import main  # noqa: E402
+from tests.test_tasks.test_classification.small_classifier import \
+    config  # noqa: E402
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a command, in this process and another folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    # What it replaces, it may leave replaced.
+    for name in ('fromfile', '_get_cfg_path'):
+        monkeypatch.setattr(Config, name, getattr(Config, name))
+    monkeypatch.setattr(sys, 'argv', ['mmib'])
+    return lambda *arguments: main(list(arguments))
+
+
+def baseline(name):
+    """A config in this folder, of a small training without pruning."""
+    cfg = config('unused')
+    cfg.train_dataloader.sampler.type = 'InfiniteSampler'
+    cfg.custom_hooks = []
+    for key in ('work_dir', 'experiment_name'):
+        cfg.pop(key)
+    Path(f'{name}.py').write_text(cfg.pretty_text)
+    return f'{name}.py'
+
+
+def test_train_runs_the_script_of_mmpretrain(run):
+    # No other library's script has this option.
+    run('train', baseline('small'), '--infobatch', '--no-persistent-workers')
+    log, = Path('work_dirs/small-24-infobatch').glob('*/*.log')
+    text = log.read_text()
+    assert 'InfoBatch: 24 iterations covered' in text
+
+
+def test_forecast(run, capsys):
+    run('forecast', baseline('forecast'), '--infobatch')
+    assert 'A pass is 22 images' in capsys.readouterr().out
