@@ -25,6 +25,10 @@ class BatchContext:
         self.unweighted_loss: Optional[Tensor] = None
         """What the loss of the batch would be with all weights 1, a scalar.
         None before the first call."""
+        self.row_weights: Optional[Tensor] = None
+        """Weight of each row of the predictions, float32 of shape (B,): that
+        of the image, unless :meth:`mix` says that rows are mixtures."""
+        self._share: Optional[Tensor] = None
         self._norms: List[Tensor] = []
         self._scales: List[Tensor] = []
         self._watched: List[weakref.ref] = []
@@ -37,21 +41,50 @@ class BatchContext:
             weights (Tensor, optional): Weight of each image, float32 of shape
                 (B,). None trains as the baseline.
         """
-        self.weights = weights
-        self.scores = self.unweighted_loss = None
+        self.weights = self.row_weights = weights
+        self.scores = self.unweighted_loss = self._share = None
         self._norms, self._scales = [], []
         self._watched = []
         self._is_blind = False
+
+    def mix(self, share: Union[float, Tensor]) -> None:
+        """Tell that the images are mixed: row k is a mixture of image k and
+        of image B - 1 - k. Call it before any loss.
+
+        Each image counts in both of its mixtures, by its share of them. So
+        the weight of a row is the mean weight of its two images, and the
+        score of an image the sum over its two rows, by these shares.
+
+        Args:
+            share (float or Tensor): How much of row k is image k, in [0, 1].
+                A tensor of shape (B,) has a share for each row.
+        """
+        if self.weights is None:
+            return
+        # A tensor, as `torch.compile` takes numbers for constants.
+        self._share = (
+            share.to(self.weights)
+            if torch.is_tensor(share) else self.weights.new_full((), share))
+        self.row_weights = (
+            self._share * self.weights +
+            (1 - self._share) * self.weights.flip(0))
+
+    def _split(self, rows: Tensor) -> Tuple[Tensor, Tensor]:
+        """What each image has of its own row, and of the other one."""
+        return self._share * rows, ((1 - self._share) * rows).flip(0)
 
     def add_scores(self, scores: Tensor, unweighted_loss: Tensor) -> None:
         """Add to the raw loss of each image, and to that of the batch.
 
         Args:
-            scores (Tensor): Unweighted loss of each image, of shape (B,).
+            scores (Tensor): Unweighted loss of each row, of shape (B,): of
+                each image, unless they are mixed.
             unweighted_loss (Tensor): What the baseline makes of them, a
                 scalar.
         """
         scores, unweighted_loss = scores.detach(), unweighted_loss.detach()
+        if self._share is not None:
+            scores = torch.add(*self._split(scores))
         if self.scores is not None:
             scores = self.scores + scores
             unweighted_loss = self.unweighted_loss + unweighted_loss
@@ -124,7 +157,16 @@ class BatchContext:
         # A model may multiply some of its losses besides.
         scales = torch.stack(self._scales)
         scale = torch.linalg.vector_norm(scales, torch.inf)
-        return norms / (self.weights * scale)
+        norms = norms / (self.row_weights * scale)
+        if self._share is None:
+            return norms
+        # Rows have nothing in common, so squares add up.
+        images = torch.hypot(*self._split(norms))
+        if len(norms) % 2:
+            # The image in the middle is mixed with itself.
+            middle = len(norms) // 2
+            images[middle] = norms[middle]
+        return images
 
 
 def sum_images(elements: Tensor, rows_per_image: RowsPerImage,

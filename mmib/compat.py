@@ -89,23 +89,27 @@ class _SkipsWithoutLoading:
 
 
 def observe_calls(owner: Any, name: str, observe: Callable) -> None:
-    """Call a function with the arguments of each call of a method.
+    """Call a function with the arguments of each call of a method, before it.
 
-    Which masks or tokens of a batch belong to which image is known to a head
-    alone. It can go when heads pass it to their losses.
+    Which rows of a loss belong to which image is known there alone: in
+    ``get_targets`` of mmseg's mask heads, which matches masks, in ``loss`` of
+    the parts of mmpretrain's MultiTaskHead, which leaves out images without a
+    label, and of its heads that predict masked tokens. It can go when these pass it to their losses.
 
     Args:
         owner (object): A head, or a part of it.
-        name (str): Its method.
-        observe (Callable): Takes the arguments, before the method does.
+        name (str): The method. Who observed it before doesn't any more.
+        observe (Callable): Takes the arguments.
     """
     method = getattr(owner, name)
+    method = getattr(method, 'unobserved', method)
 
     @functools.wraps(method)
     def observed(*args: Any, **kwargs: Any) -> Any:
         observe(*args, **kwargs)
         return method(*args, **kwargs)
 
+    setattr(observed, 'unobserved', method)
     setattr(owner, name, observed)
 
 

@@ -121,6 +121,9 @@ class InfoBatchLoss(nn.Module):
         self.batch = batch or BatchContext()
         # From here on what isn't its own is set on the loss.
         self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
+        # Buffers of a loss have the names that they have without it.
+        self._register_state_dict_hook(_without_prefix)
+        self._register_load_state_dict_pre_hook(_with_prefix)
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped loss, such as ``loss_name``, from which
@@ -173,7 +176,7 @@ class InfoBatchLoss(nn.Module):
         # Some losses don't know the argument.
         if weight is not None:
             kwargs['weight'] = weight
-        weights = self.batch.weights
+        weights = self.batch.row_weights
         unreduced = _UNREDUCED.get(type(self.loss))
         as_baseline = weights is None and not (unreduced
                                                and unreduced.always(self.loss))
@@ -210,7 +213,7 @@ class InfoBatchLoss(nn.Module):
         if reduction == 'sum':
             divisor = 1
         elif reduction == 'none':
-            # The segmentor takes the mean of what isn't a scalar.
+            # The model takes the mean of what isn't a scalar.
             divisor = elements.numel()
         else:
             # OpenMMLab's losses add the same: a batch of ignored pixels gives
@@ -274,13 +277,25 @@ def check_loss(loss: nn.Module) -> None:
         raise ValueError(
             f'{type(loss).__name__} has no `reduction`: register it with '
             '`mmib.losses.register_unreduced(..., reduces=False)`.')
-    if loss.state_dict():
-        # Its names would change when it is wrapped.
+    parameters = [name for name, _ in loss.named_parameters()]
+    if parameters:
+        # Others, such as EMA, know them by names, which would change.
         raise ValueError(
             f'InfoBatch cannot wrap {type(loss).__name__}, which has '
-            f'parameters or buffers of its own ({", ".join(loss.state_dict())}'
-            '): keep them in the head, register buffers with '
-            '`persistent=False`, or train without InfoBatchHook.')
+            f'parameters of its own ({", ".join(parameters)}): keep them in '
+            'the head, or train without InfoBatchHook.')
+
+
+def _without_prefix(module: nn.Module, state_dict: Dict[str, Any], prefix: str,
+                    local_metadata: dict) -> None:
+    inner = f'{prefix}loss.'
+    for name in [name for name in state_dict if name.startswith(inner)]:
+        state_dict[prefix + name[len(inner):]] = state_dict.pop(name)
+
+
+def _with_prefix(state_dict: Dict[str, Any], prefix: str, *args: Any) -> None:
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        state_dict[f'{prefix}loss.{name[len(prefix):]}'] = state_dict.pop(name)
 
 
 def _scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:

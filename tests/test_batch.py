@@ -2,7 +2,10 @@
 """The norms of gradients, against those of each image alone."""
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from mmseg.models import losses as mmseg_losses
+from torch.testing import assert_close
 
 from mmib.batch import BatchContext
 from mmib.losses import InfoBatchLoss
@@ -61,15 +64,14 @@ def norms_alone(losses, logits, labels, heads=2):
     ids=lambda losses: '+'.join(type(loss).__name__ for loss in losses))
 def test_norms_are_those_of_each_image(losses, data):
     """Of all heads, and of the sum of the losses of a prediction."""
-    torch.testing.assert_close(
-        norms(losses, *data), norms_alone(losses, *data))
+    assert_close(norms(losses, *data), norms_alone(losses, *data))
 
 
 def test_norms_depend_neither_on_weights_nor_on_the_scale(data):
     loss = [mmseg_losses.CrossEntropyLoss()]
     expected = norms(loss, *data)
-    torch.testing.assert_close(norms(loss, *data, torch.ones(3)), expected)
-    torch.testing.assert_close(norms(loss, *data, scale=1024.), expected)
+    assert_close(norms(loss, *data, torch.ones(3)), expected)
+    assert_close(norms(loss, *data, scale=1024.), expected)
 
 
 @pytest.mark.parametrize('order', [1, -1])
@@ -82,7 +84,7 @@ def test_another_view_of_a_prediction_counts_once(data, order):
     pred = logits.requires_grad_() * 1
     views = [(pred, labels), (pred.flatten(2), labels.flatten(1))]
     sum(loss(*view) for view in views[::order]).backward()
-    torch.testing.assert_close(
+    assert_close(
         batch.norms,
         norms([mmseg_losses.CrossEntropyLoss(loss_weight=2.)],
               logits.detach(),
@@ -98,7 +100,7 @@ def test_parts_of_a_tensor_count_each(data):
     logits, labels = data
     layers = torch.stack([logits, logits]).requires_grad_() * 1
     sum(loss(layer, labels) for layer in layers).backward()
-    torch.testing.assert_close(
+    assert_close(
         batch.norms,
         2**0.5 * norms([mmseg_losses.CrossEntropyLoss()], *data, heads=1))
 
@@ -110,7 +112,7 @@ def test_a_coupled_loss_has_norms_too(data):
         pred = logits.clone().requires_grad_()
         value = loss[0](pred, labels)
         gradient, = torch.autograd.grad(value, pred)
-        torch.testing.assert_close(
+        assert_close(
             norms(loss, logits, labels, weights, heads=1),
             gradient.flatten(1).norm(dim=1))
 
@@ -127,7 +129,7 @@ def test_rows_of_masks(data):
     gradient, = torch.autograd.grad(
         mmseg_losses.CrossEntropyLoss()(logits, labels), logits)
     squares = gradient.flatten(1).square().sum(1)
-    torch.testing.assert_close(
+    assert_close(
         batch.norms**2,
         torch.stack([squares[:2].sum(),
                      torch.zeros(()), squares[2:].sum()]))
@@ -158,9 +160,80 @@ def test_a_loss_that_the_model_multiplies(data):
     logits, labels = data
     first, second = (logits.requires_grad_() * 1 for _ in range(2))
     (loss(first, labels) + 0 * loss(second, labels)).backward()
-    torch.testing.assert_close(
+    assert_close(
         batch.norms,
         norms([mmseg_losses.CrossEntropyLoss()],
               logits.detach(),
               labels,
               heads=1))
+
+
+@st.composite
+def mixtures(draw):
+    """Weights of images, share of each row, and losses of the rows."""
+    size = draw(st.integers(1, 9))
+
+    def numbers(low, high):
+        number = st.floats(low, high, width=32)
+        return torch.tensor(
+            draw(st.lists(number, min_size=size, max_size=size)))
+
+    share = draw(st.floats(0, 1, width=32)) if draw(
+        st.booleans()) else numbers(0, 1)
+    return numbers(0, 8), share, numbers(0, 4)
+
+
+@given(mixtures())
+def test_weights_and_scores_of_mixtures(example):
+    """Row by row, as the definition says."""
+    weights, share, losses = example
+    size = len(weights)
+    row_weights, scores = torch.zeros(size), torch.zeros(size)
+    for row in range(size):
+        own = float(share[row] if torch.is_tensor(share) else share)
+        for image, part in ((row, own), (size - 1 - row, 1 - own)):
+            row_weights[row] += part * weights[image]
+            scores[image] += part * losses[row]
+    batch = BatchContext()
+    batch.begin(weights)
+    batch.mix(share)
+    batch.add_scores(losses, losses.mean())
+    assert_close(batch.row_weights, row_weights)
+    assert_close(batch.scores, scores)
+    assert batch.weights is weights
+    # The loss is that of the images, each with its own weight.
+    assert_close((batch.row_weights * losses).sum(),
+                 (weights * batch.scores).sum())
+    # The next batch isn't mixed.
+    batch.begin(weights)
+    batch.add_scores(losses, losses.mean())
+    assert batch.row_weights is weights
+    assert_close(batch.scores, losses)
+
+
+def test_without_weights_there_are_no_mixtures():
+    batch = BatchContext()
+    batch.begin(None)
+    batch.mix(0.3)
+    assert batch.row_weights is None
+
+
+@pytest.mark.parametrize('share', [0.3, torch.tensor([0.3, 0.8, 1.])])
+def test_norms_of_mixtures(data, share):
+    logits, labels = data
+    loss = mmseg_losses.CrossEntropyLoss()
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    batch.mix(share)
+    pred = logits.clone().requires_grad_()
+    InfoBatchLoss(loss, batch=batch)(pred, labels).backward()
+    share = torch.as_tensor(share).expand(3)
+    expected = []
+    for image in range(3):
+        pred = logits.clone().requires_grad_()
+        rows = torch.stack(
+            [loss(pred[i:i + 1], labels[i:i + 1]) for i in range(3)]) / 3
+        other = 2 - image
+        mixed = share[image] * rows[image] + (1 - share[other]) * rows[other]
+        expected.append(torch.autograd.grad(mixed, pred)[0].norm())
+    assert_close(batch.norms, torch.stack(expected))

@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which heads a classifier has, and which losses these call."""
-from typing import Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import torch.nn as nn
 from mmpretrain.models import classifiers, heads, retrievers
 
 from ...batch import BatchContext
-from ...losses import is_known
+from ...compat import observe_calls
+from ...losses import InfoBatchLoss, is_known
 from ..wrapping import known, unwrapped, wrap
 
 # Head: attributes that hold its losses. Those that derive from one, and only
@@ -23,6 +24,8 @@ _LOSSES_OF_HEAD: Dict[type, Tuple[str, ...]] = {
         classifiers.HuggingFaceClassifier,
         classifiers.TimmClassifier)
 }
+# Its losses belong to its parts.
+_LOSSES_OF_HEAD[heads.MultiTaskHead] = ()
 # Classifier: attributes that hold its heads.
 _HEADS_OF_CLASSIFIER: Dict[type, Tuple[str, ...]] = {
     classifiers.ImageClassifier: ('head', ),
@@ -94,7 +97,7 @@ def wrap_losses(model: nn.Module, batch: BatchContext) -> None:
 
 
 def _heads_of(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
-    if known(model, _LOSSES_OF_HEAD, _METHODS_OF_HEAD):
+    if known(model, _LOSSES_OF_HEAD, _METHODS_OF_HEAD) is not None:
         yield 'model', model
         return
     names = known(model, _HEADS_OF_CLASSIFIER, _METHODS_OF_CLASSIFIER)
@@ -113,7 +116,8 @@ def _heads_of(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
         yield f'model.{name}', head
 
 
-def _wrap_head(head: nn.Module, where: str, batch: BatchContext) -> None:
+def _wrap_head(head: nn.Module, where: str,
+               batch: BatchContext) -> List[InfoBatchLoss]:
     names = known(head, _LOSSES_OF_HEAD, _METHODS_OF_HEAD)
     if names is None:
         raise ValueError(
@@ -122,13 +126,43 @@ def _wrap_head(head: nn.Module, where: str, batch: BatchContext) -> None:
             f' change `{where}`, tell mmib which losses it calls with '
             '`mmib.tasks.classification.register_head`, or train without '
             'InfoBatchHook.')
+    if isinstance(head, heads.MultiTaskHead):
+        _wrap_parts(head, where, batch)
+    wrapped = []
     for name in names:
         if not hasattr(head, name):
             raise ValueError(
                 f'{type(head).__name__} has no loss `{name}`: correct its '
                 '`mmib.tasks.classification.register_head`.')
         try:
-            setattr(head, name, wrap(getattr(head, name), batch))
+            wrapped.append(wrap(getattr(head, name), batch))
         except ValueError as error:
             raise ValueError(f'`{where}.{name}` of {type(head).__name__}: '
                              f'{error}') from None
+        setattr(head, name, wrapped[-1])
+    return wrapped
+
+
+def _wrap_parts(head: heads.MultiTaskHead, where: str,
+                batch: BatchContext) -> None:
+    """Wrap the losses of the head of each task. They are called on the images
+    that have a label of it."""
+    for task, part in head.task_heads.items():
+        where_part = f'{where}.task_heads.{task}'
+        if isinstance(part, heads.MultiTaskHead):
+            raise ValueError(
+                f'`{where_part}` is a MultiTaskHead within another one, where '
+                'mmib cannot tell which images have a label: move its heads '
+                f'to `{where}`, or train without InfoBatchHook.')
+        losses = _wrap_head(part, where_part, batch)
+
+        def count(feats: Any,
+                  data_samples: Sequence[Any],
+                  task: str = task,
+                  losses: List[InfoBatchLoss] = losses,
+                  **kwargs: Any) -> None:
+            has_label = [int(task in sample) for sample in data_samples]
+            for loss in losses:
+                loss.rows_per_image = 1 if all(has_label) else has_label
+
+        observe_calls(part, 'loss', count)

@@ -45,14 +45,25 @@ class DrawnImages(Dataset):
 @MODELS.register_module()
 class OneConvClassifier(torch.nn.Module):
     """A backbone of one convolution, without normalisation: what it computes
-    for an image doesn't depend on the batch."""
+    for an image doesn't depend on the batch.
 
-    def __init__(self, channels=8):
+    ``form`` is what heads take: ``'vector'``, ``'map'``, or several ``tokens``
+    in a list.
+    """
+
+    def __init__(self, channels=8, form='vector', tokens=1):
         super().__init__()
         self.conv = torch.nn.Conv2d(3, channels, 5, padding=2)
+        self.form = form
+        self.tokens = tokens
 
     def forward(self, x):
-        return (self.conv(x / 4).relu().mean((2, 3)), )
+        x = self.conv(x / 4).tanh()
+        if self.form == 'map':
+            return (x[:, :, ::4, ::4], )
+        if self.tokens == 1:
+            return (x.mean((2, 3)), )
+        return ([part.mean((2, 3)) for part in x.chunk(self.tokens, 2)], )
 
 
 def model_cfg(**changes):

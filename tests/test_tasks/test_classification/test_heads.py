@@ -1,0 +1,356 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+from mmengine.model import BaseModel  # noqa: E402
+from mmpretrain.models import classifiers, heads  # noqa: E402
+from mmpretrain.models.heads import regression_head  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+from mmpretrain.structures import MultiTaskDataSample  # noqa: E402
+from torch.testing import assert_close  # noqa: E402
+
+from mmib import InfoBatchLoss  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
+from mmib.tasks import attach  # noqa: E402
+from mmib.tasks.classification import heads as known_heads  # noqa: E402
+from mmib.tasks.classification import register_classifier  # noqa: E402
+from mmib.tasks.classification import register_head  # noqa: E402
+
+from .small_classifier import model_cfg  # noqa: E402
+from .utils import ByHand, assert_same, step, wrapped_in  # noqa: E402
+
+B, C = 3, 3
+WEIGHTS = torch.tensor([1., 3., 0.5])
+SMOOTH = dict(type='LabelSmoothLoss', label_smooth_val=0.1, num_classes=C)
+SIGMOID = dict(type='CrossEntropyLoss', use_sigmoid=True)
+
+
+def linear(type='LinearClsHead', **kwargs):
+    return dict(type=type, num_classes=C, in_channels=8, **kwargs)
+
+
+def tasks(**kwargs):
+    return dict(type='MultiTaskHead', task_heads=kwargs)
+
+
+# Config of the head, what labels are, and what the backbone makes.
+HEADS = {
+    'ClsHead': (dict(type='ClsHead'), 'labels', dict(channels=C)),
+    'LinearClsHead': (linear(), 'labels', {}),
+    'smooth': (linear(loss=SMOOTH), 'labels', {}),
+    'seesaw': (linear(loss=dict(type='SeesawLoss', num_classes=C)), 'labels',
+               {}),
+    'accuracy': (linear(cal_acc=True), 'labels', {}),
+    'scores': (linear(), 'scores', {}),
+    'StackedLinearClsHead': (linear(
+        'StackedLinearClsHead', mid_channels=[6],
+        norm_cfg=dict(type='BN1d')), 'labels', {}),
+    'VisionTransformerClsHead': (linear(
+        'VisionTransformerClsHead', hidden_dim=6), 'labels', dict(tokens=2)),
+    'DeiTClsHead': (linear('DeiTClsHead'), 'labels', dict(tokens=2)),
+    'ConformerHead': (dict(
+        type='ConformerHead', num_classes=C, in_channels=[8, 8],
+        loss=SMOOTH), 'labels', dict(tokens=2)),
+    'EfficientFormerClsHead': (linear(
+        'EfficientFormerClsHead', distillation=False), 'labels', {}),
+    'LeViTClsHead': (linear('LeViTClsHead', distillation=False), 'labels', {}),
+    'VigClsHead': (linear('VigClsHead', hidden_dim=6), 'labels', {}),
+    'ArcFaceClsHead': (linear('ArcFaceClsHead', scale=4.), 'labels', {}),
+    'sub-centres': (linear('ArcFaceClsHead', num_subcenters=2,
+                           scale=4.), 'labels', {}),
+    'MultiLabelClsHead': (dict(type='MultiLabelClsHead'), 'many labels',
+                          dict(channels=C)),
+    'MultiLabelLinearClsHead': (linear(
+        'MultiLabelLinearClsHead',
+        loss=dict(type='AsymmetricLoss')), 'many labels', {}),
+    'CSRAClsHead': (linear('CSRAClsHead', num_heads=2, lam=0.1,
+                           loss=SIGMOID), 'many labels', dict(form='map')),
+    'MultiTaskHead': (tasks(
+        a=linear(),
+        b=linear('MultiLabelLinearClsHead',
+                 loss=dict(type='FocalLoss'))), 'tasks', {}),
+    'tasks without labels': (tasks(a=linear(), b=linear(),
+                                   c=linear()), 'some tasks', {}),
+    'RegressionHead': (dict(type='RegressionHead'), 'numbers',
+                       dict(channels=C)),
+    'LinearRegressionHead': (linear(
+        'LinearRegressionHead',
+        loss=dict(type='RegressionLoss', loss_type='MSELoss')), 'numbers', {}),
+}
+# They pretrain, or take text besides.
+REFUSED = {
+    'BEiTV1Head', 'BEiTV2Head', 'CAEHead', 'ContrastiveHead', 'GroundingHead',
+    'ITCHead', 'ITMHead', 'LatentCrossCorrelationHead', 'LatentPredictHead',
+    'MAEPretrainHead', 'MIMHead', 'MixMIMPretrainHead', 'MoCoV3Head',
+    'SeqGenerationHead', 'SimMIMHead', 'SparKPretrainHead', 'SwAVHead',
+    'VQAGenerationHead', 'iTPNClipHead'
+}
+
+
+def make_samples(kind):
+    samples = [DataSample() for _ in range(B)]
+    labels = [2, 0, 1]
+    if kind == 'labels':
+        for sample, label in zip(samples, labels):
+            sample.set_gt_label(label)
+    elif kind == 'many labels':
+        for sample, label in zip(samples, [[0, 2], [1], [2]]):
+            sample.set_gt_label(label)
+    elif kind == 'scores':
+        scores = torch.rand(
+            B, C, generator=torch.Generator().manual_seed(0)).softmax(1)
+        for sample, score in zip(samples, scores):
+            sample.set_gt_label(int(score.argmax())).set_gt_score(score)
+    elif kind == 'numbers':
+        for i, sample in enumerate(samples):
+            sample.set_field(torch.arange(C) / (i + 1) - 1, 'gt_score')
+    else:
+        # In 'some tasks', a has all images, b the last two and c none.
+        has_label = dict(a=B, b=B if kind == 'tasks' else 2, c=0)
+        for i in range(B):
+            sample = MultiTaskDataSample()
+            for task, number in has_label.items():
+                if i >= B - number:
+                    sample.set_field(DataSample().set_gt_label(labels[i]),
+                                     task)
+            samples[i] = sample
+    return samples
+
+
+def make_inputs():
+    return torch.randn(
+        B, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def make_model(head, **backbone):
+    torch.manual_seed(0)
+    return MODELS.build(
+        model_cfg(
+            head=copy.deepcopy(head),
+            backbone=dict(type='OneConvClassifier', **backbone)))
+
+
+def images_of(name, samples):
+    """Images that the loss of a name is called on."""
+    parts = name.split('.')
+    if 'task_heads' not in parts:
+        return list(range(B))
+    task = parts[parts.index('task_heads') + 1]
+    return [i for i in range(B) if task in samples[i]]
+
+
+def check_by_hand(make, inputs, samples):
+    """Check models that are all the same. (A copy of a MultiTaskHead calls
+    the losses of what it was copied from.)"""
+
+    def attached(weights):
+        model, batch = make(), BatchContext()
+        attach(model, batch)
+        batch.begin(weights)
+        return model, batch
+
+    for weights in (None, torch.ones(B)):
+        model, batch = attached(weights)
+        assert_same(
+            step(model, inputs, samples), step(make(), inputs, samples))
+    model, batch = attached(WEIGHTS)
+    wrapped = wrapped_in(model)
+    attach(model, batch)
+    assert wrapped_in(model) == wrapped
+    assert not any(isinstance(x.loss, InfoBatchLoss) for x in wrapped)
+    by_hand = make()
+    assert list(model.state_dict()) == list(by_hand.state_dict())
+
+    def mix(name, shares):
+        return (WEIGHTS[images_of(name, samples)] * shares).sum()
+
+    calls = ByHand(by_hand, mix).calls
+    assert_same(step(model, inputs, samples), step(by_hand, inputs, samples))
+    expected = torch.zeros(B)
+    for name, shares in calls:
+        images = images_of(name, samples)
+        expected[images] += shares * len(images)
+    assert_close(batch.scores, expected)
+    assert batch.norms.isfinite().all()
+    return calls
+
+
+@pytest.mark.filterwarnings('ignore:MMPretrain cannot train')
+@pytest.mark.parametrize(
+    'head, kind, backbone', HEADS.values(), ids=HEADS.keys())
+def test_head_by_hand(head, kind, backbone):
+    calls = check_by_hand(lambda: make_model(head, **backbone), make_inputs(),
+                          make_samples(kind))
+    assert len(calls) == dict(
+        ConformerHead=2, MultiTaskHead=2).get(head['type'], 1)
+
+
+def test_tasks_of_each_batch():
+    """Which images have a label changes."""
+    model = make_model(tasks(a=linear(), b=linear()))
+    batch = BatchContext()
+    attach(model, batch)
+    for kind, expected in (('tasks', 1), ('some tasks', [0, 1,
+                                                         1]), ('tasks', 1)):
+        batch.begin(WEIGHTS)
+        step(model, make_inputs(), make_samples(kind))
+        loss = model.head.task_heads['b'].loss_module
+        assert loss.rows_per_image == expected
+
+
+@pytest.mark.parametrize('kind', [
+    classifiers.TimmClassifier,
+    classifiers.HuggingFaceClassifier,
+])
+def test_networks_of_other_libraries(kind):
+    """Their classifiers call the loss themselves."""
+
+    class Network(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3 * 16 * 16, C)
+
+        def forward(self, x):
+            logits = self.fc(x.flatten(1) / 30)
+            is_timm = kind is classifiers.TimmClassifier
+            return logits if is_timm else SimpleNamespace(logits=logits)
+
+    # Without the constructor, which needs the library.
+    model = kind.__new__(kind)
+    BaseModel.__init__(model)
+    model.model = Network()
+    model.loss_module = MODELS.build(SMOOTH)
+    check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
+                  make_samples('labels'))
+
+
+def test_retriever():
+    model = make_model(HEADS['ArcFaceClsHead'][0])
+    retriever = MODELS.build(
+        dict(
+            type='ImageToImageRetriever',
+            image_encoder=model.backbone,
+            prototype=torch.zeros(1, 8),
+            head=model.head))
+    check_by_hand(lambda: copy.deepcopy(retriever), make_inputs(),
+                  make_samples('labels'))
+
+
+def bare(kind):
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    'kind', [
+        kind
+        for kind in (*vars(heads).values(), *vars(regression_head).values())
+        if isinstance(kind, type) and issubclass(kind, nn.Module)
+        and kind.__module__.startswith('mmpretrain.models.heads')
+    ],
+    ids=lambda kind: kind.__name__)
+def test_every_head_is_known_or_refused(kind):
+    if kind.__name__ not in REFUSED:
+        assert kind.__name__ in {head['type'] for head, _, _ in HEADS.values()}
+        return
+    model = make_model(linear())
+    model.head = bare(kind)
+    with pytest.raises(
+            ValueError,
+            match=f'knows none for {kind.__name__}, .* change `model.head`, '
+            'tell mmib .*register_head'):
+        attach(model, BatchContext())
+
+
+def test_every_classifier_is_known():
+    for name in classifiers.__all__:
+        kind = getattr(classifiers, name)
+        assert name == 'BaseClassifier' or any(
+            kind in table for table in (known_heads._LOSSES_OF_HEAD,
+                                        known_heads._HEADS_OF_CLASSIFIER))
+
+
+class OwnLossHead(heads.LinearClsHead):
+
+    def _get_loss(self, cls_score, data_samples, **kwargs):
+        losses = super()._get_loss(cls_score, data_samples, **kwargs)
+        target = torch.cat([sample.gt_label for sample in data_samples])
+        losses['loss_b'] = self.loss_b(cls_score, target)
+        return losses
+
+
+class TwoHeadsClassifier(classifiers.ImageClassifier):
+
+    def loss(self, inputs, data_samples):
+        losses = super().loss(inputs, data_samples)
+        other = self.other.loss(self.extract_feat(inputs), data_samples)
+        return dict(losses, loss_other=other['loss'])
+
+
+@pytest.fixture
+def restore_tables(monkeypatch):
+    for name in ('_LOSSES_OF_HEAD', '_HEADS_OF_CLASSIFIER'):
+        monkeypatch.setattr(known_heads, name,
+                            dict(getattr(known_heads, name)))
+
+
+def test_a_head_of_ones_own(restore_tables):
+    model = make_model(linear())
+    model.head.__class__ = OwnLossHead
+    model.head.loss_b = MODELS.build(dict(type='SeesawLoss', num_classes=C))
+    with pytest.raises(ValueError, match='none for OwnLossHead.*register_he'):
+        attach(copy.deepcopy(model), BatchContext())
+    register_head(OwnLossHead, 'loss_module')
+    with pytest.raises(ValueError, match='`model.head.loss_b` is a loss outs'):
+        attach(copy.deepcopy(model), BatchContext())
+    register_head(OwnLossHead, 'loss_module', 'loss_c')
+    with pytest.raises(ValueError, match='has no loss `loss_c`: correct its'):
+        attach(copy.deepcopy(model), BatchContext())
+    register_head(OwnLossHead, 'loss_module', 'loss_b')
+    calls = check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
+                          make_samples('labels'))
+    assert len(calls) == 2
+
+
+def test_a_classifier_of_ones_own(restore_tables):
+    model = make_model(linear())
+    model.other = copy.deepcopy(model.head)
+    with pytest.raises(
+            ValueError, match='`model.other.loss_module` is a loss'):
+        attach(copy.deepcopy(model), BatchContext())
+    model.__class__ = TwoHeadsClassifier
+    with pytest.raises(ValueError, match='TwoHeadsC.*register_classifier'):
+        attach(copy.deepcopy(model), BatchContext())
+    register_classifier(TwoHeadsClassifier, 'head', 'other')
+    calls = check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
+                          make_samples('labels'))
+    assert len(calls) == 2
+
+
+def test_what_has_no_loss_of_an_image():
+    model = make_model(linear())
+    model.head.loss_module = nn.CrossEntropyLoss()
+    with pytest.raises(
+            ValueError,
+            match='`model.head.loss_module` of LinearClsHead: InfoBatch needs'
+    ):
+        attach(model, BatchContext())
+    model.head = None
+    with pytest.raises(ValueError, match='`model.head` is None, so there is'):
+        attach(model, BatchContext())
+    nested = make_model(tasks(a=tasks(b=linear())))
+    with pytest.raises(
+            ValueError, match='`model.head.task_heads.a` is a MultiTaskHead'):
+        attach(nested, BatchContext())
+    with pytest.raises(
+            ValueError, match='knows no losses of Linear: .*ImageClassifier'):
+        attach(nn.Linear(1, 1), BatchContext())

@@ -1,0 +1,173 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+
+import pytest
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+from mmengine.runner.checkpoint import get_state_dict  # noqa: E402
+from mmengine.runner.checkpoint import load_state_dict  # noqa: E402
+from mmpretrain.models import losses as mmpretrain_losses  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
+from torch.testing import assert_close  # noqa: E402
+
+from mmib import InfoBatchLoss  # noqa: E402
+from mmib.losses import check_loss  # noqa: E402
+from mmib.tasks import classification  # noqa: E402,F401
+
+from .utils import assert_same, shares_of, sum_of  # noqa: E402
+
+B, C = 3, 5
+WEIGHTS = torch.tensor([1., 3., 0.5])
+CLASS_WEIGHT = [0.5, 1., 2., 3., 0.25]
+
+
+def make_batch(kind):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(B, C, generator=generator)
+    labels = torch.tensor([2, 0, 2])
+    if kind == 'labels':
+        return logits, labels
+    if kind == 'mixed':
+        one_hot = nn.functional.one_hot(labels, C).float()
+        return logits, 0.7 * one_hot + 0.3 * one_hot.flip(0).roll(1, 1)
+    if kind == 'many labels':
+        return logits, torch.randint(0, 2, (B, C), generator=generator)
+    return logits, torch.randn(B, C, generator=generator)
+
+
+def ce(**kwargs):
+    return dict(type='CrossEntropyLoss', **kwargs)
+
+
+def smooth(**kwargs):
+    return dict(type='LabelSmoothLoss', label_smooth_val=0.1, **kwargs)
+
+
+LOSSES = [
+    (ce(), 'labels'),
+    (ce(), 'mixed'),
+    (ce(loss_weight=0.4), 'labels'),
+    (ce(class_weight=CLASS_WEIGHT), 'labels'),
+    (ce(reduction='none'), 'labels'),
+    (ce(use_soft=True), 'mixed'),
+    (ce(use_soft=True, class_weight=CLASS_WEIGHT), 'mixed'),
+    (ce(use_sigmoid=True), 'many labels'),
+    (ce(use_sigmoid=True), 'mixed'),
+    (ce(use_sigmoid=True, reduction='none'), 'many labels'),
+    (ce(use_sigmoid=True, pos_weight=CLASS_WEIGHT), 'many labels'),
+    (ce(use_sigmoid=True, pos_weight=CLASS_WEIGHT,
+        class_weight=CLASS_WEIGHT), 'many labels'),
+    (smooth(), 'labels'),
+    (smooth(), 'mixed'),
+    (smooth(mode='classy_vision', loss_weight=0.4), 'labels'),
+    (smooth(mode='classy_vision'), 'mixed'),
+    (smooth(mode='original', use_sigmoid=True), 'mixed'),
+    (smooth(class_weight=CLASS_WEIGHT), 'mixed'),
+    (smooth(reduction='none'), 'labels'),
+    (smooth(mode='multi_label', use_sigmoid=True), 'many labels'),
+    (smooth(mode='multi_label', pos_weight=CLASS_WEIGHT), 'many labels'),
+    (dict(type='FocalLoss'), 'labels'),
+    (dict(type='FocalLoss', gamma=1., loss_weight=0.4), 'many labels'),
+    (dict(type='FocalLoss', reduction='none'), 'mixed'),
+    (dict(type='AsymmetricLoss'), 'labels'),
+    (dict(type='AsymmetricLoss', gamma_pos=1., clip=0.), 'many labels'),
+    (dict(type='AsymmetricLoss', use_sigmoid=False), 'mixed'),
+    (dict(type='SeesawLoss', num_classes=C), 'labels'),
+    (dict(type='SeesawLoss', num_classes=C, q=0., loss_weight=0.4), 'labels'),
+    (dict(type='RegressionLoss', loss_type='L1Loss'), 'numbers'),
+    (dict(type='RegressionLoss', loss_type='MSELoss'), 'numbers'),
+]
+# They have more than a loss per image in common, or belong to pretraining.
+REFUSED = {
+    'CAELoss', 'CosineSimilarityLoss', 'CrossCorrelationLoss',
+    'PixelReconstructionLoss', 'SwAVLoss'
+}
+
+
+def run(loss, pred, target, **kwargs):
+    """The loss, its gradient and its buffers."""
+    pred = pred.clone().requires_grad_()
+    value = loss(pred, target, **kwargs).mean()
+    value.backward()
+    return value.detach(), pred.grad, dict(loss.state_dict())
+
+
+@pytest.mark.parametrize('avg_factor', [B, None])
+@pytest.mark.parametrize('cfg, kind', LOSSES, ids=str)
+def test_loss_by_hand(cfg, kind, avg_factor):
+    baseline = MODELS.build(cfg)
+    pred, target = make_batch(kind)
+    kwargs = {} if avg_factor is None else dict(avg_factor=avg_factor)
+    loss = InfoBatchLoss(copy.deepcopy(baseline))
+    check_loss(loss.loss)
+    for weights in (None, torch.ones(B)):
+        loss.loss = copy.deepcopy(baseline)
+        loss.batch.begin(weights)
+        assert_same(
+            run(loss, pred, target, **kwargs),
+            run(copy.deepcopy(baseline), pred, target, **kwargs))
+
+    loss.loss = copy.deepcopy(baseline)
+    loss.batch.begin(WEIGHTS)
+    got = run(loss, pred, target, **kwargs)
+    pred.requires_grad_()
+    output = baseline(pred, target, **kwargs)
+    shares = shares_of(baseline, pred, target, output)
+    expected = (WEIGHTS * shares).sum()
+    gradient, = torch.autograd.grad(expected, pred)
+    assert_same(got, (expected, gradient, dict(baseline.state_dict())))
+    assert_close(loss.batch.unweighted_loss, output.mean())
+    if loss.reduction == 'mean':
+        assert_close(
+            loss.batch.scores,
+            torch.stack([
+                sum_of(baseline, pred[i:i + 1], target[i:i + 1])
+                for i in range(B)
+            ]))
+    else:
+        assert_close(loss.batch.scores, B * shares)
+
+
+@pytest.mark.parametrize(
+    'kind', [
+        kind for kind in vars(mmpretrain_losses).values()
+        if isinstance(kind, type) and issubclass(kind, nn.Module)
+    ],
+    ids=lambda kind: kind.__name__)
+def test_every_loss_is_known_or_refused(kind):
+    if kind.__name__ not in REFUSED:
+        assert kind.__name__ in {cfg['type'] for cfg, _ in LOSSES}
+        return
+    loss = kind.__new__(kind)
+    nn.Module.__init__(loss)
+    with pytest.raises(ValueError, match=f'none for {kind.__name__}: use'):
+        check_loss(loss)
+
+
+@pytest.mark.parametrize('read, load', [
+    (get_state_dict, load_state_dict),
+    (nn.Module.state_dict, nn.Module.load_state_dict),
+])
+def test_buffers_have_the_names_of_the_baseline(read, load):
+    cfg = dict(type='SeesawLoss', num_classes=C)
+    plain, other = (
+        nn.ModuleDict(dict(loss_module=MODELS.build(cfg))) for _ in range(2))
+    wrapped = nn.ModuleDict(dict(loss_module=InfoBatchLoss(MODELS.build(cfg))))
+    plain.loss_module.cum_samples += 7
+    load(wrapped, read(plain), strict=True)
+    assert (wrapped.loss_module.loss.cum_samples == 7).all()
+    assert list(read(wrapped)) == ['loss_module.cum_samples']
+    load(other, read(copy.deepcopy(wrapped)), strict=True)
+    assert (other.loss_module.cum_samples == 7).all()
+    with pytest.raises(RuntimeError, match='cum_samples'):
+        load(wrapped, {}, strict=True)
+
+
+def test_a_loss_with_parameters_is_refused():
+    loss = mmpretrain_losses.CrossEntropyLoss()
+    loss.scale = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match=r'of its own \(scale\): keep them'):
+        check_loss(loss)
