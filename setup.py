@@ -1,4 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import os
 import os.path as osp
 import re
 import shutil
@@ -7,11 +8,28 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = osp.dirname(osp.abspath(__file__))
+# Where the source is, as https://github.com/OWNER/NAME. A package page then
+# has links to it, and those of the README lead there.
+REPOSITORY = os.environ.get('MMIB_REPOSITORY', '')
 
 
 def read(*path):
     with open(osp.join(ROOT, *path), encoding='utf-8') as file:
         return file.read()
+
+
+def readme():
+    """The README with relative links and pictures made absolute."""
+
+    def absolute(match):
+        kind = 'raw' if match[2].endswith('.png') else 'blob'
+        return f'{match[1]}{REPOSITORY}/{kind}/main/{match[2]}'
+
+    text = read('README.md')
+    if not REPOSITORY:
+        return text
+    return re.sub(
+        r'(\]\(|^\[\w+\]: )(?!https?:|#)([^\s)]+)', absolute, text, flags=re.M)
 
 
 class BuildWithMim(build_py):
@@ -39,9 +57,15 @@ setup(
                                                     'version.py')).group(1),
     description='InfoBatch, unbiased dynamic data pruning, for MMEngine and '
     'MMSegmentation',
-    long_description=read('README.md'),
+    long_description=readme(),
     long_description_content_type='text/markdown',
     author='mmib contributors',
+    project_urls={
+        'Source': REPOSITORY,
+        'Documentation': f'{REPOSITORY}/tree/main/docs',
+        'Changes': f'{REPOSITORY}/blob/main/CHANGELOG.md',
+        'Issues': f'{REPOSITORY}/issues'
+    } if REPOSITORY else {},
     license='Apache-2.0',
     keywords='data pruning, InfoBatch, semantic segmentation, MMEngine, '
     'MMSegmentation, deep learning',
@@ -91,7 +115,8 @@ setup(
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',
             'mypy==2.4.1', 'pre-commit==4.7.0', 'pytest-cov==7.1.0',
-            'jinja2==3.1.6', 'matplotlib==3.11.2'
+            'jinja2==3.1.6', 'matplotlib==3.11.2', 'readme_renderer[md]==46.0',
+            'tensorboard==2.21.0'
         ],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

@@ -17,16 +17,24 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+# Share of the old average in the new one at a visit, where `ema` is 0.
+AVERAGE = 0.8
+
+
 class ScoreTable:
     """Score of each image: its raw loss at its last visit, or a moving
     average over its visits, and 1 before the first one.
+
+    Where the score is that of the last visit, a moving average is kept beside
+    it, for the report: it finds more label errors.
 
     An image that a data set repeats has several indices and one score. Who
     uses the table knows indices only.
 
     Every rank records what it trains on; :meth:`merge` makes the tables of
-    all ranks equal. The table takes 8 bytes an image. Only :meth:`merge`,
-    :meth:`numpy` and :meth:`num_non_finite` wait for the device.
+    all ranks equal. The table takes 12 bytes an image, 8 with ``ema``. Only
+    :meth:`merge`, :meth:`num_non_finite`, :meth:`state_dict` and what copies
+    to the host wait for the device.
 
     Args:
         images (np.ndarray): Number of the image of each index of the data
@@ -46,7 +54,11 @@ class ScoreTable:
         # Most data sets repeat nothing.
         self._images = None if num_images == len(images) else images
         self.ema = ema
-        self._scores = torch.ones(num_images, device=device)
+        # Rows are kept alike: the scores, and the averages if these are
+        # others.
+        self._emas = torch.tensor(
+            [[ema]] if ema else [[0.], [AVERAGE]], device=device)
+        self._rows = torch.ones(len(self._emas), num_images, device=device)
         # Iteration of the last visit, counted from 1, and 0 before the first
         # one: when two ranks visited an image since the last merge, the later
         # visit is the score.
@@ -62,12 +74,12 @@ class ScoreTable:
     @property
     def device(self) -> torch.device:
         """torch.device: Device of the training."""
-        return self._scores.device
+        return self._rows.device
 
     @property
     def num_images(self) -> int:
         """int: Images in the data set, each counted once."""
-        return len(self._scores)
+        return self._rows.shape[1]
 
     def record(self, indices: np.ndarray, scores: Tensor,
                iteration: int) -> Tensor:
@@ -86,13 +98,11 @@ class ScoreTable:
         finite = torch.isfinite(scores)
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
         images = indices if self._images is None else self._images[indices]
-        where = to_device(images, self._scores.device)
-        old, visits = self._scores[where], self._visits[where]
-        before = torch.where(visits > 0, old, torch.nan)
-        new = scores
-        if self.ema:
-            smoothed = self.ema * old + (1 - self.ema) * scores
-            new = torch.where(visits > 0, smoothed, scores)
+        where = to_device(images, self.device)
+        old, visits = self._rows[:, where], self._visits[where]
+        before = torch.where(visits > 0, old[0], torch.nan)
+        smoothed = self._emas * old + (1 - self._emas) * scores
+        new = torch.where(visits > 0, smoothed, scores)
         new = torch.where(finite, new, old)
         visits = torch.where(finite, iteration + 1, visits)
         if len(set(images.tolist())) < len(images):
@@ -102,9 +112,9 @@ class ScoreTable:
             _, first_of_reversed = np.unique(images[::-1], return_index=True)
             last = len(images) - 1 - first_of_reversed
             last = to_device(last, scores.device)
-            where, new, visits = where[last], new[last], visits[last]
+            where, new, visits = where[last], new[:, last], visits[last]
         self.empty = self._merged = False
-        self._scores[where] = new
+        self._rows[:, where] = new
         self._visits[where] = visits
         return before
 
@@ -125,21 +135,22 @@ class ScoreTable:
             return None
         # The later visit wins, so the visit is the high half of a number of
         # which the maximum is taken, and the bits of its score the low half.
-        bits = self._scores.view(torch.int32).long() & 0xffffffff
+        bits = self._rows.view(torch.int32).long() & 0xffffffff
         # The bits of a rank's own numbers, which no other rank exceeds.
         rows = bits.new_full((world_size, len(own)), -2**63)
         rows[rank] = own.view(torch.int64)
-        latest = torch.cat([(self._visits.long() << 32) | bits,
+        latest = torch.cat([((self._visits.long() << 32) | bits).view(-1),
                             self._non_finite,
                             rows.view(-1)])
         all_reduce(latest, op='max')
         latest, counts, rows = latest.split(
-            [len(bits), len(self._non_finite),
+            [bits.numel(), len(self._non_finite),
              rows.numel()])
         # A view would keep all of `latest` alive.
         self._non_finite = counts.clone()
-        self._scores = latest.int().view(torch.float32)
-        self._visits = (latest >> 32).int()
+        latest = latest.view_as(bits)
+        self._rows = latest.int().view(torch.float32)
+        self._visits = (latest[0] >> 32).int()
         self._merged = True
         return rows.clone().view(torch.float64).view(world_size, -1)
 
@@ -152,7 +163,12 @@ class ScoreTable:
     def by_image(self) -> np.ndarray:
         """A copy of the scores on the host, one for each image, float32 of
         shape (num_images,)."""
-        return self._scores.to('cpu', copy=True).numpy()
+        return self._rows[0].to('cpu', copy=True).numpy()
+
+    def averages(self) -> np.ndarray:
+        """A copy of the moving averages on the host, one for each image,
+        float32 of shape (num_images,). With ``ema`` they are the scores."""
+        return self._rows[-1].to('cpu', copy=True).numpy()
 
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last
@@ -166,7 +182,8 @@ class ScoreTable:
             dict: Tensors and plain Python values.
         """
         return dict(
-            scores=self._scores.to('cpu', copy=True),
+            scores=self._rows[0].to('cpu', copy=True),
+            averages=self._rows[-1].to('cpu', copy=True),
             last_visit=self._visits.to('cpu', copy=True),
             ema=self.ema,
             non_finite=self.num_non_finite(),
@@ -182,7 +199,9 @@ class ScoreTable:
             list[str]: What has changed since then, for the log.
         """
         scores = state_dict['scores']
-        self._scores.copy_(scores)
+        # Before there were averages, they begin with the scores.
+        self._rows[-1] = state_dict.get('averages', scores)
+        self._rows[0] = scores
         # All ranks alike, and earlier than any to come. Version 0.1.0 didn't
         # say when, nor before there was `ema`, who was visited.
         visited = state_dict.get('visited', scores != 1)

@@ -8,6 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from . import compat
 from .checks import check_no_others
 from .hook import InfoBatchHook
 
@@ -17,10 +18,11 @@ class InfoBatchVisualizationHook(Hook):
     """Show the scores at each validation, in every backend of the visualizer.
 
     ``infobatch_scores`` is a histogram of all scores, of those that the plan
-    keeps, and these by weight. ``infobatch_highest`` has the images with the
-    highest scores, which are often hard ones or label errors, each with its
-    labels. It reads the scores and some images back, so it is a hook of its
-    own that is off by default.
+    keeps, and these by weight. ``infobatch_highest`` has the images whose
+    scores are the highest on average, which are often hard ones or label
+    errors, each with its labels. TensorBoard and WandB also get a histogram of
+    their own, ``infobatch/scores``. The hook reads the scores and some images
+    back, so it is one of its own that is off by default.
 
     Args:
         num_images (int): Images to show. Defaults to 6.
@@ -83,6 +85,9 @@ class InfoBatchVisualizationHook(Hook):
         """Add the pictures."""
         if self._infobatch is None or self._infobatch.planner.epoch is None:
             return  # A validation alone, or before the first step.
+        scores = self._infobatch.scores
+        compat.add_histogram(runner.visualizer, 'infobatch/scores',
+                             scores.by_image(), runner.iter)
         histogram = self._infobatch.planner.epoch.histogram
         if histogram is not None:
             figures = self._figures
@@ -92,8 +97,8 @@ class InfoBatchVisualizationHook(Hook):
                 runner.iter)
         if self._images is None:
             return
-        scores = self._infobatch.scores.by_image()
-        highest = np.argsort(-scores, kind='stable')[:self.num_images]
+        highest = np.argsort(
+            -scores.averages(), kind='stable')[:self.num_images]
         # What reading an image may raise isn't known, and isn't worth a
         # training.
         try:

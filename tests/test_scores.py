@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.scores import ScoreTable
+from mmib.scores import AVERAGE, ScoreTable
 from tests.system.processes import run_ranks
 
 CPU = torch.device('cpu')
@@ -79,6 +79,31 @@ def test_scores_are_moving_averages(visits, ema, loaded_at):
     np.testing.assert_allclose(table.numpy(), [expected, 1], 1e-5)
 
 
+def test_an_average_is_kept_beside_the_last_loss():
+    """The same as the scores with that `ema`, also across a checkpoint."""
+    last = ScoreTable(np.arange(3), CPU)
+    mean = ScoreTable(np.arange(3), CPU, AVERAGE)
+    for step, losses in enumerate([[4., 1.], [2., float('nan')], [8., 3.]]):
+        for table in (last, mean):
+            record(table, [0, 1], losses, step)
+        last = saved_and_loaded(last)
+    assert last.numpy().tolist() == [8, 3, 1]
+    np.testing.assert_allclose(last.averages(), [4.48, 1.4, 1], 1e-6)
+    np.testing.assert_array_equal(last.averages(), mean.numpy())
+    np.testing.assert_array_equal(mean.averages(), mean.numpy())
+
+
+def test_without_an_average_it_begins_with_the_score():
+    """As in checkpoints of older versions."""
+    table = ScoreTable(np.arange(2), CPU)
+    record(table, [0], [4.], 0)
+    state = table.state_dict()
+    del state['averages']
+    table.load_state_dict(state)
+    record(table, [0, 1], [9., 2.], 1)
+    np.testing.assert_allclose(table.averages(), [5, 2], 1e-6)
+
+
 def test_a_first_visit_whose_loss_is_1():
     """What was visited isn't read from the scores."""
     table = ScoreTable(np.arange(2), CPU, 0.5)
@@ -119,7 +144,9 @@ def memory(table):
 
 
 def test_memory_of_an_image():
-    assert memory(ScoreTable(np.arange(10_000), CPU)) <= 8 * 10_000 + 64
+    images = np.arange(10_000)
+    assert memory(ScoreTable(images, CPU)) <= 12 * 10_000 + 64
+    assert memory(ScoreTable(images, CPU, 0.5)) <= 8 * 10_000 + 64
 
 
 def merge_on_ranks(rank, results):
@@ -136,9 +163,14 @@ def merge_on_ranks(rank, results):
         record(table, [3, 4, 5], [1e-30, 0.5, 3e38], 6)
     table.merge(NOTHING)
     first = table.numpy().tolist()
+    # Each was visited once.
+    assert table.averages().tolist() == first
     # The next window starts from equal tables.
     record(table, [4 + rank], [float(rank)], 8)
     table.merge(NOTHING)
+    # The average of the same visit as the score.
+    np.testing.assert_allclose(table.averages()[4:],
+                               [0.8 * 0.5, 0.8 * 3e38 + 0.2], 1e-6)
     large = ScoreTable(np.arange(10_000), CPU)
     record(large, [0], [1.], 0)
     large.merge(NOTHING)
@@ -169,7 +201,7 @@ def test_merge_makes_the_tables_of_all_ranks_equal():
     later = [*expected[:4], 0., 1.]
     for result in run_ranks(merge_on_ranks, 2):
         assert result[:-1] == (expected, later, 1)
-        assert result[-1] <= 8 * 10_000 + 64
+        assert result[-1] <= 12 * 10_000 + 64
 
 
 def exchange_numbers(rank, results):

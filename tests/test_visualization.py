@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mmengine.runner import Runner
 
-from mmib import InfoBatchVisualizationHook
+from mmib import InfoBatchHook, InfoBatchVisualizationHook
 
 from .system.small_training import BASELINE, write_images
 from .test_report.work_dirs import files_config
@@ -35,10 +35,41 @@ def test_pictures_at_each_validation(tmp_path):
     assert shown.shape == (480, 480, 3)
     hook = next(
         h for h in runner.hooks if isinstance(h, InfoBatchVisualizationHook))
-    highest = np.argmax(hook._infobatch.scores.by_image())
+    highest = np.argmax(hook._infobatch.scores.averages())
     image = cv2.imread(hook._images.paths()[highest])
     drawn = cv2.resize(image, (240, 240), interpolation=cv2.INTER_AREA)
     assert np.abs(shown[:240, :240] - np.float64(drawn)).mean() < 2
+
+
+def test_tensorboard(tmp_path):
+    """What arrives there. It takes 2 s."""
+    accumulator = pytest.importorskip(
+        'tensorboard.backend.event_processing.event_accumulator')
+    write_images(tmp_path, 9)
+    cfg = files_config(tmp_path, tmp_path / 'run')
+    cfg.custom_hooks.append(
+        dict(type='InfoBatchVisualizationHook', num_images=2))
+    cfg.visualizer = dict(
+        type='SegLocalVisualizer',
+        vis_backends=[dict(type='TensorboardVisBackend')])
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    path, = glob.glob(f'{runner.log_dir}/vis_data/events*')
+    events = accumulator.EventAccumulator(path, dict(images=0, histograms=0))
+    events.Reload()
+    assert [i.step for i in events.Images('infobatch_scores')] == [20]
+    assert [i.step for i in events.Images('infobatch_highest')] == [20, 40]
+    scalars = events.Tags()['scalars']
+    assert {
+        'infobatch/kept_share', 'infobatch/variance_ratio', 'unweighted_loss'
+    } <= {*scalars}
+    histograms = events.Histograms('infobatch/scores')
+    assert [h.step for h in histograms] == [20, 40]
+    hook = next(h for h in runner.hooks if isinstance(h, InfoBatchHook))
+    scores = hook.scores.by_image()
+    # Nothing is scored in annealing.
+    assert histograms[1].histogram_value.num == len(scores)
+    assert histograms[1].histogram_value.max == scores.max()
 
 
 def test_images_that_cannot_be_read_are_a_warning(tmp_path, caplog):

@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is installed is whole. The wheel is built of the source distribution,
 so that this is whole too."""
+import email
 import os
 import os.path as osp
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,17 +19,17 @@ ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 BUILD = """
 import sys
 from setuptools import build_meta
-getattr(build_meta, f'build_{sys.argv[1]}')(sys.argv[2])
+getattr(build_meta, sys.argv[1])(sys.argv[2])
 """
 DEMO = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 BASELINE = 'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192'
 
 
-def run(*command, cwd):
+def run(*command, cwd, **env):
     # Without the source: pip would take that for an installed mmib.
     result = subprocess.run([str(part) for part in command],
                             cwd=cwd,
-                            env=dict(os.environ, PYTHONPATH=''),
+                            env=dict(os.environ, PYTHONPATH='', **env),
                             capture_output=True,
                             text=True)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -49,14 +51,14 @@ def built(tmp_path_factory):
     """Path of the source distribution, and of the wheel that is made of it
     without a network."""
     folder = tmp_path_factory.mktemp('built')
-    run(sys.executable, '-c', BUILD, 'sdist', folder, cwd=ROOT)
+    run(sys.executable, '-c', BUILD, 'build_sdist', folder, cwd=ROOT)
     source, = folder.glob('*.tar.gz')
     with tarfile.open(source) as file:
         file.extractall(folder)
     run(sys.executable,
         '-c',
         BUILD,
-        'wheel',
+        'build_wheel',
         folder,
         cwd=str(source)[:-len('.tar.gz')])
     wheel, = folder.glob('*.whl')
@@ -84,6 +86,35 @@ def test_the_wheel_has_all_that_is_used(built):
     }
     found = {name for name in names if '.dist-info/' not in name}
     assert found == code | mim and len(names) == len(set(names))
+
+
+@pytest.mark.parametrize('repository', ['', 'https://github.com/someone/mmib'])
+def test_the_readme_renders_on_a_package_page(built, tmp_path, repository):
+    """Its links lead to the repository, if that is given."""
+    markdown = pytest.importorskip('readme_renderer.markdown')
+    source = str(built[0])[:-len('.tar.gz')]
+    run(sys.executable,
+        '-c',
+        BUILD,
+        'prepare_metadata_for_build_wheel',
+        tmp_path,
+        cwd=source,
+        MMIB_REPOSITORY=repository)
+    path, = tmp_path.glob('*.dist-info/METADATA')
+    metadata = email.message_from_string(path.read_text('utf-8'))
+    page = markdown.render(metadata.get_payload())
+    assert metadata['Description-Content-Type'] == 'text/markdown'
+    links = set(re.findall(r'(?:href|src)="([^"#]+)"', page))
+    links.remove('https://arxiv.org/abs/2303.04947')
+    assert len(links) > 15 and '<table>' in page
+    for link in links:
+        kind = 'raw' if link.endswith('.png') else 'blob'
+        prefix = f'{repository}/{kind}/main/' if repository else ''
+        assert link.startswith(prefix)
+        assert osp.exists(osp.join(ROOT, link[len(prefix):]))
+    urls = metadata.get_all('Project-URL') or []
+    assert len(urls) == (4 if repository else 0)
+    assert all(f', {repository}' in url for url in urls)
 
 
 @pytest.mark.slow

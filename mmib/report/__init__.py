@@ -39,6 +39,16 @@ def main(argv: Optional[List[str]] = None) -> None:
         help='images to show with the highest scores, and as many with the '
         'lowest (default: %(default)s)')
     parser.add_argument(
+        '--rank-by',
+        choices=('score', 'pixels', 'classes'),
+        default='score',
+        help='what ranks the images: score, a moving average from the '
+        'training (default); or how little the labels are like the '
+        'predictions of the network, which then predicts all images: pixels, '
+        'the mean of the highest 5 %% of the pixel losses, finds small errors '
+        'too; classes, the mean loss of the classes in the mask, each of '
+        'which counts alike, is for images that one class fills')
+    parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(
         '--trust',
@@ -48,6 +58,9 @@ def main(argv: Optional[List[str]] = None) -> None:
     args = parser.parse_args(argv)
     if args.images < 0:
         parser.error('--images: give 0 or more')
+    if args.no_predictions and args.rank_by != 'score':
+        parser.error(f'--rank-by {args.rank_by} is of predictions: leave '
+                     '--no-predictions out')
     try:
         from .read import ReportError
         from .write import write_report
@@ -58,7 +71,8 @@ def main(argv: Optional[List[str]] = None) -> None:
                  "installed: pip install 'mmib[report]'")
     try:
         paths = write_report(args.work_dir, args.compare, args.out,
-                             args.images, not args.no_predictions, args.trust)
+                             args.images, not args.no_predictions, args.trust,
+                             args.rank_by)
     except ReportError as error:
         sys.exit(f'Error: {error}')
     print('\n'.join(paths))

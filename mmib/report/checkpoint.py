@@ -36,28 +36,45 @@ class Images:
     Args:
         scores (np.ndarray): Score of each, NaN before its first visit,
             float32 of shape (N,).
+        averages (np.ndarray, optional): Moving average of the scores of its
+            visits, alike. None in older checkpoints, as are those below.
         visits (np.ndarray, optional): How often it was trained on, integers
-            of shape (N,). None in older checkpoints, as are those below.
+            of shape (N,).
         pruned (np.ndarray, optional): How often it was pruned.
         last_visit (np.ndarray, optional): Iteration of the last visit, from
             1; 0 before the first one.
         paths (list[str], optional): Path of each, None where it isn't known.
+        losses (dict[str, np.ndarray]): What the network's predictions say of
+            each: float64 of shape (N,) by the name of a ranking, NaN where it
+            isn't known; empty if they weren't asked.
     """
 
     scores: np.ndarray
+    averages: Optional[np.ndarray] = None
     visits: Optional[np.ndarray] = None
     pruned: Optional[np.ndarray] = None
     last_visit: Optional[np.ndarray] = None
     paths: Optional[List[Optional[str]]] = None
+    losses: Dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.scores)
 
-    def by_score(self) -> np.ndarray:
-        """Numbers of the images that were visited, the highest score first,
-        int64 of shape (M,)."""
-        order = np.argsort(-self.scores, kind='stable')
-        return order[~np.isnan(self.scores[order])]
+    def ranked(self, rank_by: str = 'score') -> np.ndarray:
+        """Numbers of the images of which it is known, the highest first.
+
+        Args:
+            rank_by (str): ``'score'``, which is the average where there is
+                one, or a name in :attr:`losses`. Defaults to ``'score'``.
+
+        Returns:
+            np.ndarray: int64 of shape (M,).
+        """
+        values = self.losses.get(rank_by)
+        if values is None:
+            values = self.scores if self.averages is None else self.averages
+        order = np.argsort(-values, kind='stable')
+        return order[~np.isnan(values[order])]
 
 
 @dataclass
@@ -183,31 +200,28 @@ def _foreign(path: str) -> str:
 
 
 def _images(state: dict, notes: List[str]) -> Images:
-    table = state['scores']
-    scores = table['scores'].float().numpy().copy()
-    if scores.ndim != 1 or len(scores) == 0:
-        raise ValueError
-    last_visit = table.get('last_visit')
-    if last_visit is not None:
-        visited = (last_visit > 0).numpy()
+    table, counts = state['scores'], state.get('images') or {}
+    columns = {
+        name: column.numpy().copy()
+        for name, column in dict(
+            scores=table['scores'].float(),
+            averages=table.get('averages'),
+            visits=counts.get('visits'),
+            pruned=counts.get('pruned'),
+            last_visit=table.get('last_visit')).items() if column is not None
+    }
+    scores = columns['scores']
+    if 'last_visit' in columns:
+        visited = columns['last_visit'] > 0
     else:
         visited = table.get('visited', table['scores'] != 1).numpy()
-    counts = state.get('images') or {}
-    columns = dict(
-        visits=counts.get('visits'),
-        pruned=counts.get('pruned'),
-        last_visit=last_visit)
-    columns = {
-        name: column.numpy()
-        for name, column in columns.items() if column is not None
-    }
-    if any(
-            len(column) != len(scores)
-            for column in (visited, *columns.values())):
+    shapes = {column.shape for column in (visited, *columns.values())}
+    if len(shapes) > 1 or scores.ndim != 1 or len(scores) == 0:
         raise ValueError
-    if len(columns) < 3:
+    if not {'visits', 'pruned', 'last_visit'} <= columns.keys():
         notes.append(
             'The checkpoint is of an older mmib, which didn\'t count the '
             'visits of each image: these columns are empty.')
-    scores[~visited] = np.nan
-    return Images(scores, **columns)
+    for name in {'scores', 'averages'} & columns.keys():
+        columns[name][~visited] = np.nan
+    return Images(**columns)

@@ -24,8 +24,9 @@ class Card:
         number (int): Its number.
         path (str, optional): Its file, below the folder that all have in
             common.
-        score (float): Its score.
-        rank (int): 1 has the highest score.
+        figures (list[tuple[str, float]]): Name and value of what is known of
+            it, the one that ranks first.
+        rank (int): 1 is the highest.
         visits (int, optional): How often it was trained on.
         pruned (int, optional): How often it was pruned.
         pictures (list[tuple[str, str]]): Title and data URI of each picture.
@@ -34,7 +35,7 @@ class Card:
 
     number: int
     path: Optional[str]
-    score: float
+    figures: List[Tuple[str, float]]
     rank: int
     visits: Optional[int]
     pruned: Optional[int]
@@ -42,8 +43,11 @@ class Card:
     note: str = ''
 
 
-def cards(images: Images, count: int, reader: Optional[TrainingImages],
-          predict: Optional[Callable]) -> Tuple[List[Card], List[Card]]:
+def cards(images: Images,
+          count: int,
+          reader: Optional[TrainingImages],
+          predict: Optional[Callable],
+          rank_by: str = 'score') -> Tuple[List[Card], List[Card]]:
     """The images at both ends.
 
     Args:
@@ -52,22 +56,30 @@ def cards(images: Images, count: int, reader: Optional[TrainingImages],
         reader (TrainingImages, optional): Reads them. None without data.
         predict (Callable, optional): From a BGR image to the label of each
             pixel.
+        rank_by (str): What :meth:`Images.ranked` takes. Defaults to
+            ``'score'``.
 
     Returns:
-        tuple[list[Card], list[Card]]: Those with the highest scores, the
-        highest first, and those with the lowest, the lowest first. No image
-        is in both.
+        tuple[list[Card], list[Card]]: The highest, the highest first, and the
+        lowest, the lowest first. No image is in both.
     """
-    order = images.by_score()
+    order = images.ranked(rank_by)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else order[:0]
     ranks = {number: rank for rank, number in enumerate(order.tolist(), 1)}
+
+    columns = {'last score': images.scores}
+    if images.averages is not None:
+        columns = {'average score': images.averages, **columns}
+    if rank_by in images.losses:
+        columns = {'loss': images.losses[rank_by], **columns}
 
     def card(number: int) -> Card:
         card = Card(
             number=number,
             path=images.paths[number] if images.paths else None,
-            score=float(images.scores[number]),
+            figures=[(name, float(column[number]))
+                     for name, column in columns.items()],
             rank=ranks[number],
             visits=_at(images.visits, number),
             pruned=_at(images.pruned, number))

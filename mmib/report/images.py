@@ -1,17 +1,25 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a training set: their paths, pixels and labels."""
+import math
 import os.path as osp
-from typing import Any, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
-from mmengine.utils import import_modules_from_strings
+from mmengine.utils import import_modules_from_strings, track_iter_progress
+from torch import Tensor
 
 from ..datasets import image_numbers, image_path, unwrap_repeats
 from .config import ConfigError, buildable, imports_of, scope_of
 
 IGNORED = 255
+# Rankings by the predictions of all images.
+RANKINGS = ('pixels', 'classes')
+# Share of the pixels that counts for the first one.
+TOP_PIXELS = 0.05
 
 
 class TrainingImages:
@@ -210,12 +218,95 @@ class Predictor:
         Raises:
             ConfigError: If it can't be predicted.
         """
+        return self._predict(image).pred_sem_seg.data[0].cpu().numpy()
+
+    def losses(self, image: np.ndarray,
+               labels: np.ndarray) -> Dict[str, float]:
+        """How little labels are like what is predicted.
+
+        Args:
+            image (np.ndarray): BGR, uint8 of shape (H, W, 3).
+            labels (np.ndarray): Label of each pixel, integers of shape
+                (H, W).
+
+        Returns:
+            dict[str, float]: What :func:`image_losses` returns.
+
+        Raises:
+            ConfigError: If it can't be predicted.
+        """
+        logits = self._predict(image).seg_logits.data
+        if labels.shape != logits.shape[1:]:
+            raise ConfigError(f'labels of {labels.shape} pixels don\'t fit a '
+                              f'prediction of {tuple(logits.shape[1:])}')
+        if len(logits) == 1:
+            # Of a binary model mmseg gives the probability.
+            logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
+        labels = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
+        return image_losses(logits, labels)
+
+    def _predict(self, image: np.ndarray) -> Any:
         from mmseg.apis import inference_model
         try:
-            sample = inference_model(self._model, image)
-            return sample.pred_sem_seg.data[0].cpu().numpy()
+            return inference_model(self._model, image)
         except Exception as error:
             raise ConfigError(_short(error)) from error
+
+
+def image_losses(logits: Tensor, labels: Tensor) -> Dict[str, float]:
+    """Means of the pixel losses of an image, the higher, the less its labels
+    are like the predictions.
+
+    Args:
+        logits (Tensor): Those of the classes, of shape (C, H, W).
+        labels (Tensor): The labels, int64 of shape (H, W). What is no class is
+            ignored.
+
+    Returns:
+        dict[str, float]: By the name of a ranking: ``pixels`` of the highest
+        5 % of the pixels, ``classes`` of the classes in the labels, each of
+        which counts alike. NaN where nothing is labelled.
+    """
+    labelled = (labels >= 0) & (labels < len(logits))
+    labels = labels[labelled]
+    losses = F.cross_entropy(
+        logits[:, labelled].T.float(), labels, reduction='none')
+    highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
+    sums = torch.bincount(labels, losses, len(logits))
+    counts = torch.bincount(labels, minlength=len(logits))
+    return dict(
+        pixels=highest.mean().item(),
+        classes=(sums / counts)[counts > 0].mean().item())
+
+
+def losses_of_images(reader: TrainingImages, predict: Predictor,
+                     num_images: int) -> Tuple[Dict[str, np.ndarray], str]:
+    """Predict all images, and compare that with their labels.
+
+    Args:
+        reader (TrainingImages): Reads them.
+        predict (Predictor): Predicts them.
+        num_images (int): How many there are.
+
+    Returns:
+        tuple[dict[str, np.ndarray], str]: Losses by the name of a ranking,
+        float64 of shape (N,), NaN of images where it fails; and why it fails,
+        of the last of them.
+    """
+    losses = {name: np.full(num_images, np.nan) for name in RANKINGS}
+    reason = ''
+    for number in track_iter_progress(range(num_images)):
+        try:
+            results = reader.read(number)
+            if results.get('gt_seg_map') is None:
+                raise ConfigError('the pipeline loads no labels')
+            found = predict.losses(results['img'], results['gt_seg_map'])
+        except ConfigError as error:
+            reason = str(error)
+            continue
+        for name, value in found.items():
+            losses[name][number] = value
+    return losses, reason
 
 
 def _short(error: Exception) -> str:

@@ -17,18 +17,23 @@ def image_table(images: Images) -> pd.DataFrame:
 
     Returns:
         pd.DataFrame: Columns ``image`` (its number), ``path``, ``score``,
-        ``visits``, ``pruned`` and ``last_visit``; what isn't known is empty.
+        ``average``, ``visits``, ``pruned`` and ``last_visit``, and ``loss_``
+        with the name of a ranking for each that there is; what isn't known is
+        empty.
     """
     size = len(images)
     table = pd.DataFrame({
         'image': np.arange(size),
         'path': images.paths or [None] * size,
         'score': images.scores,
+        'average': np.nan if images.averages is None else images.averages,
     })
     for name in ('visits', 'pruned', 'last_visit'):
         column = getattr(images, name)
         table[name] = pd.array([pd.NA] * size if column is None else column,
                                'Int64')
+    for name, column in images.losses.items():
+        table[f'loss_{name}'] = column
     return table
 
 

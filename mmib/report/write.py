@@ -4,15 +4,27 @@ import os
 import os.path as osp
 from typing import List, Optional, Tuple
 
+import numpy as np
 from mmengine.device import get_device
 
 from . import figures, page
-from .checkpoint import Checkpoint, read_newest
+from .checkpoint import Checkpoint, Images, read_newest
 from .config import ConfigError
 from .gallery import Card, cards
-from .images import Predictor, TrainingImages
+from .images import Predictor, TrainingImages, losses_of_images
 from .read import ReportError, Run, read_run
 from .table import image_table, write_table
+
+# What a high place in each ranking means.
+_RANKINGS = dict(
+    score='An image with a high score had a high loss when it was trained on. '
+    'The order is that of the average score, in which its later visits count '
+    'more; where there is none, that of the last score.',
+    pixels='The order is that of the loss: the mean of the highest 5 % of the '
+    'pixel losses of the network. Where it is high, some of the labels are '
+    'unlike the predictions.',
+    classes='The order is that of the loss: the mean of the classes in the '
+    'labels, each of which counts alike, also where one fills the image.')
 
 
 def write_report(work_dir: str,
@@ -20,7 +32,8 @@ def write_report(work_dir: str,
                  out: Optional[str] = None,
                  num_images: int = 12,
                  predictions: bool = True,
-                 trust: bool = False) -> List[str]:
+                 trust: bool = False,
+                 rank_by: str = 'score') -> List[str]:
     """Write the report of a training.
 
     Args:
@@ -32,14 +45,17 @@ def write_report(work_dir: str,
         predictions (bool): Whether to predict them. Defaults to True.
         trust (bool): Whether the config may import and build anything, which
             may run any code. Defaults to False.
+        rank_by (str): What ranks the images: ``'score'``, or ``'pixels'`` or
+            ``'classes'``, for which all are predicted. Defaults to
+            ``'score'``.
 
     Returns:
         list[str]: Paths of the page, and of the tables of all images where
         the scores are known.
 
     Raises:
-        ReportError: If a folder has nothing of a training, or the file can't
-            be written.
+        ReportError: If a folder has nothing of a training, the file can't
+            be written, or the images can't be ranked by predictions.
     """
     run = read_run(work_dir)
     other = read_run(compare) if compare is not None else None
@@ -65,11 +81,18 @@ def write_report(work_dir: str,
     reader = None
     if images is not None:
         notes += checkpoint.notes
-        reader, predictor = _open(run, checkpoint, num_images, predictions,
-                                  trust, notes)
-        highest, lowest = cards(images, num_images, reader, predictor)
+        by_losses = rank_by != 'score'
+        reader, predictor = _open(
+            run, checkpoint, predictions and (num_images > 0 or by_losses),
+            trust, notes)
+        if by_losses:
+            _predict_all(images, reader, predictor, rank_by, notes)
+        highest, lowest = cards(images, num_images, reader, predictor, rank_by)
         folder = _shorten_paths(highest + lowest)
         tables = write_table(image_table(images), f'{stem}_images')
+    elif rank_by != 'score':
+        raise ReportError(f'--rank-by {rank_by} needs a checkpoint with a '
+                          f'state of InfoBatch. {" ".join(more)}')
     else:
         highest, lowest, tables, folder = [], [], [], ''
         if run.has_infobatch and checkpoint is not None:
@@ -77,9 +100,9 @@ def write_report(work_dir: str,
                          'the scores of the images aren\'t known.')
     progress, more_progress = page.split_progress(figures.progress(run, other))
     final_scores = []
-    if images is not None and len(images.by_score()):
+    if images is not None and not np.isnan(images.scores).all():
         final_scores.append(
-            figures.final_scores(images.scores[images.by_score()]))
+            figures.final_scores(images.scores[~np.isnan(images.scores)]))
     text = page.render(
         run=run,
         other=other,
@@ -94,6 +117,7 @@ def write_report(work_dir: str,
         highest=highest,
         lowest=lowest,
         folder=folder,
+        ranking=_RANKINGS[rank_by],
         classes=_legend(reader),
         checkpoint=checkpoint.name if checkpoint else '',
         num_images=len(images) if images is not None else 0,
@@ -105,8 +129,8 @@ def write_report(work_dir: str,
 
 
 def _open(
-        run: Run, checkpoint: Checkpoint, num_images: int, predictions: bool,
-        trust: bool, notes: List[str]
+        run: Run, checkpoint: Checkpoint, predictions: bool, trust: bool,
+        notes: List[str]
 ) -> Tuple[Optional[TrainingImages], Optional[Predictor]]:
     """What reads the images, and what predicts them, as far as possible."""
     images = checkpoint.images
@@ -121,7 +145,7 @@ def _open(
         notes.append('Images have numbers instead of paths: the data set has '
                      'no files.')
         return None, None
-    if not predictions or not num_images:
+    if not predictions:
         return reader, None
     try:
         return reader, Predictor(run.config, checkpoint.weights, trust,
@@ -129,6 +153,23 @@ def _open(
     except ConfigError as error:
         notes.append(f'There are no predictions: {error}.')
         return reader, None
+
+
+def _predict_all(images: Images, reader: Optional[TrainingImages],
+                 predictor: Optional[Predictor], rank_by: str,
+                 notes: List[str]) -> None:
+    """Let the network tell the losses of all images."""
+    reason = notes[-1] if notes else ''
+    if predictor is not None:
+        images.losses, reason = losses_of_images(reader, predictor,
+                                                 len(images))
+    ranked = images.ranked(rank_by)
+    if not images.losses or not len(ranked):
+        raise ReportError(f'The images can\'t be ranked by {rank_by}, as '
+                          f'there are no predictions. {reason}')
+    if reason:
+        notes.append(f'{len(images) - len(ranked)} of {len(images)} images '
+                     f'have no loss: {reason}.')
 
 
 def _shorten_paths(cards: List[Card]) -> str:

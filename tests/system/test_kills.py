@@ -103,6 +103,7 @@ class PlanLog(Hook):
             dict(
                 model=digest.hexdigest(),
                 scores=hook.scores.numpy().tolist(),
+                averages=hook.scores.averages().tolist(),
                 visits=hook.counts.visits.tolist(),
                 pruned=hook.counts.pruned.tolist()))
 

@@ -4,11 +4,15 @@ import os
 import cv2
 import numpy as np
 import pytest
+import torch
+from label_errors import measure
+from mmengine.structures import PixelData
+from mmseg.structures import SegDataSample
 
 from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
 from mmib.report.gallery import cards, overlay, to_uri
-from mmib.report.images import Predictor, TrainingImages
+from mmib.report.images import Predictor, TrainingImages, image_losses
 
 from ..system.small_training import write_images
 
@@ -165,3 +169,52 @@ def test_model_that_does_not_fit():
                                                'lacks `')):
         with pytest.raises(ConfigError, match=match):
             Predictor(config, {}, False, 'cpu')
+
+
+def test_losses_of_an_image():
+    """They are those whose worth the benchmark has measured."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(4, 9, 7), torch.randint(0, 3, (9, 7))
+    labels[0, :3] = 255
+    losses = image_losses(logits, labels)
+    expected = measure(logits, labels)
+    assert losses == pytest.approx(
+        dict(
+            pixels=expected['mean of the highest 5% of the pixel losses'],
+            classes=expected['mean pixel loss, each class alike']))
+
+
+def test_a_class_that_fills_the_image_counts_like_another_one():
+    logits = torch.zeros(2, 10, 10)
+    logits[0] = 5.
+    labels = torch.zeros(10, 10, dtype=torch.int64)
+    labels[0, 0] = 1
+    losses = image_losses(logits, labels)
+    assert losses['classes'] == pytest.approx((5.0067 + 0.0067) / 2, abs=1e-3)
+    # The mean of the highest five pixels.
+    assert losses['pixels'] == pytest.approx((5.0067 + 4 * 0.0067) / 5, 1e-3)
+
+
+def test_an_image_without_labels_has_no_loss():
+    losses = image_losses(
+        torch.zeros(2, 3, 3), torch.full((3, 3), 255, dtype=torch.int64))
+    assert np.isnan(list(losses.values())).all()
+
+
+def test_losses_of_a_binary_model():
+    """mmseg gives its probabilities."""
+
+    class Binary(Predictor):
+
+        def __init__(self):
+            pass
+
+        def _predict(self, image):
+            probability = torch.full((1, 2, 2), 0.75)
+            return SegDataSample(seg_logits=PixelData(data=probability))
+
+    labels = np.uint8([[1, 1], [0, 255]])
+    losses = Binary().losses(np.zeros((2, 2, 3), np.uint8), labels)
+    assert losses['classes'] == pytest.approx(-np.log([0.75, 0.25]).mean())
+    with pytest.raises(ConfigError, match='don\'t fit a prediction'):
+        Binary().losses(np.zeros((2, 2, 3), np.uint8), labels[:1])

@@ -17,6 +17,8 @@ from mmengine.runner import Runner
 
 import mmib.report
 from mmib.report import main
+from mmib.report.config import ConfigError
+from mmib.report.images import TrainingImages
 
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
@@ -158,7 +160,7 @@ def test_of_a_training(pages, name):
     assert ('Compared with <b>baseline</b>' in text) == (name == 'resumed')
     table = pd.read_csv(pages[name].with_name(f'{name}_images.csv'))
     assert list(table) == [
-        'image', 'path', 'score', 'visits', 'pruned', 'last_visit'
+        'image', 'path', 'score', 'average', 'visits', 'pruned', 'last_visit'
     ]
     assert table.path.str.endswith(f'{SCRIPT}.jpg').sum() == 1
     assert np.isfinite(table.score).all() and len(table) == 12
@@ -166,6 +168,56 @@ def test_of_a_training(pages, name):
         pages[name].with_name(f'{name}_images.json').read_text())
     assert [r['path'] for r in records] == table.path.tolist()
     np.testing.assert_allclose([r['score'] for r in records], table.score)
+
+
+@pytest.mark.parametrize('rank_by', ['pixels', 'classes'])
+def test_ranked_by_predictions(folders, tmp_path, rank_by):
+    """Of all images, not only of those that are shown. Each takes 1 s."""
+    out = tmp_path / 'report.html'
+    main([
+        str(folders['killed']), '--out',
+        str(out), '--images', '2', '--rank-by', rank_by
+    ])
+    table = pd.read_csv(tmp_path / 'report_images.csv')
+    losses = table[f'loss_{rank_by}'].sort_values(ascending=False)
+    assert losses.notna().all() and len(table) == 12
+    text = text_of(out)
+    shown = [int(n) for n in re.findall(r'alt="image of image (\d+)', text)]
+    assert shown == [*losses.index[:2], *losses.index[:-3:-1]]
+    shown = [float(value) for value in re.findall('loss <b>(.*?)</b>', text)]
+    np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
+    assert 'average score <b>' in text and 'last score <b>' in text
+
+
+def test_images_without_a_loss(folders, tmp_path, monkeypatch):
+    """They come after all others, and the page says why."""
+    read = TrainingImages.read
+
+    def fails_once(images, number):
+        if number == 3:
+            raise ConfigError('it is broken')
+        return read(images, number)
+
+    monkeypatch.setattr(TrainingImages, 'read', fails_once)
+    out = tmp_path / 'report.html'
+    main([
+        str(folders['killed']), '--out',
+        str(out), '--images', '1', '--rank-by', 'pixels'
+    ])
+    assert '1 of 12 images have no loss: it is broken.' in text_of(out)
+    table = pd.read_csv(tmp_path / 'report_images.csv')
+    assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
+
+
+@pytest.mark.parametrize('name, options, match', [
+    ('finished', ['--rank-by', 'classes'], 'by classes, as .* numbers'),
+    ('stopped', ['--rank-by', 'pixels'], 'needs a checkpoint .* There is no'),
+    ('finished', ['--rank-by', 'pixels', '--no-predictions'], '2'),
+])
+def test_what_cannot_be_ranked(folders, tmp_path, capsys, name, options,
+                               match):
+    with pytest.raises(SystemExit, match=match):
+        main([str(folders[name]), '--out', str(tmp_path / 'a.html'), *options])
 
 
 def test_file_names_are_text(folders, tmp_path):
@@ -205,7 +257,13 @@ def test_of_a_log_with_all_in_it(pages):
     records = json.loads(
         pages['finished'].with_name('finished_images.json').read_text())
     assert records[11] == dict(
-        image=11, path=None, score=None, visits=5, pruned=11, last_visit=0)
+        image=11,
+        path=None,
+        score=None,
+        average=None,
+        visits=5,
+        pruned=11,
+        last_visit=0)
 
 
 def test_of_an_older_training(pages):
@@ -216,6 +274,7 @@ def test_of_an_older_training(pages):
     assert 'no histograms' in text and 'Scores in the checkpoint' in text
     table = pd.read_csv(pages['older'].with_name('older_images.csv'))
     assert table.visits.isna().all() and table.score.notna().sum() == 11
+    assert table.average.isna().all() and 'average score <b>' not in text
 
 
 def test_of_a_training_without_a_checkpoint(pages):

@@ -126,6 +126,9 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
     if older:
         scores['visited'] = visited
     else:
+        # The order isn't that of the scores: images 0 and 10 are exchanged.
+        scores['averages'] = scores['scores'].clone()
+        scores['averages'][[0, 10]] = scores['averages'][[10, 0]]
         scores['last_visit'] = torch.arange(11, -1, -1, dtype=torch.int32)
         state['images'] = dict(
             visits=torch.full((12, ), 5, dtype=torch.int32),
