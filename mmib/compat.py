@@ -117,7 +117,8 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
     Which rows of a loss belong to which image is known there alone: in
     ``get_targets`` of mmseg's mask heads, which matches masks, in ``loss`` of
     the parts of mmpretrain's MultiTaskHead, which leaves out images without a
-    label, and of its heads that predict masked tokens. It can go when these pass it to their losses.
+    label, and of its heads that predict masked tokens. It can go when these
+    pass it to their losses.
 
     Args:
         owner (object): A head, or a part of it.

@@ -14,6 +14,7 @@ from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
 from .schedule import iterations_of, shorten, type_name
+from .tasks.pairing import pair_augments
 
 
 def default_ratio(policy: str) -> float:
@@ -37,7 +38,8 @@ def convert(cfg: Config,
     """Convert a config of the baseline to InfoBatch.
 
     The schedule is that of :func:`shorten`. What else changes are the
-    sampler, the hook and ``custom_imports``. No data is read.
+    sampler, the hook, ``custom_imports`` and batch augmentations that mix
+    images (:func:`~mmib.tasks.pairing.pair_augments`). No data is read.
 
     Args:
         cfg (Config): A config with a schedule based on iterations. It stays
@@ -73,7 +75,7 @@ def convert(cfg: Config,
     _check_not_converted(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     full_iters = iterations_of(cfg)
-    cfg = shorten(cfg, ratio)
+    cfg = pair_augments(shorten(cfg, ratio))
     policy = dict(policy or dict(type='Neyman'))
     if 'full_iters' not in policy and _has_budget(policy.get('type')):
         policy['full_iters'] = full_iters

@@ -164,7 +164,7 @@ class InfoBatchHook(Hook):
         if is_model_wrapper(model):
             model = model.module
         self._device = next(model.parameters()).device
-        self._task_ema = tasks.attach(model, self.batch).ema
+        self._task_ema = tasks.attach(model, self.batch, runner.hooks).ema
 
     def _set_up_planner(self, runner: Runner) -> None:
         loader = runner.train_dataloader

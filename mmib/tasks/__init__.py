@@ -6,9 +6,10 @@ of one library, and is imported only where that library is in use.
 """
 import importlib
 import sys
-from typing import Iterator, Protocol
+from typing import Iterator, Protocol, Sequence
 
 import torch.nn as nn
+from mmengine.hooks import Hook
 
 from ..batch import BatchContext
 
@@ -30,14 +31,17 @@ class Task(Protocol):
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
 
-    def attach(self, model: nn.Module, batch: BatchContext) -> None:
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
         """Let each loss of the model take the weights of the batch, and add
-        to its scores.
+        to its scores. A model that is attached stays so.
 
         Args:
             model (nn.Module): The model that will be trained, changed in
                 place.
             batch (BatchContext): Weights and scores of the batch in training.
+            hooks (Sequence[Hook]): Hooks of the training, which may change the
+                model in the middle of it.
 
         Raises:
             ValueError: If a loss of it has no value per image.
@@ -51,12 +55,18 @@ def tasks_in_use() -> Iterator[Task]:
             yield importlib.import_module(f'{__name__}.{name}').TASK
 
 
-def attach(model: nn.Module, batch: BatchContext) -> Task:
+def attach(model: nn.Module, batch: BatchContext,
+           hooks: Sequence[Hook] = ()) -> Task:
     """Let the task of a model connect its losses with the hook.
+
+    Where something changes the losses of a model, call it again: what is
+    connected stays so.
 
     Args:
         model (nn.Module): The model that will be trained.
         batch (BatchContext): Weights and scores of the batch in training.
+        hooks (Sequence[Hook]): Hooks of the training, which may change the
+            model in the middle of it. Defaults to none.
 
     Returns:
         Task: The task.
@@ -66,7 +76,7 @@ def attach(model: nn.Module, batch: BatchContext) -> Task:
     """
     for task in tasks_in_use():
         if task.matches(model):
-            task.attach(model, batch)
+            task.attach(model, batch, hooks)
             return task
     raise ValueError(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'

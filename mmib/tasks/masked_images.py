@@ -1,9 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Training without labels with MMPretrain: models that restore what is masked
 in images, and others whose loss is a sum over images."""
-from typing import Dict, Optional, Tuple, Union
+from typing import Dict, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
+from mmengine.hooks import Hook
 from mmpretrain.models import heads, selfsup
 from mmpretrain.models.losses import (CosineSimilarityLoss,
                                       PixelReconstructionLoss)
@@ -138,7 +139,10 @@ class MaskedImagesTask:
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, selfsup.BaseSelfSupervisor)
 
-    def attach(self, model: nn.Module, batch: BatchContext) -> None:
+    def attach(self,
+               model: nn.Module,
+               batch: BatchContext,
+               hooks: Sequence[Hook] = ()) -> None:
         _check_model(model)
         head = model.get_submodule('head')
         name = known(head, _LOSS_OF_HEAD, _METHODS_OF_HEAD)

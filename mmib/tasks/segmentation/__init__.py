@@ -1,6 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMSegmentation: its heads and its losses."""
+from typing import Sequence
+
 import torch.nn as nn
+from mmengine.hooks import Hook
 
 from ...batch import BatchContext
 from . import losses  # noqa: F401
@@ -15,7 +18,10 @@ class SegmentationTask:
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None
 
-    def attach(self, model: nn.Module, batch: BatchContext) -> None:
+    def attach(self,
+               model: nn.Module,
+               batch: BatchContext,
+               hooks: Sequence[Hook] = ()) -> None:
         wrap_losses(model, batch)
 
 

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A classifier that trains in a second and needs no files."""
+import uuid
+
 import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -85,7 +87,8 @@ def config(work_dir, **changes):
         dict(
             default_scope='mmpretrain',
             work_dir=str(work_dir),
-            experiment_name=f'test_{torch.rand(1).item()}',
+            # Trainings of a name within a second share their log.
+            experiment_name=f'test_{uuid.uuid4()}',
             randomness=dict(seed=0),
             model=model_cfg(),
             train_dataloader=dict(

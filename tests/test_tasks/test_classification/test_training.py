@@ -6,8 +6,30 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 pytestmark = pytest.mark.mmpretrain
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+from mmengine.runner import Runner, load_checkpoint  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
 
-from .small_classifier import hook_of, train  # noqa: E402
+from mmib import convert  # noqa: E402
+
+from .small_classifier import config, hook_of, train  # noqa: E402
+
+MIXED = {
+    'model.train_cfg': dict(augments=[
+        dict(type='PairedMixup', alpha=0.8),
+        dict(type='PairedCutMix', alpha=1.)
+    ]),
+    'model.head.loss': dict(
+        type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
+}
+NO_PRUNING = [
+    dict(type='InfoBatchHook', policy=dict(type='RandomPruning', ratio=0.))
+]
+BASELINE = {
+    'train_dataloader.sampler.type': 'InfiniteSampler',
+    'custom_hooks': []
+}
 
 
 @pytest.fixture(scope='module')
@@ -15,13 +37,86 @@ def trained(tmp_path_factory):
     return train(tmp_path_factory.mktemp('work_dir'))
 
 
-def test_training_scores_each_image_and_saves_iterations(trained):
-    hook = hook_of(trained)
+@pytest.fixture(scope='module')
+def trained_on_mixtures(tmp_path_factory):
+    cfg = config(tmp_path_factory.mktemp('work_dir'))
+    ema = dict(type='EMAHook', update_buffers=True)
+    return train(cfg.work_dir, **MIXED, custom_hooks=[*cfg.custom_hooks, ema])
+
+
+def losses(runner):
+    history = runner.message_hub.get_scalar('train/loss')
+    return history.data[0]
+
+
+def check_training(runner):
+    hook = hook_of(runner)
     scores = hook.scores.numpy()
     assert np.isfinite(scores).all() and (scores != 1).all()
     assert hook.planner.saved_iters(hook.sampler.position) > 1
     assert not hook.planner.visits.lacks_norms
 
 
+def test_training_scores_each_image_and_saves_iterations(trained):
+    check_training(trained)
+
+
+def test_training_on_mixtures(trained_on_mixtures):
+    check_training(trained_on_mixtures)
+
+
 def test_paths_of_samples_tell_what_was_delivered(trained):
     assert hook_of(trained)._delivery.comparable == [True]
+
+
+def test_mixed_samples_have_their_paths(trained_on_mixtures):
+    assert hook_of(trained_on_mixtures)._delivery.comparable == [True]
+
+
+def test_a_trained_model_is_one_without_mmib(trained_on_mixtures):
+    """To evaluate, and from a checkpoint, which has the average of EMAHook.
+    """
+    runner = trained_on_mixtures
+    baseline = MODELS.build(runner.cfg.model)
+    assert list(runner.model.state_dict()) == list(baseline.state_dict())
+    baseline.load_state_dict(runner.model.state_dict())
+    batch = next(
+        iter(
+            torch.utils.data.DataLoader(
+                runner.train_dataloader.dataset,
+                4,
+                collate_fn=runner.train_dataloader.collate_fn)))
+    scores = [[sample.pred_score for sample in model.eval().val_step(batch)]
+              for model in (runner.model, baseline)]
+    torch.testing.assert_close(*scores)
+    checkpoint = load_checkpoint(
+        baseline, f'{runner.work_dir}/epoch_1.pth', strict=True)
+    assert set(baseline.state_dict()) <= {
+        name.replace('module.', '')
+        for name in checkpoint['ema_state_dict']
+    }
+
+
+@pytest.mark.parametrize('changes', [{}, MIXED], ids=['plain', 'mixed'])
+def test_off_is_off(tmp_path, changes):
+    off = train(tmp_path, **changes, custom_hooks=NO_PRUNING)
+    baseline = train(tmp_path, **changes, **BASELINE)
+    np.testing.assert_allclose(losses(off), losses(baseline), rtol=1e-6)
+    assert len(np.unique(losses(off))) > 30
+
+
+def test_a_converted_config_trains(tmp_path):
+    """What MMPretrain mixes with becomes what mmib knows."""
+    augments = dict(augments=dict(type='Mixup', alpha=0.8))
+    cfg = config(tmp_path, **BASELINE, **{'model.train_cfg': augments})
+    cfg.train_cfg.max_iters = 60
+    converted = convert(cfg, 0.6, policy=dict(type='MeanThreshold'))
+    assert converted.train_cfg.max_iters == 36
+    assert 'mmib.tasks.classification' in converted.custom_imports['imports']
+    converted.dump(tmp_path / 'converted.py')
+    read = Config.fromfile(tmp_path / 'converted.py')
+    assert read.model.train_cfg.augments.type == 'PairedMixup'
+    runner = Runner.from_cfg(read)
+    runner.train()
+    hook = hook_of(runner)
+    assert hook.planner.saved_iters(hook.sampler.position) > 0

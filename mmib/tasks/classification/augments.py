@@ -1,0 +1,157 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Batch augmentations of MMPretrain that tell mmib which images they mix."""
+from typing import Any, Iterable, Optional, Tuple, Union
+
+import numpy as np
+import torch.nn.functional as F
+from mmpretrain.models.utils import CutMix, Mixup, ResizeMix
+from mmpretrain.registry import BATCH_AUGMENTS
+from torch import Tensor
+
+from ...batch import BatchContext
+
+Share = Union[float, Tensor]
+
+
+@BATCH_AUGMENTS.register_module()
+class PairedMixup(Mixup):
+    """``Mixup`` that mixes image i of the batch with image B - 1 - i.
+
+    MMPretrain's own draws a free permutation, and keeps neither it nor the
+    share. With this one an image appears in two mixtures that InfoBatch knows,
+    as in the paper (A.3), see ``docs/classification.md``. Batches are in
+    random order, so pairs are too. Without InfoBatchHook it is a plain batch
+    augmentation, for the baseline to compare with.
+
+    To mix in another way, derive from it and override :meth:`mix_inputs`.
+
+    Args:
+        alpha (float): Both parameters of the Beta distribution of the share.
+
+    Examples:
+        >>> custom_imports = dict(imports=['mmib.tasks.classification'])
+        >>> model = dict(
+        ...     train_cfg=dict(augments=dict(type='PairedMixup', alpha=0.8)))
+    """
+
+    batch: Optional[BatchContext] = None
+    """BatchContext, optional: It is told of the mixtures."""
+
+    def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
+        """Mix image i with image B - 1 - i, ``inputs.flip(0)``.
+
+        Args:
+            inputs (Tensor): Images, of shape (B, C, H, W). They may be changed
+                in place.
+
+        Returns:
+            tuple[Tensor, float or Tensor]: The mixtures, and how much of the
+            label of mixture i is that of image i; a tensor of shape (B,) has a
+            share for each.
+        """
+        share = np.random.beta(self.alpha, self.alpha)
+        return _blend(inputs, share), share
+
+    def mix(self, batch_inputs: Tensor,
+            batch_scores: Tensor) -> Tuple[Tensor, Tensor]:
+        """Mix images and labels.
+
+        Args:
+            batch_inputs (Tensor): Images, of shape (B, C, H, W).
+            batch_scores (Tensor): One-hot labels, of shape (B, num_classes).
+
+        Returns:
+            tuple[Tensor, Tensor]: The mixed ones, of the same shapes.
+        """
+        mixed, share = self.mix_inputs(batch_inputs)
+        if self.batch is not None:
+            self.batch.mix(share)
+        return mixed, _blend(batch_scores, share)
+
+
+@BATCH_AUGMENTS.register_module()
+class PairedCutMix(PairedMixup, CutMix):
+    """``CutMix`` that mixes as :class:`PairedMixup` does.
+
+    Args:
+        alpha (float): As of ``CutMix``, as all others.
+        cutmix_minmax (list[float], optional): Defaults to None.
+        correct_lam (bool): Defaults to True.
+    """
+
+    def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
+        share = np.random.beta(self.alpha, self.alpha)
+        (y1, y2, x1,
+         x2), share = self.cutmix_bbox_and_lam(inputs.shape[-2:], share)
+        inputs[..., y1:y2, x1:x2] = inputs[..., y1:y2, x1:x2].flip(0)
+        return inputs, share
+
+
+@BATCH_AUGMENTS.register_module()
+class PairedResizeMix(PairedMixup, ResizeMix):
+    """``ResizeMix`` that mixes as :class:`PairedMixup` does.
+
+    Args:
+        alpha (float): As of ``ResizeMix``, as all others.
+        lam_min (float): Defaults to 0.1.
+        lam_max (float): Defaults to 0.8.
+        interpolation (str): Defaults to ``'bilinear'``.
+        cutmix_minmax (list[float], optional): Defaults to None.
+        correct_lam (bool): Defaults to True.
+    """
+
+    def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
+        share = np.random.beta(self.alpha, self.alpha)
+        share = share * (self.lam_max - self.lam_min) + self.lam_min
+        (y1, y2, x1,
+         x2), share = self.cutmix_bbox_and_lam(inputs.shape[-2:], share)
+        inputs[..., y1:y2, x1:x2] = F.interpolate(
+            inputs.flip(0),
+            size=(int(y2 - y1), int(x2 - x1)),
+            mode=self.interpolation,
+            align_corners=False)
+        return inputs, share
+
+
+def _blend(rows: Tensor, share: Share) -> Tensor:
+    if isinstance(share, Tensor):
+        share = share.view(-1, *[1] * (rows.dim() - 1))
+    return share * rows + (1 - share) * rows.flip(0)
+
+
+def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
+    """Let the batch augmentations tell what they mix.
+
+    Args:
+        batch_augments (Callable, optional): ``RandomBatchAugment``, as a
+            preprocessor has it, or another one.
+        batch (BatchContext): The batch in training.
+
+    Raises:
+        ValueError: If one mixes images and tells nothing of it.
+    """
+    for augment in _parts(batch_augments):
+        if isinstance(augment, PairedMixup):
+            augment.batch = batch
+        elif augment is not None:
+            raise ValueError(_own_permutation(augment))
+
+
+def _parts(batch_augments: Any) -> Iterable[Any]:
+    return getattr(batch_augments, 'augments', [batch_augments])
+
+
+def _own_permutation(augment: Any) -> str:
+    name = getattr(augment, '__name__', type(augment).__name__)
+    where = ('`augments` of `model.train_cfg`, of '
+             '`data_preprocessor.batch_augments` or of SwitchRecipeHook')
+    if type(augment) in (Mixup, CutMix, ResizeMix):
+        change = (
+            f"set `type='Paired{name}'` there instead of '{name}' and import "
+            "it with `custom_imports = dict(imports=['mmib.tasks."
+            "classification'])`")
+    else:
+        change = ('derive it from `mmib.tasks.classification.PairedMixup`, '
+                  'or remove it')
+    return (f'{name} in {where} mixes images without telling which and how '
+            f'much, so InfoBatch cannot weight them: {change}.')

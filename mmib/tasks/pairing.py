@@ -1,0 +1,62 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""From batch augmentations of MMPretrain to those that mmib knows, in a
+config. It needs no library."""
+import copy
+from typing import Any, Iterator
+
+from mmengine.config import Config
+
+from ..schedule import type_name
+
+_MODULE = 'mmib.tasks.classification'
+_UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
+
+
+def pair_augments(cfg: Config) -> Config:
+    """Let the batch augmentations of a config mix image i with image
+    B - 1 - i, so that InfoBatch knows which images it trains on.
+
+    Args:
+        cfg (Config): A config, of any library. It stays as it is.
+
+    Returns:
+        Config: The changed copy: ``Mixup`` is ``PairedMixup``, and so are
+        ``CutMix`` and ``ResizeMix``, which ``custom_imports`` import. Others
+        stay.
+    """
+    cfg = copy.deepcopy(cfg)
+    found = [
+        augment for augment in _augments_of(cfg)
+        if type_name(augment) in _UNPAIRED
+    ]
+    for augment in found:
+        augment['type'] = 'Paired' + type_name(augment)
+    if found:
+        imports = cfg.get('custom_imports') or dict(allow_failed_imports=False)
+        names = imports.get('imports') or []
+        names = [names] if isinstance(names, str) else list(names)
+        cfg.custom_imports = dict(
+            imports, imports=[*names, *{_MODULE}.difference(names)])
+    return cfg
+
+
+def _augments_of(cfg: Config) -> Iterator[dict]:
+    """Configs of all batch augmentations."""
+    model = cfg.get('model') or {}
+    places = [model.get('train_cfg')]
+    for preprocessor in (model.get('data_preprocessor'),
+                         cfg.get('data_preprocessor')):
+        places.append(_get(preprocessor, 'batch_augments'))
+    for hook in cfg.get('custom_hooks') or []:
+        if isinstance(hook, dict) and type_name(hook) == 'SwitchRecipeHook':
+            for recipe in hook.get('schedule') or []:
+                places.append(_get(recipe, 'batch_augments'))
+    for place in places:
+        augments = _get(place, 'augments')
+        if not isinstance(augments, (list, tuple)):
+            augments = [augments]
+        yield from (each for each in augments if isinstance(each, dict))
+
+
+def _get(node: Any, key: str) -> Any:
+    return node.get(key) if isinstance(node, dict) else None

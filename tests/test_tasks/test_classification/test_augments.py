@@ -1,0 +1,262 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+
+import pytest
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from mmpretrain.engine.hooks import SwitchRecipeHook  # noqa: E402
+from mmpretrain.registry import BATCH_AUGMENTS, MODELS  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+from torch.testing import assert_close  # noqa: E402
+
+from mmib import InfoBatchLoss  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
+from mmib.tasks import attach  # noqa: E402
+from mmib.tasks.classification import PairedMixup  # noqa: E402
+
+from .small_classifier import CLASSES, model_cfg  # noqa: E402
+from .utils import ByHand, assert_same, step, wrapped_in  # noqa: E402
+
+AUGMENTS = [
+    dict(type='Mixup', alpha=0.8),
+    dict(type='CutMix', alpha=1.),
+    dict(type='CutMix', alpha=1., correct_lam=False),
+    dict(type='CutMix', alpha=1., cutmix_minmax=[0.2, 0.8]),
+    dict(type='ResizeMix', alpha=1.),
+    dict(type='ResizeMix', alpha=1., lam_max=0.5, interpolation='bicubic'),
+]
+LOSSES = [
+    dict(type='CrossEntropyLoss', use_soft=True),
+    dict(type='CrossEntropyLoss', use_sigmoid=True),
+    dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
+    dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='classy_vision'),
+    dict(type='FocalLoss'),
+]
+# Of pairs, but for the image in the middle, they differ.
+LABELS = {1: [2], 4: [0, 1, 2, 1], 5: [0, 1, 2, 2, 1]}
+
+
+@BATCH_AUGMENTS.register_module()
+class EachItsShare(PairedMixup):
+    """Another share for each image."""
+
+    def mix_inputs(self, inputs):
+        share = torch.linspace(0.1, 1, len(inputs))
+        column = share[:, None, None, None]
+        return column * inputs + (1 - column) * inputs.flip(0), share
+
+
+def paired(augment):
+    name = augment['type']
+    return dict(
+        augment, type=name if name == 'EachItsShare' else 'Paired' + name)
+
+
+def make_data(size):
+    generator = torch.Generator().manual_seed(size)
+    return dict(
+        inputs=torch.randn(size, 3, 16, 16, generator=generator),
+        data_samples=[
+            DataSample().set_gt_label(label) for label in LABELS[size]
+        ])
+
+
+def make_model(augments, loss=LOSSES[0], probs=None):
+    torch.manual_seed(0)
+    model = MODELS.build(
+        model_cfg(
+            head=dict(
+                type='LinearClsHead',
+                num_classes=CLASSES,
+                in_channels=8,
+                loss=copy.deepcopy(loss)),
+            train_cfg=dict(augments=augments, probs=probs)))
+    # So that the losses of images differ.
+    model.head.fc.weight.data *= 30
+    return model
+
+
+def augmented_step(model, data, seed=0):
+    np.random.seed(seed)
+    data = model.data_preprocessor(copy.deepcopy(data), True)
+    return step(model, data['inputs'], data['data_samples'])
+
+
+@pytest.mark.parametrize('size', [1, 4, 5])
+@pytest.mark.parametrize('augment', AUGMENTS, ids=str)
+def test_it_is_the_one_of_mmpretrain_with_pairs(augment, size, monkeypatch):
+    monkeypatch.setattr(torch, 'randperm', lambda n: torch.arange(n).flip(0))
+    images = torch.randn(size, 3, 12, 16)
+    labels = torch.eye(size)
+    for seed in range(3):
+        mixed = []
+        for cfg in (augment, paired(augment)):
+            np.random.seed(seed)
+            mix = BATCH_AUGMENTS.build(dict(cfg))
+            mixed.append(mix(images.clone(), labels))
+        assert_close(mixed[0], mixed[1])
+
+
+@pytest.mark.parametrize('size', [1, 4, 5])
+@pytest.mark.parametrize(
+    'augment, loss',
+    [(augment, LOSSES[0])
+     for augment in (*AUGMENTS, dict(type='EachItsShare', alpha=1.))] +
+    [(AUGMENTS[0], loss) for loss in LOSSES[1:]],
+    ids=str)
+def test_mixtures_by_hand(augment, loss, size):
+    weights = torch.tensor([1., 3., 0.5, 2., 4.])[:size]
+    data = make_data(size)
+    model = make_model(paired(augment), loss)
+    baseline, by_hand = copy.deepcopy(model), copy.deepcopy(model)
+    batch = BatchContext()
+    attach(model, batch)
+    for ones in (None, torch.ones(size)):
+        batch.begin(ones)
+        assert_same(
+            augmented_step(model, data),
+            augmented_step(copy.deepcopy(baseline), data))
+
+    # The label tells the share.
+    np.random.seed(0)
+    mixed = by_hand.data_preprocessor(copy.deepcopy(data), True)
+    share = [
+        float(sample.gt_score[label])
+        for sample, label in zip(mixed['data_samples'], LABELS[size])
+    ]
+    scores = torch.zeros(size)
+
+    def mix(name, rows):
+        total = 0
+        for i in range(size):
+            j = size - 1 - i
+            own = rows[i] if i == j else (share[i] * rows[i] +
+                                          (1 - share[j]) * rows[j])
+            total = total + weights[i] * own
+            scores[i] = own.detach() * size
+        return total
+
+    ByHand(by_hand, mix)
+    batch.begin(weights)
+    assert_same(augmented_step(model, data), augmented_step(by_hand, data))
+    assert_close(batch.scores, scores)
+
+
+def test_a_batch_that_is_not_mixed_follows_one_that_is():
+    model = make_model(
+        [paired(AUGMENTS[0]), paired(AUGMENTS[1])], probs=[0.3, 0.3])
+    baseline = copy.deepcopy(model)
+    batch = BatchContext()
+    attach(model, batch)
+    data = make_data(4)
+    weights = torch.tensor([1., 3., 0.5, 2.])
+    kinds = set()
+    for seed in range(12):
+        batch.begin(weights)
+        augmented_step(model, data, seed)
+        plain = copy.deepcopy(baseline)
+        calls = ByHand(plain, lambda name, rows: rows.sum()).calls
+        augmented_step(plain, data, seed)
+        is_mixed = batch.row_weights is not weights
+        kinds.add(is_mixed)
+        if not is_mixed:
+            assert_close(batch.scores, 4 * calls[0][1])
+    assert kinds == {True, False}
+
+
+def test_without_infobatch_it_only_augments():
+    model = make_model(paired(AUGMENTS[0]))
+    augmented_step(model, make_data(4))
+    batch = BatchContext()
+    attach(model, batch)
+    batch.begin(torch.ones(4))
+    # As in validation.
+    model.data_preprocessor(make_data(4), False)
+    assert batch.row_weights is batch.weights
+
+
+@pytest.mark.parametrize('name', ['Mixup', 'CutMix', 'ResizeMix'])
+def test_those_of_mmpretrain_are_refused(name):
+    model = make_model([paired(AUGMENTS[0]), dict(type=name, alpha=1.)])
+    with pytest.raises(
+            ValueError,
+            match=f"{name} in `augments` of `model.train_cfg`.*set "
+            f"`type='Paired{name}'` there instead of '{name}' and import"):
+        attach(model, BatchContext())
+
+
+def test_others_are_refused():
+
+    def rotate(inputs, scores):
+        return inputs.roll(1, 0), scores.roll(1, 0)
+
+    model = make_model(paired(AUGMENTS[0]))
+    model.data_preprocessor.batch_augments = rotate
+    with pytest.raises(ValueError, match='rotate in .*: derive it from'):
+        attach(model, BatchContext())
+
+
+def recipe(epoch=3, **kwargs):
+    """A hook that changes the model from an epoch on."""
+    return SwitchRecipeHook([dict(action_epoch=epoch, **kwargs)])
+
+
+def test_what_a_recipe_puts_into_the_model_is_attached():
+    hook = recipe(
+        loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1),
+        batch_augments=dict(augments=paired(AUGMENTS[1])))
+    model = make_model(paired(AUGMENTS[0]))
+    batch = BatchContext()
+    for _ in range(2):
+        attach(model, batch, [hook])
+    (new, ) = hook.schedule.values()
+    assert not isinstance(new['loss'].loss, InfoBatchLoss)
+    # What the hook does at the epoch.
+    baseline = make_model(paired(AUGMENTS[1]), new['loss'].loss)
+    model.head.loss_module = new['loss']
+    model.data_preprocessor.batch_augments = new['batch_augments']
+    attach(model, batch)
+    assert wrapped_in(model) == [new['loss']]
+    data = make_data(4)
+    batch.begin(torch.ones(4))
+    assert_same(augmented_step(model, data), augmented_step(baseline, data))
+    batch.begin(torch.tensor([1., 3., 0.5, 2.]))
+    augmented_step(model, data)
+    assert batch.row_weights is not batch.weights
+    assert len(batch.scores) == 4
+
+
+def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():
+    model = make_model(paired(AUGMENTS[0]))
+    batch = BatchContext()
+    attach(model, batch)
+    model.head.loss_module = MODELS.build(dict(type='FocalLoss'))
+    model.data_preprocessor.batch_augments = None
+    attach(model, batch)
+    loss, = wrapped_in(model)
+    assert loss.batch is batch and type(loss.loss).__name__ == 'FocalLoss'
+    model.data_preprocessor.batch_augments = BATCH_AUGMENTS.build(
+        dict(AUGMENTS[0]))
+    with pytest.raises(ValueError, match='Mixup in `augments`'):
+        attach(model, batch)
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(batch_augments=dict(augments=AUGMENTS[0])),
+     "`action_epoch=3`: Mixup in .*set `type='PairedMixup'`"),
+    (dict(loss=dict(type='SwAVLoss', feat_dim=4, num_prototypes=2)),
+     '`action_epoch=3`: InfoBatch needs a loss per image'),
+])
+def test_a_recipe_that_cannot_be_attached_stops_before_the_first_step(
+        kwargs, message):
+    model = make_model(paired(AUGMENTS[0]))
+    with pytest.raises(ValueError, match='SwitchRecipeHook.*' + message):
+        attach(model, BatchContext(), [recipe(**kwargs)])
+
+
+def test_a_recipe_without_augments_is_fine():
+    model = make_model(paired(AUGMENTS[0]))
+    attach(model, BatchContext(), [recipe(batch_augments=None)])
