@@ -13,6 +13,7 @@ iterations saved.
 """
 import argparse
 import copy
+import os
 import os.path as osp
 import sys
 import tempfile
@@ -57,7 +58,10 @@ def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
     """Set a training up to its first iteration."""
     cfg = copy.deepcopy(cfg)
     cfg.work_dir = work_dir
-    cfg.experiment_name = osp.basename(work_dir)
+    # MMEngine keeps a visualizer of each name, and with it a folder that the
+    # last measurement has removed.
+    cfg.visualizer = None
+    cfg.experiment_name = '_'.join(work_dir.split(os.sep)[-2:])
     cfg.train_cfg.type = 'SteppedTrainLoop'
     for split in ('val', 'test'):
         for part in ('cfg', 'dataloader', 'evaluator'):

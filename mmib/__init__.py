@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
         name='mmengine') from None
 
 from .convert import convert
+from .epochs import InfoBatchEpochSampler
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .registry import POLICIES
@@ -27,6 +28,7 @@ from .version import __version__
 from .visualization import InfoBatchVisualizationHook
 
 __all__ = [
-    'POLICIES', 'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler',
-    'InfoBatchVisualizationHook', '__version__', 'convert', 'shorten'
+    'POLICIES', 'InfoBatchEpochSampler', 'InfoBatchHook', 'InfoBatchLoss',
+    'InfoBatchSampler', 'InfoBatchVisualizationHook', '__version__', 'convert',
+    'shorten'
 ]

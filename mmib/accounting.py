@@ -6,7 +6,7 @@ The stream of slots is the clock. An iteration has ``slots_per_iter`` of them,
 until a training is resumed with another batch size or on another number of
 ranks.
 """
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from .pruning import Progress, ScoreHistogram, Tier, TierNorms
 from .worth import VarianceRatio
@@ -69,7 +69,8 @@ class VirtualEpoch(NamedTuple):
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts
         it short, it counts with the part that was issued."""
-        return self.covered + (position - self.start) / self.size
+        # In an epoch some slots may come again, to fill a step of all ranks.
+        return self.covered + min((position - self.start) / self.size, 1.)
 
 
 class Origin(NamedTuple):
@@ -115,9 +116,52 @@ class Accounting:
         self.annealing_iter = round(delta * max_iters)
         self.origin = Origin()
 
+    unit = 'iteration'
+    """str: What the training counts."""
+
+    @property
+    def since(self) -> Origin:
+        """Origin: From where on it is known what was pruned."""
+        return self.origin
+
+    @property
+    def annealing_at(self) -> int:
+        """int: Annealing begins after so many of :attr:`unit`."""
+        return self.annealing_iter
+
+    @property
+    def length(self) -> int:
+        """int: The training has so many of :attr:`unit`."""
+        return self.max_iters
+
+    def now(self, iteration: int) -> int:
+        """So many of :attr:`unit` are over.
+
+        Args:
+            iteration (int): Iterations of the training until now.
+        """
+        return iteration
+
     def is_annealing(self, position: int) -> bool:
         """Whether nothing is pruned from a slot on."""
         return position >= self.annealing_start
+
+    def prunes_nothing(self, first: int) -> bool:
+        """Whether annealing begins before anything can be pruned.
+
+        Args:
+            first (int): Number of the first slot that may be pruned.
+        """
+        return self.is_annealing(first)
+
+    def covered(self, last: Optional[VirtualEpoch], start: int) -> float:
+        """Virtual epochs before a plan.
+
+        Args:
+            last (VirtualEpoch, optional): The one before.
+            start (int): Number of the first slot.
+        """
+        return last.covered_until(start) if last else self.origin.covered
 
     @property
     def annealing_start(self) -> int:
@@ -154,6 +198,28 @@ class Accounting:
         """
         return self.full_equivalent(
             epoch.covered_until(position)) - self.iteration_at(position)
+
+    def outcome(self, share: float, first: int) -> Tuple[float, float]:
+        """What a training comes to in which nothing was trained on yet.
+
+        Args:
+            share (float): Kept share of the plans that prune.
+            first (int): Number of the first slot that may be pruned.
+
+        Returns:
+            tuple[float, float]: Its iterations, and those of the baseline
+            that cover as many passes.
+        """
+        pruned_iters = (self.annealing_start - first) / self.slots_per_iter
+        return self.max_iters, self.max_iters + pruned_iters * (1 / share - 1)
+
+    def first_progress(self, first: int) -> Progress:
+        """What a policy is told of the first plan that prunes.
+
+        Args:
+            first (int): Number of its first slot.
+        """
+        return self.progress(first, first / self.pass_length, first)
 
     def progress(self,
                  start: int,

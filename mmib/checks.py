@@ -8,18 +8,19 @@ from typing import Any, Optional
 
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from .accounting import Accounting
 
 
-def needs_iterations(instead_of: str) -> ValueError:
-    """The refusal of a training that doesn't count iterations."""
+def needs_known_loop(instead_of: str) -> ValueError:
+    """The refusal of a training loop of which nothing is known."""
     return ValueError(
-        'InfoBatch needs iteration-based training: set `train_cfg = '
-        "dict(type='IterBasedTrainLoop', max_iters=...)`, in a config that "
-        f'inherits another one with `_delete_=True`, instead of {instead_of}.')
+        'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
+        "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
+        "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "
+        f'another one with `_delete_=True`, instead of {instead_of}.')
 
 
 def no_batch_sampler() -> ValueError:
@@ -147,10 +148,12 @@ def check_training(runner: Runner, hook: Hook) -> None:
         raise RuntimeError(
             'InfoBatchHook has trained already: build a new Runner with '
             '`resume=True` to go on from the last checkpoint.')
-    if not isinstance(runner.train_loop, IterBasedTrainLoop):
-        raise needs_iterations(type(runner.train_loop).__name__)
+    loop = runner.train_loop
+    if not isinstance(loop, (IterBasedTrainLoop, EpochBasedTrainLoop)):
+        raise needs_known_loop(type(loop).__name__)
     _check_hooks(runner, hook)
-    _check_loader(runner.train_dataloader)
+    _check_loader(runner.train_dataloader, isinstance(loop,
+                                                      EpochBasedTrainLoop))
 
 
 def _check_hooks(runner: Runner, hook: Hook) -> None:
@@ -167,15 +170,15 @@ def _check_hooks(runner: Runner, hook: Hook) -> None:
             '`default_hooks.checkpoint`.')
 
 
-def _check_loader(loader: DataLoader) -> None:
+def _check_loader(loader: DataLoader, by_epoch: bool) -> None:
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
-    if not isinstance(loader.sampler, DATA_SAMPLERS.get('InfoBatchSampler')):
+    name = 'InfoBatchEpochSampler' if by_epoch else 'InfoBatchSampler'
+    if type(loader.sampler) is not DATA_SAMPLERS.get(name):
         raise ValueError(
-            'InfoBatchHook needs InfoBatchSampler: set '
-            "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
-            f'{type(loader.sampler).__name__}.')
+            f'InfoBatchHook needs {name}: set `train_dataloader.sampler.type '
+            f"= '{name}'` instead of {type(loader.sampler).__name__}.")
     if not getattr(loader, 'in_order', True):
         raise ValueError(
             'InfoBatchHook matches weights to images by the order of the '
@@ -193,6 +196,16 @@ def check_length(accounting: Accounting) -> None:
     Raises:
         ValueError: If it is less.
     """
+    if accounting.unit == 'epoch':
+        if accounting.length < 2:
+            raise ValueError(
+                '`train_cfg.max_epochs` is '
+                f'{accounting.length}, and InfoBatch needs 2 or more, as '
+                'nothing can be pruned in the first epoch: train for longer, '
+                'or remove InfoBatchHook and InfoBatchEpochSampler. To try a '
+                'config in a short time, take a few images: '
+                '`train_dataloader.dataset.indices=64`.')
+        return
     max_iters, pass_length = accounting.max_iters, accounting.pass_length
     slots_per_iter = accounting.slots_per_iter
     passes = max_iters * slots_per_iter / pass_length

@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 import numpy as np
 import torch.distributed as dist
 from mmengine.config import Config
+from mmengine.hooks import ParamSchedulerHook
 from mmengine.logging import MessageHub
 from mmengine.runner import IterBasedTrainLoop, Runner
 from mmengine.visualization import (TensorboardVisBackend, Visualizer,
@@ -109,6 +110,53 @@ class _SkipsWithoutLoading:
             self._num_skipped -= 1
             return None
         return next(self._iterator)
+
+
+def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
+    """Let schedulers that step by iteration follow the progress of a training
+    whose epochs are shorter than those that they were made for.
+
+    It can go when MMEngine's ParamSchedulerHook asks how many steps are due.
+
+    Args:
+        runner (Runner): The runner of the training process.
+        steps_due (Callable): For how many iterations of the schedule the
+            current iteration stands.
+    """
+
+    def follow(hook: ParamSchedulerHook) -> None:
+        step = hook.after_train_iter
+
+        @functools.wraps(step)
+        def step_as_due(*args: Any, **kwargs: Any) -> None:
+            for _ in range(steps_due()):
+                step(*args, **kwargs)
+
+        hook.after_train_iter = step_as_due
+
+    for hook in runner.hooks:
+        if isinstance(hook, ParamSchedulerHook):
+            follow(hook)
+
+
+def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
+    """Let the log's remaining time, and models that follow the progress, know
+    that a training which counts epochs has other iterations than its loader
+    had when it was built.
+
+    It can go when MMEngine's loop asks its loader in each epoch.
+
+    Args:
+        runner (Runner): The runner of the training process.
+        max_iters (int): Iterations of the training to expect.
+        is_last (bool): Whether the last epoch begins, so that they are known.
+    """
+    runner.train_loop._max_iters = max_iters
+    runner.message_hub.update_info('max_iters', max_iters)
+    if is_last:
+        # The last gradients that are accumulated may be fewer.
+        runner.optim_wrapper.initialize_count_status(runner.model, runner.iter,
+                                                     max_iters)
 
 
 def observe_calls(owner: Any, name: str, observe: Callable) -> None:

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From a config of the baseline to one that trains with InfoBatch."""
+import copy
 import os
 from inspect import isclass
 from typing import Any, List, Optional
@@ -9,12 +10,17 @@ from mmengine.registry import HOOKS
 
 from .accounting import Accounting
 from .checks import check_delta, no_batch_sampler
+from .epochs import EpochAccounting
 from .forecast import Forecast, forecast
 from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
-from .schedule import iterations_of, shorten, type_name
+from .schedule import length_of, shorten, type_name
 from .tasks.pairing import pair_augments
+
+_WHY_NOT = dict(
+    RepeatAugSampler=', which asks for each image several times in an epoch '
+    'that is shorter by as much, so that a pass has no end')
 
 
 def default_ratio(policy: str) -> float:
@@ -37,21 +43,22 @@ def convert(cfg: Config,
             **hook: Any) -> Config:
     """Convert a config of the baseline to InfoBatch.
 
-    The schedule is that of :func:`shorten`. What else changes are the
-    sampler, the hook, ``custom_imports`` and batch augmentations that mix
+    A schedule that counts iterations is that of :func:`shorten`; one that
+    counts epochs stays, as its epochs become shorter. What else changes are
+    the sampler, the hook, ``custom_imports`` and batch augmentations that mix
     images (:func:`~mmib.tasks.pairing.pair_augments`). No data is read.
 
     Args:
-        cfg (Config): A config with a schedule based on iterations. It stays
-            as it is.
-        ratio (float): Share of the iterations to run, in (0, 1]. Defaults to
-            0.6.
+        cfg (Config): The config of a training. It stays as it is.
+        ratio (float): Share of the iterations to run, in (0, 1]. Where epochs
+            count, it is that of ``Neyman`` and ``Budget``; other policies
+            prune what they prune. Defaults to 0.6.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans. If
             None, it is ``Neyman``. ``Neyman`` and ``Budget`` prune as much as
             it takes to cover all the passes of the original schedule, unless
-            they have their ``full_iters``. Defaults to None.
+            they have their ``full_iters`` or ``ratio``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
@@ -74,11 +81,15 @@ def convert(cfg: Config,
                         f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     _check_not_converted(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
-    full_iters = iterations_of(cfg)
-    cfg = pair_augments(shorten(cfg, ratio))
+    unit, length = length_of(cfg)
     policy = dict(policy or dict(type='Neyman'))
-    if 'full_iters' not in policy and _has_budget(policy.get('type')):
-        policy['full_iters'] = full_iters
+    budget = dict(full_iters=length) if unit == 'iteration' else dict(
+        ratio=ratio)
+    if _has_budget(policy.get('type')):
+        policy = dict(budget, **policy)
+    # The epochs of a pruned training are shorter, and as many.
+    cfg = shorten(cfg, ratio) if unit == 'iteration' else copy.deepcopy(cfg)
+    cfg = pair_augments(cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
     if _forecast(built, cfg).share == 1:
@@ -87,7 +98,7 @@ def convert(cfg: Config,
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
             '`policy` or a larger `full_iters` of it.')
 
-    cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader)
+    cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader, unit)
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
     cfg.custom_hooks = [
         *(cfg.get('custom_hooks') or []),
@@ -111,9 +122,15 @@ def summary(before: Config, after: Config) -> str:
     hooks = infobatch_hooks(after)
     if not hooks:
         return ''
-    full_iters, iters = iterations_of(before), iterations_of(after)
+    (unit, full_iters), (_, iters) = length_of(before), length_of(after)
     outlook = _forecast(HOOKS.build(hooks[0]), after)
     sentences = [outlook.when, outlook.how_much]
+    if unit == 'epoch':
+        if outlook.full_iters is not None:
+            saved = 100 * (1 - outlook.iters / outlook.full_iters)
+            sentences.append(f'It saves about {saved:.0f} % of the '
+                             'iterations.')
+        return ' '.join(sentences)
     if outlook.full_iters is not None:
         covered = 100 * outlook.full_iters / full_iters
         sentences.append(f'It covers about {covered:.0f} % of the passes of '
@@ -129,9 +146,31 @@ def summary(before: Config, after: Config) -> str:
 
 
 def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
-    accounting = Accounting(1, 1, iterations_of(cfg), hook.delta, hook.start)
+    """Without the data: a pass is one slot."""
+    accounting = account(cfg, hook)
     return forecast(hook.policy, accounting, accounting.pruning_start,
                     hook.normalize)
+
+
+def account(cfg: Config,
+            hook: InfoBatchHook,
+            pass_length: int = 1,
+            slots_per_iter: int = 1) -> Accounting:
+    """The accounts of a training, before it is built.
+
+    Args:
+        cfg (Config): Its config.
+        hook (InfoBatchHook): The hook in it.
+        pass_length (int): Slots of a full pass. Defaults to 1.
+        slots_per_iter (int): Slots of an iteration. Defaults to 1.
+    """
+    unit, length = length_of(cfg)
+    if unit == 'epoch':
+        iters_per_epoch = -(-pass_length // slots_per_iter)
+        return EpochAccounting(pass_length, slots_per_iter, iters_per_epoch,
+                               length, hook.delta, hook.start)
+    return Accounting(pass_length, slots_per_iter, length, hook.delta,
+                      hook.start)
 
 
 def _has_budget(kind: Any) -> bool:
@@ -157,18 +196,21 @@ def _check_not_converted(cfg: Config) -> None:
             'InfoBatchSampler from `train_dataloader.sampler`.')
 
 
-def _sampler(train_dataloader: dict) -> dict:
+def _sampler(train_dataloader: dict, unit: str) -> dict:
     if train_dataloader.get('batch_sampler') is not None:
         raise no_batch_sampler()
     sampler = train_dataloader.get('sampler') or {}
     name = type_name(sampler)
+    kind, of = (('InfoBatchSampler',
+                 'InfiniteSampler') if unit == 'iteration' else
+                ('InfoBatchEpochSampler', 'DefaultSampler'))
     if name not in ('InfiniteSampler', 'DefaultSampler'):
         raise ValueError(
-            f'InfoBatchSampler takes the place of InfiniteSampler, not of '
-            f'{name}: set `train_dataloader.sampler = '
-            "dict(type='InfiniteSampler', shuffle=True)` first.")
+            f'{kind} takes the place of {of}, not of {name}'
+            f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
+            f"dict(type='{of}', shuffle=True)` first.")
     kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
-    return dict(type='InfoBatchSampler', **kept)
+    return dict(type=kind, **kept)
 
 
 def _custom_imports(custom_imports: Optional[dict]) -> dict:

@@ -11,8 +11,9 @@ class Forecast(NamedTuple):
 
     Args:
         policy (str): What draws the plans.
-        until (int): Iteration at which annealing begins.
-        max_iters (int): Iterations of the training.
+        until (str): When annealing begins.
+        iters (float): Iterations of the training, or where epochs count and
+            the share isn't known, of the baseline.
         share (float, optional): Kept share of the plans that prune, 1 if none
             does. None where it depends on the losses, as do the next two.
         mean_weight (float, optional): Mean weight of these plans.
@@ -21,8 +22,8 @@ class Forecast(NamedTuple):
     """
 
     policy: str
-    until: int
-    max_iters: int
+    until: str
+    iters: float
     share: Optional[float] = None
     mean_weight: Optional[float] = None
     full_iters: Optional[float] = None
@@ -30,8 +31,7 @@ class Forecast(NamedTuple):
     @property
     def when(self) -> str:
         """str: A sentence on when it prunes."""
-        return (f'{self.policy} prunes until iteration {self.until} of '
-                f'{self.max_iters}.')
+        return f'{self.policy} prunes until {self.until}.'
 
     @property
     def how_much(self) -> str:
@@ -50,12 +50,16 @@ class Forecast(NamedTuple):
         """
         if self.full_iters is None:
             return ''
+        if accounting.unit == 'epoch':
+            return (f'It will take about {self.iters:.0f} iterations instead '
+                    f'of {self.full_iters:.0f}: '
+                    f'{self.full_iters - self.iters:.0f} saved.')
         passes = (
             self.full_iters * accounting.slots_per_iter /
             accounting.pass_length)
         return (f'It will cover {passes:.1f} passes over the data, for which '
                 f'the baseline needs {self.full_iters:.0f} iterations: '
-                f'{self.full_iters - self.max_iters:.0f} saved.')
+                f'{self.full_iters - self.iters:.0f} saved.')
 
 
 def forecast(policy: Policy,
@@ -75,19 +79,15 @@ def forecast(policy: Policy,
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
     """
-    name, until = repr(policy), accounting.annealing_iter
-    if accounting.is_annealing(first_pruned):
+    name = repr(policy)
+    until = (f'{accounting.unit} {accounting.annealing_at} of '
+             f'{accounting.length}')
+    if accounting.prunes_nothing(first_pruned):
         share = 1.
     else:
-        share = policy.expected_share(
-            accounting.progress(first_pruned,
-                                first_pruned / accounting.pass_length,
-                                first_pruned))
+        share = policy.expected_share(accounting.first_progress(first_pruned))
     if share is None:
         return Forecast(name, until, accounting.max_iters)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.
-    pruned_iters = ((accounting.annealing_start - first_pruned) /
-                    accounting.slots_per_iter)
-    full_iters = accounting.max_iters + pruned_iters * (1 / share - 1)
-    return Forecast(name, until, accounting.max_iters, share, mean_weight,
-                    full_iters)
+    iters, full_iters = accounting.outcome(share, first_pruned)
+    return Forecast(name, until, iters, share, mean_weight, full_iters)

@@ -9,14 +9,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
-from . import compat, tasks
-from .accounting import Accounting
+from . import compat, epochs, tasks
 from .batch import BatchContext
 from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_scores,
                      check_training)
 from .counts import ImageCounts
-from .datasets import DeliveryCheck, image_numbers, unwrap_repeats
+from .datasets import DeliveryCheck, image_numbers
+from .epochs import InfoBatchEpochSampler
 from .planner import Planner
 from .pruning import EpochPlan, Policy
 from .registry import build_policy
@@ -149,7 +149,9 @@ class InfoBatchHook(Hook):
         self._loaded = None
         self._reporter.training_begins()
         self.sampler.connect(self.planner)
-        if runner.iter > 0:
+        if isinstance(self.sampler, InfoBatchEpochSampler):
+            epochs.connect(runner, self.planner, self.sampler)
+        elif runner.iter > 0:
             compat.restart_loader(runner.train_loop)
         compat.before_saving(runner, self.planner.merge_scores)
 
@@ -167,20 +169,16 @@ class InfoBatchHook(Hook):
         self._task_ema = tasks.attach(model, self.batch, runner.hooks).ema
 
     def _set_up_planner(self, runner: Runner) -> None:
-        loader = runner.train_dataloader
-        slots_per_iter = self._batch_size * self.sampler.world_size
-        images = image_numbers(unwrap_repeats(self.dataset))
+        images = image_numbers(self.dataset)[:self.sampler.pass_length]
         ema = self._task_ema if self.ema is None else self.ema
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
-        accounting = Accounting(
-            len(self.sampler), slots_per_iter, runner.max_iters, self.delta,
-            self.start)
-        lookahead = loader.num_workers * (loader.prefetch_factor or 0)
+        accounting = epochs.account_for(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, self.score, self.relative)
+        lookahead = epochs.slots_ahead(runner.train_dataloader,
+                                       accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
-                               lookahead * slots_per_iter, self.plan_observers,
-                               self.normalize)
+                               lookahead, self.plan_observers, self.normalize)
         self._reporter = Reporter(runner, self.planner)
         self._delivery = DeliveryCheck(self.dataset, self._reporter)
 
@@ -199,6 +197,12 @@ class InfoBatchHook(Hook):
             checkpoint['infobatch'] = make_state(self.sampler, self.scores,
                                                  self.planner, self._delivery)
 
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Draw the plan of an epoch. (Where iterations count, plans are drawn
+        when the data loader needs them.)"""
+        if isinstance(self.sampler, InfoBatchEpochSampler):
+            epochs.begin_epoch(runner, self.planner, self.sampler)
+
     def before_train_iter(self,
                           runner: Runner,
                           batch_idx: int,
@@ -208,10 +212,14 @@ class InfoBatchHook(Hook):
         Raises:
             RuntimeError: If the batch isn't as long as it was asked for.
         """
-        check_batch(data_batch, self._batch_size)
+        if batch_idx == 0 and isinstance(self.sampler, InfoBatchEpochSampler):
+            # A hook may change them, as MMPretrain's SwitchRecipeHook does.
+            self._attach_losses(runner)
+        batch_size = self.sampler.batch_length(self._batch_size)
+        check_batch(data_batch, batch_size)
         is_annealing = self.planner.accounting.is_annealing(
             self.sampler.position)
-        slots = self.sampler.take(self._batch_size)
+        slots = self.sampler.take(batch_size)
         self.counts.visit(slots.indices)
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for last, epoch in self.planner.advance(self.sampler.position):
@@ -245,6 +253,11 @@ class InfoBatchHook(Hook):
             self._reporter.no_norms()
         self._reporter.step(self.batch.unweighted_loss, batch_idx)
         self.batch.begin(None)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """End the plan of an epoch."""
+        if isinstance(self.sampler, InfoBatchEpochSampler):
+            self.sampler.end_epoch()
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""

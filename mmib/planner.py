@@ -95,8 +95,7 @@ class Planner:
             ValueError: If the plan can't be trained on.
         """
         last, accounting = self.newest, self.accounting
-        covered = (
-            last.covered_until(start) if last else accounting.origin.covered)
+        covered = accounting.covered(last, start)
         is_annealing = accounting.is_annealing(start)
         begins_annealing = (
             is_annealing and last is not None
@@ -129,6 +128,7 @@ class Planner:
             self.counts.prune(plan.indices)
             if logged:
                 histogram = ScoreHistogram.of(self.plan_scores, plan)
+            # The next plan begins with annealing.
             plan = plan[:accounting.annealing_start - start]
             self.visits.expect(len(tiers))
             self._pruned_until = start + len(plan)
@@ -211,7 +211,7 @@ class Planner:
     @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before the first full pass ends."""
-        return self.accounting.is_annealing(self.first_pruned)
+        return self.accounting.prunes_nothing(self.first_pruned)
 
     @property
     def first_pruned(self) -> int:

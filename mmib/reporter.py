@@ -64,10 +64,13 @@ class Reporter:
         # LoggerHook writes at the end of the first pass as well.
         if ((batch_idx + 1) % self._log_interval == 0
                 or batch_idx + 1 == len(self._runner.train_dataloader)):
-            for value in torch.stack(self._unweighted_losses).tolist():
-                self._runner.message_hub.update_scalar('train/unweighted_loss',
-                                                       value)
-            self._unweighted_losses.clear()
+            self._write_unweighted_losses()
+
+    def _write_unweighted_losses(self) -> None:
+        for value in torch.stack(self._unweighted_losses).tolist():
+            self._runner.message_hub.update_scalar('train/unweighted_loss',
+                                                   value)
+        self._unweighted_losses.clear()
 
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
@@ -81,8 +84,9 @@ class Reporter:
             self._logger.warning(f'InfoBatch: {note}')
         if self._planner.prunes_nothing:
             self._logger.warning(
-                'InfoBatch prunes nothing: annealing begins at iteration '
-                f'{accounting.annealing_iter}, before the first pass over '
+                f'InfoBatch prunes nothing: annealing begins at '
+                f'{accounting.unit} {accounting.annealing_at}, before the '
+                'first pass over '
                 f'{accounting.pass_length} images ends. Train longer, or '
                 'raise `delta` if it is less than 1.')
         elif not note:
@@ -102,10 +106,11 @@ class Reporter:
                 return
             text += (f' {expected.how_much} '
                      f'{expected.covers(self._accounting)}').rstrip()
-        self._logger.info(
-            f'InfoBatch: {text} Passes become shorter by that, not the '
-            'training: it saves time if `train_cfg.max_iters` is less than '
-            'that of the baseline.')
+        if self._accounting.unit == 'iteration':
+            text += (' Passes become shorter by that, not the training: it '
+                     'saves time if `train_cfg.max_iters` is less than that '
+                     'of the baseline.')
+        self._logger.info(f'InfoBatch: {text}')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.
@@ -196,10 +201,11 @@ class Reporter:
         self.non_finite(epoch.non_finite)
 
     def _until_annealing(self) -> str:
-        left = self._accounting.annealing_iter - self._runner.iter
-        if self._accounting.annealing_iter >= self._accounting.max_iters:
+        accounting = self._accounting
+        left = accounting.annealing_at - accounting.now(self._runner.iter)
+        if accounting.annealing_at >= accounting.length:
             return 'no annealing'
-        return (f'{left} iterations until annealing'
+        return (f'{left} {accounting.unit}s until annealing'
                 if left > 0 else 'annealing')
 
     def no_norms(self) -> None:
@@ -233,21 +239,20 @@ class Reporter:
         """
         saved = self._planner.saved_iters(position)
         self._add_scalars({'infobatch/saved_iters': saved})
-        iteration, origin = self._runner.iter, self._accounting.origin
+        iteration, since = self._runner.iter, self._accounting.since
         # Before the origin an iteration had another number of images.
-        covered = self._planner.epoch.covered_until(position) - origin.covered
+        covered = self._planner.epoch.covered_until(position) - since.covered
         visits = covered * self._accounting.pass_length
-        pruned = visits - (position - origin.position)
+        pruned = max(visits - (position - since.position), 0)
         ratio = self._planner.mean_ratio.mean()
         self._plan_log.ends(iteration, saved, round(visits), round(pruned),
                             ratio)
-        since = (f' since iteration {origin.iteration}'
-                 if origin.iteration else '')
+        when = f' since iteration {since.iteration}' if since.iteration else ''
         self._logger.info(
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{since}.' +
+            f'{covered:.2f} virtual epochs{when}.' +
             worth_in_words(ratio, ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:

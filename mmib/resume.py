@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 from .datasets import DeliveryCheck
+from .epochs import InfoBatchEpochSampler
 from .planner import Planner
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
@@ -75,6 +76,10 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 scores: ScoreTable, kind: str) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
+    by_epoch = 'is_open' in state['sampler']
+    if by_epoch is not isinstance(sampler, InfoBatchEpochSampler):
+        counts = 'epochs' if by_epoch else 'iterations'
+        return f'the checkpoint is of a training that counts {counts}'
     before = state['sampler']['size'], len(state['scores']['scores'])
     now = sampler.pass_length, scores.num_images
     if before != now:

@@ -40,6 +40,9 @@ class InfoBatchSampler(Sampler):
     ``W - 1`` slots that don't fill a step are issued together with the first
     slots of the next plan.
 
+    It is for a training that counts iterations. One that counts epochs needs
+    :class:`~mmib.epochs.InfoBatchEpochSampler`.
+
     Args:
         dataset (Sized): The data set.
         shuffle (bool): Whether to shuffle the data set. If not, plans keep
@@ -57,14 +60,13 @@ class InfoBatchSampler(Sampler):
                  shuffle: bool = True,
                  seed: Optional[int] = None,
                  **unknown: Any) -> None:
-        check_no_others(unknown, InfoBatchSampler,
-                        '`train_dataloader.sampler`')
+        check_no_others(unknown, type(self), '`train_dataloader.sampler`')
         if len(dataset) == 0:
             raise ValueError(
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
-        self.pass_length = len(unwrap_repeats(dataset))
+        self.pass_length = self._length_of_pass(dataset)
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self._draw_plan: Optional[DrawPlan] = None
@@ -102,6 +104,14 @@ class InfoBatchSampler(Sampler):
     def set_epoch(self, epoch: int) -> None:
         """Not supported in iteration-based training, as in
         ``InfiniteSampler``."""
+
+    def batch_length(self, batch_size: int) -> int:
+        """Images of this rank in the next batch.
+
+        Args:
+            batch_size (int): Those that the data loader asks for.
+        """
+        return batch_size
 
     @property
     def position(self) -> int:
@@ -233,6 +243,10 @@ class InfoBatchSampler(Sampler):
         ones are of another policy."""
         tiers = np.zeros_like(self._slots.tier_of_slot)
         self._slots = replace(self._slots, tier_of_slot=tiers)
+
+    @staticmethod
+    def _length_of_pass(dataset: Sized) -> int:
+        return len(unwrap_repeats(dataset))
 
     def _restart(self, position: int) -> None:
         """Draw the full passes again from the seed, up to a position."""

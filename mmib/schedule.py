@@ -7,13 +7,13 @@ its schedule is shorter too.
 import copy
 import re
 from inspect import isclass
-from typing import Any, Dict, Iterator, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import LOOPS
-from mmengine.runner import IterBasedTrainLoop
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from .checks import needs_iterations
+from .checks import needs_known_loop
 from .pruning.budget import DEFAULT_RATIO
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
@@ -28,14 +28,19 @@ _SCHEDULERS = {
 _SCHEDULERS['PolyLRRatio'] = 'Poly'
 
 # `start_iters` is a point in time; `num_iters` and `interval_iters` are not.
-_ITERATION_FIELD = re.compile(
-    r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?iters?')
+_POINT_FIELD = {
+    unit: re.compile(r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?' +
+                     name + 's?')
+    for unit, name in (('iteration', 'iter'), ('epoch', 'epoch'))
+}
+_LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
 _DURATION_FIELD = re.compile(
     'begin|end|step|period|milestone|iter|T_max|total')
 
 
 class IterMap(NamedTuple):
-    """Where the iterations of a schedule go when its length changes.
+    """Where the iterations of a schedule go when its length changes, or the
+    epochs of one that counts them.
 
     Up to the end of the warm-up they stay. From there to the end they move
     linearly.
@@ -45,11 +50,14 @@ class IterMap(NamedTuple):
         new (int): Iterations of the new one, at most ``old``.
         warmup (int): Iterations of the warm-up, less than both. Defaults to
             0.
+        unit (str): What the training counts, ``'iteration'`` or ``'epoch'``.
+            Defaults to ``'iteration'``.
     """
 
     old: int
     new: int
     warmup: int = 0
+    unit: str = 'iteration'
 
     @property
     def scale(self) -> float:
@@ -112,13 +120,13 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     a linear or constant scheduler that begins at 0, rises and ends in the
     first quarter of the training (and in the first half of the shorter one).
     What counts validations, such as a patience, stays, because their number
-    stays. No data is read.
+    stays. Where a training counts epochs, this holds for epochs. No data is
+    read.
 
     Args:
-        cfg (Config): A config with a schedule based on iterations. It stays
-            as it is.
-        ratio (float): Share of the iterations to run, in (0, 1]. With 1 the
-            copy is equal. Defaults to 0.6.
+        cfg (Config): The config of a training. It stays as it is.
+        ratio (float): Share of the iterations, or epochs, to run, in (0, 1].
+            With 1 the copy is equal. Defaults to 0.6.
 
     Returns:
         Config: The shorter copy.
@@ -135,14 +143,14 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     if not 0 < ratio <= 1:
         raise ValueError('`ratio` is the share of the iterations to run and '
                          f'must be in (0, 1], but got {ratio}.')
-    old = iterations_of(cfg)
+    unit, old = length_of(cfg)
     new = max(1, round(old * ratio))
 
     # Changed in place, entry by entry, so that what a lazy config imported
     # stays lazy in it.
     cfg = copy.deepcopy(cfg)
     schedulers = dict(_schedulers(cfg.get('param_scheduler')))
-    iter_map = IterMap(old, new, _warmup(schedulers, old, new))
+    iter_map = IterMap(old, new, _warmup(schedulers, unit, old, new), unit)
     for where, scheduler in schedulers.items():
         _convert_scheduler(scheduler, where, iter_map)
     _convert_train_cfg(cfg.train_cfg, iter_map)
@@ -163,8 +171,13 @@ def type_name(node: dict) -> str:
     return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
-def iterations_of(cfg: Config) -> int:
-    """Iterations of a config whose training counts them."""
+def length_of(cfg: Config) -> Tuple[str, int]:
+    """What a training counts, ``'iteration'`` or ``'epoch'``, and how many.
+
+    Raises:
+        ValueError: If the config has no training, or a loop of which nothing
+            is known.
+    """
     train_cfg = cfg.get('train_cfg')
     if train_cfg is None:
         raise ValueError('The config has no training: add `train_cfg = '
@@ -172,13 +185,16 @@ def iterations_of(cfg: Config) -> int:
     loop = train_cfg.get('type')
     if isinstance(loop, str):
         loop = LOOPS.get(loop)
-    by_iter = (
-        issubclass(loop, IterBasedTrainLoop)
-        if isclass(loop) else train_cfg.get('by_epoch') is False)
-    if (not by_iter or train_cfg.get('max_iters') is None
-            or 'max_epochs' in train_cfg):
-        raise needs_iterations(f'`train_cfg = {dict(train_cfg)}`')
-    return int(train_cfg.max_iters)
+    for unit, kind, by_epoch in (('iteration', IterBasedTrainLoop, False),
+                                 ('epoch', EpochBasedTrainLoop, True)):
+        is_kind = (
+            issubclass(loop, kind)
+            if isclass(loop) else train_cfg.get('by_epoch') is by_epoch)
+        if is_kind and train_cfg.get(_LENGTH_FIELD[unit]) is not None:
+            others = set(_LENGTH_FIELD.values()) - {_LENGTH_FIELD[unit]}
+            if not others & set(train_cfg):
+                return unit, int(train_cfg[_LENGTH_FIELD[unit]])
+    raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
 
 
 def _schedulers(node: Any,
@@ -200,20 +216,28 @@ def _schedulers(node: Any,
             yield from _schedulers(entry, f'{where}.{name}')
 
 
-def _warmup(schedulers: Dict[str, dict], old: int, new: int) -> int:
+def _warmup(schedulers: Dict[str, dict], unit: str, old: int, new: int) -> int:
     """Last iteration of the warm-up, 0 without one."""
     ends = [0]
     for scheduler in schedulers.values():
+        if _counts(scheduler) != unit:
+            continue
         kind = _SCHEDULERS.get(type_name(scheduler))
-        rises = (
-            kind == 'Linear' and scheduler.get(
-                'start_factor', 1 / 3) < scheduler.get('end_factor', 1)
-            or kind == 'Constant' and scheduler.get('factor', 1 / 3) < 1)
         end = scheduler.get('end', old)
-        if (rises and scheduler.get('begin', 0) == 0
+        if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
                 and end <= min(old / 4, new / 2)):
             ends.append(end)
     return max(ends)
+
+
+def _counts(scheduler: dict) -> str:
+    return 'epoch' if scheduler.get('by_epoch', True) else 'iteration'
+
+
+def _rises(scheduler: dict, kind: Optional[str]) -> bool:
+    return (kind == 'Linear' and scheduler.get(
+        'start_factor', 1 / 3) < scheduler.get('end_factor', 1)
+            or kind == 'Constant' and scheduler.get('factor', 1 / 3) < 1)
 
 
 def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
@@ -232,11 +256,20 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     # `by_epoch=True` alone, and iteration-based training is one epoch.
     if kind == 'ReduceOnPlateau':
         return
-    if scheduler.get('by_epoch', True):
+    if _counts(scheduler) != iter_map.unit:
+        if iter_map.unit == 'iteration':
+            raise ValueError(
+                f'`{where}.by_epoch` is True, which is also its default, but '
+                'the training counts iterations: set '
+                f'`{where}.by_epoch=False` and give its times in iterations.')
+        # A warm-up, which keeps its length.
+        if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
+                and 'end' in scheduler):
+            return
         raise ValueError(
-            f'`{where}.by_epoch` is True, which is also its default, but the '
-            f'training counts iterations: set `{where}.by_epoch=False` and '
-            'give its times in iterations.')
+            f'`{where}.by_epoch` is False, but the training counts epochs: '
+            f'set `{where}.by_epoch=True`, give its times in epochs, and add '
+            '`convert_to_iter_based=True` to have it step by iteration.')
 
     begin, end = scheduler.get('begin', 0), scheduler.get('end', iter_map.old)
     new_begin = iter_map.point(begin)
@@ -245,8 +278,8 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     # Schedulers reach their last value after `length - 1` steps.
     if new_length < min(length, 2):
         raise ValueError(
-            f'`{where}` has {length} iterations, of which {new_length} would '
-            'be left: raise `ratio`.')
+            f'`{where}` has {length} {iter_map.unit}s, of which {new_length} '
+            'would be left: raise `ratio`.')
     for field, value in (('begin', new_begin), ('end', new_end)):
         if field in scheduler:
             scheduler[field] = value
@@ -274,9 +307,10 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
 
 
 def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
-    train_cfg['max_iters'] = iter_map.new
-    # The default of IterBasedTrainLoop is shortened too.
-    val_interval = train_cfg.get('val_interval', 1000)
+    train_cfg[_LENGTH_FIELD[iter_map.unit]] = iter_map.new
+    # The default of the loop is shortened too.
+    val_interval = train_cfg.get('val_interval',
+                                 dict(iteration=1000, epoch=1)[iter_map.unit])
     if iter_map.interval(val_interval) != val_interval:
         train_cfg['val_interval'] = iter_map.interval(val_interval)
     if 'val_begin' in train_cfg:
@@ -290,7 +324,7 @@ def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
 
 def _convert_hook(hook: dict, iter_map: IterMap) -> None:
     if (type_name(hook) == 'CheckpointHook'
-            and not hook.get('by_epoch', True)):
+            and _counts(hook) == iter_map.unit):
         if 'interval' in hook:
             hook['interval'] = iter_map.interval(hook['interval'])
         if 'save_begin' in hook:
@@ -300,8 +334,9 @@ def _convert_hook(hook: dict, iter_map: IterMap) -> None:
 
 def _convert_iteration_fields(node: dict, iter_map: IterMap) -> None:
     for key, value in node.items():
-        if _names_iteration(key) or isinstance(value, (dict, list, tuple)):
-            node[key] = _convert_value(value, _names_iteration(key), iter_map)
+        is_point = _POINT_FIELD[iter_map.unit].fullmatch(str(key)) is not None
+        if is_point or isinstance(value, (dict, list, tuple)):
+            node[key] = _convert_value(value, is_point, iter_map)
 
 
 def _convert_value(value: Any, is_iteration: bool, iter_map: IterMap) -> Any:
@@ -315,7 +350,3 @@ def _convert_value(value: Any, is_iteration: bool, iter_map: IterMap) -> Any:
     elif is_iteration and type(value) is int:
         return iter_map.point(value)
     return value
-
-
-def _names_iteration(field: str) -> bool:
-    return _ITERATION_FIELD.fullmatch(str(field)) is not None

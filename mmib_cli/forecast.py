@@ -11,14 +11,13 @@ from typing import List, Optional
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
-from mmib.accounting import Accounting
 from mmib.checks import check_length, check_stack
 from mmib.compat import allow_scoped_bases
-from mmib.convert import infobatch_hooks
+from mmib.convert import account, infobatch_hooks
 from mmib.datasets import unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
-from mmib.schedule import iterations_of
+from mmib.schedule import length_of
 from mmib.zoo import resolve_config
 
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
@@ -36,7 +35,9 @@ def pass_length(cfg: Config) -> int:
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     if hasattr(dataset, 'full_init'):
         dataset.full_init()
-    length = len(unwrap_repeats(dataset))
+    if length_of(cfg)[0] == 'iteration':
+        dataset = unwrap_repeats(dataset)
+    length = len(dataset)
     if length == 0:
         raise ValueError('The training data has no images: check '
                          '`train_dataloader.dataset`.')
@@ -60,18 +61,16 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
     Raises:
         ValueError: If the training is too short.
     """
-    max_iters = iterations_of(cfg)
     slots_per_iter = cfg.train_dataloader.batch_size * gpus
     if num_images is None:
-        accounting = Accounting(1, 1, max_iters, hook.delta, hook.start)
+        accounting = account(cfg, hook)
         first_pruned = accounting.pruning_start
     else:
-        accounting = Accounting(num_images, slots_per_iter, max_iters,
-                                hook.delta, hook.start)
+        accounting = account(cfg, hook, num_images, slots_per_iter)
         check_length(accounting)
         first_pruned = max(num_images, accounting.pruning_start)
     expected = forecast(hook.policy, accounting, first_pruned, hook.normalize)
-    note = hook.policy.note_on_schedule(max_iters)
+    note = hook.policy.note_on_schedule(accounting.max_iters)
     lines = [expected.when, expected.how_much]
     if num_images is not None:
         lines = [
@@ -79,11 +78,14 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
             f'of them on {gpus} GPU{"s" * (gpus > 1)}.', *lines,
             expected.covers(accounting)
         ]
+    elif expected.full_iters is not None and accounting.unit == 'epoch':
+        share = expected.iters / expected.full_iters
+        lines.append(f'It runs about {100 * share:.0f} % of the iterations.')
     elif expected.full_iters is not None:
         lines.append(
             f'It covers as many passes as about {expected.full_iters:.0f} '
             'iterations of the baseline: '
-            f'{expected.full_iters - max_iters:.0f} saved.')
+            f'{expected.full_iters - expected.iters:.0f} saved.')
     if note:
         lines.append(f'Warning: {note}')
     elif expected.share == 1:

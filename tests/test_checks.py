@@ -97,7 +97,8 @@ BAD_CONFIGS = {
     'epochs': ({
         'train_cfg': dict(
             _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
-    }, ValueError, "set `train_cfg = dict\\(type='IterBasedTrainLoop'"),
+    }, ValueError,
+               "set `train_dataloader.sampler.type = 'InfoBatchEpochSampler'"),
     'priority': (with_hook(priority='LOWEST'), ValueError,
                  'lack the scores of their last batch.* remove `priority`'),
     'two hooks': ({

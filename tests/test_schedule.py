@@ -157,7 +157,7 @@ def iter_maps(draw):
 
 @given(iter_maps(), st.data())
 def test_points_keep_their_order_and_stay_inside(iter_map, data):
-    old, new, warmup = iter_map
+    old, new, warmup, _ = iter_map
     points = sorted(data.draw(st.lists(st.integers(0, old), min_size=1)))
     mapped = [iter_map.point(point) for point in points]
     assert mapped == sorted(mapped)
@@ -173,7 +173,7 @@ def test_points_keep_their_order_and_stay_inside(iter_map, data):
 
 @given(iter_maps(), st.integers(1, 50))
 def test_an_interval_runs_as_often_as_before(iter_map, rounds):
-    old, new, _ = iter_map
+    old, new, _, _ = iter_map
     interval = iter_map.interval(max(1, old // rounds))
     assert 1 <= interval <= new
     if old % rounds == 0 and new % rounds == 0:
@@ -542,9 +542,10 @@ def test_the_summary_of_the_control_is_empty():
 
 @pytest.mark.parametrize('changes, match', [
     (dict(train_cfg=None), 'add `train_cfg = '),
-    (dict(train_cfg=dict(type='EpochBasedTrainLoop', max_epochs=3)),
+    (dict(train_cfg=dict(type='EpochBasedTrainLoop', max_iters=3)),
      r'IterBasedTrainLoop.*instead of `train_cfg = .*EpochBased'),
-    (dict(train_cfg=dict(by_epoch=True, max_epochs=3)), 'max_epochs'),
+    (dict(train_cfg=dict(by_epoch=True, max_epochs=3, max_iters=3)),
+     'max_epochs'),
     (dict(train_cfg=dict(type='IterBasedTrainLoop')), 'max_iters=...'),
     (dict(train_cfg=dict(type='NoLoop', max_iters=3)), 'NoLoop'),
     (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),

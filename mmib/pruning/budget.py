@@ -15,17 +15,26 @@ DEFAULT_RATIO = 0.6
 
 
 class ToBudget(Policy):
-    """Prune as much as it takes to cover the passes of a longer schedule.
+    """Prune as much as it takes to cover the passes of the baseline in fewer
+    iterations.
+
+    A training that counts iterations has the fewer ones already, and the
+    baseline ``full_iters``. One that counts epochs has those of the baseline,
+    and runs ``ratio`` of its iterations.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered. If None, the training is taken for 0.6 of them, as
-            conversion makes it. Defaults to None.
+        full_iters (int, optional): Iterations of the baseline. If None, they
+            follow from ``ratio``. Not for a training that counts epochs,
+            which tells them. Defaults to None.
+        ratio (float, optional): Iterations of the training over those of the
+            baseline, in (0, 1]. If None, 0.6, as conversion makes it. Defaults
+            to None.
         ramp (bool): Whether the kept share falls gradually, so that most is
             pruned late. Defaults to False.
 
     Raises:
-        ValueError: If ``full_iters`` isn't a positive integer.
+        ValueError: If ``full_iters`` isn't a positive integer, or ``ratio``
+            is outside (0, 1].
     """
 
     # What a plan keeps where the budget needs less.
@@ -33,7 +42,12 @@ class ToBudget(Policy):
 
     def __init__(self,
                  full_iters: Optional[int] = None,
-                 ramp: bool = False) -> None:
+                 ramp: bool = False,
+                 ratio: Optional[float] = None) -> None:
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ValueError(
+                '`ratio` is the share of the iterations of the baseline to run'
+                f' and must be in (0, 1], but got {ratio!r}: {CHANGE_POLICY}')
         if full_iters is not None and not is_count(full_iters):
             raise ValueError(
                 '`full_iters` is the number of iterations of the baseline '
@@ -41,7 +55,12 @@ class ToBudget(Policy):
                 f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
         self.full_iters = full_iters
         self.ramp = ramp
+        self.ratio = ratio
         self._progress: Optional[Progress] = None
+
+    @property
+    def _ratio(self) -> float:
+        return DEFAULT_RATIO if self.ratio is None else self.ratio
 
     def note_on_schedule(self, max_iters: int) -> str:
         if self.full_iters is None or max_iters < self.full_iters:
@@ -61,7 +80,9 @@ class ToBudget(Policy):
     def _needed_share(self, progress: Progress) -> float:
         """The share that covers the rest of the budget until annealing, in
         as many slots as if nothing were pruned."""
-        full_iters = self.full_iters or progress.max_iters / DEFAULT_RATIO
+        if progress.spent is not None:
+            return self._share_of_epochs(progress)
+        full_iters = self.full_iters or progress.max_iters / self._ratio
         to_cover = (
             (full_iters - progress.full_equivalent) * progress.slots_per_iter -
             progress.annealing_slots)
@@ -70,6 +91,19 @@ class ToBudget(Policy):
         return (1. if to_cover <= progress.slots_left else
                 progress.slots_left / to_cover)
 
+    def _share_of_epochs(self, progress: Progress) -> float:
+        if self.full_iters is not None:
+            raise ValueError(
+                f'`full_iters = {self.full_iters}` is for a training that '
+                'counts iterations, and this one counts epochs: remove it from'
+                ' the `policy` of InfoBatchHook in `custom_hooks`, and set '
+                '`ratio` there, the share of the iterations to run.')
+        assert progress.spent is not None
+        budget = (
+            self._ratio * progress.full_slots - progress.spent -
+            progress.annealing_slots)
+        return min(max(budget / max(progress.slots_left, 1), 0.), 1.)
+
     def _kept_share(self) -> float:
         if self._progress is None:
             raise RuntimeError(
@@ -77,7 +111,9 @@ class ToBudget(Policy):
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')
         share, done = self._needed_share(self._progress), self._progress.done
-        if self.ramp:
+        if self.ramp and self._progress.spent is not None:
+            share = _on_ramp(share, done)
+        elif self.ramp:
             # Passes in as many slots grow along a line, which at its end has
             # covered what this share would.
             share = 1 / (1 + (1 / share - 1) * 2 * done / (1 + done))
@@ -93,14 +129,29 @@ class ToBudget(Policy):
         # The share of a whole number may be a little less.
         return math.floor(share * size + 1e-6)
 
-    @staticmethod
-    def _note(share: float, plan: EpochPlan, size: int, most: float,
+    def _note(self, share: float, plan: EpochPlan, size: int, most: float,
               of: str) -> str:
+        progress = self._progress
+        by_epoch = progress is not None and progress.spent is not None
+        remedy = ('Raise `ratio`'
+                  if by_epoch else 'Run more iterations or lower `full_iters`')
         return (f'the budget needs a kept share of {share:.3f}, but at most '
                 f'{100 * most:g} % of {of} can be pruned: kept share '
-                f'{len(plan) / size:.3f}. Run more iterations or lower '
-                '`full_iters` in the `policy` of InfoBatchHook in '
-                '`custom_hooks`.')
+                f'{len(plan) / size:.3f}. {remedy} in the `policy` of '
+                'InfoBatchHook in `custom_hooks`.')
+
+
+def _on_ramp(share: float, done: float) -> float:
+    """Where a share is that falls from 1 as ``1 / (1 + c * done)``, with such
+    a ``c`` that its mean from here to the end is ``share``."""
+    if share >= 1 or done >= 1:
+        return share
+    low, high = 0., 1e6
+    for _ in range(60):
+        c = (low + high) / 2
+        mean = math.log((1 + c) / (1 + c * done)) / (c * (1 - done))
+        low, high = (c, high) if mean > share else (low, c)
+    return 1 / (1 + low * done)
 
 
 class Budget(ToBudget):
@@ -118,8 +169,8 @@ class Budget(ToBudget):
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, the training
-            is taken for 0.6 of them, as conversion makes it. Defaults to
+            to be covered, so more than ``max_iters``. If None, they follow
+            from ``ratio``. Not for a training that counts epochs. Defaults to
             None.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
@@ -128,6 +179,8 @@ class Budget(ToBudget):
             0.75.
         ramp (bool): Whether the kept share falls gradually, so that most is
             pruned late. Defaults to False.
+        ratio (float, optional): Iterations of the training over those of the
+            baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer, if there
@@ -139,8 +192,9 @@ class Budget(ToBudget):
                  full_iters: Optional[int] = None,
                  quantiles: Sequence[float] = (0.2, 0.85),
                  max_ratio: float = 0.75,
-                 ramp: bool = False) -> None:
-        super().__init__(full_iters, ramp)
+                 ramp: bool = False,
+                 ratio: Optional[float] = None) -> None:
+        super().__init__(full_iters, ramp, ratio)
         if len(quantiles) != 2:
             raise ValueError(
                 '`quantiles` needs one entry for each of two tiers, but got '
@@ -233,8 +287,8 @@ class Neyman(ToBudget):
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, the training
-            is taken for 0.6 of them, as conversion makes it. Defaults to
+            to be covered, so more than ``max_iters``. If None, they follow
+            from ``ratio``. Not for a training that counts epochs. Defaults to
             None.
         num_strata (int): Strata, of equal size where scores differ. Defaults
             to 10.
@@ -243,6 +297,8 @@ class Neyman(ToBudget):
             strata. Defaults to 0.1.
         ramp (bool): Whether the kept share falls gradually, so that most is
             pruned late. Defaults to False.
+        ratio (float, optional): Iterations of the training over those of the
+            baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
     Raises:
         ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
@@ -256,8 +312,9 @@ class Neyman(ToBudget):
                  full_iters: Optional[int] = None,
                  num_strata: int = 10,
                  min_keep: float = 0.1,
-                 ramp: bool = False) -> None:
-        super().__init__(full_iters, ramp)
+                 ramp: bool = False,
+                 ratio: Optional[float] = None) -> None:
+        super().__init__(full_iters, ramp, ratio)
         if not is_count(num_strata):
             raise ValueError('`num_strata` must be a positive integer, but '
                              f'got {num_strata!r}: {CHANGE_POLICY}')

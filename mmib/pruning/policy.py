@@ -41,6 +41,12 @@ class Progress(NamedTuple):
         norms (TierNorms, optional): What the visits since the last plan tell
             of its tiers. None if scores were not read since then. Defaults to
             None.
+        spent (int, optional): Slots before this plan, in a training that
+            counts epochs: its epochs are as many as those of the baseline,
+            and the other numbers are those of the baseline. None in one that
+            counts iterations. Defaults to None.
+        full_slots (int): Slots of the whole baseline where ``spent`` is
+            known. Defaults to 0.
     """
 
     slots_per_iter: int
@@ -50,6 +56,8 @@ class Progress(NamedTuple):
     full_equivalent: float
     done: float = 0.
     norms: Optional[TierNorms] = None
+    spent: Optional[int] = None
+    full_slots: int = 0
 
 
 class Policy:
@@ -138,7 +146,8 @@ class Policy:
                 type(self)).parameters.items():
             value = getattr(self, name, parameter.default)
             # A switch such as `rescale` is told only where it was changed.
-            if parameter.default is not value or type(value) is not bool:
+            if (parameter.default is not value
+                    or not isinstance(value, (bool, type(None)))):
                 arguments.append(f'{name}={value}')
         return f'{type(self).__name__}({", ".join(arguments)})'
 

@@ -11,6 +11,9 @@ from mmengine.model import is_model_wrapper
 from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
+from mmib.reporter import Reporter
+from mmib.scores import ScoreTable
+from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,
                                          assert_pruned, build, check_resumed,
                                          column, infobatch_hook, train)
@@ -58,6 +61,13 @@ def amp(dtype):
     return {} if dtype == 'float32' else dict(optim_wrapper=changes)
 
 
+def of_hook(arguments):
+    return {
+        f'custom_hooks.0.{name}': value
+        for name, value in arguments.items()
+    }
+
+
 def guard(monkeypatch, owner, name, mode, applies=lambda self: True):
     """Run a method under ``torch.cuda.set_sync_debug_mode``, and list its
     calls."""
@@ -77,6 +87,11 @@ def guard(monkeypatch, owner, name, mode, applies=lambda self: True):
 
     monkeypatch.setattr(owner, name, guarded)
     return calls
+
+
+def may_wait_to_log(monkeypatch):
+    """Where LoggerHook waits too."""
+    guard(monkeypatch, Reporter, '_write_unweighted_losses', 'default')
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
@@ -102,6 +117,7 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
         'error',
         applies=lambda self: self.batch.weights is not None and next(warm) > 1)
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
+    may_wait_to_log(monkeypatch)
     if 'class_weight' in loss:
         # The loss copies its class weights to the GPU in each call.
         guard(monkeypatch, CrossEntropyLoss, 'forward', 'default')
@@ -110,6 +126,78 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
     assert len(calls) == 2 * ANNEALING_ITER - 2
     assert len(records) == MAX_ITERS
     assert (infobatch_hook(runner).scores.numpy() != 1).all()
+
+
+@pytest.mark.parametrize(
+    'hook', [
+        dict(score='gradient'),
+        dict(relative=True),
+        dict(score='gradient', relative=True, ema=0.8),
+        dict(policy=dict(type='Neyman')),
+    ],
+    ids=str)
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
+    """What the hook does with visits, in many iterations: sums of them are
+    made every 32."""
+    runner = build(
+        tmp_path, **{
+            'train_cfg.max_iters': 100,
+            'train_dataloader.num_workers': num_workers,
+            **of_hook(hook)
+        })
+    guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
+    may_wait_to_log(monkeypatch)
+    records = guard(monkeypatch, InfoBatchHook, 'after_train_iter', 'error')
+    sums = guard(monkeypatch, VisitCounter, '_sum_up', 'error')
+    runner.train()
+    assert len(records) == 100
+    # Most are made for a plan, and some by 32 batches.
+    assert len(sums) > 2
+    assert (infobatch_hook(runner).scores.numpy() != 1).all()
+
+
+@pytest.mark.parametrize(
+    'hook', [
+        dict(score='gradient'),
+        dict(relative=True, ema=0.8),
+        dict(policy=dict(type='Neyman', full_iters=60)),
+    ],
+    ids=str)
+def test_resume_with_scores_of_other_kinds(tmp_path, hook):
+    changes = of_hook(hook)
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
+    assert np.max(column(steps, 'weights')) > 1
+    check_resumed(tmp_path, runner, steps, **changes)
+
+
+def test_visits_are_summed_as_on_the_cpu():
+    """The two ways to add up rows of tiers."""
+    rng = np.random.default_rng(0)
+    counters = {}
+    for device in map(torch.device, ('cpu', 'cuda')):
+        counters[device.type] = VisitCounter(
+            ScoreTable(np.arange(1000), device))
+        counters[device.type].expect(10)
+    for _ in range(200):
+        tiers = rng.integers(0, 11, 16).astype(np.int16)
+        weights = rng.uniform(0.5, 4, 16)
+        # One in ten isn't known.
+        norms = np.where(rng.random(16) < 0.1, np.nan, rng.gamma(2, size=16))
+        before, scores = rng.normal(size=(2, 16))
+        for device, counter in counters.items():
+            columns = [
+                torch.tensor(x, dtype=torch.float32, device=device)
+                for x in (weights, norms, before, scores)
+            ]
+            counter.add(torch.tensor(tiers, device=device), *columns)
+    sums = {device: counter.take() for device, counter in counters.items()}
+    assert sums['cuda'].count == sums['cpu'].count > 2000
+    np.testing.assert_allclose(
+        sums['cuda'].by_tier, sums['cpu'].by_tier, rtol=1e-12)
+    np.testing.assert_allclose(
+        sums['cuda'].pairs, sums['cpu'].pairs, rtol=1e-12)
 
 
 def test_what_the_guard_sees(monkeypatch):
