@@ -18,30 +18,30 @@ from .test_configs import ROOT, check_batch_size  # noqa: E402
 
 # Each by its original, and what differs besides what conversion changes.
 FLAGSHIPS = {
-    'mae/mae_vit-base-p16_8xb512-amp-coslr-300e-infobatch_in1k':
-    ('mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k', {
-        'custom_hooks.0.ema': 0.8
-    }),
-    'resnet/resnet18_8xb16-infobatch_cifar10':
-    ('resnet/resnet18_8xb16_cifar10', {}),
-    'resnet/resnet18_8xb16-infobatch_cifar100':
-    ('resnet/resnet50_8xb16_cifar100', {
-        'model.backbone.depth': 18,
-        'model.head.in_channels': 512
-    }),
-    'resnet/resnet50_8xb32-90e-infobatch_in1k':
-    ('resnet/resnet50_8xb32_in1k', {
-        'train_cfg.max_epochs': 90,
-        'param_scheduler.milestones': [30, 60, 80]
-    }),
-    'swin_transformer/swin-tiny_16xb64-infobatch_in1k':
-    ('swin_transformer/swin-tiny_16xb64_in1k', {
-        'custom_imports.imports': ['mmib', 'mmib.tasks.classification'],
-        'model.train_cfg.augments': [
-            dict(type='PairedMixup', alpha=0.8),
-            dict(type='PairedCutMix', alpha=1.0)
-        ]
-    }),
+    'mae/mae_vit-base-p16_8xb512-amp-coslr-300e-infobatch_in1k': (
+        'mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k', {
+            'custom_hooks.0.ema': 0.8
+        }),
+    'resnet/resnet18_8xb16-infobatch_cifar10': (
+        'resnet/resnet18_8xb16_cifar10', {}),
+    'resnet/resnet18_8xb16-infobatch_cifar100': (
+        'resnet/resnet50_8xb16_cifar100', {
+            'model.backbone.depth': 18,
+            'model.head.in_channels': 512
+        }),
+    'resnet/resnet50_8xb32-90e-infobatch_in1k': (
+        'resnet/resnet50_8xb32_in1k', {
+            'train_cfg.max_epochs': 90,
+            'param_scheduler.milestones': [30, 60, 80]
+        }),
+    'swin_transformer/swin-tiny_16xb64-infobatch_in1k': (
+        'swin_transformer/swin-tiny_16xb64_in1k', {
+            'custom_imports.imports': ['mmib', 'mmib.tasks.classification'],
+            'model.train_cfg.augments': [
+                dict(type='PairedMixup', alpha=0.8),
+                dict(type='PairedCutMix', alpha=1.0)
+            ]
+        }),
 }
 TINY = 'resnet/resnet50_8xb16-infobatch_tiny-imagenet'
 
@@ -76,5 +76,5 @@ def test_metafiles_have_the_batch_sizes():
     for folder in ('mae', 'resnet', 'swin_transformer'):
         meta = mmengine.load(osp.join(ROOT, 'configs', folder, 'metafile.yml'))
         checked += len(list(map(check_batch_size, meta['Models'])))
-    assert checked == len(FLAGSHIPS) + len(glob.glob(
-        osp.join(ROOT, 'configs', f'{TINY}.py')))
+    assert checked == len(FLAGSHIPS) + len(
+        glob.glob(osp.join(ROOT, 'configs', f'{TINY}.py')))
