@@ -133,8 +133,9 @@ def main(args: List[str]) -> None:
     hook = HOOKS.build(hooks[0])
     try:
         num_images = pass_length(cfg)
-    # Some data sets assert that their files are there.
-    except (FileNotFoundError, AssertionError) as error:
+    # Some data sets assert that their files are there, others try to download
+    # them.
+    except (OSError, AssertionError, RuntimeError) as error:
         num_images = None
         print(f"The data isn't there ({error}), so passes can't be told, and "
               'it is left out that the first one is full.')

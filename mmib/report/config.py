@@ -144,7 +144,8 @@ def _check(part: Any, scope: str) -> None:
     known = _known_names(scope)
     for child in _dicts_in(part):
         kind = child.get('type')
-        if kind is not None and kind not in known or '_scope_' in child:
+        if kind is not None and kind not in known or child.get(
+                '_scope_', scope) != scope:
             raise ConfigError(
                 f'`{kind}` of the config isn\'t part of the installed '
                 f'libraries, or may read more than images. {_TRUST}: then the `custom_imports` of its '

@@ -15,6 +15,7 @@ from mmpretrain.datasets import CIFAR10  # noqa: E402
 
 from mmib.report.config import ConfigError, buildable  # noqa: E402
 from mmib.report.images import TrainingImages, open_predictor  # noqa: E402
+from mmib.report.read import read_run  # noqa: E402
 from mmib.report.write import write_report  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
@@ -61,20 +62,19 @@ def trained(tmp_path_factory):
                 base_channels=4),
             neck=dict(type='GlobalAveragePooling'),
             head=dict(in_channels=32, num_classes=2)),
-        train_dataloader=dict(dataset=dataset),
-        train_cfg=dict(max_iters=24, val_interval=12),
+        train_dataloader=dict(
+            dataset=dataset, sampler=dict(type='InfoBatchEpochSampler')),
+        train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=8),
         val_dataloader=loader,
         val_cfg=dict(),
         val_evaluator=dict(type='Accuracy'),
         default_hooks=dict(
-            checkpoint=dict(
-                type='CheckpointHook', by_epoch=False, interval=12),
-            logger=dict(type='LoggerHook', interval=4)),
+            checkpoint=dict(type='CheckpointHook', interval=8),
+            logger=dict(type='LoggerHook', interval=2)),
         vis_backends=[dict(type='LocalVisBackend')],
         visualizer=dict(
             type='UniversalVisualizer',
-            vis_backends=[dict(type='LocalVisBackend')]),
-        log_processor=dict(by_epoch=False))
+            vis_backends=[dict(type='LocalVisBackend')]))
     cfg.model.data_preprocessor = dict(
         type='ClsDataPreprocessor', mean=[127.] * 3, std=[50.] * 3)
     Runner.from_cfg(cfg).train()
@@ -89,6 +89,7 @@ def test_report_has_classes_and_predictions(trained):
     assert text.count('<span>predicted <b>') == 6
     assert 'dark/' in text or 'light/' in text
     assert 'accuracy/top1' in text
+    assert 'still running' not in text
     assert 'There are no predictions' not in text
     assert 'data set:' not in text
 
@@ -98,7 +99,7 @@ def test_predictions_are_those_of_the_model(trained):
     import torch
     cfg = Config.fromfile(str(next(trained.glob('*.py')))).to_dict()
     state = torch.load(
-        str(trained / 'iter_24.pth'), weights_only=False)['state_dict']
+        str(trained / 'epoch_8.pth'), weights_only=False)['state_dict']
     reader = TrainingImages(cfg, 16, trust=False)
     predict = open_predictor(cfg, state, False, 'cpu')
     names = [
@@ -108,6 +109,16 @@ def test_predictions_are_those_of_the_model(trained):
     labels = [reader.names(reader.read(n)['gt_label']) for n in range(16)]
     assert labels == ['dark'] * 8 + ['light'] * 8
     assert names == labels
+
+
+def test_epochs_are_shown_in_iterations(trained):
+    run = read_run(str(trained))
+    assert run.finished and run.max_iters == run.last_iter < 32
+    # 7 of 8 epochs prune, and the last one has all 16 images.
+    assert run.annealing_iter == run.last_iter - 4
+    curve = run.metrics['accuracy/top1']
+    assert len(curve.values) == 8 and curve.iterations[-1] == run.last_iter
+    assert (np.diff(curve.iterations) > 0).all()
 
 
 @pytest.mark.parametrize('part', [
