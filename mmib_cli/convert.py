@@ -3,7 +3,8 @@
 iterations is shorter then, and of one that counts epochs each epoch is.
 
 It writes a short config that inherits CONFIG, and prints what changes and what
-that saves. The file trains with the library's own tools/train.py, from any folder.
+that saves. The file trains with the library's own tools/train.py, from any
+folder.
 """
 from typing import List
 

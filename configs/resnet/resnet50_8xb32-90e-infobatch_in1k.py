@@ -1,6 +1,6 @@
 # InfoBatch on ImageNet: 60 % of the iterations of 90 epochs, as many epochs as
-# in the paper. The last step of the learning rate is ten epochs before the end,
-# as in MMPretrain's 100 epochs.
+# in the paper. The last step of the learning rate is ten epochs before the
+# end, as in MMPretrain's 100 epochs.
 _base_ = __import__(
     'mmpretrain').__path__[0] + '/.mim/configs/resnet/resnet50_8xb32_in1k.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)

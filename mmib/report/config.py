@@ -148,8 +148,8 @@ def _check(part: Any, scope: str) -> None:
                 '_scope_', scope) != scope:
             raise ConfigError(
                 f'`{kind}` of the config isn\'t part of the installed '
-                f'libraries, or may read more than images. {_TRUST}: then the `custom_imports` of its '
-                'config are imported')
+                f'libraries, or may read more than images. {_TRUST}: then the '
+                '`custom_imports` of its config are imported')
         for name, value in child.items():
             values = value if isinstance(value, (list, tuple)) else [value]
             for text in values:

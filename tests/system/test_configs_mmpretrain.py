@@ -17,10 +17,7 @@ from mmpretrain.registry import MODELS  # noqa: E402
 from mmib import convert, tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.compat import allow_scoped_bases  # noqa: E402
-from mmib.zoo import (
-    installed_configs,
-    resolve_config,  # noqa: E402
-    zoo_names)
+from mmib.zoo import installed_configs, resolve_config, zoo_names  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
 from mmib_cli.files import load, write_child  # noqa: E402
 

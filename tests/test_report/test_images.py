@@ -12,7 +12,8 @@ from mmseg.structures import SegDataSample
 from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
 from mmib.report.gallery import cards, overlay, to_uri
-from mmib.report.images import TrainingImages, image_losses, open_predictor
+from mmib.report.images import (Predictor, TrainingImages, image_losses,
+                                open_predictor)
 
 from ..system.small_training import write_images
 
