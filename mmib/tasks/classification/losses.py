@@ -9,15 +9,18 @@ from torch import Tensor
 
 from ...losses import AvgFactor, register_unreduced
 
+_LOSSES = [
+    mmpretrain_losses.AsymmetricLoss, mmpretrain_losses.CrossEntropyLoss,
+    mmpretrain_losses.FocalLoss, mmpretrain_losses.LabelSmoothLoss,
+    mmpretrain_losses.SeesawLoss
+]
+if hasattr(mmpretrain_losses, 'RegressionLoss'):  # In OneDL's alone.
+    _LOSSES.append(mmpretrain_losses.RegressionLoss)
 
-@register_unreduced(mmpretrain_losses.AsymmetricLoss,
-                    mmpretrain_losses.CrossEntropyLoss,
-                    mmpretrain_losses.FocalLoss,
-                    mmpretrain_losses.LabelSmoothLoss,
-                    mmpretrain_losses.RegressionLoss,
-                    mmpretrain_losses.SeesawLoss)
-def images(loss: nn.Module, pred: Tensor, target: Tensor,
-           **kwargs: Any) -> Tuple[Tensor, AvgFactor]:
+
+@register_unreduced(*_LOSSES)
+def by_image(loss: nn.Module, pred: Tensor, target: Tensor,
+             **kwargs: Any) -> Tuple[Tensor, AvgFactor]:
     """The first dimension of these runs over the images, and the second one,
     where there is one, over classes.
 

@@ -98,6 +98,8 @@ def run(loss, pred, target, **kwargs):
 @pytest.mark.parametrize('avg_factor', [B, None])
 @pytest.mark.parametrize('cfg, kind', LOSSES, ids=str)
 def test_loss_by_hand(cfg, kind, avg_factor):
+    if cfg['type'] not in MODELS:
+        pytest.skip("OneDL's alone has it")
     baseline = MODELS.build(cfg)
     pred, target = make_batch(kind)
     kwargs = {} if avg_factor is None else dict(avg_factor=avg_factor)

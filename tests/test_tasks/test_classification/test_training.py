@@ -44,6 +44,21 @@ def trained_on_mixtures(tmp_path_factory):
     return train(cfg.work_dir, **MIXED, custom_hooks=[*cfg.custom_hooks, ema])
 
 
+RESNET = {
+    'model.backbone': dict(
+        _delete_=True,
+        type='ResNet_CIFAR',
+        depth=18,
+        num_stages=2,
+        strides=(1, 2),
+        dilations=(1, 1),
+        out_indices=(1, ),
+        stem_channels=4,
+        base_channels=4),
+    'model.neck': dict(type='GlobalAveragePooling'),
+}
+
+
 def losses(runner):
     history = runner.message_hub.get_scalar('train/loss')
     return history.data[0]
@@ -59,6 +74,10 @@ def check_training(runner):
 
 def test_training_scores_each_image_and_saves_iterations(trained):
     check_training(trained)
+
+
+def test_training_a_resnet(tmp_path):
+    check_training(train(tmp_path, **RESNET, **MIXED))
 
 
 def test_training_on_mixtures(trained_on_mixtures):
