@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The commands with configs of MMPretrain."""
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,3 +50,36 @@ def test_train_runs_the_script_of_mmpretrain(run):
 def test_forecast(run, capsys):
     run('forecast', baseline('forecast'), '--infobatch')
     assert 'A pass is 22 images' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('arguments', [
+    ['mmpretrain::resnet/resnet18_8xb16_cifar10', '--infobatch'],
+    ['mmib::resnet/resnet18_8xb16-infobatch_cifar10'],
+])
+def test_names_of_configs(run, arguments):
+    """Up to the data, which isn't there."""
+    with pytest.raises(RuntimeError, match='Cannot find CIFAR10'):
+        run('train', *arguments, '--cfg-options',
+            'train_dataloader.dataset.download=False')
+    dumped, = Path('work_dirs/resnet18_8xb16-infobatch_cifar10').glob('*.py')
+    cfg = Config.fromfile(str(dumped))
+    assert cfg.train_cfg.max_epochs == 200
+    assert cfg.train_dataloader.sampler.type == 'InfoBatchEpochSampler'
+    assert cfg.custom_hooks[-1].policy == dict(type='Neyman', ratio=0.6)
+
+
+def test_mmsegmentation_is_not_needed(tmp_path):
+    name = 'mmpretrain::resnet/resnet18_8xb16_cifar10'
+    code = ("import sys; sys.modules['mmseg'] = None\n"
+            'from mmib_cli import main\n'
+            f"main(['convert', {name!r}, {str(tmp_path)!r}])\n"
+            f"main(['forecast', {name!r}, '--infobatch', '--cfg-options', "
+            "'train_dataloader.dataset.download=False'])")
+    result = subprocess.run([sys.executable, '-c', code],
+                            cwd=tmp_path,
+                            capture_output=True,
+                            text=True)
+    assert result.returncode == 0, result.stderr
+    assert 'It saves about 40 % of the iterations.' in result.stdout
+    assert "The data isn't there (Cannot find CIFAR10" in result.stdout
+    assert (tmp_path / 'resnet18_8xb16-infobatch_cifar10.py').exists()
