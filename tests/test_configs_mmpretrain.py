@@ -7,7 +7,6 @@ import mmengine
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
-pytestmark = pytest.mark.mmpretrain
 
 from mmengine.config import Config  # noqa: E402
 

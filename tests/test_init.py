@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import ast
-import glob
 import os
 import os.path as osp
 import subprocess
@@ -64,16 +63,3 @@ def test_plans_and_policies_need_numpy_alone():
                     imported.update([node.module] if node.level == 0 else [])
     roots = {module.partition('.')[0] for module in imported}
     assert roots <= {*sys.stdlib_module_names, 'numpy'}
-
-
-def test_what_needs_mmpretrain_is_marked():
-    """`make test-mmpretrain` chooses by the marker."""
-    folder = osp.dirname(__file__)
-    found = 0
-    for path in glob.glob(osp.join(folder, '**', 'test_*.py'), recursive=True):
-        with open(path, encoding='utf-8') as file:
-            text = file.read()
-        if "importorskip('mmpretrain" in text:
-            found += 1
-            assert 'pytest.mark.mmpretrain' in text, path
-    assert found

@@ -7,7 +7,6 @@ import re
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
-pytestmark = pytest.mark.mmpretrain
 
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
-pytestmark = pytest.mark.mmpretrain
 
 from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402

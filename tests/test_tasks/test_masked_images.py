@@ -10,7 +10,6 @@ import torch.nn as nn
 from torch.testing import assert_close
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
-pytestmark = pytest.mark.mmpretrain
 
 from mmengine.registry import DefaultScope  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402

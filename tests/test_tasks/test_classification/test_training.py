@@ -3,7 +3,6 @@
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
-pytestmark = pytest.mark.mmpretrain
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
