@@ -5,11 +5,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The stack of OpenMMLab in another one.
 OPENMMLAB ?= .venv-openmmlab
+# OneDL's with MMPretrain.
+MMPRETRAIN ?= .venv-mmpretrain
 # Of pytest:
 #   make test ARGS="-k Budget tests/test_pruning"
 ARGS ?=
 
-.PHONY: demo test test-openmmlab coverage lint docs
+.PHONY: demo test test-openmmlab test-mmpretrain coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
@@ -19,6 +21,10 @@ test: $(VENV)/installed
 
 test-openmmlab: $(OPENMMLAB)/installed
 	$(OPENMMLAB)/bin/python -m pytest $(ARGS)
+
+# What needs MMPretrain, and no more.
+test-mmpretrain: $(MMPRETRAIN)/installed
+	$(MMPRETRAIN)/bin/python -m pytest -m "mmpretrain and not slow and not gpu" $(ARGS)
 
 coverage: $(VENV)/installed
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
@@ -49,4 +55,17 @@ $(OPENMMLAB)/installed: setup.py
 	$(PYTHON) -m venv $(OPENMMLAB)
 	$(OPENMMLAB)/bin/python -m pip install torch==2.13.0 'setuptools<81' wheel
 	$(OPENMMLAB)/bin/python -m pip install --no-build-isolation -e '.[openmmlab,test]'
+	touch $@
+
+# The wheels of torchvision are compiled for torch with CUDA, 6 GB with its
+# libraries. MMPretrain needs what is written in Python there, the transforms,
+# which works beside torch for CPUs without the file that describes compiled
+# operations. Where one of these is called, such as `nms`, it says that it
+# couldn't be loaded.
+$(MMPRETRAIN)/installed: setup.py
+	$(PYTHON) -m venv $(MMPRETRAIN)
+	$(MMPRETRAIN)/bin/python -m pip install torch==2.13.0
+	$(MMPRETRAIN)/bin/python -m pip install --no-deps torchvision==0.28.0
+	cp /dev/null $(MMPRETRAIN)/lib/python3.*/site-packages/torchvision/_meta_registrations.py
+	$(MMPRETRAIN)/bin/python -m pip install -e '.[onedl,mmpretrain,test]'
 	touch $@

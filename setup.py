@@ -103,6 +103,12 @@ setup(
             'mmengine==0.10.7', 'mmcv==2.1.0', 'mmsegmentation==1.2.2', 'ftfy',
             'regex'
         ],
+        # For classification and masked images, with the same stack as 'onedl'.
+        # torchvision has to fit torch.
+        'mmpretrain': [
+            'onedl-mmengine==0.10.12', 'onedl-mmcv==2.3.6',
+            'onedl-mmpretrain==1.3.6', 'torchvision'
+        ],
         # For `mmib.report`.
         'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
         'test': [

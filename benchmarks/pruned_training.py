@@ -17,7 +17,7 @@ import mmib
 from mmib.compat import allow_scoped_bases
 from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.zoo import resolve_config
 
 # Share of the pixels, those with the highest losses.
 HIGHEST = 0.05

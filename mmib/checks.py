@@ -75,15 +75,15 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: float, score: str, start: float,
-                         **switches: bool) -> None:
+def check_hook_arguments(delta: float, ema: Optional[float], score: str,
+                         start: float, **switches: bool) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
         ValueError or TypeError: If one is out of range.
     """
     check_delta(delta, 'it at InfoBatchHook in `custom_hooks`')
-    if not 0 <= ema < 1:
+    if ema is not None and not 0 <= ema < 1:
         raise ValueError(
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
@@ -113,7 +113,7 @@ def check_stack() -> None:
 
     def installed(prefix: str) -> list:
         found = []
-        for name in ('mmengine', 'mmcv', 'mmsegmentation'):
+        for name in ('mmengine', 'mmcv', 'mmsegmentation', 'mmpretrain'):
             try:
                 distribution(prefix + name)
                 found.append(prefix + name)

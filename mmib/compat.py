@@ -16,6 +16,8 @@ from mmengine.visualization import (TensorboardVisBackend, Visualizer,
                                     WandbVisBackend)
 from torch import nn
 
+from .zoo import resolve_config
+
 
 def in_training() -> bool:
     """Whether the process is in a training loop.
@@ -161,9 +163,10 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
     """Call a function with the arguments of each call of a method, before it.
 
     Which rows of a loss belong to which image is known there alone: in
-    ``get_targets`` of mmseg's mask heads, which matches masks, and in ``loss``
-    of the parts of mmpretrain's MultiTaskHead, which leaves out images without
-    a label. It can go when these pass it to their losses.
+    ``get_targets`` of mmseg's mask heads, which matches masks, in ``loss`` of
+    the parts of mmpretrain's MultiTaskHead, which leaves out images without a
+    label, and of its heads that predict masked tokens. It can go when these
+    pass it to their losses.
 
     Args:
         owner (object): A head, or a part of it.
@@ -183,10 +186,11 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
 
 
 def allow_scoped_bases() -> None:
-    """Let configs inherit by ``_base_ = 'mmseg::...'`` and ``'mmib::...'``.
+    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``
+    and ``'mmib::...'``.
 
-    MMEngine looks for a distribution called mmsegmentation, which has another
-    name on OneDL's stack, and knows the configs of its own libraries alone.
+    MMEngine looks for distributions such as mmsegmentation, which have other
+    names on OneDL's stack, and knows the configs of its own libraries alone.
     Call it before the config is read: ``custom_imports`` are too late. It can
     go when MMEngine finds configs by the module that has them.
     """
@@ -211,8 +215,6 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
     """The path of a base config, and the scope of its parts."""
     package, scoped, _ = path.partition('::')
     if scoped:
-        # Which needs MMSegmentation.
-        from .tasks.segmentation.zoo import resolve_config
         found = resolve_config(path)
         if found != path:
             # mmib has no models of its own: no scope.

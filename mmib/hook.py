@@ -52,8 +52,11 @@ class InfoBatchHook(Hook):
         delta (float): Fraction of the iterations after which the data set is
             full again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
-        ema (float): Share of the old score in the new one at each visit but
-            the first, in [0, 1). Defaults to 0, the last loss alone.
+        ema (float, optional): Share of the old score in the new one at each
+            visit but the first, in [0, 1). 0 is the last loss alone. If None,
+            it is 0, or 0.8 for a model that restores what is masked in
+            images, as the masks are drawn anew at each visit. Defaults to
+            None.
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
             the predictions. Defaults to ``'loss'``.
@@ -80,7 +83,7 @@ class InfoBatchHook(Hook):
         self,
         policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
-        ema: float = 0.,
+        ema: Optional[float] = None,
         score: str = 'loss',
         relative: bool = False,
         start: float = 0.,
@@ -112,6 +115,7 @@ class InfoBatchHook(Hook):
         self.planner: Optional[Planner] = None
         self.dataset: Any = None
         self._batch_size = 0
+        self._task_ema = 0.
         self._device = torch.device('cpu')
         self._reporter: Optional[Reporter] = None
         self._delivery: Optional[DeliveryCheck] = None
@@ -162,11 +166,12 @@ class InfoBatchHook(Hook):
         if is_model_wrapper(model):
             model = model.module
         self._device = next(model.parameters()).device
-        tasks.attach(model, self.batch, runner.hooks)
+        self._task_ema = tasks.attach(model, self.batch, runner.hooks).ema
 
     def _set_up_planner(self, runner: Runner) -> None:
         images = image_numbers(self.dataset)[:self.sampler.pass_length]
-        self.scores = ScoreTable(images, self._device, self.ema)
+        ema = self._task_ema if self.ema is None else self.ema
+        self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
         accounting = epochs.account_for(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, self.score, self.relative)

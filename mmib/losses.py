@@ -20,7 +20,7 @@ class Unreduced(NamedTuple):
     """How a class of losses falls into images, see
     :func:`register_unreduced`."""
 
-    function: Callable[..., Tuple[Tensor, AvgFactor]]
+    function: Callable[..., Tuple]
     reduces: bool
     always: Callable[[nn.Module], bool]
 
@@ -40,7 +40,9 @@ def register_unreduced(
     dimension runs over the images, or over their queries or masks, image by
     image; and the number by which the mean of the loss divides the sum of its
     elements. Elements may depend on the whole batch, as a selection of hard
-    pixels does.
+    pixels does. Where elements don't count, as outside of a mask, they are 0,
+    and a third value has the number of those that do of each image, of shape
+    (B,), by which the sum over an image is divided for its score.
 
     Args:
         *loss_types (type): Classes of losses. Subclasses aren't meant: they
@@ -200,8 +202,8 @@ class InfoBatchLoss(nn.Module):
         elif reduction is None:
             reduction = self.loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
-        elements, divisor = unreduced.function(self.loss, pred, target,
-                                               **kwargs)
+        elements, divisor, *counts = unreduced.function(
+            self.loss, pred, target, **kwargs)
         if elements.dim() == 0:
             raise RuntimeError(
                 f'`{unreduced.function.__name__}`, which was registered for '
@@ -222,6 +224,8 @@ class InfoBatchLoss(nn.Module):
             return elements.sum(dtype=torch.float32) / divisor
         self._check_rows(len(elements), self._expected_rows(len(elements)))
         sums, means = sum_images(elements, self.rows_per_image, len(weights))
+        if counts:
+            means = sums / counts[0]
         self.batch.add_scores(means, sums.sum() / divisor)
         value = (sums * weights).sum() / divisor
         self.batch.watch_loss(value)

@@ -15,7 +15,7 @@ from typing import Iterator, List, Optional
 # The module of each sub-command, whose ``main`` takes its arguments, and what
 # it does.
 COMMANDS = {
-    'train': ('mmib_cli.train', 'train a segmentor, also with InfoBatch'),
+    'train': ('mmib_cli.train', 'train a model, also with InfoBatch'),
     'test': ('mmib_cli.test', 'test a checkpoint'),
     'convert': ('mmib_cli.convert', 'write a config that trains with '
                 'InfoBatch'),
@@ -73,7 +73,8 @@ def main(args: Optional[List[str]] = None) -> None:
     """
     parser = argparse.ArgumentParser(
         prog='mmib',
-        description='InfoBatch data pruning for MMEngine and MMSegmentation.',
+        description='InfoBatch data pruning for MMEngine, MMSegmentation and '
+        'MMPretrain.',
         epilog='commands:\n' +
         '\n'.join(f'  {name:10}{text}'
                   for name, (_, text) in COMMANDS.items()) +

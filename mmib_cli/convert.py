@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Convert a config of the baseline to InfoBatch, with a shorter schedule.
+"""Convert a config of the baseline to InfoBatch. A schedule that counts
+iterations is shorter then, and of one that counts epochs each epoch is.
 
 It writes a short config that inherits CONFIG, and prints what changes and what
-that saves. The file trains with MMSegmentation's own tools/train.py, from any
+that saves. The file trains with the library's own tools/train.py, from any
 folder.
 """
 from typing import List

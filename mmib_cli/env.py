@@ -17,7 +17,8 @@ from typing import Dict, Iterator, List, Tuple
 LIBRARIES = {
     'mmengine': ('onedl-mmengine', 'mmengine'),
     'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
-    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation')
+    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
+    'mmpretrain': ('onedl-mmpretrain', 'mmpretrain')
 }
 MISSING = 'not installed'
 
@@ -53,6 +54,8 @@ def attempt(name: str) -> str:
             if name == 'mmib':
                 import_module('mmib.checks').check_stack()
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            return MISSING
         return ' '.join(f'{type(error).__name__}: {error}'.split())
     return 'works'
 
@@ -93,7 +96,7 @@ def facts() -> Iterator[Tuple[str, str]]:
         yield module, ', '.join(f'{number} ({name})'
                                 for name, number in found.items()) or MISSING
     yield 'stack', stack(installed)
-    for name in ('mmseg', 'mmib'):
+    for name in ('mmseg', 'mmpretrain', 'mmib'):
         yield f'import {name}', attempt(name)
 
 
@@ -102,4 +105,4 @@ def main(args: List[str]) -> None:
         prog='mmib env', description=__doc__).parse_args(args)
     warnings.simplefilter('ignore')
     for name, value in facts():
-        print(f'{name:14}{value}', flush=True)
+        print(f'{name:19}{value}', flush=True)

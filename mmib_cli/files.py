@@ -13,12 +13,16 @@ from mmengine.utils import mkdir_or_exist
 from mmib.checks import check_stack
 from mmib.compat import allow_scoped_bases, without_scoped_bases
 from mmib.convert import infobatch_hooks, summary
-from mmib.tasks.segmentation.zoo import (PACKAGES, installed_configs,
-                                         resolve_config, zoo_name)
+from mmib.schedule import length_of
+from mmib.zoo import (installed_configs, installed_packages, resolve_config,
+                      zoo_name)
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
-_SCHEDULE_IN_NAME = re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)')
+_LENGTH_IN_NAME = dict(
+    iteration=re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)'),
+    epoch=re.compile(r'(?<=[-_])(\d+)e(?=[-_]|$)'))
+_BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
 
 
 def write_changed(config: str, out: str, change: Callable[[Config],
@@ -64,7 +68,7 @@ def load(path: str) -> Config:
 def base_expression(path: str, folder: str) -> str:
     """``_base_`` of a config in a folder, in a way that works on other
     machines too."""
-    for package in PACKAGES:
+    for package in installed_packages():
         name = zoo_name(path, installed_configs(package))
         if name is not None:
             return (f"(\n    __import__('{package}').__path__[0] +\n"
@@ -81,15 +85,17 @@ def base_expression(path: str, folder: str) -> str:
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """Write a changed config as a child of the original one, which lies at
     ``path``. Where it wouldn't load as ``after``, nothing is written."""
-    share = 100 * after.train_cfg.max_iters / before.train_cfg.max_iters
+    (unit, old), (_, new) = length_of(before), length_of(after)
+    share = f'{100 * new / old:.3g} % of the {unit}s'
+    if unit == 'epoch' and infobatch_hooks(after):
+        share = f'the {old} epochs, each shorter,'
     folder = osp.dirname(osp.abspath(out))
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
-    head = (f'# {kind}: {share:.3g} % of the iterations of '
-            f'{osp.basename(path)}')
+    head = f'# {kind}: {share} of {osp.basename(path)}'
     texts = [
         f'{head}.\n_base_ = {base_expression(path, folder)}\n'
         f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
-        # On OneDL's stack, where a base has "mmseg::", MMSegmentation's own
+        # On OneDL's stack, where a base has "mmseg::", the library's own
         # script would ask for OpenMMLab's.
         f'{head}, in\n# full, as its bases are not found everywhere.\n'
         f'{after.pretty_text}'
@@ -108,7 +114,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
 
 def differences_when_loaded(text: str, cfg: Config,
                             folder: str) -> List[Tuple]:
-    """Load a text from a folder as MMSegmentation's own script would, and list
+    """Load a text from a folder as a library's own script would, and list
     what differs from a config, or the error."""
     # Closed before it is read, as Windows wants it.
     descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
@@ -151,26 +157,35 @@ def child(before: dict, after: dict) -> dict:
 
 
 def converted_name(path: str, before: Config, after: Config) -> str:
-    """Name a converted config in the way of MMSegmentation, such as
-    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, or without "-infobatch"
-    where it is only shorter. Where the name of the original one at ``path``
-    has no iterations, they are appended."""
+    """Name a converted config in the way of the libraries, such as
+    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512`` or
+    ``resnet18_8xb16-infobatch_cifar10``, or without "-infobatch" where it is
+    only shorter. Where the name of the original one at ``path`` has no length,
+    it is appended if it changes, for epochs to the batch size in the name."""
     name = osp.splitext(osp.basename(path))[0]
-    old, new = before.train_cfg.max_iters, after.train_cfg.max_iters
+    (unit, old), (_, new) = length_of(before), length_of(after)
     suffix = '-infobatch' * bool(infobatch_hooks(after))
 
-    def schedule(iters: int) -> str:
-        iters = f'{iters // 1000}k' if iters % 1000 == 0 else str(iters)
-        return iters + suffix
+    def length(number: int) -> str:
+        if unit == 'epoch':
+            return f'{number}e'
+        return f'{number // 1000}k' if number % 1000 == 0 else str(number)
 
-    # The number in the name is scaled, also where the schedule has another
-    # one (gradient accumulation, or the name of another batch size): so names
-    # that differ stay different.
-    converted, found = _SCHEDULE_IN_NAME.subn(
-        lambda match: schedule(round(int(match[1]) * 1000 * new / old)),
-        name,
-        count=1)
-    return converted if found else f'{name}-{schedule(new)}'
+    def scaled(match: re.Match) -> str:
+        # The number in the name is scaled, also where the schedule has another
+        # one (gradient accumulation, or the name of another batch size): so
+        # names that differ stay different.
+        factor = 1000 if unit == 'iteration' else 1
+        return length(round(int(match[1]) * factor * new / old)) + suffix
+
+    converted, found = _LENGTH_IN_NAME[unit].subn(scaled, name, count=1)
+    if found:
+        return converted
+    if unit == 'iteration' or new != old:
+        suffix = f'-{length(new)}{suffix}'
+    batch_size = _BATCH_SIZE_IN_NAME.search(name)
+    end = batch_size.end() if batch_size and unit == 'epoch' else len(name)
+    return name[:end] + suffix + name[end:]
 
 
 def table(rows: List[Tuple]) -> str:

@@ -18,7 +18,7 @@ from mmib.datasets import unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
 from mmib.schedule import length_of
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.zoo import resolve_config
 
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion)
@@ -133,8 +133,9 @@ def main(args: List[str]) -> None:
     hook = HOOKS.build(hooks[0])
     try:
         num_images = pass_length(cfg)
-    # Some data sets assert that their files are there.
-    except (FileNotFoundError, AssertionError) as error:
+    # Some data sets assert that their files are there, others try to download
+    # them.
+    except (OSError, AssertionError, RuntimeError) as error:
         num_images = None
         print(f"The data isn't there ({error}), so passes can't be told, and "
               'it is left out that the first one is full.')

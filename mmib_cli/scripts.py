@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""MMSegmentation's own scripts, with mmib's parts registered."""
+"""The libraries' own scripts, with mmib's parts registered."""
 import argparse
 import os.path as osp
 import runpy
@@ -13,7 +13,7 @@ from mmengine.device import get_device
 from mmib.checks import check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
-from mmib.tasks.segmentation.zoo import CONFIGS, resolve_config
+from mmib.zoo import LIBRARIES, mim_folder, resolve_config
 
 
 def run_script(
@@ -21,12 +21,12 @@ def run_script(
         args: List[str],
         change: Callable[[str, Config],
                          Config] = lambda path, cfg: cfg) -> None:
-    """Run a script of MMSegmentation, which reads a config first.
+    """Run a script of the library of a config, which reads it first.
 
     Args:
         name (str): Its file in ``tools``.
-        args (list[str]): Its arguments. The config may be named ``mmseg::...``
-            or ``mmib::...``.
+        args (list[str]): Its arguments. The config may be named by its
+            package, such as ``mmseg::...``.
         change (Callable): Takes the path of the config and the config, and
             returns the one to use. Defaults to the config itself.
     """
@@ -42,9 +42,28 @@ def run_script(
 
     check_stack()
     allow_scoped_bases()
+    script = osp.join(mim_folder(library_of(args)), 'tools', name)
     change_next_config(read)
     sys.argv[1:] = args
     on_cpu = launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
-        runpy.run_path(
-            osp.join(osp.dirname(CONFIGS), 'tools', name), run_name='__main__')
+        runpy.run_path(script, run_name='__main__')
+
+
+def library_of(args: List[str]) -> str:
+    """The library whose script trains a config: that of its
+    ``default_scope``.
+
+    Args:
+        args (list[str]): Arguments of the script.
+
+    Returns:
+        str: One of :data:`~mmib.zoo.LIBRARIES`, the first one where no other
+        is told.
+    """
+    for path in map(resolve_config, args):
+        if path.endswith('.py') and osp.isfile(path):
+            scope = Config.fromfile(path).get('default_scope')
+            if scope in LIBRARIES:
+                return scope
+    return next(iter(LIBRARIES))

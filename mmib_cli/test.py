@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Test a checkpoint: MMSegmentation's own tools/test.py with mmib's parts
+"""Test a checkpoint: the library's own tools/test.py with mmib's parts
 registered, so with the same arguments. CONFIG may also be a name such as
 mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, or mmib:: and the name of a
 config of mmib.

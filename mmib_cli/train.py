@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Train a segmentor: MMSegmentation's own tools/train.py with mmib's parts
-registered, so with the same arguments and a few more. CONFIG may also be a
-name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, or mmib:: and
-the name of a config of mmib.
+"""Train a model: the library's own tools/train.py with mmib's parts
+registered, so with the same arguments and a few more. The library is that of
+the `default_scope` of CONFIG, MMSegmentation or MMPretrain. CONFIG may also be
+a name such as mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512,
+mmpretrain::resnet/resnet18_8xb16_cifar10, or mmib:: and the name of a config
+of mmib.
 
   --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
                  `mmib.convert`. --cfg-options change the converted config, as
@@ -12,8 +14,8 @@ the name of a config of mmib.
   --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
                  the control that pruning has to beat.
   --policy TYPE  With --infobatch: type of the policy (default: Neyman).
-  --ratio RATIO  Share of the iterations (default: 0.6; 0.8 for the policies
-                 MeanThreshold, as in the paper, and AboveMean).
+  --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
+                 policies MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
 """
 import argparse

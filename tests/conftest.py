@@ -47,6 +47,18 @@ def pytest_addoption(parser):
     parser.addoption('--seed', type=int, default=0, help='of these kills')
 
 
+def pytest_collection_modifyitems(items):
+    """Mark what is skipped without MMPretrain, for `make test-mmpretrain`."""
+    needs = {
+        path: "importorskip('mmpretrain" in path.read_text(encoding='utf-8')
+        for path in {item.path
+                     for item in items}
+    }
+    for item in items:
+        if needs[item.path]:
+            item.add_marker('mmpretrain')
+
+
 def pytest_terminal_summary(terminalreporter):
     """What the tests recorded: texts, and the sums of numbers."""
     sums = Counter()

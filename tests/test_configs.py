@@ -40,32 +40,47 @@ def test_configs_load_from_any_folder(path, tmp_path, monkeypatch):
         assert cfg.custom_imports.imports == ['mmib']
 
 
-def test_metafile_names_the_configs_and_what_was_measured():
-    """As OpenMMLab's tools read it."""
+def test_metafiles_name_all_configs():
+    """As OpenMMLab's tools read them."""
     index = mmengine.load(osp.join(ROOT, 'model-index.yml'))
-    metafile, = index['Import']
-    meta = mmengine.load(osp.join(ROOT, metafile))
-    paths = [osp.join(ROOT, model['Config']) for model in meta['Models']]
-    assert sorted(paths) == CONFIGS
-    collections = {
-        collection['Name']
-        for collection in meta['Collections']
-        if collection['Metadata']['Weight'] == ''
-    }
+    found = []
+    for metafile in index['Import']:
+        meta = mmengine.load(osp.join(ROOT, metafile))
+        collections = {
+            collection['Name']
+            for collection in meta['Collections']
+            if collection['Metadata']['Weight'] == ''
+        }
+        for model in meta['Models']:
+            path = osp.join(ROOT, model['Config'])
+            assert osp.dirname(path) == osp.dirname(osp.join(ROOT, metafile))
+            assert model['Name'] == osp.basename(path)[:-len('.py')]
+            assert model['In Collection'] in collections
+            assert 'Weights' not in model
+            found.append(path)
+    everywhere = glob.glob(osp.join(ROOT, 'configs', '[!_]*', '*.py'))
+    assert sorted(found) == sorted(everywhere)
+
+
+def check_batch_size(model):
+    """That a metafile has the one of all GPUs. Returns the config."""
+    cfg = Config.fromfile(osp.join(ROOT, model['Config']))
+    gpus = int(re.search(r'_(\d+)xb', model['Name'])[1])
+    assert model['Metadata'][
+        'Batch Size'] == gpus * cfg.train_dataloader.batch_size
+    return cfg
+
+
+def test_metafile_tells_what_was_measured():
+    meta = mmengine.load(osp.join(ROOT, 'configs', 'upernet', 'metafile.yml'))
     with open(osp.join(ROOT, 'docs', 'evidence.md')) as file:
         rows = [line.split(' | ') for line in file if line[:7] == '| full ']
-    for model, path in zip(meta['Models'], paths):
-        cfg = Config.fromfile(path)
-        gpus = int(re.search(r'_(\d+)xb', model['Name'])[1])
-        assert model['Name'] == osp.basename(path)[:-len('.py')]
-        assert model['In Collection'] in collections
-        assert model['Metadata'][
-            'Batch Size'] == gpus * cfg.train_dataloader.batch_size
+    for model in meta['Models']:
+        cfg = check_batch_size(model)
         if 'Results' in model:
             mean = f'{model["Results"]["Metrics"]["mIoU"]:.2f}'
             found = [row for row in rows if len(row) > 4 and row[4] == mean]
             assert found[0][2] == str(cfg.train_cfg.max_iters)
-        assert 'Weights' not in model
 
 
 @pytest.mark.parametrize('schedule, iters, policy', [

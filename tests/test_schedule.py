@@ -19,7 +19,7 @@ import mmib
 from mmib import convert, shorten
 from mmib.convert import summary
 from mmib.schedule import IterMap
-from mmib.tasks.segmentation.zoo import resolve_config
+from mmib.zoo import resolve_config
 
 from .system.small_training import EagerTrainLoop
 

@@ -8,6 +8,7 @@ report does neither.
 import ast
 import math
 import os.path as osp
+import re
 from importlib import import_module
 from typing import Any, Iterator, List, Set
 
@@ -24,7 +25,14 @@ _PLAIN_FILES = ('', '.txt', '.lst', '.list', '.json', '.csv', '.png', '.jpg',
 _STEPS = ('LoadImageFromFile', 'LoadImageFromNDArray', 'LoadAnnotations',
           'Resize', 'ResizeToMultiple', 'ResizeShortestEdge', 'RandomFlip',
           'Normalize', 'Pad', 'CLAHE', 'RGB2Gray', 'Rerange', 'AdjustGamma',
-          'PackSegInputs')
+          'PackSegInputs', 'ResizeEdge', 'CenterCrop', 'PackInputs')
+# Where MMPretrain has what reads no more than lists of files and images.
+# Others may unpickle, or fetch what they name.
+_OF_MMPRETRAIN = re.compile(
+    r'mmpretrain\.(datasets\.(base_dataset|custom|dataset_wrappers|imagenet|'
+    r'multi_label|transforms\..*)|models\.(classifiers\.image|heads\..*|'
+    r'backbones\.(?!timm).*|losses\..*|necks\..*|'
+    r'utils\.(batch_augments|data_preprocessor).*))')
 _TRUST = 'If you trust this folder, give `--trust`'
 
 
@@ -136,11 +144,12 @@ def _check(part: Any, scope: str) -> None:
     known = _known_names(scope)
     for child in _dicts_in(part):
         kind = child.get('type')
-        if kind is not None and kind not in known or '_scope_' in child:
+        if kind is not None and kind not in known or child.get(
+                '_scope_', scope) != scope:
             raise ConfigError(
                 f'`{kind}` of the config isn\'t part of the installed '
-                f'libraries. {_TRUST}: then the `custom_imports` of its '
-                'config are imported')
+                f'libraries, or may read more than images. {_TRUST}: then the '
+                '`custom_imports` of its config are imported')
         for name, value in child.items():
             values = value if isinstance(value, (list, tuple)) else [value]
             for text in values:
@@ -194,8 +203,10 @@ def _known_names(scope: str) -> Set[str]:
     for library, module in libraries.items():
         for registry in vars(module).values():
             if isinstance(registry, Registry):
-                for name in registry.module_dict:
-                    names.update((name, f'{library}.{name}'))
+                for name, part in registry.module_dict.items():
+                    if library != 'mmpretrain' or _OF_MMPRETRAIN.fullmatch(
+                            getattr(part, '__module__', '')):
+                        names.update((name, f'{library}.{name}'))
     return names
 
 

@@ -30,6 +30,8 @@ class Card:
         visits (int, optional): How often it was trained on.
         pruned (int, optional): How often it was pruned.
         pictures (list[tuple[str, str]]): Title and data URI of each picture.
+        classes (list[tuple[str, str]]): What the label and the prediction of a
+            whole image say.
         note (str): Why pictures are missing.
     """
 
@@ -40,6 +42,7 @@ class Card:
     visits: Optional[int]
     pruned: Optional[int]
     pictures: List[Tuple[str, str]] = field(default_factory=list)
+    classes: List[Tuple[str, str]] = field(default_factory=list)
     note: str = ''
 
 
@@ -54,8 +57,8 @@ def cards(images: Images,
         images (Images): What is known of all.
         count (int): How many of each end.
         reader (TrainingImages, optional): Reads them. None without data.
-        predict (Callable, optional): From a BGR image to the label of each
-            pixel.
+        predict (Callable, optional): From an image to the label of each pixel,
+            or to classes.
         rank_by (str): What :meth:`Images.ranked` takes. Defaults to
             ``'score'``.
 
@@ -105,7 +108,12 @@ def _add_pictures(card: Card, reader: TrainingImages,
         if labels is not None:
             card.pictures.append(
                 ('labels', to_uri(overlay(image, labels, reader.palette))))
-        if predict is not None:
+        if results.get('gt_label') is not None:
+            card.classes.append(('class', reader.names(results['gt_label'])))
+        if predict is not None and not reader.has_masks:
+            found = predict(results.get('held', image))
+            card.classes.append(('predicted', reader.names(found)))
+        elif predict is not None:
             labels = predict(image)
             card.pictures.append(
                 ('prediction', to_uri(overlay(image, labels, reader.palette))))

@@ -4,6 +4,7 @@ import math
 import os.path as osp
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,8 @@ class TrainingImages:
         if len(images) != num_images:
             raise ConfigError(f'the data set has {len(images)} images here, '
                               f'and the checkpoint {num_images}')
+        self.has_masks = scope_of(config) != 'mmpretrain'
+        """bool: Whether labels are those of pixels, not of images."""
         self._dataset = dataset
         self._trust = trust
         self._folders = _folders_of(dataset)
@@ -82,6 +85,26 @@ class TrainingImages:
     def _metainfo(self) -> dict:
         return getattr(self._dataset, 'metainfo', None) or {}
 
+    @property
+    def has_pixels(self) -> bool:
+        """bool: Whether the data set holds its images itself."""
+        return (hasattr(self._dataset, 'get_data_info')
+                and 'img' in self._dataset.get_data_info(0))
+
+    def names(self, labels: Any) -> str:
+        """Name classes.
+
+        Args:
+            labels (int or sequence[int]): Their numbers.
+
+        Returns:
+            str: Their names, or numbers where these aren't known.
+        """
+        numbers = np.atleast_1d(np.asarray(labels)).tolist()
+        classes = self.classes
+        return ', '.join(
+            str(classes[n] if n < len(classes) else n) for n in numbers)
+
     def paths(self) -> List[Optional[str]]:
         """Path of each image, None where the data set doesn't tell."""
         return [image_path(self._dataset, int(i)) for i in self._indices]
@@ -94,7 +117,9 @@ class TrainingImages:
 
         Returns:
             dict: ``img`` (BGR, uint8 of shape (H, W, 3)) and, where there are
-            labels, ``gt_seg_map`` (of shape (H, W)).
+            labels, ``gt_seg_map`` (of shape (H, W)) or ``gt_label`` (numbers
+            of classes). ``held`` are the pixels that the data set itself
+            holds.
 
         Raises:
             ConfigError: If it can't be shown.
@@ -106,8 +131,16 @@ class TrainingImages:
             if results.get(name) and not self._trust:
                 self._check_is_inside(results[name])
         try:
-            for load in self._loaders:
-                results = load(results)
+            if 'img' in results:
+                # MMPretrain's data sets that hold pixels have grey ones, or
+                # RGB.
+                results['held'] = image = np.asarray(results['img'])
+                results['img'] = (
+                    cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
+                    if image.ndim == 2 else image[..., ::-1])
+            else:
+                for load in self._loaders:
+                    results = load(results)
             image = results['img']
         except Exception as error:
             raise ConfigError(f'{type(error).__name__}: {error}') from error
@@ -164,8 +197,33 @@ def _folders_of(dataset: Any) -> Set[str]:
     return {osp.realpath(folder) for folder in folders if folder}
 
 
+def open_predictor(config: dict, weights: dict, trust: bool,
+                   device: str) -> Any:
+    """What predicts the images of a training.
+
+    Args:
+        config (dict): Config of the training.
+        weights (dict[str, Tensor]): Parameters and buffers of the model.
+        trust (bool): Whether the config may build anything.
+        device (str): Where it runs.
+
+    Returns:
+        Predictor or ClassPredictor: It takes an image.
+
+    Raises:
+        ConfigError: If the model can't be built. The text goes on after
+            "because".
+    """
+    predictors = dict(mmseg=Predictor, mmpretrain=ClassPredictor)
+    scope = scope_of(config)
+    if scope not in predictors:
+        raise ConfigError('predictions are made of models of MMSegmentation '
+                          'and of classifiers of MMPretrain alone')
+    return predictors[scope](config, weights, trust, device)
+
+
 class Predictor:
-    """The network of a checkpoint, on whole images.
+    """The segmentor of a checkpoint, on whole images.
 
     Args:
         config (dict): Config of the training.
@@ -180,9 +238,6 @@ class Predictor:
 
     def __init__(self, config: dict, weights: dict, trust: bool,
                  device: str) -> None:
-        if scope_of(config) != 'mmseg':
-            raise ConfigError('predictions are made of models of '
-                              'MMSegmentation alone')
         from mmseg.apis import init_model
         loader = config.get('test_dataloader') or config.get(
             'val_dataloader') or {}
@@ -249,6 +304,77 @@ class Predictor:
         from mmseg.apis import inference_model
         try:
             return inference_model(self._model, image)
+        except Exception as error:
+            raise ConfigError(_short(error)) from error
+
+
+class ClassPredictor:
+    """The classifier of a checkpoint.
+
+    Args:
+        config (dict): Config of the training.
+        weights (dict[str, Tensor]): Parameters and buffers of the model.
+        trust (bool): Whether the config may build anything.
+        device (str): Where it runs.
+
+    Raises:
+        ConfigError: If the model can't be built.
+    """
+
+    def __init__(self, config: dict, weights: dict, trust: bool,
+                 device: str) -> None:
+        from mmpretrain.registry import MODELS
+        part = config.get('model') or {}
+        if part.get('type') not in ('ImageClassifier',
+                                    'mmpretrain.ImageClassifier'):
+            raise ConfigError(f'{part.get("type")} doesn\'t tell classes')
+        model = buildable(config, part, trust)
+        if model.get('data_preprocessor') is None:
+            model.data_preprocessor = buildable(
+                config, dict(config.get('data_preprocessor') or {}), trust)
+        loader = config.get('test_dataloader') or config.get(
+            'val_dataloader') or {}
+        steps = buildable(config, (loader.get('dataset') or {}).get('pipeline')
+                          or [dict(type='PackInputs')], trust)
+        try:
+            with DefaultScope.overwrite_default_scope('mmpretrain'):
+                self._steps = [
+                    TRANSFORMS.build(step) for step in steps
+                    if 'LoadImage' not in str(step.get('type'))
+                ]
+                self._model = MODELS.build(model)
+            # Those of losses, which may be wrapped, don't matter.
+            missing = self._model.load_state_dict(
+                weights, strict=False).missing_keys
+            self._model.to(device).eval()
+        # What a model may raise isn't known.
+        except Exception as error:
+            raise ConfigError(_short(error)) from error
+        if missing:
+            raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
+
+    @torch.no_grad()
+    def __call__(self, image: np.ndarray) -> Any:
+        """Predict an image.
+
+        Args:
+            image (np.ndarray): As the data set has it, uint8.
+
+        Returns:
+            Tensor: Numbers of the classes, one or several.
+
+        Raises:
+            ConfigError: If it can't be predicted.
+        """
+        results: dict = dict(
+            img=image, img_shape=image.shape[:2], ori_shape=image.shape[:2])
+        try:
+            for step in self._steps:
+                results = step(results)
+            batch = dict(
+                inputs=results['inputs'][None],
+                data_samples=[results['data_samples']])
+            return self._model.test_step(batch)[0].pred_label.cpu()
         except Exception as error:
             raise ConfigError(_short(error)) from error
 

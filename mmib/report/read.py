@@ -73,7 +73,8 @@ class Run:
         loss (Curve): The loss without weights.
         metrics (dict[str, Curve]): Metrics of the validation, by name.
         last_iter (int): Iterations until the last line.
-        max_iters (int, optional): Iterations of the whole training.
+        max_iters (int, optional): Iterations of the whole training. None of
+            one that counts epochs and hasn't ended.
         annealing_iter (int, optional): The first one of annealing.
         pass_length (int, optional): Images of a full pass.
         policy (str): What draws the plans.
@@ -306,6 +307,14 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
     if max_iters is None:
         max_iters = _get(config, 'train_cfg', 'max_iters')
     annealing_iter = begin.get('annealing_iter')
+    max_epochs = _get(config, 'train_cfg', 'max_epochs')
+    if max_epochs is not None and begin:
+        # Of the baseline. Those of a pruned training follow from its epochs.
+        max_iters = last_iter if ends else None
+        annealing_epoch = round(hook.get('delta', 0.85) * max_epochs)
+        annealing_iter = next(
+            (int(line['iter'])
+             for line in lines if line['epoch'] > annealing_epoch), None)
     if annealing_iter is None and max_iters is not None and hook:
         annealing_iter = round(hook.get('delta', 0.85) * max_iters)
     pass_length = begin.get('pass_length')

@@ -2,7 +2,7 @@
 """From a work folder to the files of its report."""
 import os
 import os.path as osp
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 from mmengine.device import get_device
@@ -11,7 +11,7 @@ from . import figures, page
 from .checkpoint import Checkpoint, Images, read_newest
 from .config import ConfigError
 from .gallery import Card, cards
-from .images import Predictor, TrainingImages, losses_of_images
+from .images import TrainingImages, losses_of_images, open_predictor
 from .read import ReportError, Run, read_run
 from .table import image_table, write_table
 
@@ -128,10 +128,8 @@ def write_report(work_dir: str,
     return [out, *tables]
 
 
-def _open(
-        run: Run, checkpoint: Checkpoint, predictions: bool, trust: bool,
-        notes: List[str]
-) -> Tuple[Optional[TrainingImages], Optional[Predictor]]:
+def _open(run: Run, checkpoint: Checkpoint, predictions: bool, trust: bool,
+          notes: List[str]) -> Tuple[Optional[TrainingImages], Any]:
     """What reads the images, and what predicts them, as far as possible."""
     images = checkpoint.images
     try:
@@ -144,20 +142,20 @@ def _open(
     if not any(images.paths):
         notes.append('Images have numbers instead of paths: the data set has '
                      'no files.')
-        return None, None
+        if not reader.has_pixels:
+            return None, None
     if not predictions:
         return reader, None
     try:
-        return reader, Predictor(run.config, checkpoint.weights, trust,
-                                 get_device())
+        return reader, open_predictor(run.config, checkpoint.weights, trust,
+                                      get_device())
     except ConfigError as error:
         notes.append(f'There are no predictions: {error}.')
         return reader, None
 
 
 def _predict_all(images: Images, reader: Optional[TrainingImages],
-                 predictor: Optional[Predictor], rank_by: str,
-                 notes: List[str]) -> None:
+                 predictor: Any, rank_by: str, notes: List[str]) -> None:
     """Let the network tell the losses of all images."""
     reason = notes[-1] if notes else ''
     if predictor is not None:
@@ -187,7 +185,7 @@ def _shorten_paths(cards: List[Card]) -> str:
 
 def _legend(reader: Optional[TrainingImages]) -> List[Tuple[str, str]]:
     """Name and colour of each class."""
-    if reader is None:
+    if reader is None or not reader.has_masks:
         return []
     return [(name, 'rgb({}, {}, {})'.format(*colour))
             for name, colour in zip(reader.classes, reader.palette.tolist())]

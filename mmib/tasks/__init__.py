@@ -17,11 +17,16 @@ from ..batch import BatchContext
 _TASKS = (
     ('mmseg', 'segmentation'),
     ('mmpretrain', 'classification'),
+    ('mmpretrain', 'masked_images'),
 )
 
 
 class Task(Protocol):
     """The seam to a library. Each module of this package has one, ``TASK``."""
+
+    ema: float
+    """Share of the old score in the new one, where InfoBatchHook isn't told
+    another one."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
@@ -51,7 +56,7 @@ def tasks_in_use() -> Iterator[Task]:
 
 
 def attach(model: nn.Module, batch: BatchContext,
-           hooks: Sequence[Hook] = ()) -> None:
+           hooks: Sequence[Hook] = ()) -> Task:
     """Let the task of a model connect its losses with the hook.
 
     Where something changes the losses of a model, call it again: what is
@@ -63,15 +68,19 @@ def attach(model: nn.Module, batch: BatchContext,
         hooks (Sequence[Hook]): Hooks of the training, which may change the
             model in the middle of it. Defaults to none.
 
+    Returns:
+        Task: The task.
+
     Raises:
         ValueError: If no task knows the model, or a loss of it.
     """
     for task in tasks_in_use():
         if task.matches(model):
             task.attach(model, batch, hooks)
-            return
+            return task
     raise ValueError(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
-        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, or a'
-        ' classifier of MMPretrain, such as ImageClassifier, or train without '
+        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
+        'classifier of MMPretrain, such as ImageClassifier, or one of its '
+        'models that restore masked images, such as MAE, or train without '
         'InfoBatchHook.')

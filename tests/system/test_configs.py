@@ -6,7 +6,7 @@ from mmengine.config import Config
 
 from mmib import convert
 from mmib.compat import allow_scoped_bases
-from mmib.tasks.segmentation.zoo import resolve_config, zoo_names
+from mmib.zoo import installed_configs, resolve_config, zoo_names
 from mmib_cli.files import load, write_child
 
 KNET = 'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py'
@@ -73,7 +73,7 @@ def check_schedule(before, after):
 
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow)
-    for name in zoo_names()
+    for name in zoo_names(installed_configs('mmseg'))
 ])
 def test_config(name, tmp_path, record_property):
     allow_scoped_bases()

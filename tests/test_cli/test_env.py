@@ -13,7 +13,7 @@ from mmib_cli import env, main
 def rows_of(capsys):
     main(['env'])
     lines = capsys.readouterr().out.splitlines()
-    return {line[:14].strip(): line[14:] for line in lines}
+    return {line[:19].strip(): line[19:] for line in lines}
 
 
 def test_what_is_told(capsys):
@@ -42,14 +42,23 @@ def test_nothing_is_installed(capsys, monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(env, 'version', missing)
-    for name in ('torch', 'mmseg', 'mmib'):
+    for name in ('torch', 'mmengine', 'mmseg', 'mmpretrain', 'mmib'):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(env, 'own', lambda: '0')  # Its place is still known.
     rows = rows_of(capsys)
     assert rows['stack'] == 'none'
     assert rows['numpy'] == rows['mmengine'] == 'not installed'
-    for name in ('devices', 'import mmib', 'import mmseg'):
-        assert rows[name].startswith('ModuleNotFoundError: ')
+    for name in ('mmseg', 'mmpretrain', 'mmib'):
+        assert rows[f'import {name}'] == 'not installed'
+    assert rows['devices'].startswith('ModuleNotFoundError: ')
+
+
+def test_a_library_whose_own_imports_fail(monkeypatch):
+    monkeypatch.delitem(sys.modules, 'mmib_cli.train', raising=False)
+    monkeypatch.setitem(sys.modules, 'mmib_cli.scripts', None)
+    told = env.attempt('mmib_cli.train')
+    assert told.startswith('ModuleNotFoundError: ')
+    assert 'mmib_cli.scripts' in told
 
 
 def test_a_mixed_stack_by_the_words_of_the_check(monkeypatch):

@@ -64,8 +64,29 @@ def test_child_is_small():
 def test_names(name, old, new, expected):
     path = osp.join('some', 'folder', f'{name}.py')
     before, after = (
-        Config(dict(train_cfg=dict(max_iters=n))) for n in (old, new))
+        Config(dict(train_cfg=dict(by_epoch=False, max_iters=n)))
+        for n in (old, new))
     assert converted_name(path, before,
                           after) == expected.replace('-infobatch', '')
     after.custom_hooks = [dict(type='InfoBatchHook')]
     assert converted_name(path, before, after) == expected
+
+
+@pytest.mark.parametrize('name, epochs, expected', [
+    ('resnet18_8xb16_cifar10', 200, 'resnet18_8xb16-infobatch_cifar10'),
+    ('resnet18_8xb16_cifar10', 120, 'resnet18_8xb16-120e-infobatch_cifar10'),
+    ('mae_vit_8xb512-amp-coslr-400e_in1k', 120,
+     'mae_vit_8xb512-amp-coslr-240e-infobatch_in1k'),
+    ('mae_vit_8xb512-amp-coslr-400e_in1k', 200,
+     'mae_vit_8xb512-amp-coslr-400e-infobatch_in1k'),
+    ('mine', 200, 'mine-infobatch'),
+    ('mine', 120, 'mine-120e-infobatch'),
+])
+def test_names_of_trainings_that_count_epochs(name, epochs, expected):
+    before, after = (
+        Config(dict(train_cfg=dict(by_epoch=True, max_epochs=n)))
+        for n in (200, epochs))
+    assert converted_name(f'{name}.py', before,
+                          after) == expected.replace('-infobatch', '')
+    after.custom_hooks = [dict(type='InfoBatchHook')]
+    assert converted_name(f'{name}.py', before, after) == expected

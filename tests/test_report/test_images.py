@@ -12,7 +12,8 @@ from mmseg.structures import SegDataSample
 from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
 from mmib.report.gallery import cards, overlay, to_uri
-from mmib.report.images import Predictor, TrainingImages, image_losses
+from mmib.report.images import (Predictor, TrainingImages, image_losses,
+                                open_predictor)
 
 from ..system.small_training import write_images
 
@@ -168,7 +169,7 @@ def test_model_that_does_not_fit():
                                test_pipeline=[dict(type='LoadImageFromFile')]),
                                                'lacks `')):
         with pytest.raises(ConfigError, match=match):
-            Predictor(config, {}, False, 'cpu')
+            open_predictor(config, {}, False, 'cpu')
 
 
 def test_losses_of_an_image():

@@ -1,15 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Classification with MMPretrain: its heads, losses and batch
 augmentations."""
-try:
-    import mmpretrain  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != 'mmpretrain':
-        raise
-    raise ModuleNotFoundError(
-        'Classifiers need MMPretrain, and `mmpretrain` is missing: see '
-        'docs/install.md.',
-        name='mmpretrain') from None
 from typing import Sequence
 
 import torch.nn as nn
@@ -27,6 +18,8 @@ from .heads import register_classifier, register_head, wrap_losses
 
 class ClassificationTask:
     """Classifiers and retrievers of MMPretrain."""
+
+    ema = 0.
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, (BaseClassifier, BaseRetriever))

@@ -1,15 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""MMSegmentation: its heads, its losses, and its configs."""
-try:
-    import mmseg  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != 'mmseg':
-        raise
-    raise ModuleNotFoundError(
-        'Segmentors need MMSegmentation, and `mmseg` is missing: run '
-        "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
-        'stack of OpenMMLab.',
-        name='mmseg') from None
+"""MMSegmentation: its heads and its losses."""
 from typing import Sequence
 
 import torch.nn as nn
@@ -22,6 +12,8 @@ from .heads import register_head, register_segmentor, wrap_losses
 
 class SegmentationTask:
     """Segmentors with a ``decode_head``, mostly with others besides."""
+
+    ema = 0.
 
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None

@@ -1,19 +1,20 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
+import sys
 
 import mmseg
 import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib import compat, convert
-from mmib.tasks.segmentation import zoo
+from mmib import compat, convert, zoo
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = 'upernet/upernet_r18_1xb8-1k_camvid-144x192'
-ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 FIND_BASE = Config._get_cfg_path
-PATH = osp.join(mmseg.__path__[0], '.mim', 'configs', NAME + '.py')
+MMSEG = osp.join(mmseg.__path__[0], '.mim', 'configs')
+PATH = osp.join(MMSEG, NAME + '.py')
 
 
 @pytest.fixture
@@ -52,18 +53,18 @@ def test_unknown_names(name, close):
 
 
 def test_names_of_the_zoo():
-    names = zoo.zoo_names()
+    names = zoo.zoo_names(MMSEG)
     assert len(names) > 600 and NAME + '.py' in names
     assert not [name for name in names if '_base_' in name]
     assert names == sorted(names)
 
 
 def test_name_of_a_path(tmp_path):
-    assert zoo.zoo_name(PATH) == NAME + '.py'
-    assert zoo.zoo_name(str(tmp_path / 'a.py')) is None
+    assert zoo.zoo_name(PATH, MMSEG) == NAME + '.py'
+    assert zoo.zoo_name(str(tmp_path / 'a.py'), MMSEG) is None
     link = tmp_path / 'link.py'
     link.symlink_to(PATH)
-    assert zoo.zoo_name(str(link)) == NAME + '.py'
+    assert zoo.zoo_name(str(link), MMSEG) == NAME + '.py'
 
 
 @pytest.mark.parametrize('name, cfg', [
@@ -99,7 +100,16 @@ def test_configs_of_an_installed_wheel(tmp_path, monkeypatch):
     folder = tmp_path / '.mim' / 'configs' / 'upernet'
     folder.mkdir(parents=True)
     (folder / 'a.py').write_text('')
-    monkeypatch.setattr(mmib, '__path__', [str(tmp_path)])
+    monkeypatch.setattr(mmib.__spec__, 'submodule_search_locations',
+                        [str(tmp_path)])
     assert zoo.resolve_config('mmib::upernet/a') == str(folder / 'a.py')
     assert zoo.zoo_name(str(folder / 'a.py'),
                         zoo.installed_configs('mmib')) == 'upernet/a.py'
+
+
+def test_a_library_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mmpretrain', None)
+    with pytest.raises(ModuleNotFoundError, match=r'mmib\[mmpretrain\]'):
+        zoo.resolve_config('mmpretrain::resnet/resnet18_8xb16_cifar10')
+    assert 'mmpretrain' not in zoo.installed_packages()
+    assert 'mmseg' in zoo.installed_packages()

@@ -1,36 +1,58 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Where the configs of MMSegmentation and of mmib lie, on both stacks."""
+"""Where the configs of the libraries and of mmib lie, on both stacks."""
 import difflib
 import glob
 import os.path as osp
-from importlib import import_module
-from typing import List, Optional
+from importlib.util import find_spec
+from typing import Iterator, List, Optional
 
-import mmseg
-
-CONFIGS = osp.join(mmseg.__path__[0], '.mim', 'configs')
+# Libraries: how they are called, and the extra of mmib that installs them.
+LIBRARIES = dict(
+    mmseg=('MMSegmentation', 'onedl'), mmpretrain=('MMPretrain', 'mmpretrain'))
 # Whose configs have names, such as mmseg::upernet/...
-PACKAGES = ('mmseg', 'mmib')
+PACKAGES = (*LIBRARIES, 'mmib')
 
 
-def installed_configs(package: str) -> str:
-    """Folder of the configs that a wheel brings.
+def installed_packages() -> Iterator[str]:
+    """Those of :data:`PACKAGES` that are installed."""
+    for package in PACKAGES:
+        if find_spec(package) is not None:
+            yield package
+
+
+def mim_folder(package: str) -> str:
+    """Folder of what a wheel brings for mim: configs and tools.
 
     Args:
         package (str): One of :data:`PACKAGES`.
 
     Returns:
         str: The folder. There is none in a source checkout.
+
+    Raises:
+        ModuleNotFoundError: If the package isn't installed.
     """
-    return osp.join(import_module(package).__path__[0], '.mim', 'configs')
+    spec = find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        name, extra = LIBRARIES[package]
+        raise ModuleNotFoundError(
+            f'This needs {name}, and `{package}` is missing: run '
+            f"`pip install 'mmib[{extra}]'`, or see docs/install.md for the "
+            'stack of OpenMMLab.',
+            name=package)
+    return osp.join(spec.submodule_search_locations[0], '.mim')
 
 
-def zoo_names(folder: str = CONFIGS) -> List[str]:
+def installed_configs(package: str) -> str:
+    """Folder of the configs that a wheel brings, see :func:`mim_folder`."""
+    return osp.join(mim_folder(package), 'configs')
+
+
+def zoo_names(folder: str) -> List[str]:
     """Name the configs that can be trained.
 
     Args:
-        folder (str): Where they lie. Defaults to :data:`CONFIGS`, those of
-            MMSegmentation.
+        folder (str): Where they lie.
 
     Returns:
         list[str]: Sorted names relative to the folder, such as
@@ -43,13 +65,12 @@ def zoo_names(folder: str = CONFIGS) -> List[str]:
         if '_base_' not in name.split(osp.sep))
 
 
-def zoo_name(path: str, folder: str = CONFIGS) -> Optional[str]:
+def zoo_name(path: str, folder: str) -> Optional[str]:
     """Name a config by its path.
 
     Args:
         path (str): Path of a config.
-        folder (str): Where such configs lie. Defaults to :data:`CONFIGS`,
-            those of MMSegmentation.
+        folder (str): Where such configs lie.
 
     Returns:
         str, optional: Its name relative to the folder, or None if it isn't in
@@ -62,23 +83,23 @@ def zoo_name(path: str, folder: str = CONFIGS) -> Optional[str]:
 
 
 def resolve_config(path: str) -> str:
-    """Find a config that is named ``mmseg::...`` or ``mmib::...``, on both
-    stacks.
+    """Find a config that is named by its package, such as ``mmseg::...``, on
+    both stacks.
 
-    MMEngine's own functions for this look for a distribution called
-    mmsegmentation. Where the stack is OneDL's, those in ``mmengine.hub``
-    install it over the fork.
+    MMEngine's own functions for this look for a distribution that is called
+    as OpenMMLab's, such as mmsegmentation. Where the stack is OneDL's, those
+    in ``mmengine.hub`` install it over the fork.
 
     Args:
-        path (str): Path of a config, or ``mmseg::`` and the name of one of
-            MMSegmentation's, or ``mmib::`` and that of one of mmib's, with or
-            without ``.py``.
+        path (str): Path of a config, or one of :data:`PACKAGES`, ``::`` and
+            the name of one of its configs, with or without ``.py``.
 
     Returns:
         str: Its path. Other paths are returned as they are.
 
     Raises:
         FileNotFoundError: If there is no config of this name.
+        ModuleNotFoundError: If the package isn't installed.
     """
     package, scope, name = path.partition('::')
     if not scope or package not in PACKAGES:

@@ -1,0 +1,156 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Reports of classifiers."""
+import os.path as osp
+
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.runner import Runner  # noqa: E402
+from mmpretrain.datasets import CIFAR10  # noqa: E402
+
+from mmib.report.config import ConfigError, buildable  # noqa: E402
+from mmib.report.images import TrainingImages, open_predictor  # noqa: E402
+from mmib.report.read import read_run  # noqa: E402
+from mmib.report.write import write_report  # noqa: E402
+from tests.test_tasks.test_classification.small_classifier import \
+    config  # noqa: E402
+
+CLASSES = ('dark', 'light')
+
+
+def write_images(root, number):
+    """Grey noise, a folder for each class."""
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(CLASSES):
+        (root / name).mkdir(parents=True)
+        for i in range(number):
+            image = rng.integers(80, size=(16, 16, 3)) + 150 * label
+            cv2.imwrite(str(root / name / f'{i}.png'), image)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A work folder."""
+    root = tmp_path_factory.mktemp('report')
+    write_images(root / 'data', 8)
+    steps = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+    dataset = dict(
+        _delete_=True,
+        type='CustomDataset',
+        data_root=str(root / 'data'),
+        pipeline=steps)
+    loader = dict(
+        batch_size=4,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        collate_fn=dict(type='default_collate'),
+        dataset={key: dataset[key]
+                 for key in dataset if key != '_delete_'})
+    cfg = config(
+        root / 'work_dir',
+        model=dict(
+            backbone=dict(
+                _delete_=True,
+                type='ResNet_CIFAR',
+                depth=18,
+                stem_channels=4,
+                base_channels=4),
+            neck=dict(type='GlobalAveragePooling'),
+            head=dict(in_channels=32, num_classes=2)),
+        train_dataloader=dict(
+            dataset=dataset, sampler=dict(type='InfoBatchEpochSampler')),
+        train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=8),
+        val_dataloader=loader,
+        val_cfg=dict(),
+        val_evaluator=dict(type='Accuracy'),
+        default_hooks=dict(
+            checkpoint=dict(type='CheckpointHook', interval=8),
+            logger=dict(type='LoggerHook', interval=2)),
+        vis_backends=[dict(type='LocalVisBackend')],
+        visualizer=dict(
+            type='UniversalVisualizer',
+            vis_backends=[dict(type='LocalVisBackend')]))
+    cfg.model.data_preprocessor = dict(
+        type='ClsDataPreprocessor', mean=[127.] * 3, std=[50.] * 3)
+    Runner.from_cfg(cfg).train()
+    return root / 'work_dir'
+
+
+def test_report_has_classes_and_predictions(trained):
+    page = write_report(str(trained), num_images=3)[0]
+    with open(page, encoding='utf-8') as file:
+        text = file.read()
+    assert text.count('<span>class <b>') == 6
+    assert text.count('<span>predicted <b>') == 6
+    assert 'dark/' in text or 'light/' in text
+    assert 'accuracy/top1' in text
+    assert 'still running' not in text
+    assert 'There are no predictions' not in text
+    assert 'data set:' not in text
+
+
+def test_predictions_are_those_of_the_model(trained):
+    """The classes are easily told apart."""
+    import torch
+    cfg = Config.fromfile(str(next(trained.glob('*.py')))).to_dict()
+    state = torch.load(
+        str(trained / 'epoch_8.pth'), weights_only=False)['state_dict']
+    reader = TrainingImages(cfg, 16, trust=False)
+    predict = open_predictor(cfg, state, False, 'cpu')
+    names = [
+        reader.names(predict(reader.read(number)['img']))
+        for number in range(16)
+    ]
+    labels = [reader.names(reader.read(n)['gt_label']) for n in range(16)]
+    assert labels == ['dark'] * 8 + ['light'] * 8
+    assert names == labels
+
+
+def test_epochs_are_shown_in_iterations(trained):
+    run = read_run(str(trained))
+    assert run.finished and run.max_iters == run.last_iter < 32
+    # 7 of 8 epochs prune, and the last one has all 16 images.
+    assert run.annealing_iter == run.last_iter - 4
+    curve = run.metrics['accuracy/top1']
+    assert len(curve.values) == 8 and curve.iterations[-1] == run.last_iter
+    assert (np.diff(curve.iterations) > 0).all()
+
+
+@pytest.mark.parametrize('part', [
+    dict(type='CIFAR10', data_root='data'),
+    dict(type='TimmClassifier', model_name='hf-hub:a/b'),
+    dict(type='HuggingFaceClassifier', model_name='a/b'),
+    dict(type='TIMMBackbone', model_name='hf-hub:a/b'),
+])
+def test_what_unpickles_or_fetches_needs_trust(part):
+    config = dict(default_scope='mmpretrain')
+    with pytest.raises(ConfigError, match='may read more than images'):
+        buildable(config, part, trust=False)
+    assert buildable(config, part, trust=True).type == part['type']
+
+
+def test_a_data_set_that_holds_its_images(monkeypatch):
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[..., 0] = 200
+    monkeypatch.setattr(
+        CIFAR10, 'load_data_list',
+        lambda self: [dict(img=pixels.copy(), gt_label=i) for i in range(3)])
+    config = dict(
+        default_scope='mmpretrain',
+        train_dataloader=dict(
+            dataset=dict(
+                type='CIFAR10',
+                data_root='nowhere',
+                pipeline=[dict(type='PackInputs')])))
+    reader = TrainingImages(config, 3, trust=True)
+    assert reader.paths() == [None] * 3 and reader.has_pixels
+    results = reader.read(2)
+    # Red in the order of OpenCV.
+    assert results['img'][0, 0].tolist() == [0, 0, 200]
+    assert results['held'][0, 0].tolist() == [200, 0, 0]
+    assert reader.names(results['gt_label']) == 'bird'
+    assert not osp.exists('nowhere')

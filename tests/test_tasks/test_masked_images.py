@@ -1,0 +1,449 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Each model that is trained without labels: with weights for its images, loss
+and gradients are those of a mix by hand, which knows nothing of mmib."""
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+from torch.testing import assert_close
+
+pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+
+from mmengine.registry import DefaultScope  # noqa: E402
+from mmengine.runner import Runner  # noqa: E402
+from mmpretrain.models import selfsup  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+
+from mmib import tasks  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
+from mmib.tasks import masked_images  # noqa: E402
+from tests.test_tasks.test_classification.small_classifier import (  # noqa: E402,E501
+    config, hook_of)
+
+PIXELS = dict(type='PixelReconstructionLoss', criterion='L2')
+COSINE = dict(type='CosineSimilarityLoss', shift_factor=2., scale_factor=2.)
+TOKENS = dict(type='CrossEntropyLoss')
+ARCH = dict(embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32)
+SWIN = dict(
+    arch=dict(embed_dims=8, depths=[1] * 4, num_heads=[1] * 4), img_size=64)
+MAE_HEAD = dict(
+    type='MAEPretrainHead', norm_pix=True, patch_size=8, loss=PIXELS)
+FEATURES = dict(
+    type='NonLinearNeck', in_channels=8, hid_channels=8, out_channels=8)
+LATENT_HEAD = dict(
+    type='LatentPredictHead',
+    loss=dict(type='CosineSimilarityLoss'),
+    predictor=dict(FEATURES, with_avg_pool=False, with_last_bn=False))
+
+
+@MODELS.register_module()
+class RandomTarget(nn.Module):
+    """In the place of another network: features of an image, and what it pays
+    attention to."""
+
+    def forward(self, x):
+        generator = torch.Generator().manual_seed(0)
+        return [
+            torch.rand(len(x), 17, size, generator=generator)
+            for size in (8, 17)
+        ]
+
+
+@MODELS.register_module()
+class RandomTokens(nn.Module):
+    """In the place of DALL-E or VQ-KD: scores or numbers of tokens."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x):
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.rand(len(x), *self.shape, generator=generator)
+        return tokens if len(self.shape) > 1 else (tokens * 8).long()
+
+
+@MODELS.register_module()
+class OneConvEncoder(nn.Module):
+    """A backbone of one convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 8, 8)
+
+    def forward(self, x):
+        return (self.conv(x), )
+
+
+def vit(kind, **kwargs):
+    return dict(
+        dict(type=kind, arch=ARCH, img_size=32, patch_size=8), **kwargs)
+
+
+def decoder(kind='MAEPretrainDecoder', **kwargs):
+    return dict(
+        dict(
+            type=kind,
+            num_patches=16,
+            patch_size=8,
+            embed_dim=16,
+            decoder_embed_dim=16,
+            decoder_depth=1,
+            decoder_num_heads=2), **kwargs)
+
+
+MODEL = {
+    'BEiT v1': dict(
+        type='BEiT',
+        backbone=vit('BEiTPretrainViT', final_norm=True, out_type='raw'),
+        head=dict(type='BEiTV1Head', embed_dims=16, num_embed=8, loss=TOKENS),
+        target_generator=dict(type='RandomTokens', shape=(8, 4, 4))),
+    'BEiT v2': dict(
+        type='BEiT',
+        backbone=vit(
+            'BEiTPretrainViT',
+            final_norm=False,
+            out_type='raw',
+            out_indices=[0, 1],
+            use_shared_rel_pos_bias=True),
+        neck=dict(
+            type='BEiTV2Neck',
+            num_layers=1,
+            early_layers=0,
+            backbone_arch=dict(depth=2, **ARCH)),
+        head=dict(type='BEiTV2Head', embed_dims=16, num_embed=8, loss=TOKENS),
+        target_generator=dict(type='RandomTokens', shape=(16, ))),
+    'BYOL': dict(
+        type='BYOL',
+        base_momentum=0.01,
+        backbone=dict(type='OneConvEncoder'),
+        neck=FEATURES,
+        head=LATENT_HEAD),
+    'EVA': dict(
+        type='EVA',
+        backbone=vit('MAEViT'),
+        neck=decoder(predict_feature_dim=8),
+        head=dict(type='MIMHead', loss=COSINE),
+        target_generator=dict(type='RandomTarget')),
+    'MAE': dict(
+        type='MAE', backbone=vit('MAEViT'), neck=decoder(), head=MAE_HEAD),
+    'MaskFeat': dict(
+        type='MaskFeat',
+        backbone=vit('MaskFeatViT', img_size=112),
+        neck=dict(
+            type='LinearNeck', in_channels=16, out_channels=27, norm_cfg=None),
+        head=dict(type='MIMHead', loss=PIXELS),
+        target_generator=dict(
+            type='HOGGenerator', nbins=9, pool=8, gaussian_window=16)),
+    'MFF': dict(
+        type='MFF',
+        backbone=vit('MFFViT', out_indices=[0, 1]),
+        neck=decoder(),
+        head=MAE_HEAD),
+    'MILAN': dict(
+        type='MILAN',
+        backbone=vit('MILANViT'),
+        neck=decoder('MILANPretrainDecoder', predict_feature_dim=8),
+        head=dict(type='MIMHead', loss=COSINE),
+        target_generator=dict(type='RandomTarget')),
+    'MixMIM': dict(
+        type='MixMIM',
+        backbone=dict(
+            type='MixMIMPretrainTransformer',
+            window_size=[2] * 4,
+            drop_path_rate=0.,
+            **SWIN),
+        neck=decoder(
+            'MixMIMPretrainDecoder',
+            num_patches=4,
+            encoder_stride=32,
+            embed_dim=64,
+            patch_size=None),
+        head=dict(
+            type='MixMIMPretrainHead',
+            norm_pix=True,
+            patch_size=32,
+            loss=PIXELS)),
+    'SimMIM': dict(
+        type='SimMIM',
+        backbone=dict(
+            type='SimMIMSwinTransformer',
+            stage_cfgs=dict(block_cfgs=dict(window_size=2)),
+            **SWIN),
+        neck=dict(
+            type='SimMIMLinearDecoder', in_channels=64, encoder_stride=32),
+        head=dict(
+            type='SimMIMHead',
+            patch_size=4,
+            loss=dict(
+                type='PixelReconstructionLoss', criterion='L1', channel=3))),
+    'SimSiam': dict(
+        type='SimSiam',
+        backbone=dict(type='OneConvEncoder'),
+        neck=FEATURES,
+        head=LATENT_HEAD),
+    'SparK': dict(
+        type='SparK',
+        input_size=64,
+        downsample_raito=32,
+        mask_ratio=0.6,
+        enc_dec_norm_cfg=dict(type='SparseBatchNorm2d'),
+        enc_dec_norm_dim=2048,
+        backbone=dict(type='SparseResNet', depth=50, out_indices=range(4)),
+        neck=dict(
+            type='SparKLightDecoder',
+            feature_dim=32,
+            upsample_ratio=32,
+            mid_channels=0,
+            last_act=False),
+        head=dict(type='SparKPretrainHead', loss=PIXELS)),
+    'iTPN': dict(
+        type='iTPN',
+        backbone=dict(
+            type='iTPNHiViT',
+            arch=dict(embed_dims=32, depths=[1, 1, 2], num_heads=2),
+            img_size=64,
+            reconstruction_type='pixel'),
+        neck=dict(
+            type='iTPNPretrainDecoder',
+            num_patches=16,
+            patch_size=16,
+            embed_dim=32,
+            fpn_dim=16,
+            fpn_depth=1,
+            decoder_embed_dim=16,
+            decoder_depth=1,
+            decoder_num_heads=2,
+            reconstruction_type='pixel'),
+        head=dict(MAE_HEAD, patch_size=16)),
+    'iTPN of CLIP': dict(
+        type='iTPN',
+        backbone=dict(
+            type='iTPNHiViT',
+            arch=dict(embed_dims=32, depths=[1, 1, 2], num_heads=2),
+            img_size=64,
+            reconstruction_type='clip'),
+        neck=dict(
+            type='iTPNPretrainDecoder',
+            num_patches=16,
+            patch_size=16,
+            embed_dim=32,
+            fpn_dim=16,
+            fpn_depth=1,
+            num_outs=3,
+            decoder_embed_dim=32,
+            reconstruction_type='clip'),
+        head=dict(
+            type='iTPNClipHead',
+            embed_dims=32,
+            num_embed=8,
+            loss=dict(type='CosineSimilarityLoss')),
+        target_generator=dict(type='RandomTarget')),
+}
+del MODEL['MixMIM']['neck']['patch_size']
+SIZE = dict(MaskFeat=112, MixMIM=64, SimMIM=64, SparK=64, iTPN=64)
+SIZE['iTPN of CLIP'] = 64
+MASK = dict(MaskFeat=14, SimMIM=16)
+ON_MASKED_TOKENS = ('BEiTV1Head', 'BEiTV2Head', 'iTPNClipHead')
+VIEWS = ('BEiT v1', 'BEiT v2', 'BYOL', 'SimSiam', 'iTPN of CLIP')
+
+
+def build(name):
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(copy.deepcopy(MODEL[name]))
+    model.init_weights()
+    return model.train()
+
+
+def make_batch(name, num_images=2):
+    """Inputs, and samples with masks of different sizes."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rand(*shape):
+        return torch.rand(*shape, generator=generator)
+
+    size = SIZE.get(name, 32)
+    inputs = [3 * rand(num_images, 3, size, size) for _ in range(2)]
+    side = MASK.get(name, 4)
+    samples = []
+    for share in (0.3, 0.6):
+        mask = rand(side, side) < share
+        samples.append(
+            DataSample().set_mask(mask.float() if name == 'SimMIM' else mask))
+    return inputs if name in VIEWS else inputs[0], samples
+
+
+def loss_and_gradients(model, batch):
+    """Of one step, with the same random masks in each."""
+    torch.manual_seed(1)
+    losses = model.loss(*copy.deepcopy(batch))
+    loss, _ = model.parse_losses(losses)
+    model.zero_grad()
+    loss.backward()
+    return loss.detach(), {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def weigh_by_hand(model, weights):
+    """Let the loss of a model be the sum over its images, each with its
+    weight. Returns a list that takes the loss of each image alone, for each
+    call."""
+    scores = []
+    head = model.head
+    # That of SparK has another name.
+    module = getattr(head, 'loss_module', head.loss)
+    of_tokens = []
+
+    if type(head).__name__ in ON_MASKED_TOKENS:
+        loss_of_head = head.loss
+
+        def remember(*args):
+            of_tokens[:] = args[-1].flatten(1).sum(1).tolist()
+            return loss_of_head(*args)
+
+        head.loss = remember
+
+    def weigh(loss, args, output):
+        rows = of_tokens or [1] * len(weights)
+        parts = [x.split(rows) for x in args if x is not None]
+        alone = [loss.forward(*image) for image in zip(*parts)]
+        counts = torch.tensor([
+            part.sum() if len(parts) == 3 else len(part) for part in parts[-1]
+        ]).float()
+        shares = counts / counts.sum()
+        total = sum(share * value for share, value in zip(shares, alone))
+        assert_close(total, output)
+        scores.append(torch.stack(alone).detach())
+        return sum(w * share * value
+                   for w, share, value in zip(weights, shares, alone))
+
+    module.register_forward_hook(weigh)
+    return scores
+
+
+@pytest.mark.parametrize('name', MODEL)
+def test_weights_equal_a_mix_by_hand(name):
+    batch = make_batch(name)
+    plain = loss_and_gradients(build(name), batch)
+    for weights in ((1., 1.), (1., 3.)):
+        model = build(name)
+        alone = weigh_by_hand(model, weights)
+        expected = loss_and_gradients(model, batch)
+        model, context = build(name), BatchContext()
+        tasks.attach(model, context)
+        # As the baseline, before and in annealing.
+        got = loss_and_gradients(model, batch)
+        assert_close(got, plain, rtol=0, atol=0)
+        model = build(name)
+        tasks.attach(model, context)
+        context.begin(torch.tensor(weights))
+        got = loss_and_gradients(model, batch)
+        assert_close(got, expected, rtol=1e-5, atol=1e-6)
+        assert_close(context.scores, sum(alone), rtol=1e-5, atol=1e-6)
+        assert context.norms.isfinite().all() and (context.norms > 0).all()
+        if weights == (1., 1.):
+            assert_close(got, plain, rtol=1e-5, atol=1e-6)
+            ones = context.norms
+    assert_close(context.norms, ones, rtol=1e-5, atol=0)
+
+
+@pytest.fixture
+def mae():
+    return build('MAE')
+
+
+@pytest.mark.parametrize('kind', [
+    selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo, selfsup.MoCoV3,
+    selfsup.SimCLR, selfsup.SwAV
+])
+def test_models_that_compare_images_are_refused(kind, mae):
+    mae.__class__ = type('Mine', (kind, ), {})
+    with pytest.raises(ValueError, match='compares images with each other'):
+        tasks.attach(mae, BatchContext())
+
+
+def test_unknown_parts_are_refused(mae, monkeypatch):
+    batch = BatchContext()
+    monkeypatch.setattr(masked_images, '_MODELS', {**masked_images._MODELS})
+    monkeypatch.setattr(masked_images, '_LOSS_OF_HEAD',
+                        {**masked_images._LOSS_OF_HEAD})
+
+    class MyMAE(selfsup.MAE):
+
+        def loss(self, *args):
+            return super().loss(*args)
+
+    class MyHead(type(mae.head)):
+
+        def loss(self, *args):
+            return super().loss(*args)
+
+    mae.__class__ = MyMAE
+    with pytest.raises(
+            ValueError, match='no loss per image of MyMAE.*'
+            'register_model'):
+        tasks.attach(mae, batch)
+    masked_images.register_model(MyMAE)
+    mae.head.__class__ = MyHead
+    with pytest.raises(ValueError, match='none for MyHead.*register_head'):
+        tasks.attach(mae, batch)
+    masked_images.register_head(MyHead)
+    loss = mae.head.loss_module
+    mae.head.loss_module = nn.MSELoss()
+    with pytest.raises(
+            ValueError,
+            match='`model.head.loss_module` of MyHead.*none for MSELoss'):
+        tasks.attach(mae, batch)
+    mae.head.loss_module = loss
+    tasks.attach(mae, batch)
+    # Once more, as after a training.
+    other = BatchContext()
+    tasks.attach(mae, other)
+    assert mae.head.loss_module.loss is loss
+    assert mae.head.loss_module.batch is other
+
+
+def test_cae_is_refused(mae):
+    mae.__class__ = selfsup.CAE
+    with pytest.raises(ValueError, match='no loss per image of CAE'):
+        tasks.attach(mae, BatchContext())
+
+
+def test_an_image_without_a_masked_patch_has_score_zero():
+    model, (inputs, samples) = build('SimMIM'), make_batch('SimMIM')
+    samples[0].mask[:] = 0
+    context = BatchContext()
+    tasks.attach(model, context)
+    context.begin(torch.tensor([2., 3.]))
+    loss, _ = loss_and_gradients(model, (inputs, samples))
+    assert context.scores[0] == 0
+    assert_close(loss, 3 * context.scores[1])
+
+
+@pytest.mark.parametrize('ema, expected', [(None, 0.8), (0.25, 0.25)])
+def test_mae_trains(tmp_path, ema, expected):
+    cfg = config(
+        tmp_path,
+        model=dict(
+            MODEL['MAE'],
+            _delete_=True,
+            data_preprocessor=dict(type='SelfSupDataPreprocessor'),
+            backbone=vit('MAEViT', img_size=16),
+            neck=decoder(num_patches=4)))
+    if ema is not None:
+        cfg.custom_hooks[0].ema = ema
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    hook = hook_of(runner)
+    assert hook.scores.ema == expected
+    scores = hook.scores.numpy()
+    assert np.isfinite(scores).all() and (scores != 1).all()
+    assert hook.planner.saved_iters(hook.sampler.position) > 1
+    assert not hook.planner.visits.lacks_norms
