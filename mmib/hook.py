@@ -37,29 +37,33 @@ class InfoBatchHook(Hook):
     average of the losses at its visits. The last part of the training, after
     ``delta``, sees everything with weight 1.
 
-    A training that counts iterations needs ``InfoBatchSampler`` and a schedule
-    that is shorter by what pruning saves; one that counts epochs needs
-    ``InfoBatchEpochSampler``. Each virtual epoch has a line of log and scalars
-    (see :class:`~mmib.reporter.Reporter`). Checkpoints have the state under
-    the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
+    It needs ``InfoBatchSampler`` in ``train_dataloader`` and a schedule that
+    is shorter by what pruning saves. Each virtual epoch it logs one line, and
+    scalars (see :class:`~mmib.reporter.Reporter`).
+
+    Checkpoints have its state under the key ``infobatch``. A training that is
+    resumed goes on with the same slots and weights, and with the same plans
+    wherever the losses are the same. ``load_from`` without ``resume`` ignores
+    it.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
             plans, or the policy itself. Defaults to ``dict(type='Neyman')``.
-        delta (float): Fraction of the training after which the data set is
+        delta (float): Fraction of the iterations after which the data set is
             full again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
-            visit but the first, in [0, 1). If None, it is 0, the last loss
-            alone, or 0.8 where masks are drawn anew at each visit.
-            Defaults to None.
+            visit but the first, in [0, 1). 0 is the last loss alone. If None,
+            it is 0, or 0.8 for a model that restores what is masked in
+            images, as the masks are drawn anew at each visit. Defaults to
+            None.
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
             the predictions. Defaults to ``'loss'``.
         relative (bool): Whether the score of a visit is divided by a moving
             mean of all images, so that scores of different ages can be
             compared while the losses fall. Defaults to False.
-        start (float): Fraction of the training before which nothing is
+        start (float): Fraction of the iterations before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
         normalize (bool): Whether the weights of a plan are divided by their
@@ -99,8 +103,9 @@ class InfoBatchHook(Hook):
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(epoch, plan)`` with the
         ``VirtualEpoch`` and the ``EpochPlan`` (None is a full pass) of every
-        plan, before its first slot is issued. To see all plans, append to it
-        in ``before_run`` of a hook."""
+        plan, when it was drawn and before its first slot is issued. To see
+        all plans, append to it before the training, as in ``before_run`` of a
+        hook."""
         self.batch = BatchContext()
         """BatchContext: Weights and scores of the batch in training."""
         # Made in `before_train`.
@@ -110,6 +115,7 @@ class InfoBatchHook(Hook):
         self.planner: Optional[Planner] = None
         self.dataset: Any = None
         self._batch_size = 0
+        self._task_ema = 0.
         self._device = torch.device('cpu')
         self._reporter: Optional[Reporter] = None
         self._delivery: Optional[DeliveryCheck] = None
@@ -117,18 +123,25 @@ class InfoBatchHook(Hook):
         self._loaded: Optional[Dict[str, Any]] = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Keep the state until it is known whether the training is resumed:
-        this also runs for ``load_from`` and in testing."""
+        """Keep the state in the checkpoint until it is known whether the
+        training is resumed: this also runs for ``load_from`` and in testing.
+        """
         if 'infobatch' in checkpoint:
             # It may have been loaded to the training device.
             self._loaded = apply_to(checkpoint['infobatch'], torch.is_tensor,
                                     lambda tensor: tensor.cpu())
 
     def before_train(self, runner: Runner) -> None:
-        """Check the config and connect the parts. Errors say why a training
-        can't be pruned."""
+        """Check the config and connect the parts.
+
+        Raises:
+            RuntimeError or ValueError: If the training can't be pruned, or
+                the state in the checkpoint is damaged.
+        """
         check_training(runner, self)
-        self._set_up_planner(runner, self._attach_losses(runner))
+        self._find_data(runner)
+        self._attach_losses(runner)
+        self._set_up_planner(runner)
         if runner.iter > 0:
             self._resume(runner)
         else:
@@ -142,24 +155,28 @@ class InfoBatchHook(Hook):
             compat.restart_loader(runner.train_loop)
         compat.before_saving(runner, self.planner.merge_scores)
 
-    def _attach_losses(self, runner: Runner) -> tasks.Task:
+    def _find_data(self, runner: Runner) -> None:
+        loader = runner.train_dataloader
+        self.sampler = loader.sampler
+        self.dataset = loader.dataset
+        self._batch_size = loader.batch_size
+
+    def _attach_losses(self, runner: Runner) -> None:
         model = runner.model
         if is_model_wrapper(model):
             model = model.module
         self._device = next(model.parameters()).device
-        return tasks.attach(model, self.batch, runner.hooks)
+        self._task_ema = tasks.attach(model, self.batch, runner.hooks).ema
 
-    def _set_up_planner(self, runner: Runner, task: tasks.Task) -> None:
-        loader = runner.train_dataloader
-        self.sampler, self.dataset = loader.sampler, loader.dataset
-        self._batch_size = loader.batch_size
+    def _set_up_planner(self, runner: Runner) -> None:
         images = image_numbers(self.dataset)[:self.sampler.pass_length]
-        ema = task.ema if self.ema is None else self.ema
+        ema = self._task_ema if self.ema is None else self.ema
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
         accounting = epochs.account_for(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, self.score, self.relative)
-        lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
+        lookahead = epochs.slots_ahead(runner.train_dataloader,
+                                       accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
                                lookahead, self.plan_observers, self.normalize)
         self._reporter = Reporter(runner, self.planner)
@@ -176,12 +193,13 @@ class InfoBatchHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Put everything needed to continue into the checkpoint."""
-        if self.planner and self.planner.epoch:
+        if self.planner is not None and self.planner.epoch is not None:
             checkpoint['infobatch'] = make_state(self.sampler, self.scores,
                                                  self.planner, self._delivery)
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Draw the plan of an epoch, where epochs count."""
+        """Draw the plan of an epoch. (Where iterations count, plans are drawn
+        when the data loader needs them.)"""
         if isinstance(self.sampler, InfoBatchEpochSampler):
             epochs.begin_epoch(runner, self.planner, self.sampler)
 
@@ -223,8 +241,8 @@ class InfoBatchHook(Hook):
             self._reporter.step(outputs.get('loss'), batch_idx)
             return
         check_scores(self.batch.scores)
-        # An image that can't be loaded, for which another one is delivered,
-        # keeps its score.
+        # Where an image can't be loaded the data set delivers another one.
+        # The image that was asked for then keeps the score it had.
         delivered = self._delivery(self._slots.indices,
                                    data_batch.get('data_samples'))
         visits = self.planner.visits
