@@ -205,6 +205,12 @@ def check_length(accounting: Accounting) -> None:
                 'or remove InfoBatchHook and InfoBatchEpochSampler. To try a '
                 'config in a short time, take a few images: '
                 '`train_dataloader.dataset.indices=64`.')
+        if accounting.max_iters == 0:
+            raise ValueError(
+                f'An iteration has {accounting.slots_per_iter} images, the '
+                f'data set {accounting.pass_length}, and `drop_last` leaves '
+                'them all: lower `train_dataloader.batch_size`, or remove '
+                '`train_dataloader.drop_last`.')
         return
     max_iters, pass_length = accounting.max_iters, accounting.pass_length
     slots_per_iter = accounting.slots_per_iter

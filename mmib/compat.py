@@ -153,10 +153,13 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
     """
     runner.train_loop._max_iters = max_iters
     runner.message_hub.update_info('max_iters', max_iters)
-    if is_last:
-        # The last gradients that are accumulated may be fewer.
-        runner.optim_wrapper.initialize_count_status(runner.model, runner.iter,
-                                                     max_iters)
+    wrapper = runner.optim_wrapper
+    # Those of DeepSpeed count by themselves, and a dict of some not at all.
+    if getattr(wrapper, '_accumulative_counts', 1) > 1:
+        # The last gradients that are accumulated may be fewer. It isn't known
+        # before the last epoch where that is: with -1, nowhere.
+        wrapper._max_counts = max_iters if is_last else -1
+        wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
 
 
 def observe_calls(owner: Any, name: str, observe: Callable) -> None:

@@ -165,6 +165,8 @@ def account(cfg: Config,
     unit, length = length_of(cfg)
     if unit == 'epoch':
         iters_per_epoch = -(-pass_length // slots_per_iter)
+        if cfg.train_dataloader.get('drop_last'):
+            iters_per_epoch = pass_length // slots_per_iter
         return EpochAccounting(pass_length, slots_per_iter, iters_per_epoch,
                                length, hook.delta, hook.start)
     return Accounting(pass_length, slots_per_iter, length, hook.delta,

@@ -76,7 +76,9 @@ class Reporter:
         """Tell before the first step what pruning and the schedule make of
         each other."""
         accounting = self._accounting
-        if self._runner.iter >= accounting.max_iters:
+        by_epoch = accounting.unit == 'epoch'
+        runner = self._runner
+        if (runner.epoch if by_epoch else runner.iter) >= accounting.length:
             return
         self._plan_log.begins(self._runner.iter, repr(self._planner.policy))
         note = self._planner.policy.note_on_schedule(accounting.max_iters)

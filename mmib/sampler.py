@@ -55,6 +55,9 @@ class InfoBatchSampler(Sampler):
         ValueError: If the data set is empty.
     """
 
+    # What it takes the place of.
+    _baseline = 'InfiniteSampler'
+
     def __init__(self,
                  dataset: Sized,
                  shuffle: bool = True,
@@ -63,8 +66,8 @@ class InfoBatchSampler(Sampler):
         check_no_others(unknown, type(self), '`train_dataloader.sampler`')
         if len(dataset) == 0:
             raise ValueError(
-                'InfoBatchSampler got an empty data set: check `data_root` '
-                'and `data_prefix` in `train_dataloader.dataset`.')
+                f'{type(self).__name__} got an empty data set: check '
+                '`data_root` and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
         self.pass_length = self._length_of_pass(dataset)
         self.shuffle = shuffle
@@ -162,7 +165,7 @@ class InfoBatchSampler(Sampler):
                 f'A batch of {batch_size} images arrived, but only '
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
-                'InfoBatchSampler alone, in order.')
+                f'{type(self).__name__} alone, in order.')
         taken = self._slots[:end]
         self._slots = self._slots[end:]
         self._issued -= end
@@ -299,11 +302,11 @@ class InfoBatchSampler(Sampler):
     def _check_hook(self) -> None:
         if in_training():
             raise RuntimeError(
-                'InfoBatchSampler is read before any InfoBatchHook, and would '
-                'prune nothing. If the config has none: add `custom_hooks = '
-                "[dict(type='InfoBatchHook')]`, or set "
+                f'{type(self).__name__} is read before any InfoBatchHook, and '
+                'would prune nothing. If the config has none: add '
+                "`custom_hooks = [dict(type='InfoBatchHook')]`, or set "
                 '`train_dataloader.sampler.type` back to '
-                "'InfiniteSampler'. If it has one: a hook before it reads "
+                f"'{self._baseline}'. If it has one: a hook before it reads "
                 'from `train_dataloader`; let that one build a data loader of '
                 'its own.')
 

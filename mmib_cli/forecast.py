@@ -137,6 +137,9 @@ def main(args: List[str]) -> None:
     # them.
     except (OSError, AssertionError, RuntimeError) as error:
         num_images = None
-        print(f"The data isn't there ({error}), so passes can't be told, and "
-              'it is left out that the first one is full.')
+        left_out = ("iterations can't be told."
+                    if length_of(cfg)[0] == 'epoch' else
+                    "passes can't be told, and it is left out that the first "
+                    'one is full.')
+        print(f"The data isn't there ({error}), so {left_out}")
     print('\n'.join(outlook(cfg, hook, num_images, parsed.gpus)))

@@ -70,11 +70,25 @@ def begin_epoch(runner: Runner, planner: Planner,
     """
     accounting, loader = planner.accounting, runner.train_dataloader
     assert isinstance(accounting, EpochAccounting)
-    if not sampler.is_open:
+    if sampler.is_open and accounting.epoch != runner.epoch:
+        # A checkpoint that a hook has saved at the edge, before it ended.
+        sampler.end_epoch()
+    # DistSamplerSeedHook may act later, by a `priority` of InfoBatchHook.
+    sampler.set_epoch(runner.epoch)
+    is_new = not sampler.is_open
+    if is_new:
         accounting.begin_epoch(runner.epoch, runner.iter, sampler.position)
     sampler.begin_epoch()
     # With `drop_last` the loader leaves what doesn't fill a batch.
     iters = len(loader)
+    if is_new and iters == 0:
+        runner.logger.warning(
+            f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}, '
+            f'as its plan has {len(sampler) * sampler.world_size} images, an '
+            f'iteration {accounting.slots_per_iter}, and `drop_last` leaves '
+            'them: lower `train_dataloader.batch_size`, remove '
+            '`train_dataloader.drop_last`, or let the `policy` of '
+            'InfoBatchHook in `custom_hooks` keep more.')
     accounting.expect(
         sampler.position,
         min(iters * accounting.slots_per_iter,

@@ -36,6 +36,9 @@ class EpochAccounting(Accounting):
         super().__init__(pass_length, slots_per_iter,
                          max_epochs * iters_per_epoch, delta, start)
         self.iters_per_epoch = iters_per_epoch
+        # Those for which the schedulers were made: with another batch size
+        # they go on as they were.
+        self._steps_per_epoch = iters_per_epoch
         self.max_epochs = max_epochs
         self.annealing_epoch = round(delta * max_epochs)
         self._start_epoch = round(start * max_epochs)
@@ -48,8 +51,9 @@ class EpochAccounting(Accounting):
         self._annealing_start = sys.maxsize
         self._since = Origin()
         self._epoch_start = self._epoch_end = 0
-        # Iterations of the schedule that are gone in this epoch.
-        self._num_steps = 0
+        # Iterations of the schedule that are gone. None before the first
+        # epoch.
+        self._num_steps: Optional[int] = None
 
     @property
     def since(self) -> Origin:
@@ -89,12 +93,16 @@ class EpochAccounting(Accounting):
             position (int): Slots before it.
         """
         self.epoch = epoch
-        self.origin = Origin(iteration, position, float(epoch),
-                             float(epoch * self.iters_per_epoch))
+        epochs = epoch - self.origin.covered
+        self.origin = Origin(
+            iteration, position, float(epoch),
+            self.origin.full_equivalent + epochs * self.iters_per_epoch)
         self._annealing_start = (
             min(self._annealing_start, position)
             if epoch >= self.annealing_epoch else sys.maxsize)
-        self._epoch_start, self._num_steps = position, 0
+        self._epoch_start = position
+        if self._num_steps is None:
+            self._num_steps = epoch * self._steps_per_epoch
 
     def expect(self, position: int, num_slots: int) -> None:
         """Be told how much of the epoch is left.
@@ -107,14 +115,19 @@ class EpochAccounting(Accounting):
 
     def steps_due(self, position: int) -> int:
         """Iterations of the schedule that this iteration stands for. At the
-        end of the epoch they are as many as the baseline has.
+        end of the epoch they are as many as the baseline has. Where an epoch
+        was left early, as with another batch size and ``drop_last``, the next
+        one makes up for it.
 
         Args:
             position (int): Slots before the next iteration.
         """
-        done = self.iters_per_epoch * (position - self._epoch_start) // (
+        assert self._num_steps is not None
+        done = self._steps_per_epoch * (position - self._epoch_start) // (
             self._epoch_end - self._epoch_start)
-        due, self._num_steps = done - self._num_steps, done
+        due = max(self.epoch * self._steps_per_epoch + done - self._num_steps,
+                  0)
+        self._num_steps += due
         return due
 
     def iters_left(self, share: float) -> int:
@@ -165,7 +178,8 @@ class EpochAccounting(Accounting):
         return dict(
             super().state_dict(covered),
             epoch=self.epoch,
-            iters_per_epoch=self.iters_per_epoch,
+            steps_per_epoch=self._steps_per_epoch,
+            annealing_epoch=self.annealing_epoch,
             annealing_start=self._annealing_start,
             since=tuple(self._since),
             epoch_start=self._epoch_start,
@@ -175,8 +189,7 @@ class EpochAccounting(Accounting):
                         covered: float, pruned_until: int) -> List[str]:
         changes = []
         self.epoch = state_dict['epoch']
-        # Schedulers go on with the iterations that they were made for.
-        self.iters_per_epoch = state_dict['iters_per_epoch']
+        self._steps_per_epoch = state_dict['steps_per_epoch']
         self._annealing_start = state_dict['annealing_start']
         self._since = Origin(*state_dict['since'])
         self._epoch_start = state_dict['epoch_start']
@@ -188,11 +201,15 @@ class EpochAccounting(Accounting):
                 f'{state_dict["slots_per_iter"]}')
             self.origin = Origin(iteration, position, covered,
                                  state_dict['full_equivalent'])
+        if state_dict['annealing_epoch'] != self.annealing_epoch:
+            changes.append(
+                f'annealing begins at epoch {self.annealing_epoch} instead of '
+                f'{state_dict["annealing_epoch"]}')
         return changes
 
     def begin(self, iteration: int, position: int,
               full_equivalent: float) -> None:
-        super().begin(iteration, position, full_equivalent)
-        self._since = self.origin
         epochs = int(full_equivalent) // self.iters_per_epoch
+        self.origin = self._since = Origin(iteration, position, float(epochs),
+                                           full_equivalent)
         self.first_epoch = max(self.first_epoch, epochs + 1)

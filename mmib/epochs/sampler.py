@@ -41,6 +41,8 @@ class InfoBatchEpochSampler(InfoBatchSampler):
             numbers of slots.
     """
 
+    _baseline = 'DefaultSampler'
+
     def __init__(self,
                  dataset: Sized,
                  shuffle: bool = True,

@@ -314,8 +314,8 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
         annealing_epoch = round(hook.get('delta', 0.85) * max_epochs)
         annealing_iter = next(
             (int(line['iter'])
-             for line in lines if line['epoch'] > annealing_epoch), None)
-    if annealing_iter is None and max_iters is not None and hook:
+             for line in lines if line['covered'] >= annealing_epoch), None)
+    elif annealing_iter is None and max_iters is not None and hook:
         annealing_iter = round(hook.get('delta', 0.85) * max_iters)
     pass_length = begin.get('pass_length')
     plans = [_plan(line, pass_length) for line in lines if pass_length]

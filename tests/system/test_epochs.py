@@ -1,17 +1,25 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings that count epochs."""
 import functools
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from mmengine._strategy.deepspeed import DeepSpeedOptimWrapper
 from mmengine.hooks import Hook
+from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS
+from mmengine.runner import FlexibleRunner
 from mmseg.registry import DATASETS
 
+from mmib.compat import expect_iters
+from mmib.report.read import read_run
 from tests.system.processes import run_ranks
 from tests.system.small_training import (IndexDataset, StepLog, column,
                                          distribute, infobatch_hook,
+                                         read_lines, small_config,
                                          small_runner, train, weights_of)
 
 MAX_EPOCHS = 8
@@ -283,6 +291,7 @@ def test_resume_on_other_ranks(tmp_path):
 
 
 def test_resume_from_a_training_without_infobatch(tmp_path):
+    """It begins anew in its epoch."""
     runner = small_runner(
         tmp_path, **by_epoch(None, **{'default_hooks.checkpoint.interval': 3}))
     runner.train()
@@ -292,6 +301,11 @@ def test_resume_from_a_training_without_infobatch(tmp_path):
     # A full epoch first.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
     assert len(steps) < 5 * 8
+    path, = (tmp_path / 'pruned').glob('*/infobatch.jsonl')
+    ends = read_lines(path)[-1]['ends']
+    assert ends['visits'] == 5 * SIZE
+    assert ends['pruned'] == 5 * SIZE - sum(map(len, images))
+    assert read_run(str(tmp_path / 'pruned')).annealing_iter == runner.iter - 8
     assert max(map(max, column(steps, 'weights'))) > 1
 
 
@@ -343,11 +357,219 @@ def test_what_is_accumulated_last_counts(tmp_path):
     assert all(p.grad is None or not p.grad.any() for p in parameters)
 
 
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    """A training of which checkpoints are kept, and what its edges were."""
+    work_dir = tmp_path_factory.mktemp('saved')
+    runner = small_runner(
+        work_dir,
+        **by_epoch(
+            param_scheduler=SCHEDULES['warm-up and cosine'],
+            **{'default_hooks.checkpoint.interval': 4}))
+    log = EdgeLog()
+    for hook in (log, SaveAt([10])):
+        runner.register_hook(hook)
+    runner.train()
+    return work_dir, [*log.rates, runner.optim_wrapper.get_lr()['lr'][0]]
+
+
+@pytest.mark.parametrize('batch_size, drop_last', [(1, False), (8, False),
+                                                   (8, True)])
+@pytest.mark.parametrize('name', ['at_10', 'epoch_4'])
+def test_resume_with_another_batch_size(saved, tmp_path, name, batch_size,
+                                        drop_last):
+    """The learning rate goes on as it was, and what is to come is known."""
+    work_dir, rates = saved
+    log = edges(
+        tmp_path,
+        **by_epoch(
+            param_scheduler=SCHEDULES['warm-up and cosine'],
+            resume=True,
+            load_from=str(work_dir / f'{name}.pth'),
+            **{
+                'train_dataloader.batch_size': batch_size,
+                'train_dataloader.drop_last': drop_last,
+            }))
+    # Where nothing is left of an epoch that fills a batch, the next one makes
+    # up for its learning rates.
+    np.testing.assert_allclose(log.rates[2:], rates[-len(log.rates) + 2:])
+    assert log.expected[-1] == log.iters[-1]
+    # Epochs are of 4 or 5 iterations of 3 images.
+    assert abs(log.expected[0] - log.iters[-1]) <= 4 * 3 / batch_size + 4
+
+
+@pytest.mark.parametrize('max_epochs', [MAX_EPOCHS, 14])
+def test_resume_of_a_training_that_has_ended(tmp_path, max_epochs):
+    changes = {'default_hooks.checkpoint.interval': MAX_EPOCHS}
+    small_runner(tmp_path, **by_epoch(**changes)).train()
+    runner, steps = resume(tmp_path / 'longer',
+                           tmp_path / f'epoch_{MAX_EPOCHS}.pth',
+                           **by_epoch(**{'train_cfg.max_epochs': max_epochs}))
+    log, = (tmp_path / 'longer').glob('*/*.log')
+    log = log.read_text()
+    assert ('prunes until' in log) is (max_epochs > MAX_EPOCHS)
+    assert ('annealing begins at epoch 12 instead of 7' in log) is bool(steps)
+    if steps:
+        weights = np.concatenate(column(steps, 'weights'))
+        assert weights.sum() == pytest.approx(6 * SIZE, rel=0.01)
+        images = column(steps, 'images')
+        assert all(
+            sorted(sum(part, [])) == list(range(SIZE))
+            for part in (images[-8:], images[-16:-8]))
+        assert len(steps) < 0.8 * 6 * 8
+
+
+@HOOKS.register_module()
+class SaveAtEdge(Hook):
+    """Saves when an epoch is over, before InfoBatchHook has ended it."""
+
+    priority = 'HIGH'
+
+    def after_train_epoch(self, runner):
+        if runner.epoch == 2:
+            runner.save_checkpoint(runner.work_dir, 'edge.pth')
+
+
+def test_resume_from_what_a_hook_has_saved_at_an_edge(tmp_path):
+    runner = small_runner(tmp_path,
+                          **by_epoch(**{'train_dataloader.drop_last': True}))
+    runner.register_hook(SaveAtEdge())
+    expected = train(runner)
+    _, steps = resume(tmp_path / 'resumed', tmp_path / 'edge.pth',
+                      **by_epoch(**{'train_dataloader.drop_last': True}))
+    assert steps == expected[-len(steps):]
+    state = torch.load(tmp_path / 'edge.pth', weights_only=False)
+    assert steps[0]['iter'] == state['meta']['iter']
+    assert state['infobatch']['sampler']['is_open']
+
+
+def test_priority_of_the_hook_changes_nothing(tmp_path):
+    images = [
+        column(
+            train(
+                small_runner(
+                    tmp_path / name,
+                    **by_epoch(
+                        KEEPS,
+                        custom_hooks=[
+                            dict(
+                                type='InfoBatchHook',
+                                policy=KEEPS,
+                                priority=name)
+                        ],
+                        **{'train_cfg.max_epochs': 3}))), 'images')
+        for name in ('HIGH', 'NORMAL')
+    ]
+    assert images[0] == images[1]
+
+
+def test_a_plan_that_fills_no_batch(tmp_path):
+    """Its epoch has no iteration, the user is told, and the learning rate is
+    made up for."""
+    changes = {
+        'train_dataloader.batch_size': 20,
+        'train_dataloader.drop_last': True,
+        'param_scheduler': SCHEDULES['warm-up and cosine'],
+    }
+    log = edges(tmp_path, **by_epoch(**changes))
+    assert log.iters == [0, 1, 1, 1, 1, 1, 1, 1, 2]
+    baseline = edges(tmp_path / 'baseline', **by_epoch(None, **changes))
+    assert log.rates[-1] == pytest.approx(baseline.rates[-1])
+    text, = tmp_path.glob('*/*.log')
+    assert text.read_text().count('nothing is trained on in epoch') == 6
+
+
+def test_validation_at_its_epochs(tmp_path):
+    """With the average of EMAHook, the best checkpoint, and an early end."""
+    changes = {
+        'model.test_cfg': dict(mode='whole'),
+        'model.auxiliary_head': None,
+        'val_dataloader': dict(
+            batch_size=1,
+            num_workers=0,
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            dataset=dict(type='ValDataset', size=3)),
+        'val_evaluator': dict(type='IoUMetric', iou_metrics=['mIoU']),
+        'val_cfg': dict(type='ValLoop'),
+        'train_cfg.val_interval': 3,
+        'train_cfg.dynamic_intervals': [(4, 1)],
+        'default_hooks.checkpoint.save_best': 'mIoU',
+    }
+    hooks = [
+        dict(type='InfoBatchHook', policy=PRUNES),
+        dict(type='EMAHook'),
+        dict(
+            type='EarlyStoppingHook',
+            monitor='mIoU',
+            min_delta=200,
+            rule='greater',
+            patience=2)
+    ]
+    runner = small_runner(tmp_path, **by_epoch(custom_hooks=hooks, **changes))
+    runner.train()
+    log, = tmp_path.glob('*/*.log')
+    log = log.read_text()
+    assert re.findall(r'Epoch\(val\) \[(\d)\]\[3/3\]', log) == list('345')
+    assert runner.epoch == 5
+    assert f'{runner.iter} iterations covered as many passes as 40' in log
+    # Annealing would have begun later.
+    assert read_run(str(tmp_path)).annealing_iter is None
+    best, = tmp_path.glob('best_*.pth')
+    # It has no optimizer, but where the training was.
+    again = small_runner(
+        tmp_path / 'again',
+        **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
+    steps = train(again)
+    assert infobatch_hook(again).planner.num_epochs == MAX_EPOCHS
+    assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
+
+
 @DATASETS.register_module()
 class ListedImages(IndexDataset):
 
     def full_init(self):
         """``RepeatDataset`` asks for it."""
+
+    def get_cat_ids(self, index):
+        return [index == 5]
+
+
+def flexible_runner(work_dir, **changes):
+    return FlexibleRunner.from_cfg(
+        small_config(
+            work_dir,
+            **by_epoch(
+                env_cfg={},
+                strategy=dict(type='SingleDeviceStrategy'),
+                **changes)))
+
+
+def test_flexible_runner(saved, tmp_path):
+    changes = {
+        'param_scheduler': SCHEDULES['warm-up and cosine'],
+        'default_hooks.checkpoint.interval': 3
+    }
+    runner, log = flexible_runner(tmp_path, **changes), EdgeLog()
+    runner.register_hook(log)
+    steps = train(runner)
+    np.testing.assert_allclose(log.rates, saved[1][:-1])
+    resumed = flexible_runner(
+        tmp_path / 'resumed',
+        resume=True,
+        load_from=str(tmp_path / 'epoch_3.pth'),
+        **changes)
+    later = train(resumed)
+    assert later == steps[-len(later):] and len(later) > 20
+
+
+def test_deepspeed_counts_by_itself():
+    wrapper = DeepSpeedOptimWrapper(torch.optim.SGD([torch.ones(1)], lr=1.))
+    runner = SimpleNamespace(
+        train_loop=SimpleNamespace(),
+        message_hub=MessageHub.get_instance('counts'),
+        optim_wrapper=wrapper)
+    expect_iters(runner, 7, is_last=True)
+    assert runner.train_loop._max_iters == 7
 
 
 def test_repeats_are_one_epoch(tmp_path):
@@ -367,6 +589,29 @@ def test_repeats_are_one_epoch(tmp_path):
     assert max(map(max, column(steps, 'weights'))) > 1
 
 
+@pytest.mark.parametrize('dataset, size, images', [
+    (dict(type='ClassBalancedDataset', oversample_thr=0.5), 26, SIZE),
+    (dict(type='ConcatDataset'), 31, SIZE + 4),
+])
+def test_wrapped_data_sets(tmp_path, dataset, size, images):
+    part = dict(type='ListedImages', size=SIZE)
+    if dataset['type'] == 'ConcatDataset':
+        few = dict(type='ListedImages', size=4)
+        repeated = dict(type='RepeatDataset', times=2, dataset=few)
+        parts = dict(datasets=[part, repeated])
+    else:
+        parts = dict(dataset=part)
+    changes = by_epoch()
+    changes.pop('train_dataloader.dataset.size')
+    changes['train_dataloader.dataset'] = dict(dataset, **parts, _delete_=True)
+    runner = small_runner(tmp_path, **changes)
+    steps = train(runner)
+    assert infobatch_hook(runner).scores.num_images == images
+    weights = np.concatenate(column(steps, 'weights'))
+    assert weights.sum() == pytest.approx(MAX_EPOCHS * size, rel=0.01)
+    assert len(weights) == pytest.approx(0.6 * MAX_EPOCHS * size, abs=10)
+
+
 @pytest.mark.parametrize('changes, match', [
     ({
         'train_dataloader.sampler.type': 'InfoBatchSampler'
@@ -384,8 +629,12 @@ def test_repeats_are_one_epoch(tmp_path):
         ]
     }, 'set `ratio` there'),
     ({
+        'train_dataloader.batch_size': 50,
+        'train_dataloader.drop_last': True
+    }, '`drop_last` leaves them all'),
+    ({
         'custom_hooks': []
-    }, 'read before any InfoBatchHook'),
+    }, "InfoBatchEpochSampler is read before .*to 'DefaultSampler'"),
 ])
 def test_what_is_refused(tmp_path, changes, match):
     runner = small_runner(tmp_path, **{**by_epoch(), **changes})

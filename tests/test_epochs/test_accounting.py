@@ -14,10 +14,10 @@ def test_schedulers_make_the_steps_of_the_baseline(iters, sizes,
                                                    slots_per_iter, drop_last):
     """Whatever the epochs keep, each ends where that of the baseline does."""
     accounting = EpochAccounting(400, slots_per_iter, iters, len(sizes), 1)
-    position = iteration = 0
+    position = iteration = missing = 0
     for epoch, size in enumerate(sizes):
         accounting.begin_epoch(epoch, iteration, position)
-        end = position + size
+        end, missing = position + size, missing + iters
         slots = size - size % slots_per_iter if drop_last else size
         accounting.expect(position, slots)
         due, start = [], position
@@ -25,10 +25,74 @@ def test_schedulers_make_the_steps_of_the_baseline(iters, sizes,
             position = min(position + slots_per_iter, start + slots)
             iteration += 1
             due.append(accounting.steps_due(position))
+        # The next one makes up for an epoch that has no whole batch.
         if slots:
-            assert sum(due) == iters and min(due) >= 0
+            assert sum(due) == missing and min(due) >= 0
+            due[0] -= missing - iters
             assert max(due) - min(due) <= 1 + iters * slots_per_iter // slots
+            missing = 0
         position = end
+
+
+@given(
+    st.integers(1, 50), st.integers(2, 400), st.integers(1, 40),
+    st.integers(1, 40), st.floats(0, 1), st.booleans())
+def test_a_change_of_batch_size_keeps_the_steps(iters, size, before, after,
+                                                stop, drop_last):
+    """In the middle of an epoch, which goes on with its rest."""
+
+    def slots_of(size, slots_per_iter):
+        return size - size % slots_per_iter if drop_last else size
+
+    accounting = EpochAccounting(400, before, iters, 2, 1)
+    accounting.begin_epoch(0, 0, 0)
+    accounting.expect(0, slots_of(size, before))
+    position = iteration = steps = 0
+    while position < stop * slots_of(size, before):
+        position = min(position + before, size)
+        iteration += 1
+        steps += accounting.steps_due(position)
+    resumed = EpochAccounting(400, after, 999, 2, 1)
+    resumed.load_state_dict(
+        accounting.state_dict(position / size), iteration, position,
+        position / size, 0)
+    for epoch in range(2):
+        if epoch:
+            resumed.begin_epoch(1, iteration, size)
+            position = size
+        end = position + slots_of(size * (epoch + 1) - position, after)
+        resumed.expect(position, end - position)
+        while position < end:
+            position = min(position + after, end)
+            iteration += 1
+            due = resumed.steps_due(position)
+            assert due >= 0
+            steps += due
+    if position > size:
+        assert steps == 2 * iters
+
+
+def test_savings_and_the_rest_after_a_change_of_batch_size():
+    """Iterations are those of the batch size that they have."""
+    accounting = EpochAccounting(100, 10, 10, 6, 1)
+    accounting.begin_epoch(0, 0, 0)
+    accounting.begin_epoch(1, 10, 100)
+    resumed = EpochAccounting(100, 20, 5, 6, 0.5)
+    changes = resumed.load_state_dict(
+        accounting.state_dict(2.),
+        iteration=16,
+        position=160,
+        covered=2.,
+        pruned_until=160)
+    assert changes == [
+        'an iteration has 20 images instead of 10',
+        'annealing begins at epoch 3 instead of 6'
+    ]
+    resumed.begin_epoch(2, 16, 160)
+    assert resumed.full_equivalent(2.) == 20
+    assert resumed.iters_left(0.6) == 3 * 5
+    resumed.begin_epoch(3, 19, 220)
+    assert resumed.full_equivalent(3.) == 25
 
 
 @given(st.integers(1, 1000), st.integers(1, 100), st.booleans())
