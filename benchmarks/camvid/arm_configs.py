@@ -10,7 +10,6 @@ from mmengine.config import Config, DictAction
 
 import mmib
 from mmib.compat import allow_scoped_bases
-from mmib.tasks.segmentation.zoo import resolve_config
 
 ARMS = osp.join(osp.dirname(osp.abspath(__file__)), 'arms.py')
 
@@ -38,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser, arms: str = ARMS) -> None:
 
 def load_base(args: argparse.Namespace) -> Config:
     """Load the config of the full training."""
+    # The other comparisons do without MMSegmentation.
+    from mmib.tasks.segmentation.zoo import resolve_config
     allow_scoped_bases()
     cfg = Config.fromfile(resolve_config(args.config))
     cfg.merge_from_dict(args.cfg_options)
@@ -57,21 +58,24 @@ def load_arms(args: argparse.Namespace) -> Dict[str, Arm]:
     loaded = {}
     for name in (n for n in arms if n in (args.only or arms)):
         try:
-            loaded[name] = make_arm(base, **arms[name])
+            loaded[name] = _make_arm(base, **arms[name])
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f'arm {name} of {args.arms}: {error!r}') from error
     return loaded
 
 
-def make_arm(cfg: Config,
-             seeds: int,
-             shorten: Optional[dict] = None,
-             convert: Optional[dict] = None,
-             lr: Optional[dict] = None) -> Arm:
-    """Make an arm of the config of the full training, with the arguments of
-    ``mmib.shorten`` or ``mmib.convert``. ``lr`` multiplies the learning rate
-    by a ``factor`` from iteration ``begin`` to the fraction ``delta``."""
+def _make_arm(cfg: Config, seeds: int, **changes) -> Arm:
+    return Arm(change(cfg, **changes), seeds)
+
+
+def change(cfg: Config,
+           shorten: Optional[dict] = None,
+           convert: Optional[dict] = None,
+           lr: Optional[dict] = None) -> Config:
+    """Make an arm's config of that of the full training, with the arguments
+    of ``mmib.shorten`` or ``mmib.convert``. ``lr`` multiplies the learning
+    rate by a ``factor`` from iteration ``begin`` to the fraction ``delta``."""
     full_iters = cfg.train_cfg.max_iters
     if shorten is not None:
         cfg = mmib.shorten(cfg, **shorten)
@@ -92,7 +96,7 @@ def make_arm(cfg: Config,
                                                            begin + 1),
                                         (1 / lr['factor'], end, full_iters))
         ]
-    return Arm(cfg, seeds)
+    return cfg
 
 
 def fingerprint(cfg: Config) -> str:

@@ -8,20 +8,18 @@ import argparse
 import itertools
 import os
 import os.path as osp
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 import matplotlib
 import numpy as np
+import paired
 import pandas as pd
+from paired import BASELINE, compare, markdown
 from results import read_results
-from scipy import stats
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 
-BASELINE = 'full'
-# Pruning at random, and the plain short training with steps as large.
-RANDOM, SAME_STEPS = 'random', 'short_lr'
 # Arms of arms.py: each but for one thing like the other.
 PAIRS = [
     'tiers:short', 'budget:short', 'random:short', 'mean:short_80',
@@ -34,7 +32,6 @@ PAIRS = [
 ]
 # Part of the iterations, at their end, whose evaluations count.
 LAST = 0.1
-NONE = '-'
 BASELINE_COLOUR = '0.1'
 # Okabe and Ito's, which the colour-blind can tell apart.
 COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
@@ -52,30 +49,13 @@ STYLE = {
 
 def load(path: str) -> pd.DataFrame:
     """Read the results: a row for each cell, with the keys of its line and
-    `miou`, by `arm` (the baseline first, else as in the file) and `seed`. It
-    raises a ValueError where cells can't be compared with each other."""
-    cells = pd.DataFrame(read_results(path))
-    if BASELINE not in cells.get('arm', pd.Series()).values:
-        raise ValueError(f'The results have no cell of {BASELINE}, the '
-                         'baseline: train it.')
-    for _, cell in cells[cells.duplicated(['arm', 'seed'])].iterrows():
-        raise ValueError(f'The results have two lines for seed {cell["seed"]} '
-                         f'of {cell["arm"]}: remove one of them.')
-    for key in ('batch_size', 'num_images', 'device', 'threads', 'versions'):
-        _check_alike('the results', cells[key])
-    for arm, of_arm in cells.groupby('arm'):
-        _check_alike(arm, of_arm['config'])
-    cells['miou'] = [final_miou(cell) for _, cell in cells.iterrows()]
-    names = [BASELINE, *cells['arm'][cells['arm'] != BASELINE].unique()]
-    cells['arm'] = pd.Categorical(cells['arm'], names)
-    return cells.sort_values(['arm', 'seed']).set_index(['arm', 'seed'])
-
-
-def _check_alike(name: str, column: pd.Series) -> None:
-    values = sorted(column.astype(str).unique())
-    if len(values) > 1:
-        raise ValueError(f'The cells of {name} differ in `{column.name}`, '
-                         f'{", ".join(values)}: compare those that are alike.')
+    `miou`, by `arm` and `seed`. It raises a ValueError where cells can't be
+    compared with each other."""
+    cells = paired.by_arm_and_seed(
+        read_results(path),
+        ('batch_size', 'num_images', 'device', 'threads', 'versions'))
+    miou = [final_miou(cell) for _, cell in cells.iterrows()]
+    return cells.assign(miou=miou)
 
 
 def final_miou(cell: pd.Series) -> float:
@@ -85,88 +65,37 @@ def final_miou(cell: pd.Series) -> float:
     return np.mean([e['mIoU'] for e in cell['evals'] if e['iter'] >= start])
 
 
-def compare(mious: pd.DataFrame, arm: str,
-            other: str) -> Tuple[float, float, int]:
-    """How far an arm (a row) lies above another one in the mean over the seeds
-    (columns) of both, half of the 95 % t-interval of that (nan for less than
-    two seeds), and the number of these seeds."""
-    values = (mious.loc[arm] - mious.loc[other]).dropna()
-    quantile = stats.t.ppf(0.975, len(values) - 1)
-    return values.mean(), quantile * values.sem(), len(values)
-
-
-def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
-    """A difference that :func:`compare` found, and what its interval says."""
-    if n < 2:
-        return f'{mean:+.2f}' if n else NONE, NONE
-    text = f'{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]'
-    if abs(mean) <= half:
-        return text, 'undecided'
-    return text, 'above' if mean > 0 else 'below'
-
-
 def result_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Quality of each arm."""
-    mious, of_arms = cells['miou'].unstack(), cells.groupby('arm')
-    arms = mious.index.drop(BASELINE)
-    both = [mious.loc[BASELINE][mious.loc[arm].notna()].mean() for arm in arms]
-    found = [in_words(*compare(mious, arm, BASELINE)) for arm in arms]
-    columns = [f'difference to {BASELINE}', 'which is']
+    of_arms = cells.groupby('arm')
     return pd.DataFrame({
         'seeds': of_arms.size(),
         'iterations': of_arms['iters'].first(),
         'virtual epochs': of_arms['virtual_epochs'].mean().map(
             '{:.1f}'.format),
         'mIoU': of_arms['miou'].mean(),
-        'sd': of_arms['miou'].std(),
-        f'{BASELINE} with these seeds': pd.Series(both, arms, float),
-        **_ratios(cells)
-    }).join(pd.DataFrame(found, arms, columns))
+        'sd': of_arms['miou'].std()
+    }).join(paired.differences(cells['miou'].unstack(), _ratios(cells)))
 
 
-def _ratios(cells: pd.DataFrame) -> Dict[str, pd.Series]:
+def _ratios(cells: pd.DataFrame) -> Optional[pd.Series]:
     """V of each arm, where cells have it."""
     if 'variance_ratio' not in cells:
-        return {}
+        return None
     values = cells['variance_ratio'].dropna().str[0].astype(float)
-    return {'V': values.groupby('arm').mean()}
+    return values.groupby('arm').mean()
 
 
 def pair_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """What arms differ by from others than the baseline. Pairs of which one
-    wasn't run have no row."""
-    mious, rows = cells['miou'].unstack(), []
-    for arm, other in (pair.split(':') for pair in PAIRS):
-        if arm in mious.index and other in mious.index:
-            found = compare(mious, arm, other)
-            rows.append([arm, other, found[-1], *in_words(*found)])
-    columns = ['arm', 'compared with', 'seeds', 'difference', 'which is']
-    return pd.DataFrame(rows, columns=columns).set_index('arm')
+    """What arms differ by from others than the baseline."""
+    return paired.pair_table(cells['miou'].unstack(), PAIRS)
 
 
 def worth_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """What V says that choices of images are worth, and what came of them.
-    Empty without V, pruning at random and a plain short training."""
-    mious, ratios = cells['miou'].unstack(), _ratios(cells).get('V', {})
-    control = next(
-        (arm for arm in (SAME_STEPS, 'short') if arm in mious.index), None)
-    if control is None or RANDOM not in ratios:
-        return pd.DataFrame()
-    # What more iterations are worth: mIoU for each e-fold.
+    """What V says that choices of images are worth, and what came of them."""
     iters = cells.groupby('arm')['iters'].first()
-    gain = compare(mious, BASELINE, control)[0]
-    slope = gain / np.log(iters[BASELINE] / iters[control])
-    rows = {
-        arm: [
-            ratio, f'{1 - ratio:.1%}', f'{-slope * np.log(ratio):+.2f}',
-            in_words(*compare(mious, arm, RANDOM))[0]
-        ]
-        for arm, ratio in ratios.items() if arm != RANDOM
-    }
-    columns = [
-        'V', 'worth of the steps', 'mIoU by that', f'difference to {RANDOM}'
-    ]
-    return pd.DataFrame.from_dict(rows, 'index', columns=columns)
+    return paired.worth_table(cells['miou'].unstack(), iters, _ratios(cells),
+                              'mIoU')
 
 
 def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -186,17 +115,6 @@ def cost_table(cells: pd.DataFrame) -> pd.DataFrame:
         'iterations': iters,
         'iterations saved': saved
     }).join(medians.rename(columns=titles))
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table with the arms in its first column."""
-    text = table.to_csv(
-        sep=';', index_label='arm', float_format='%.2f', na_rep=NONE)
-    head, *rows = [
-        f'| {line} |' for line in text.replace(';', ' | ').splitlines()
-    ]
-    rule = '|---' * (len(table.columns) + 1) + '|'
-    return '\n'.join([head, rule, *rows])
 
 
 def report(cells: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from camvid import report
+from camvid import paired, report
 
 
 def make_cell(arm, seed, miou=50., iters=1200, pruned=False, **changes):
@@ -88,7 +88,7 @@ def test_differences(values, expected):
         dict(
             a=[10 + value for value in values] + [np.nan, 9.],
             b=[10.] * len(values) + [5., np.nan])).T
-    assert report.in_words(*report.compare(mious, 'a', 'b')) == expected
+    assert paired.in_words(*paired.compare(mious, 'a', 'b')) == expected
 
 
 FULL = make_cell('full', 0)
