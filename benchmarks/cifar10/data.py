@@ -1,0 +1,152 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""CIFAR-10 in memory, and its augmentation on the training device.
+
+Reading and augmenting images one by one would take longer than the network
+does. So a batch is one indexing of an array, and is cropped and flipped as a
+whole.
+"""
+import functools
+from typing import List, NamedTuple, Sequence
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.registry import DATASETS, FUNCTIONS
+from mmpretrain.models import ClsDataPreprocessor
+from mmpretrain.registry import MODELS
+from mmpretrain.structures import DataSample
+from torch import Tensor
+
+
+class Images(NamedTuple):
+    """Decoded images.
+
+    Args:
+        inputs (Tensor): RGB, uint8 of shape (N, 3, H, W).
+        labels (Tensor): Their classes, int64 of shape (N,).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+
+@functools.lru_cache(maxsize=None)
+def load(path: str, split: str) -> Images:
+    """Load a split that ``pack.py`` has written. Others that ask for it in
+    the same process get the same tensors."""
+    with np.load(path) as file:
+        text, ends, labels = (
+            file[f'{split}_{name}'] for name in ('bytes', 'ends', 'labels'))
+    images = [
+        cv2.imdecode(part, cv2.IMREAD_COLOR)[..., ::-1]
+        for part in np.split(text, ends[:-1])
+    ]
+    inputs = np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
+    return Images(torch.from_numpy(inputs), torch.from_numpy(labels))
+
+
+@DATASETS.register_module()
+class PackedImages:
+    """The images of a split, which a data loader reads a batch at a time.
+
+    Args:
+        data_root (str): File that ``pack.py`` has written.
+        split (str): Which images of it.
+        indices (Sequence[int], optional): Which of these, in this order. If
+            None, all. Defaults to None.
+    """
+
+    metainfo: dict = {}
+
+    def __init__(self,
+                 data_root: str,
+                 split: str,
+                 indices: Sequence[int] = None) -> None:
+        self.data_root = data_root
+        self.images = load(data_root, split)
+        if indices is not None:
+            index = torch.as_tensor(indices)
+            self.images = Images(*(column[index] for column in self.images))
+
+    def __len__(self) -> int:
+        return len(self.images.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        return {
+            name: column[index]
+            for name, column in self.images._asdict().items()
+        }
+
+    def __getitems__(self, indices: List[int]) -> dict:
+        # Of torch's data loader: a whole batch, to `as_it_is`.
+        return self[torch.as_tensor(indices)]
+
+
+@FUNCTIONS.register_module()
+def as_it_is(batch: dict) -> dict:
+    """A batch that is one already."""
+    return batch
+
+
+@MODELS.register_module()
+class CropAndFlip(ClsDataPreprocessor):
+    """Normalize a batch, and in training pad, crop and flip each image of it
+    at random.
+
+    Args:
+        padding (int): Black pixels at each side before the crop. Defaults to
+            4.
+        num_classes (int): Classes. Defaults to 10.
+        **others: Arguments of mmpretrain's ``ClsDataPreprocessor``.
+    """
+
+    def __init__(self,
+                 padding: int = 4,
+                 num_classes: int = 10,
+                 **others) -> None:
+        super().__init__(num_classes=num_classes, **others)
+        self.padding = padding
+        self.register_buffer('classes', torch.arange(num_classes), False)
+        self._samples: List[DataSample] = []
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        inputs = data['inputs'].to(self.device)
+        if training:
+            inputs = crop_and_flip(inputs, self.padding)
+        inputs = super().forward(dict(inputs=inputs), training)['inputs']
+        return dict(
+            inputs=inputs, data_samples=self._samples_of(data['labels']))
+
+    def _samples_of(self, labels: Tensor) -> List[DataSample]:
+        """A sample for each image: one object for all of a class, as making
+        and moving one for each image would take longer than the network."""
+        if not self._samples:
+            self._samples = [
+                DataSample().set_gt_label(label) for label in self.classes
+            ]
+        return [self._samples[label] for label in labels.tolist()]
+
+
+def crop_and_flip(images: Tensor, padding: int) -> Tensor:
+    """Pad with zeros, crop to the size before and flip, each image at random.
+
+    Args:
+        images (Tensor): Of shape (B, C, H, W).
+        padding (int): Pixels at each side.
+
+    Returns:
+        Tensor: Of the same shape.
+    """
+    batch, _, height, width = images.shape
+    device = images.device
+    padded = F.pad(images, [padding] * 4)
+    top, left = torch.randint(2 * padding + 1, (2, batch, 1), device=device)
+    rows = top + torch.arange(height, device=device)
+    columns = torch.arange(width, device=device).expand(batch, width)
+    flipped = torch.rand(batch, 1, device=device) < 0.5
+    columns = left + torch.where(flipped, columns.flip(1), columns)
+    numbers = torch.arange(batch, device=device)
+    cropped = padded[numbers[:, None, None], :, rows[:, :, None],
+                     columns[:, None, :]]
+    return cropped.permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,81 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Pack the images of CIFAR-10 that the comparison uses into one file.
+
+It takes 1,000 training images of each class to train on, 500 others of each
+class to tune learning rates on, and all test images. The JPEG files are kept
+as they are.
+"""
+import argparse
+import glob
+import os
+import os.path as osp
+from typing import Dict, List, Tuple
+
+import numpy as np
+
+TRAIN, HELD_OUT = 1000, 500
+
+Files = List[Tuple[str, int]]
+
+
+def draw_files(root: str,
+               train: int = TRAIN,
+               held_out: int = HELD_OUT,
+               seed: int = 0) -> Dict[str, Files]:
+    """Draw the images of each split, with the number of their class.
+
+    Args:
+        root (str): Folder with ``train/CLASS/*.jpg`` and ``test/CLASS/*.jpg``.
+        train (int): Images of each class to train on. Defaults to
+            :data:`TRAIN`.
+        held_out (int): Others to tune on. Defaults to :data:`HELD_OUT`.
+        seed (int): Seed of the draw. Defaults to 0.
+
+    Raises:
+        FileNotFoundError: If a class has too few images.
+    """
+    rng = np.random.default_rng(seed)
+    splits = dict(train=[], held_out=[], test=[])
+    for label, name in enumerate(sorted(os.listdir(osp.join(root, 'train')))):
+        paths = {
+            split: sorted(glob.glob(osp.join(root, split, name, '*.jpg')))
+            for split in ('train', 'test')
+        }
+        if len(paths['train']) < train + held_out or not paths['test']:
+            raise FileNotFoundError(
+                f'{root} has {len(paths["train"])} training and '
+                f'{len(paths["test"])} test images of the class {name}.')
+        order = rng.permutation(len(paths['train']))
+        for split, numbers in (('train', order[:train]),
+                               ('held_out', order[train:][:held_out])):
+            splits[split] += [(paths['train'][i], label) for i in numbers]
+        splits['test'] += [(path, label) for path in paths['test']]
+    return splits
+
+
+def pack(splits: Dict[str, Files], out: str) -> None:
+    """Write the images of all splits to an ``.npz`` file: of each split the
+    bytes of its files, where each one ends, and the labels."""
+    arrays = {}
+    for split, files in splits.items():
+        texts = [np.fromfile(path, np.uint8) for path, _ in files]
+        arrays[f'{split}_bytes'] = np.concatenate(texts)
+        arrays[f'{split}_ends'] = np.cumsum([len(text) for text in texts])
+        arrays[f'{split}_labels'] = np.array([label for _, label in files])
+    os.makedirs(osp.dirname(osp.abspath(out)), exist_ok=True)
+    np.savez_compressed(out, **arrays)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        'root', help='folder with train/CLASS/*.jpg and test/CLASS/*.jpg')
+    parser.add_argument('out', help='the .npz file to write')
+    args = parser.parse_args()
+    pack(draw_files(args.root), args.out)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,114 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Cells of the comparison on CIFAR-10, on a few drawn images."""
+import cv2
+import numpy as np
+import pytest
+
+pytest.importorskip('mmpretrain')
+
+import torch  # noqa: E402
+
+from benchmarks.camvid.results import read_results  # noqa: E402
+from benchmarks.cifar10 import cell, data, pack, run  # noqa: E402
+from mmib.worth import MeanRatio  # noqa: E402
+
+SMALL = {
+    'model.backbone.base_channels': 2,
+    'model.backbone.stem_channels': 2,
+    'model.head.in_channels': 8,
+    'train_dataloader.batch_size': 4
+}
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    """A packed file of images whose brightness tells their class."""
+    folder = tmp_path_factory.mktemp('cifar10')
+    rng = np.random.default_rng(0)
+    for split, count in (('train', 3), ('test', 2)):
+        for label in range(10):
+            of_class = folder / split / f'class{label}'
+            of_class.mkdir(parents=True)
+            for number in range(count):
+                image = 25 * label + rng.integers(0, 20, (32, 32, 3))
+                cv2.imwrite(
+                    str(of_class / f'{number}.jpg'), image.astype(np.uint8))
+    path = str(folder / 'cifar10.npz')
+    pack.pack(pack.draw_files(str(folder), 2, 1), path)
+    return path
+
+
+def test_splits(images):
+    sizes = dict(train=20, held_out=10, test=20)
+    for split, size in sizes.items():
+        inputs, labels = data.load(images, split)
+        assert inputs.shape == (size, 3, 32, 32)
+        means = inputs.double().mean((1, 2, 3))
+        assert ((means - 10) / 25).round().tolist() == labels.tolist()
+        assert labels.bincount().tolist() == [size // 10] * 10
+    held_out, train = (
+        data.load(images, split).inputs for split in ('held_out', 'train'))
+    assert not (held_out[:, None] == train[None]).all(-1).all(-1).all(-1).any()
+
+
+def test_crops_are_those_of_the_padded_image():
+    torch.manual_seed(0)
+    image = torch.arange(1, 5).reshape(1, 1, 2, 2).expand(200, 2, 2, 2)
+    found = data.crop_and_flip(image, 1)
+    padded = np.pad(image[0, 0].numpy(), 1)
+    windows = [padded[i:i + 2, j:j + 2] for i in range(3) for j in range(3)]
+    expected = {tuple(w.ravel()) for w in windows}
+    expected |= {tuple(w[:, ::-1].ravel()) for w in windows}
+    assert {tuple(crop[0].ravel().tolist()) for crop in found} == expected
+    assert (found[:, 0] == found[:, 1]).all()
+
+
+def test_v_by_quarter():
+    means = [
+        MeanRatio(),
+        MeanRatio(),
+        MeanRatio(10, 12.),
+        MeanRatio(30, 28.),
+        MeanRatio(30, 28.)
+    ]
+    found = cell.by_quarter([0, 0.1, 0.3, 0.8, 1], means)
+    np.testing.assert_allclose(found, [1.2, np.nan, 0.8, np.nan])
+
+
+def test_the_command(images, tmp_path, monkeypatch):
+    """Learning rates are tuned, then arms trained, and nothing twice."""
+    monkeypatch.setattr(run, 'RATES', (0.05, 0.1))
+    monkeypatch.setattr(run, 'TUNING_SEEDS', (100, ))
+    options = [f'{key}={value}' for key, value in SMALL.items()]
+    monkeypatch.setattr('sys.argv', [
+        'run.py', '--data', images, '--out',
+        str(tmp_path), '--device', 'cpu', '--seeds', '1', '--iters', '30',
+        '--only', 'full', 'short_lr', 'neyman', 'el2n', '--cfg-options',
+        *options
+    ])
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            run.main()
+        assert end.value.code == 0
+    rates = read_results(tmp_path / 'learning-rates.jsonl')
+    assert sorted((row['arm'], row['lr'])
+                  for row in rates) == [(arm, rate)
+                                        for arm in ('full', 'random', 'short')
+                                        for rate in (0.05, 0.1)]
+    rows = read_results(tmp_path / 'passes-24.jsonl')
+    cells = {row['arm']: row for row in rows}
+    assert len(rows) == 4 and len(cells) == 4
+    assert cells['full']['iters'] == 30 and cells['full']['num_images'] == 20
+    assert cells['el2n']['num_images'] == 12 and cells['el2n']['iters'] == 18
+    assert cells['neyman']['virtual_epochs'] > 18 * 4 / 20
+    assert 0 < cells['neyman']['kept_share'] < 1
+    assert 0 < cells['neyman']['variance_ratio'][0] < 3
+    for row in rows:
+        assert len(row['evals']) == 4
+        assert row['evals'][-1] == [row['iters'], row['accuracy']]
+    more = read_results(tmp_path / 'passes-72.jsonl')
+    assert {
+        row['arm']: row['iters']
+        for row in more
+    } == dict(
+        full=90, neyman=54, short_lr=54)

@@ -1,0 +1,82 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The tables of the comparison on CIFAR-10 say what its cells say."""
+import json
+
+import pytest
+
+from benchmarks.cifar10 import report
+
+from .utils import rows_of
+
+
+def make_cell(arm, seed, accuracy, iters=60, ratio=None, **changes):
+    quarters = [None, 1.2, 1., 0.8] if ratio else None
+    return dict(
+        dict(
+            arm=arm,
+            seed=seed,
+            config=arm,
+            lr=0.1,
+            device='cpu',
+            versions=dict(torch='2.13'),
+            iters=iters,
+            batch_size=4,
+            num_images=40,
+            virtual_epochs=6.,
+            accuracy=accuracy,
+            evals=[(iters // 2, accuracy - 10), (iters, accuracy)],
+            **(dict(
+                variance_ratio=[ratio, ratio - 0.1, ratio + 0.1],
+                variance_ratio_of_quarters=quarters) if ratio else {})),
+        **changes)
+
+
+CELLS = [
+    cell for seed in range(3)
+    for cell in (make_cell('tiers', seed, 63. + seed / 2, ratio=0.8),
+                 make_cell('random', seed, 62. + seed / 2, ratio=1.),
+                 make_cell('full', seed, 66. + seed / 2, iters=120),
+                 make_cell('short_lr', seed, 62. + seed / 2))
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of results."""
+    (tmp_path / 'passes-24.jsonl').write_text(''.join(
+        json.dumps(cell) + '\n' for cell in CELLS))
+    rates = [
+        dict(arm=arm, seed=seed, lr=rate, accuracy=accuracy + seed)
+        for seed in range(2)
+        for arm, rate, accuracy in (('full', 0.1, 50.), ('full', 0.2, 52.),
+                                    ('short', 0.1, 40.), ('short', 0.2, 39.))
+    ]
+    (tmp_path / 'learning-rates.jsonl').write_text(''.join(
+        json.dumps(cell) + '\n' for cell in rates))
+    return tmp_path
+
+
+def test_tables(folder):
+    text = report.reports(str(folder))
+    assert 'Best: `full` 0.2, `short` 0.1.' in text
+    rows = rows_of(text)
+    assert ['full', '2', '50.50', '52.50'] in rows
+    assert [
+        'tiers', '0.1', '3', '60', '6.0', '63.50', '0.50', '66.50', '0.80',
+        '-3.00 [-3.00, -3.00]', 'below'
+    ] in rows
+    assert ['tiers', 'random', '3', '+1.00 [+1.00, +1.00]', 'above'] in rows
+    # Of twice the iterations the plain training makes 4 points.
+    assert ['tiers', '0.80', '20.0%', '+1.29', '+1.00 [+1.00, +1.00]'] in rows
+    assert ['tiers', '0.80', '-', '1.20', '1.00', '0.80'] in rows
+    assert ['short_lr', '52.50', '62.50'] in rows
+    # The order of arms.py.
+    arms = [row[0] for row in rows if len(row) == 11]
+    assert arms[2:] == ['full', 'short_lr', 'random', 'tiers']
+
+
+def test_an_empty_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['report.py', str(tmp_path)])
+    with pytest.raises(SystemExit):
+        report.main()
+    assert 'has no results' in capsys.readouterr().err

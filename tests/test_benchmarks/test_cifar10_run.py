@@ -1,0 +1,102 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The cells of the comparison on CIFAR-10: which, with what, in which order.
+"""
+import math
+
+import pytest
+
+from benchmarks.cifar10 import run
+from benchmarks.cifar10.arms import ARMS, MORE_PASSES, ORDER, PASSES
+
+
+@pytest.fixture(scope='module')
+def bases():
+    return {
+        passes: run.load_base('images.npz', passes)
+        for passes in (PASSES, MORE_PASSES)
+    }
+
+
+RATES = dict(full=0.1, short=0.2, random=0.05)
+
+
+def test_every_arm_is_run_in_an_order_without_repeats(bases):
+    cells = list(run.all_cells(bases, RATES))
+    names = [(cell.file, cell.arm, cell.seed) for cell in cells]
+    assert len(set(names)) == len(names)
+    assert {arm for _, arm, _ in names} == set(ARMS)
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert [name[1:] for name in names[:7]
+            ] == [(arm, 0) for arm in ORDER[0][1]] + [('full', 1)]
+
+
+def test_arms_that_would_be_others_are_left_out(bases):
+    equal = dict(RATES, random=RATES['full'])
+    arms = {cell.arm for cell in run.all_cells(bases, equal)}
+    assert set(ARMS) - arms == {'random_full_rate', 'neyman_full_rate'}
+
+
+@pytest.mark.parametrize('arm, share, rate', [
+    ('full', 1, 0.1),
+    ('short', 0.6, 0.2),
+    ('random', 0.6, 0.05),
+    ('neyman', 0.6, 0.05),
+])
+def test_iterations_and_rates(bases, arm, share, rate):
+    for passes, iters in ((24, 1875), (72, 5625)):
+        cfg = next(
+            cell.cfg for cell in run.all_cells(bases, RATES)
+            if cell.file == f'passes-{passes}' and cell.arm == arm)
+        assert cfg.train_cfg.max_iters == share * iters
+        assert cfg.optim_wrapper.optimizer.lr == rate
+        assert cfg.param_scheduler[-1]['end'] == share * iters
+
+
+def test_larger_steps_begin_with_the_second_pass(bases):
+    cell = run.make_cell('', bases[72], 'short_lr', 0, 0.1, 72)
+    assert cell.cfg.optim_wrapper.optimizer.lr == pytest.approx(0.19)
+    lowered = [(s['begin'], s['end'], s['factor'])
+               for s in cell.cfg.param_scheduler
+               if s['type'] == 'ConstantLR' and s['factor'] < 1]
+    assert lowered == [(0, 80, 1 / 1.9), (round(0.85 * 3375), 5625, 1 / 1.9)]
+
+
+def test_a_chosen_subset_costs_its_choice(bases):
+    cell = run.make_cell('', bases[24], 'el2n', 0, 0.1)
+    assert cell.iters == 1125 + 5 * 187.5
+
+
+def test_the_best_rate_is_that_of_the_mean():
+    rows = [
+        dict(arm=arm, lr=lr, accuracy=accuracy)
+        for arm in ('full', 'short', 'random')
+        for lr, accuracy in ((0.4, 50.), (0.1, 49.), (0.1, 53.), (0.4, 51.),
+                             (0.2, 51.))
+    ]
+    assert run.best_rates(rows)['full'] == 0.1
+    # The lower one of two that are equal.
+    rows.append(dict(arm='short', lr=0.2, accuracy=51.))
+    rows.append(dict(arm='short', lr=0.4, accuracy=52.))
+    assert run.best_rates(rows)['short'] == 0.1
+
+
+def test_what_has_a_line_is_not_run_again(bases, tmp_path):
+    results = run.Results(str(tmp_path))
+    cells = [
+        run.make_cell('passes-24', bases[24], 'full', s, 0.1) for s in range(2)
+    ]
+    assert results.missing(cells) == cells
+    results.add(cells[0], dict(accuracy=50.))
+    assert results.missing(cells) == cells[1:]
+    row, = results.read('passes-24')
+    assert row['lr'] == 0.1 and row['arm'] == 'full'
+    other = run.make_cell('passes-24', bases[24], 'full', 0, 0.2)
+    with pytest.raises(ValueError, match='full with another config'):
+        results.missing([other])
+
+
+def test_cells_that_would_not_end_in_time_are_left(bases, tmp_path):
+    crew = run.Crew(1, run.Results(str(tmp_path)), deadline=-math.inf)
+    assert not crew.train([run.make_cell('x', bases[24], 'full', 0, 0.1)])
+    crew.pool.shutdown()
+    assert not list(tmp_path.iterdir())
