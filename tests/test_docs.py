@@ -13,10 +13,13 @@ from camvid.results import read_results
 
 import mmib
 from benchmarks import label_errors
+from benchmarks.cifar10.report import block
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(
     glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
+CIFAR10 = sorted(
+    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.jsonl')))
 
 
 def read(*path):
@@ -27,6 +30,11 @@ def read(*path):
 @pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
 def test_tables_are_those_of_the_results(path):
     assert report(load(path)) in read('docs', 'evidence.md')
+
+
+@pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
+def test_tables_of_cifar10_are_those_of_the_results(path):
+    assert block(path) in read('docs', 'evidence_cifar10.md')
 
 
 def test_the_table_of_learning_rates_is_that_of_the_results():

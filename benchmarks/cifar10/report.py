@@ -161,19 +161,22 @@ def report(cells: pd.DataFrame, passes: int) -> str:
     ])
 
 
+def block(path: str) -> str:
+    """All tables of a file of results."""
+    name = osp.splitext(osp.basename(path))[0]
+    if name == TUNING:
+        return rates(path)
+    return report(load(path), int(name.rpartition('-')[-1]))
+
+
 def reports(folder: str) -> str:
-    """The reports of all results in a folder."""
-    parts = []
-    path = osp.join(folder, f'{TUNING}.jsonl')
-    if osp.exists(path):
-        parts.append(rates(path))
-    for passes in (PASSES, MORE_PASSES):
-        path = osp.join(folder, f'passes-{passes}.jsonl')
-        if osp.exists(path):
-            parts.append(report(load(path), passes))
-    if not parts:
+    """The tables of all results in a folder."""
+    names = [TUNING, *(f'passes-{n}' for n in (PASSES, MORE_PASSES))]
+    paths = [osp.join(folder, f'{name}.jsonl') for name in names]
+    blocks = [block(path) for path in paths if osp.exists(path)]
+    if not blocks:
         raise FileNotFoundError(f'{folder} has no results of run.py.')
-    return '\n\n'.join(parts)
+    return '\n\n'.join(blocks)
 
 
 def main() -> None:
