@@ -19,7 +19,7 @@ ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(
     glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
 CIFAR10 = sorted(
-    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.jsonl')))
+    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.json*')))
 
 
 def read(*path):
