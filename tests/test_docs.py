@@ -13,10 +13,15 @@ from camvid.results import read_results
 
 import mmib
 from benchmarks import label_errors
+from benchmarks.cifar10.report import block
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(
     glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
+EVIDENCE = 'evidence.md', 'evidence_cifar10.md'
+CIFAR10 = sorted(
+    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.json*')))
+DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
 
 
 def read(*path):
@@ -27,6 +32,23 @@ def read(*path):
 @pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
 def test_tables_are_those_of_the_results(path):
     assert report(load(path)) in read('docs', 'evidence.md')
+
+
+@pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
+def test_tables_of_cifar10_are_those_of_the_results(path):
+    assert block(path) in read('docs', 'evidence_cifar10.md')
+
+
+def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
+    """Differences with their intervals, wherever a line is broken."""
+    page, tables = read('docs', 'evidence_cifar10.md'), map(block, CIFAR10)
+    found = set()
+    for table in tables:
+        page = page.replace(table, '')
+        found.update(DIFFERENCE.findall(table))
+    figures = DIFFERENCE.findall(' '.join(page.split()))
+    assert len(figures) >= 20
+    assert set(figures) <= found
 
 
 def test_the_table_of_learning_rates_is_that_of_the_results():
@@ -74,7 +96,7 @@ def rows_of(text):
 
 
 def test_figures_of_readme_are_in_the_evidence():
-    evidence = read('docs', 'evidence.md')
+    evidence = '\n'.join(read('docs', name) for name in EVIDENCE)
     section = read('README.md').split('## Does it work?')[1].split('\n## ')[0]
     figures = re.findall(r'[-+]?\d+\.\d+', section)
     assert len(figures) >= 8
@@ -86,10 +108,13 @@ def test_figures_of_readme_are_in_the_evidence():
         assert row in rows_of(evidence)
 
 
-def test_figures_of_the_summary_are_those_of_the_tables():
-    summary, tables = read('docs', 'evidence.md').split('\n## Why\n')
+@pytest.mark.parametrize('name, end, count',
+                         [('evidence.md', 'Why', 6),
+                          ('evidence_cifar10.md', 'The setting', 4)])
+def test_figures_of_the_summary_are_those_of_the_tables(name, end, count):
+    summary, tables = read('docs', name).split(f'\n## {end}\n')
     _, _, *rows = rows_of(summary)
-    assert len(rows) >= 6
+    assert len(rows) >= count
     for _, *row in rows:
         assert row in rows_of(tables)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-# The full training, pruning at random, and the plain short training with steps
-# as large.
-BASELINE, RANDOM, SAME_STEPS = 'full', 'random', 'short_lr'
+# The full training, pruning at random, and the plain short training. That with
+# steps as large is the better control where both have the same learning rate.
+BASELINE, RANDOM, SHORT = 'full', 'random', 'short'
+CONTROLS = ('short_lr', SHORT)
 NONE = '-'
 
 
@@ -104,8 +105,11 @@ def pair_table(values: pd.DataFrame, pairs: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index('arm')
 
 
-def worth_table(values: pd.DataFrame, iters: pd.Series,
-                ratios: Optional[pd.Series], unit: str) -> pd.DataFrame:
+def worth_table(values: pd.DataFrame,
+                iters: pd.Series,
+                ratios: Optional[pd.Series],
+                unit: str,
+                controls: Sequence[str] = CONTROLS) -> pd.DataFrame:
     """What V says that choices of images are worth, and what came of them.
     Empty without V, pruning at random and a plain short training.
 
@@ -114,9 +118,10 @@ def worth_table(values: pd.DataFrame, iters: pd.Series,
         iters (Series): Iterations of each arm.
         ratios (Series, optional): Mean V of the arms that have it.
         unit (str): What the quality is.
+        controls (Sequence[str]): Plain short trainings, the first of which
+            that was run tells what steps are worth.
     """
-    control = next(
-        (arm for arm in (SAME_STEPS, 'short') if arm in values.index), None)
+    control = next((arm for arm in controls if arm in values.index), None)
     if control is None or ratios is None or RANDOM not in ratios:
         return pd.DataFrame()
     # What more iterations are worth: quality for each e-fold.

@@ -6,7 +6,7 @@ Each arm is the config of the full training, changed by the arguments of
 has: the best of :data:`RATES` for it on held-out images. All that prune share
 the rate of ``random``, which knows nothing of the images.
 """
-RATES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
+RATES = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 TUNED = ('full', 'short', 'random')
 TUNING_SEEDS = (100, 101)
 # Passes over the images of the full training. More are nearer to saturation.

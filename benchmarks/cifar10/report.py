@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print what the comparison by run.py found, as tables."""
 import argparse
+import json
 import os.path as osp
 from typing import Optional
 
@@ -12,17 +13,23 @@ from benchmarks.camvid.results import read_results
 
 from .arms import ARMS, MORE_PASSES, PASSES
 
-TUNING = 'learning-rates'
+TUNING, OFFICIAL = 'learning-rates', 'official'
 # Each arm but for one thing like the other.
 PAIRS = ('random:short', 'tiers:short', 'neyman:short', 'budget:short',
-         'random:short_lr', 'tiers:short_lr', 'neyman:short_lr',
-         'tiers:random', 'neyman:random', 'budget:random', 'neyman:tiers',
-         'tiers_shuffled:random', 'tiers:tiers_shuffled', 'el2n:short',
-         'el2n:random', 'epsilon_greedy:random', 'ucb:random',
-         'random_full_rate:random', 'neyman_full_rate:neyman', 'mean:short_80',
-         'mean:mean_no_rescale', 'mean:mean_no_annealing', 'mean:mean_neither',
-         'mean:above_mean', 'mean_25:short_90', 'mean_75:short_70',
-         'official:mean')
+         'random_full_rate:short', 'neyman_full_rate:short',
+         'epsilon_greedy:short', 'ucb:short', 'el2n:short', 'random:short_lr',
+         'tiers:short_lr', 'neyman:short_lr', 'tiers:random', 'neyman:random',
+         'budget:random', 'tiers_shuffled:random', 'epsilon_greedy:random',
+         'ucb:random', 'el2n:random', 'neyman:tiers', 'tiers:tiers_shuffled',
+         'neyman_full_rate:random_full_rate', 'random_full_rate:random',
+         'neyman_full_rate:neyman', 'epsilon_greedy:neyman_full_rate',
+         'ucb:neyman_full_rate', 'mean:short_80', 'mean_no_rescale:short_80',
+         'mean_no_annealing:short_80', 'mean_neither:short_80',
+         'above_mean:short_80', 'official:short_80', 'mean:mean_no_rescale',
+         'mean:mean_no_annealing', 'mean:mean_neither',
+         'mean_no_annealing:mean_neither', 'mean_no_rescale:mean_neither',
+         'mean:above_mean', 'official:mean', 'mean_25:short_90',
+         'mean_75:short_70')
 
 
 def load(path: str) -> pd.DataFrame:
@@ -61,13 +68,14 @@ def result_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 def worth_table(cells: pd.DataFrame) -> pd.DataFrame:
     """What V says that choices of images are worth, and what came of them."""
-    iters = cells.groupby('arm', observed=True)['iters'].first()
-    # V of those that cost as much as the control.
+    alike = cells.groupby('arm', observed=True)[['iters', 'lr']].first()
+    # V of those that cost as much as the control and have its learning rate.
     found = ratios(cells)
     if found is not None and paired.RANDOM in found:
-        found = found[iters[found.index] == iters[paired.RANDOM]]
-    return paired.worth_table(cells['accuracy'].unstack(), iters, found,
-                              'accuracy')
+        same = (alike == alike.loc[paired.RANDOM]).all(axis=1)
+        found = found[same[found.index]]
+    return paired.worth_table(cells['accuracy'].unstack(), alike['iters'],
+                              found, 'accuracy', (paired.SHORT, ))
 
 
 def quarter_table(cells: pd.DataFrame) -> pd.DataFrame:
@@ -144,7 +152,8 @@ def report(cells: pd.DataFrame, passes: int) -> str:
             f'### What the choice was worth in {passes} passes',
             'V, mean over the seeds, and the share of the steps that it makes '
             'of it; the accuracy that as many more steps bring a plain '
-            'training, by what the longer one gains; and what was seen.',
+            f'training, by what `full` gains over `{paired.SHORT}`, each at '
+            'its best rate; and what was seen.',
             markdown(worth)
         ]
     if len(quarters):
@@ -161,19 +170,55 @@ def report(cells: pd.DataFrame, passes: int) -> str:
     ])
 
 
+def official(path: str) -> str:
+    """What the official package costs beside mmib, by official.py."""
+    with open(path, encoding='utf-8') as file:
+        found = json.load(file)
+    step, resumed = found['step_ms'], found['after_resume']
+    costs = {
+        'step without pruning': (step['plain loop'], step['MMEngine']),
+        'step with pruning': (step['official'], step['mmib']),
+        **{
+            f'plan of {int(size):,} images': [
+                1000 * seconds[name] for name in ('official', 'mmib')
+            ]
+            for size, seconds in found['plan_seconds'].items()
+        }
+    }
+    known = pd.DataFrame(resumed)[['before', 'after']].map('{:g}'.format)
+    known.columns = ['before', 'built again']
+    known.index = known.index.str.replace('_', ' ')
+    return '\n\n'.join([
+        '### Cost beside the official package',
+        'Milliseconds, of a step the median.',
+        markdown(pd.DataFrame(costs, ['official package', 'mmib']).T, 'what'),
+        'What the official package knows in the sixth epoch of a training, '
+        'and when it is built again to go on from there:',
+        markdown(known, 'what'),
+    ])
+
+
+def block(path: str) -> str:
+    """All tables of a file of results."""
+    name = osp.splitext(osp.basename(path))[0]
+    if name == OFFICIAL:
+        return official(path)
+    if name == TUNING:
+        return rates(path)
+    return report(load(path), int(name.rpartition('-')[-1]))
+
+
 def reports(folder: str) -> str:
-    """The reports of all results in a folder."""
-    parts = []
-    path = osp.join(folder, f'{TUNING}.jsonl')
-    if osp.exists(path):
-        parts.append(rates(path))
-    for passes in (PASSES, MORE_PASSES):
-        path = osp.join(folder, f'passes-{passes}.jsonl')
-        if osp.exists(path):
-            parts.append(report(load(path), passes))
-    if not parts:
+    """The tables of all results in a folder."""
+    names = [
+        f'{TUNING}.jsonl', f'passes-{PASSES}.jsonl',
+        f'passes-{MORE_PASSES}.jsonl', f'{OFFICIAL}.json'
+    ]
+    paths = [osp.join(folder, name) for name in names]
+    blocks = [block(path) for path in paths if osp.exists(path)]
+    if not blocks:
         raise FileNotFoundError(f'{folder} has no results of run.py.')
-    return '\n\n'.join(parts)
+    return '\n\n'.join(blocks)
 
 
 def main() -> None:

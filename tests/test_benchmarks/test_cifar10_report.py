@@ -36,7 +36,7 @@ CELLS = [
     for cell in (make_cell('tiers', seed, 63. + seed / 2, ratio=0.8),
                  make_cell('random', seed, 62. + seed / 2, ratio=1.),
                  make_cell('full', seed, 66. + seed / 2, iters=120),
-                 make_cell('short_lr', seed, 62. + seed / 2))
+                 make_cell('short', seed, 62. + seed / 2))
 ]
 
 
@@ -53,6 +53,21 @@ def folder(tmp_path):
     ]
     (tmp_path / 'learning-rates.jsonl').write_text(''.join(
         json.dumps(cell) + '\n' for cell in rates))
+    resumed = dict(
+        has_state=False,
+        before=dict(epochs=5, next_kept_share=0.75),
+        after=dict(epochs=0, next_kept_share=1.))
+    (tmp_path / 'official.json').write_text(
+        json.dumps(
+            dict(
+                step_ms={
+                    'plain loop': 10.,
+                    'official': 13.,
+                    'MMEngine': 12.,
+                    'mmib': 14.
+                },
+                plan_seconds={'10000': dict(official=0.1, mmib=0.05)},
+                after_resume=resumed)))
     return tmp_path
 
 
@@ -69,10 +84,24 @@ def test_tables(folder):
     # Of twice the iterations the plain training makes 4 points.
     assert ['tiers', '0.80', '20.0%', '+1.29', '+1.00 [+1.00, +1.00]'] in rows
     assert ['tiers', '0.80', '-', '1.20', '1.00', '0.80'] in rows
-    assert ['short_lr', '52.50', '62.50'] in rows
+    assert ['short', '52.50', '62.50'] in rows
+    assert ['step with pruning', '13.00', '14.00'] in rows
+    assert ['plan of 10,000 images', '100.00', '50.00'] in rows
+    assert ['next kept share', '0.75', '1'] in rows
     # The order of arms.py.
     arms = [row[0] for row in rows if len(row) == 11]
-    assert arms[2:] == ['full', 'short_lr', 'random', 'tiers']
+    assert arms[2:] == ['full', 'short', 'random', 'tiers']
+
+
+def test_the_worth_is_of_arms_with_the_steps_of_random(folder):
+    """At another learning rate the difference to it isn't of the choice."""
+    path = folder / 'passes-24.jsonl'
+    other = [
+        make_cell('neyman_full_rate', seed, 64., ratio=0.9, lr=0.2)
+        for seed in range(3)
+    ]
+    path.write_text(''.join(json.dumps(cell) + '\n' for cell in CELLS + other))
+    assert list(report.worth_table(report.load(path)).index) == ['tiers']
 
 
 def test_an_empty_folder(tmp_path, monkeypatch, capsys):
