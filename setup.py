@@ -55,8 +55,8 @@ setup(
     name='mmib',
     version=re.search(r"__version__ = '(.+)'", read('mmib',
                                                     'version.py')).group(1),
-    description='InfoBatch, unbiased dynamic data pruning, for MMEngine and '
-    'MMSegmentation',
+    description='InfoBatch, unbiased dynamic data pruning, for MMSegmentation '
+    'and MMPretrain',
     long_description=readme(),
     long_description_content_type='text/markdown',
     author='mmib contributors',
