@@ -231,15 +231,19 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     """Check that a batch is as long as it was asked for.
 
     Args:
-        data_batch (dict): Data from the data loader.
+        data_batch (dict or Sequence): Data from the data loader.
         batch_size (int): Images that were asked for.
 
     Raises:
         RuntimeError: If it isn't.
     """
-    # Inputs may be a dict with a tensor for each modality.
-    samples = data_batch.get('data_samples')
-    num_images = len(data_batch['inputs'] if samples is None else samples)
+    # Inputs may be a dict with a tensor for each modality. A model that isn't
+    # of a library may take anything whose parts have an entry for each sample.
+    parts = data_batch
+    if isinstance(data_batch, dict):
+        parts = [data_batch.get('data_samples'), data_batch.get('inputs')]
+        parts += data_batch.values()
+    num_images = len(next(part for part in parts if part is not None))
     if num_images != batch_size:
         raise RuntimeError(
             f'A batch has {num_images} images where {batch_size} were asked '

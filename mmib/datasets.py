@@ -74,6 +74,13 @@ def image_path(dataset: Sized, index: int) -> Optional[str]:
     return dataset.get_data_info(index).get('img_path')
 
 
+def data_samples(data_batch: Any) -> Optional[Sequence]:
+    """Data samples of a batch, None where it has others or none, as batches
+    that aren't of a library."""
+    return data_batch.get('data_samples') if isinstance(data_batch,
+                                                        dict) else None
+
+
 class DeliveryCheck:
     """Tells which images of a batch are those that were asked for.
 

@@ -15,7 +15,7 @@ from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_scores,
                      check_training)
 from .counts import ImageCounts
-from .datasets import DeliveryCheck, image_numbers
+from .datasets import DeliveryCheck, data_samples, image_numbers
 from .epochs import InfoBatchEpochSampler
 from .planner import Planner
 from .pruning import EpochPlan, Policy
@@ -226,7 +226,7 @@ class InfoBatchHook(Hook):
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
         delivered = self._delivery(self._slots.indices,
-                                   data_batch.get('data_samples'))
+                                   data_samples(data_batch))
         visits = self.planner.visits
         visits.record(self._slots, self.batch, delivered,
                       self.planner.mean_weight, runner.iter)

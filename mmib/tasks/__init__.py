@@ -18,6 +18,8 @@ _TASKS = (
     ('mmseg', 'segmentation'),
     ('mmpretrain', 'classification'),
     ('mmpretrain', 'masked_images'),
+    # Any other model.
+    ('mmengine', 'per_sample'),
 )
 
 
@@ -82,5 +84,6 @@ def attach(model: nn.Module, batch: BatchContext,
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
         'classifier of MMPretrain, such as ImageClassifier, or one of its '
-        'models that restore masked images, such as MAE, or train without '
+        'models that restore masked images, such as MAE, a BaseModel of yours '
+        'that returns the loss of each sample, or train without '
         'InfoBatchHook.')

@@ -1,0 +1,205 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+import functools
+import os
+import os.path as osp
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import Runner
+from torch.utils.data import Dataset
+
+from mmib import tasks
+from mmib.batch import BatchContext
+from tests.system.processes import run_ranks
+from tests.system.small_training import distribute, infobatch_hook, weights_of
+
+EXAMPLE = osp.join(
+    osp.dirname(__file__), '../../examples/any_model/regression.py')
+
+
+@MODELS.register_module()
+class TwoLosses(BaseModel):
+    """A loss of a number for each sample, and a list of others of several."""
+
+    def __init__(self, reduction='none'):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(3, 2)
+        self.reduction = reduction
+
+    def forward(self, rows, values, mode='tensor'):
+        out = self.layer(rows)
+        errors = F.mse_loss(out, values, reduction=self.reduction)
+        if mode != 'loss':
+            return out
+        if self.reduction == 'mean':
+            return dict(loss=errors)
+        return dict(
+            loss_of_all=errors,
+            losses=[errors[:, 0], 0.5 * errors[:, 1]],
+            accuracy=out.detach().mean())
+
+
+@DATASETS.register_module()
+class Rows(Dataset):
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        random = torch.Generator().manual_seed(index)
+        return (torch.randn(3, generator=random) * (1 + index % 3),
+                torch.randn(2, generator=random))
+
+
+def batch_of(count):
+    return tuple(
+        torch.stack(part)
+        for part in zip(*map(Rows().__getitem__, range(count))))
+
+
+def by_hand(model, rows, values, weights):
+    errors = (model.layer(rows) - values)**2
+    losses = errors.mean(1) + errors[:, 0] + 0.5 * errors[:, 1]
+    return losses, (losses * weights).mean()
+
+
+@pytest.mark.parametrize('weights', [None, (1., 1.), (1., 3.)])
+def test_the_weight_of_a_sample_multiplies_its_losses(weights):
+    model, batch = TwoLosses(), BatchContext()
+    expected = copy.deepcopy(model)
+    tasks.attach(model, batch)
+    tasks.attach(model, batch)  # stays as it is
+    rows, values = batch_of(2)
+    used = torch.tensor(weights or (1., 1.))
+    batch.begin(None if weights is None else used)
+    loss, log_vars = model.parse_losses(model(rows, values, mode='loss'))
+    loss.backward()
+    losses, total = by_hand(expected, rows, values, used)
+    total.backward()
+    torch.testing.assert_close(loss, total, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        model.layer.weight.grad,
+        expected.layer.weight.grad,
+        rtol=1e-5,
+        atol=1e-7)
+    assert list(log_vars) == ['loss', 'loss_of_all', 'losses', 'accuracy']
+    if weights is None:
+        assert batch.scores is None
+    else:
+        torch.testing.assert_close(batch.scores, losses.detach())
+        torch.testing.assert_close(batch.unweighted_loss,
+                                   losses.detach().mean())
+    assert set(model.state_dict()) == set(expected.state_dict())
+
+
+class Steps(Hook):
+
+    priority = 'LOWEST'
+
+    def __init__(self):
+        self.losses = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        self.losses.append(outputs['loss'].item())
+
+
+def build(work_dir,
+          policy=dict(type='Neyman', ratio=0.6, num_strata=3),
+          **changes):
+    by_epoch = 'InfoBatchEpochSampler' if policy else 'DefaultSampler'
+    cfg = Config(
+        dict(
+            work_dir=str(work_dir),
+            experiment_name=f'rows_{torch.rand(1).item()}',
+            randomness=dict(seed=0),
+            model=dict(type='TwoLosses'),
+            train_dataloader=dict(
+                batch_size=4,
+                dataset=dict(type='Rows'),
+                collate_fn=dict(type='default_collate'),
+                sampler=dict(type=by_epoch)),
+            optim_wrapper=dict(
+                optimizer=dict(type='SGD', lr=0.01, momentum=0.9)),
+            train_cfg=dict(by_epoch=True, max_epochs=8),
+            default_hooks=dict(
+                checkpoint=dict(type='CheckpointHook', interval=3)),
+            custom_hooks=[dict(type='InfoBatchHook', policy=policy)]
+            if policy else []))
+    cfg.merge_from_dict(changes)
+    return Runner.from_cfg(cfg)
+
+
+def train(runner):
+    steps = Steps()
+    runner.register_hook(steps)
+    runner.train()
+    return steps.losses
+
+
+def test_training_and_resume(tmp_path):
+    runner = build(tmp_path)
+    losses = train(runner)
+    assert len(losses) < 0.75 * 8 * 6
+    assert infobatch_hook(runner).planner.mean_ratio.mean().value > 0
+    again = build(
+        tmp_path / 'resumed',
+        resume=True,
+        load_from=str(tmp_path / 'epoch_3.pth'))
+    later = train(again)
+    assert later == losses[-len(later):]
+    torch.testing.assert_close(
+        weights_of(again), weights_of(runner), rtol=0, atol=0)
+
+
+def test_ratio_0_is_the_baseline(tmp_path):
+    losses = [
+        train(build(tmp_path / str(i), policy))
+        for i, policy in enumerate((None,
+                                    dict(type='RandomPruning', ratio=0.)))
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def train_rank(rank, results, work_dir):
+    runner = build(work_dir)
+    distribute(runner)
+    losses = train(runner)
+    results[rank] = losses, weights_of(runner)
+
+
+def test_two_ranks(tmp_path):
+    (first, weights), (second, others) = run_ranks(
+        functools.partial(train_rank, work_dir=str(tmp_path)), 2)
+    assert len(first) == len(second) < 8 * 3
+    torch.testing.assert_close(weights, others, rtol=0, atol=0)
+
+
+def test_a_mean_is_refused_before_the_first_step(tmp_path):
+    runner = build(tmp_path, **{'model.reduction': 'mean'})
+    before = copy.deepcopy(weights_of(runner))
+    with pytest.raises(ValueError, match=r'`loss` has the shape \(\) .*none'):
+        runner.train()
+    torch.testing.assert_close(weights_of(runner), before, rtol=0, atol=0)
+
+
+def test_example(tmp_path):
+    root = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+    output = subprocess.run(
+        [sys.executable, osp.abspath(EXAMPLE)],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True).stdout
+    assert 'as many passes as 1260 iterations of the baseline' in output
