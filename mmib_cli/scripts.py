@@ -63,7 +63,9 @@ def library_of(args: List[str]) -> str:
     """
     for path in map(resolve_config, args):
         if path.endswith('.py') and osp.isfile(path):
-            scope = Config.fromfile(path).get('default_scope')
+            # Custom modules are imported once processes train together.
+            cfg = Config.fromfile(path, import_custom_modules=False)
+            scope = cfg.get('default_scope')
             if scope in LIBRARIES:
                 return scope
     return next(iter(LIBRARIES))
