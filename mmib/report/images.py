@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings, track_iter_progress
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..datasets import image_numbers, image_path, unwrap_repeats
 from .config import ConfigError, buildable, imports_of, scope_of
@@ -239,10 +239,7 @@ class Predictor:
     def __init__(self, config: dict, weights: dict, trust: bool,
                  device: str) -> None:
         from mmseg.apis import init_model
-        loader = config.get('test_dataloader') or config.get(
-            'val_dataloader') or {}
-        pipeline = config.get('test_pipeline') or (loader.get('dataset')
-                                                   or {}).get('pipeline')
+        pipeline = config.get('test_pipeline') or _test_pipeline_of(config)
         cfg = Config(
             dict(
                 model=buildable(config, config.get('model'), trust),
@@ -251,15 +248,10 @@ class Predictor:
         cfg.model.setdefault('backbone', dict())
         try:
             self._model = init_model(cfg, device='cpu')
-            # Those of losses, which may be wrapped, don't matter.
-            missing = self._model.load_state_dict(
-                weights, strict=False).missing_keys
-            self._model.to(device)
         # What a model may raise isn't known.
         except Exception as error:
             raise ConfigError(_short(error)) from error
-        if missing:
-            raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
+        _load(self._model, weights, device)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Predict an image.
@@ -332,26 +324,19 @@ class ClassPredictor:
         if model.get('data_preprocessor') is None:
             model.data_preprocessor = buildable(
                 config, dict(config.get('data_preprocessor') or {}), trust)
-        loader = config.get('test_dataloader') or config.get(
-            'val_dataloader') or {}
-        steps = buildable(config, (loader.get('dataset') or {}).get('pipeline')
-                          or [dict(type='PackInputs')], trust)
+        pipeline = _test_pipeline_of(config) or [dict(type='PackInputs')]
+        steps = buildable(config, pipeline, trust)
         try:
             with DefaultScope.overwrite_default_scope('mmpretrain'):
                 self._steps = [
                     TRANSFORMS.build(step) for step in steps
                     if 'LoadImage' not in str(step.get('type'))
                 ]
-                self._model = MODELS.build(model)
-            # Those of losses, which may be wrapped, don't matter.
-            missing = self._model.load_state_dict(
-                weights, strict=False).missing_keys
-            self._model.to(device).eval()
+                self._model = MODELS.build(model).eval()
         # What a model may raise isn't known.
         except Exception as error:
             raise ConfigError(_short(error)) from error
-        if missing:
-            raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
+        _load(self._model, weights, device)
 
     @torch.no_grad()
     def __call__(self, image: np.ndarray) -> Any:
@@ -377,6 +362,29 @@ class ClassPredictor:
             return self._model.test_step(batch)[0].pred_label.cpu()
         except Exception as error:
             raise ConfigError(_short(error)) from error
+
+
+def _test_pipeline_of(config: dict) -> Any:
+    """The pipeline of the images that are tested on, None without one."""
+    loader = config.get('test_dataloader') or config.get(
+        'val_dataloader') or {}
+    return (loader.get('dataset') or {}).get('pipeline')
+
+
+def _load(model: nn.Module, weights: dict, device: str) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Raises:
+        ConfigError: If they aren't those of the model.
+    """
+    try:
+        # Those of losses, which may be wrapped, don't matter.
+        missing = model.load_state_dict(weights, strict=False).missing_keys
+        model.to(device)
+    except Exception as error:
+        raise ConfigError(_short(error)) from error
+    if missing:
+        raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
 
 
 def image_losses(logits: Tensor, labels: Tensor) -> Dict[str, float]:

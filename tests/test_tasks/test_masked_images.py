@@ -95,6 +95,26 @@ def decoder(kind='MAEPretrainDecoder', **kwargs):
             decoder_num_heads=2), **kwargs)
 
 
+def itpn(reconstruction_type, **neck):
+    """iTPN without a head."""
+    return dict(
+        type='iTPN',
+        backbone=dict(
+            type='iTPNHiViT',
+            arch=dict(embed_dims=32, depths=[1, 1, 2], num_heads=2),
+            img_size=64,
+            reconstruction_type=reconstruction_type),
+        neck=dict(
+            type='iTPNPretrainDecoder',
+            num_patches=16,
+            patch_size=16,
+            embed_dim=32,
+            fpn_dim=16,
+            fpn_depth=1,
+            reconstruction_type=reconstruction_type,
+            **neck))
+
+
 MODEL = {
     'BEiT v1': dict(
         type='BEiT',
@@ -201,41 +221,14 @@ MODEL = {
             last_act=False),
         head=dict(type='SparKPretrainHead', loss=PIXELS)),
     'iTPN': dict(
-        type='iTPN',
-        backbone=dict(
-            type='iTPNHiViT',
-            arch=dict(embed_dims=32, depths=[1, 1, 2], num_heads=2),
-            img_size=64,
-            reconstruction_type='pixel'),
-        neck=dict(
-            type='iTPNPretrainDecoder',
-            num_patches=16,
-            patch_size=16,
-            embed_dim=32,
-            fpn_dim=16,
-            fpn_depth=1,
+        itpn(
+            'pixel',
             decoder_embed_dim=16,
             decoder_depth=1,
-            decoder_num_heads=2,
-            reconstruction_type='pixel'),
+            decoder_num_heads=2),
         head=dict(MAE_HEAD, patch_size=16)),
     'iTPN of CLIP': dict(
-        type='iTPN',
-        backbone=dict(
-            type='iTPNHiViT',
-            arch=dict(embed_dims=32, depths=[1, 1, 2], num_heads=2),
-            img_size=64,
-            reconstruction_type='clip'),
-        neck=dict(
-            type='iTPNPretrainDecoder',
-            num_patches=16,
-            patch_size=16,
-            embed_dim=32,
-            fpn_dim=16,
-            fpn_depth=1,
-            num_outs=3,
-            decoder_embed_dim=32,
-            reconstruction_type='clip'),
+        itpn('clip', num_outs=3, decoder_embed_dim=32),
         head=dict(
             type='iTPNClipHead',
             embed_dims=32,
