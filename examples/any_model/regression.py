@@ -9,6 +9,8 @@ import mmib  # noqa: F401
 
 
 class Regression(BaseModel):
+    # Gradients are watched here, to tell what pruning is worth.
+    infobatch_predictions = 'layers'
 
     def __init__(self, num_columns):
         super().__init__()

@@ -3,6 +3,7 @@
 import functools
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
+import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -12,12 +13,20 @@ from ..batch import BatchContext, sum_images
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
+SCORE = 'infobatch_score'
+"""str: What a model calls the score of each sample, of shape (B,), where it is
+another one than the sum of its losses. It returns it beside these."""
+
 
 class PerSampleTask:
     """Models whose ``forward(mode='loss')`` returns tensors of shape (B, ...).
 
     ``BaseModel.parse_losses`` takes the mean of each of them. Here the loss of
     each sample is weighted before that.
+
+    A model may have an attribute ``infobatch_predictions``: the name of the
+    module, or a sequence of names, that the losses are computed from. The
+    norms of gradients are seen there.
     """
 
     ema = 0.
@@ -35,6 +44,7 @@ class PerSampleTask:
         assert isinstance(model, BaseModel)
         if getattr(model.parse_losses, 'is_weighted', False):
             return
+        _watch_predictions(model, batch)
         parse_losses = model.parse_losses
 
         @functools.wraps(parse_losses)
@@ -47,12 +57,39 @@ class PerSampleTask:
         model.parse_losses = parse_weighted
 
 
+def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
+    names = getattr(model, 'infobatch_predictions', ())
+    names = [names] if isinstance(names, str) else names
+    modules = dict(model.named_modules())
+    for name in names:
+        if name not in modules:
+            raise ValueError(
+                f'`infobatch_predictions` of {type(model).__name__} names '
+                f'{name!r}, which is none of its modules: name one of its '
+                '`named_modules()`, such as its last layer.')
+    for name in names:
+        modules[name].register_forward_hook(
+            functools.partial(_watch_output, name, batch))
+
+
+def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
+                  output: Any) -> None:
+    if batch.weights is None:
+        return
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f'`infobatch_predictions` names {name!r}, which returns a '
+            f'{type(output).__name__}: name the module within it that returns '
+            'the tensor.')
+    batch.watch(output, 1)
+
+
 def weighted(losses: Losses, batch: BatchContext) -> Losses:
     """Weight the losses of each sample, and add them to its score.
 
     Args:
         losses (dict): What a model returns. Terms without "loss" in their name
-            are only logged, and stay.
+            are only logged, and stay; one of them may be the :data:`SCORE`.
         batch (BatchContext): Weights of the samples.
 
     Returns:
@@ -60,23 +97,25 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         means are the trained ones.
 
     Raises:
-        ValueError: If a loss isn't of shape (B, ...).
+        ValueError: If a loss isn't of shape (B, ...), or a score of (B,).
     """
     weights = batch.weights
     assert weights is not None
-    num_samples = len(weights)
+    shape = weights.shape
+    means: List[Tensor] = []
 
     def of_samples(name: str, loss: Tensor) -> Tensor:
-        if loss.dim() == 0 or len(loss) != num_samples:
+        if loss.shape[:1] != shape:
             raise ValueError(
                 f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
-                f'{num_samples} samples, and InfoBatch needs the loss of each '
-                "sample: let `forward(mode='loss')` of `model` return tensors "
-                f'of shape ({num_samples}, ...), as with '
+                f'{len(weights)} samples, and InfoBatch needs the loss of '
+                "each sample: let `forward(mode='loss')` of `model` return "
+                f'tensors of shape ({len(weights)}, ...), as with '
                 "`reduction='none'`, or train without InfoBatchHook.")
-        _, means = sum_images(loss, 1, num_samples)
-        batch.add_scores(means, means.mean())
-        return means * weights
+        means.append(sum_images(loss, 1, len(weights))[1])
+        value = means[-1] * weights
+        batch.watch_loss(value)
+        return value
 
     result: Losses = {}
     for name, loss in losses.items():
@@ -86,9 +125,22 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
             result[name] = of_samples(name, loss)
         else:
             result[name] = [of_samples(name, each) for each in loss]
+    if means:
+        total = torch.stack(means).sum(0)
+        batch.add_scores(_score(losses, total), total.mean())
     return result
+
+
+def _score(losses: Losses, total: Tensor) -> Tensor:
+    score = losses.get(SCORE, total)
+    if not isinstance(score, Tensor) or score.shape != total.shape:
+        raise ValueError(
+            f'`{SCORE}` must have the shape ({len(total)},), one number for '
+            f'each sample, but got {getattr(score, "shape", score)}: change '
+            "what `forward(mode='loss')` of `model` returns.")
+    return score.float()
 
 
 TASK = PerSampleTask()
 
-__all__ = ['TASK', 'PerSampleTask', 'weighted']
+__all__ = ['SCORE', 'TASK', 'PerSampleTask', 'weighted']

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from mmib import tasks
 from mmib.batch import BatchContext
+from mmib.tasks.per_sample import weighted
 from tests.system.processes import run_ranks
 from tests.system.small_training import distribute, infobatch_hook, weights_of
 
@@ -100,6 +101,46 @@ def test_the_weight_of_a_sample_multiplies_its_losses(weights):
         torch.testing.assert_close(batch.unweighted_loss,
                                    losses.detach().mean())
     assert set(model.state_dict()) == set(expected.state_dict())
+
+
+def test_a_model_has_a_score_of_its_own():
+    losses = dict(loss=torch.tensor([1., 3.]), other=torch.tensor(0.))
+    batch = BatchContext()
+    batch.begin(torch.tensor([1., 2.]))
+    result = weighted(dict(losses, infobatch_score=torch.ones(2)), batch)
+    assert result['loss'].tolist() == [1, 6]
+    assert batch.scores.tolist() == [1, 1]
+    assert batch.unweighted_loss == 2
+    with pytest.raises(ValueError, match=r'infobatch_score` must .* \(2,\)'):
+        weighted(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
+
+
+@pytest.mark.parametrize('scale', [1., 1024.])
+def test_norms_are_seen_at_the_predictions(scale):
+    model, batch = TwoLosses(), BatchContext()
+    model.infobatch_predictions = 'layer'
+    tasks.attach(model, batch)
+    rows, values = batch_of(4)
+    out = model.layer(rows).detach().requires_grad_()
+    errors = (out - values)**2
+    (errors.mean(1) + errors[:, 0] + 0.5 * errors[:, 1]).mean().backward()
+    batch.begin(torch.tensor([1., 2., 3., 4.]))
+    losses = model(rows, values, mode='loss')
+    (scale * model.parse_losses(losses)[0]).backward()
+    torch.testing.assert_close(batch.norms, out.grad.norm(dim=1))
+
+
+def test_predictions_are_checked():
+    model, batch = TwoLosses(), BatchContext()
+    model.infobatch_predictions = ('layer', 'last')
+    with pytest.raises(ValueError, match="names 'last', which is none of"):
+        tasks.attach(model, batch)
+    model.last = torch.nn.LSTM(2, 2)
+    tasks.attach(model, batch)
+    model.last(torch.zeros(1, 1, 2))
+    batch.begin(torch.ones(1))
+    with pytest.raises(TypeError, match="'last', which returns a tuple"):
+        model.last(torch.zeros(1, 1, 2))
 
 
 class Steps(Hook):
