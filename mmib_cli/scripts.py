@@ -5,6 +5,7 @@ import os.path as osp
 import runpy
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import Any, Callable, List
 
 from mmengine.config import Config
@@ -58,8 +59,8 @@ def library_of(args: List[str]) -> str:
         args (list[str]): Arguments of the script.
 
     Returns:
-        str: One of :data:`~mmib.zoo.LIBRARIES`, the first one where no other
-        is told.
+        str: One of :data:`~mmib.zoo.LIBRARIES`. Any of them trains a config
+        that names none, so the first one that is installed.
     """
     for path in map(resolve_config, args):
         if path.endswith('.py') and osp.isfile(path):
@@ -68,4 +69,5 @@ def library_of(args: List[str]) -> str:
             scope = cfg.get('default_scope')
             if scope in LIBRARIES:
                 return scope
-    return next(iter(LIBRARIES))
+    installed = (name for name in LIBRARIES if find_spec(name) is not None)
+    return next(installed, next(iter(LIBRARIES)))

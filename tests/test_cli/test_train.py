@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmib import compat
-from mmib_cli import main
+from mmib_cli import main, scripts
 
 from ..system.small_training import BASELINE, small_config
 
@@ -197,3 +197,17 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
         'gloo', (runner, dict(default, device_ids=None), 'model'),
         (runner, dict(own, device_ids=None), 'model'), 'end'
     ]
+
+
+@pytest.mark.parametrize('installed, library', [
+    (('mmseg', 'mmpretrain'), 'mmseg'),
+    (('mmpretrain', ), 'mmpretrain'),
+    ((), 'mmseg'),
+])
+def test_a_config_of_no_library(monkeypatch, tmp_path, installed, library):
+    """Trained by the script of one that is installed."""
+    monkeypatch.setattr(scripts, 'find_spec', lambda name: name
+                        if name in installed else None)
+    config = tmp_path / 'own.py'
+    config.write_text('default_scope = None')
+    assert scripts.library_of([str(config)]) == library
