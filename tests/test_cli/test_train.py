@@ -144,7 +144,7 @@ def test_refusals_are_one_line(train, arguments, message):
 
 def test_other_errors_keep_their_traceback(train):
     with pytest.raises(ZeroDivisionError):
-        train(write('small', CONFIG + '1 / 0\n'), '--infobatch')
+        train(write('small', CONFIG + '\n1 / 0\n'), '--infobatch')
 
 
 def test_without_infobatch_it_is_the_baseline(train):

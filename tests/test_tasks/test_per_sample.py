@@ -175,7 +175,8 @@ def build(work_dir,
             default_hooks=dict(
                 checkpoint=dict(type='CheckpointHook', interval=3)),
             custom_hooks=[dict(type='InfoBatchHook', policy=policy)]
-            if policy else []))
+            if policy else []),
+        format_python_code=False)
     cfg.merge_from_dict(changes)
     return Runner.from_cfg(cfg)
 

@@ -101,7 +101,8 @@ def config(work_dir, **changes):
             train_cfg=dict(type='IterBasedTrainLoop', max_iters=40),
             custom_hooks=[
                 dict(type='InfoBatchHook', policy=dict(type='MeanThreshold'))
-            ]))
+            ]),
+        format_python_code=False)
     cfg.merge_from_dict(changes)
     return cfg
 
