@@ -10,6 +10,10 @@ MMPRETRAIN ?= .venv-mmpretrain
 # Of pytest:
 #   make test ARGS="-k Budget tests/test_pruning"
 ARGS ?=
+# All tests run in two processes, each of which takes whole files, in order:
+# the tests of a file share trainings, and the longest files are the first.
+# Those that ARGS chooses run in one, which starts sooner.
+PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 
 .PHONY: demo test test-openmmlab test-mmpretrain coverage lint docs
 
@@ -17,10 +21,10 @@ demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-openmmlab: $(OPENMMLAB)/installed
-	$(OPENMMLAB)/bin/python -m pytest $(ARGS)
+	$(OPENMMLAB)/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 # What needs MMPretrain, and no more.
 test-mmpretrain: $(MMPRETRAIN)/installed
