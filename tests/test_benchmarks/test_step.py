@@ -1,14 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Its times are no business of tests, but what it makes of them is."""
 import os.path as osp
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import step
 from mmengine.config import Config
-
-from benchmarks import step
 
 from ..system.small_training import infobatch_hook, write_images
 from .utils import CAMVID, ROOT, rows_of
@@ -17,17 +14,15 @@ PRUNED = osp.join(
     osp.dirname(CAMVID), 'upernet_r18_1xb8-600-infobatch_camvid-144x192.py')
 
 
-def test_arms_take_turns(tmp_path):
+def test_arms_take_turns(tmp_path, monkeypatch, capsys):
     write_images(tmp_path, 16, 'test', 'png')
-    command = ('benchmarks/step.py --arms benchmarks/camvid/arms.py --only '
-               'tiers short_80 --iters 2 --warmup 3 --cfg-options '
+    arms = osp.join(ROOT, 'benchmarks', 'camvid', 'arms.py')
+    command = (f'step.py --arms {arms} --only tiers short_80 --iters 2 '
+               '--warmup 3 --cfg-options '
                f'train_dataloader.dataset.data_root={tmp_path} -- {CAMVID}')
-    result = subprocess.run([sys.executable, *command.split()],
-                            cwd=ROOT,
-                            capture_output=True,
-                            text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = rows_of(result.stdout)
+    monkeypatch.setattr('sys.argv', command.split())
+    step.main()
+    rows = rows_of(capsys.readouterr().out)
     # In the order of the file of arms.
     assert [row[0] for row in rows] == ['full', 'short_80', 'tiers']
     assert [row[2] for row in rows] == ['0.0%', '20.0%', '40.0%']
