@@ -6,6 +6,7 @@ import inspect
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Optional
 
+from mmengine._strategy import SingleDeviceStrategy
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
@@ -151,9 +152,23 @@ def check_training(runner: Runner, hook: Hook) -> None:
     loop = runner.train_loop
     if not isinstance(loop, (IterBasedTrainLoop, EpochBasedTrainLoop)):
         raise needs_known_loop(type(loop).__name__)
+    _check_strategy(runner)
     _check_hooks(runner, hook)
     _check_loader(runner.train_dataloader, isinstance(loop,
                                                       EpochBasedTrainLoop))
+
+
+def _check_strategy(runner: Runner) -> None:
+    # DDPStrategy and FSDPStrategy are such too.
+    strategy = getattr(runner, 'strategy', None)
+    if not (strategy is None or isinstance(strategy, SingleDeviceStrategy)):
+        name = type(strategy).__name__
+        raise ValueError(
+            f'checkpoints of {name} would lack the scores, as it calls no '
+            'hooks when it saves and loads them, and a resumed training would '
+            "start afresh: set `strategy = dict(type='DDPStrategy')` or "
+            "'FSDPStrategy' with `optim_wrapper.type = 'OptimWrapper'`, or "
+            'train without InfoBatchHook.')
 
 
 def _check_hooks(runner: Runner, hook: Hook) -> None:
