@@ -476,15 +476,16 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    'num_workers, max_iters',
+    'num_workers, batch_size, max_iters',
     [
         # 2 workers with 2 batches of 3: a little more than a pass over 11.
-        (2, 100),
-        # 4 thousandths of the training are 4 batches.
-        (0, 4000),
+        (2, 3, 100),
+        # A thousandth of the training are 2 batches of 6.
+        (0, 6, 2000),
     ])
 def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
-                                             num_workers, max_iters):
+                                             num_workers, batch_size,
+                                             max_iters):
     """A small data set isn't read, merged and logged all the time."""
     least = 12
     reads = []
@@ -494,6 +495,7 @@ def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
     runner = small_runner(
         tmp_path, **{
             'train_dataloader.num_workers': num_workers,
+            'train_dataloader.batch_size': batch_size,
             'train_cfg.max_iters': max_iters,
         })
     hook, drawn = infobatch_hook(runner), []
@@ -504,7 +506,7 @@ def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
         epoch for epoch, _ in drawn if epoch.start < hook.sampler.position
     ]
     starts = [epoch.start for epoch in epochs if epoch.logged]
-    annealing = round(0.85 * max_iters) * 3
+    annealing = round(0.85 * max_iters) * batch_size
     # That of annealing has a line in any case.
     assert starts[0] == 0 and annealing in starts
     gaps = [b - a for a, b in zip(starts, starts[1:]) if b != annealing]
@@ -520,8 +522,8 @@ def test_plans_that_follow_soon_share_scores(tmp_path, monkeypatch,
     ]
     gaps = [b - a for a, b in zip(starts, starts[1:])]
     assert least <= min(gaps) and max(gaps) < least + 11
-    assert max_iters * 3 / (least + 11) - 20 < len(reads) <= (
-        max_iters * 3 / least)
+    num_slots = max_iters * batch_size
+    assert num_slots / (least + 11) - 20 < len(reads) <= num_slots / least
 
 
 def test_policy_object_and_defaults():
