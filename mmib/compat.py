@@ -73,19 +73,22 @@ def add_histogram(visualizer: Visualizer, name: str, values: np.ndarray,
 
 
 def restart_loader(loop: IterBasedTrainLoop) -> None:
-    """Let a resumed loop read from where its sampler stands now.
+    """Let a loop read from where its sampler stands now.
 
     OneDL's loop starts its workers when it asks for the first batch, and skips
     the past by ``skip`` of the sampler. OpenMMLab's has started them before
     the checkpoint was read, so what they were asked for is dropped, and skips
-    the past by asking for each batch of it, so these are none. It can go with
-    the support of OpenMMLab's stack.
+    the past by asking for each batch of it, so these are none. The same holds
+    for a list of images, which is read after the workers have started. It can
+    go with the support of OpenMMLab's stack.
 
     Args:
         loop (IterBasedTrainLoop): The loop, before it begins.
     """
     batches = loop.dataloader_iterator
     if hasattr(batches, 'skip_iter'):
+        # One that derives from it may have started them.
+        batches._iterator = None
         return
     kind = type(batches)
     # Its workers end before others start.

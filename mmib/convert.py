@@ -57,7 +57,8 @@ def convert(cfg: Config,
         policy (dict, optional): Config of the policy that draws the plans. If
             None, it is ``Neyman``. ``Neyman`` and ``Budget`` prune as much as
             it takes to cover all the passes of the original schedule, unless
-            they have their ``full_iters`` or ``ratio``. Defaults to None.
+            they have their ``full_iters`` or ``ratio``. ``Subset`` trains on
+            a given list of images. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
@@ -84,13 +85,12 @@ def convert(cfg: Config,
     policy = dict(policy or dict(type='Neyman'))
     budget = dict(full_iters=length) if unit == 'iteration' else dict(
         ratio=ratio)
-    if _has_budget(policy.get('type')):
-        policy = dict(budget, **policy)
+    policy = _with_budget(policy, budget)
     # The epochs of a pruned training are shorter, and as many.
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if _forecast(built, cfg).share == 1:
+    if built.policy.prunes and _forecast(built, cfg).share == 1:
         raise ValueError(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
@@ -121,15 +121,20 @@ def summary(before: Config, after: Config) -> str:
     if not hooks:
         return ''
     (unit, full_iters), (_, iters) = length_of(before), length_of(after)
-    outlook = _forecast(HOOKS.build(hooks[0]), after)
+    hook = HOOKS.build(hooks[0])
+    outlook = _forecast(hook, after)
     sentences = [outlook.when, outlook.how_much]
-    if unit == 'epoch':
+    if not hook.policy.prunes:
+        sentences = [f'Each pass has the images of {hook.policy!r} alone.']
+        if unit == 'epoch':
+            return sentences[0]
+    elif unit == 'epoch':
         if outlook.full_iters is not None:
             saved = 100 * (1 - outlook.iters / outlook.full_iters)
             sentences.append(f'It saves about {saved:.0f} % of the '
                              'iterations.')
         return ' '.join(sentences)
-    if outlook.full_iters is not None:
+    elif outlook.full_iters is not None:
         covered = 100 * outlook.full_iters / full_iters
         sentences.append(f'It covers about {covered:.0f} % of the passes of '
                          'the original schedule.')
@@ -173,10 +178,16 @@ def account(cfg: Config,
                       hook.start)
 
 
-def _has_budget(kind: Any) -> bool:
-    """Whether a policy is given the length of the baseline."""
+def _with_budget(policy: dict, budget: dict) -> dict:
+    """A policy, or that within a list, with the length of the baseline, if
+    it is for that."""
+    if isinstance(policy.get('policy'), dict):
+        return dict(policy, policy=_with_budget(policy['policy'], budget))
+    kind = policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
-    return isclass(kind) and issubclass(kind, ToBudget)
+    if isclass(kind) and issubclass(kind, ToBudget):
+        return dict(budget, **policy)
+    return policy
 
 
 def infobatch_hooks(cfg: Config) -> List[dict]:

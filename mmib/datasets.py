@@ -53,6 +53,14 @@ def image_numbers(dataset: Any) -> np.ndarray:
     return np.arange(len(dataset))
 
 
+def mixed_in(dataset: Any) -> bool:
+    """Whether a data set mixes other images of it into some."""
+    if isinstance(dataset, ConcatDataset):
+        return any(map(mixed_in, dataset.datasets))
+    return _mixes_images(dataset) or (hasattr(dataset, 'dataset')
+                                      and mixed_in(dataset.dataset))
+
+
 def _mixes_images(dataset: object) -> bool:
     # By name: each library of OpenMMLab has one of its own.
     return any(kind.__name__ == 'MultiImageMixDataset'
@@ -94,11 +102,16 @@ class DeliveryCheck:
     Args:
         dataset (Sized): The data set of the data loader.
         reporter (Reporter): Tells the user of images that aren't.
+        indices (np.ndarray, optional): Indices of a pass, increasing, int64
+            of any length. None for all. Defaults to None.
     """
 
     NUM_TRIED = 10
 
-    def __init__(self, dataset: Sized, reporter: Reporter) -> None:
+    def __init__(self,
+                 dataset: Sized,
+                 reporter: Reporter,
+                 indices: Optional[np.ndarray] = None) -> None:
         self._dataset = dataset
         self._reporter = reporter
         parts = unwrap_repeats(dataset)
@@ -106,6 +119,10 @@ class DeliveryCheck:
             self._ends = list(parts.cumulative_sizes)
         else:
             self._ends = [len(parts)]
+        # Slots before the end of each part.
+        ends = self._ends if indices is None else np.searchsorted(
+            indices, self._ends)
+        self._sizes = np.diff(ends, prepend=0)
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
         """list[bool, optional]: Whether the paths of samples are those of the
         data set, for each of its parts; None is not known yet."""
@@ -163,8 +180,7 @@ class DeliveryCheck:
         elif self.comparable[part] is None:
             tried = self._tried[part]
             tried.add(index)
-            size = self._ends[part] - (self._ends[part - 1] if part else 0)
-            if len(tried) >= min(self.NUM_TRIED, size):
+            if len(tried) >= min(self.NUM_TRIED, self._sizes[part]):
                 self._decide(part, False)
 
     def _decide(self, part: int, comparable: bool) -> None:

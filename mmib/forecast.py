@@ -31,6 +31,8 @@ class Forecast(NamedTuple):
     @property
     def when(self) -> str:
         """str: A sentence on when it prunes."""
+        if self.share == 1:
+            return f'{self.policy} prunes nothing.'
         return f'{self.policy} prunes until {self.until}.'
 
     @property
@@ -38,6 +40,8 @@ class Forecast(NamedTuple):
         """str: A sentence on how much it prunes."""
         if self.share is None:
             return 'How much it keeps depends on the losses.'
+        if self.share == 1:
+            return ''
         return (f'It keeps about {self.share:.3f} of the images, with a mean '
                 f'weight of {self.mean_weight:.2f}.')
 
@@ -51,12 +55,16 @@ class Forecast(NamedTuple):
         if self.full_iters is None:
             return ''
         if accounting.unit == 'epoch':
+            if self.share == 1:
+                return f'It will take about {self.iters:.0f} iterations.'
             return (f'It will take about {self.iters:.0f} iterations instead '
                     f'of {self.full_iters:.0f}: '
                     f'{self.full_iters - self.iters:.0f} saved.')
         passes = (
             self.full_iters * accounting.slots_per_iter /
             accounting.pass_length)
+        if self.share == 1:
+            return f'It will cover {passes:.1f} passes over the data.'
         return (f'It will cover {passes:.1f} passes over the data, for which '
                 f'the baseline needs {self.full_iters:.0f} iterations: '
                 f'{self.full_iters - self.iters:.0f} saved.')

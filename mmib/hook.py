@@ -15,7 +15,7 @@ from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_scores,
                      check_training)
 from .counts import ImageCounts
-from .datasets import DeliveryCheck, data_samples, image_numbers
+from .datasets import DeliveryCheck, data_samples
 from .epochs import InfoBatchEpochSampler
 from .planner import Planner
 from .pruning import EpochPlan, Policy
@@ -24,6 +24,7 @@ from .reporter import Reporter
 from .resume import load_state, make_state
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable, to_device
+from .selection import select_images
 from .visits import VisitCounter
 
 
@@ -125,27 +126,25 @@ class InfoBatchHook(Hook):
                                     lambda tensor: tensor.cpu())
 
     def before_train(self, runner: Runner) -> None:
-        """Check the config and connect the parts. Errors say why a training
-        can't be pruned."""
+        """Check the config and connect the parts."""
         check_training(runner, self)
         self._set_up_planner(runner, self._attach_losses(runner))
         if runner.iter > 0:
             self._resume(runner)
         else:
-            check_length(self.planner.accounting)
+            check_length(self.planner.accounting, self.policy.prunes)
         self._loaded = None
         self._reporter.training_begins()
         self.sampler.connect(self.planner)
         if isinstance(self.sampler, InfoBatchEpochSampler):
             epochs.connect(runner, self.planner, self.sampler)
-        elif runner.iter > 0:
+        elif runner.iter > 0 or self.sampler.indices is not None:
             compat.restart_loader(runner.train_loop)
         compat.before_saving(runner, self.planner.merge_scores)
 
     def _attach_losses(self, runner: Runner) -> tasks.Task:
         model = runner.model
-        if is_model_wrapper(model):
-            model = model.module
+        model = model.module if is_model_wrapper(model) else model
         self._device = next(model.parameters()).device
         return tasks.attach(model, self.batch, runner.hooks)
 
@@ -153,17 +152,19 @@ class InfoBatchHook(Hook):
         loader = runner.train_dataloader
         self.sampler, self.dataset = loader.sampler, loader.dataset
         self._batch_size = loader.batch_size
-        images = image_numbers(self.dataset)[:self.sampler.pass_length]
+        images, num_images, observers = select_images(runner, self)
         ema = task.ema if self.ema is None else self.ema
-        self.scores = ScoreTable(images, self._device, ema)
-        self.counts = ImageCounts(images)
+        self.scores = ScoreTable(images, self._device, ema, num_images)
+        self.counts = ImageCounts(images, num_images)
         accounting = epochs.account_for(runner, self.delta, self.start)
-        visits = VisitCounter(self.scores, self.score, self.relative)
+        visits = VisitCounter(self.scores, self.score, self.relative,
+                              self.sampler.weights)
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
-                               lookahead, self.plan_observers, self.normalize)
+                               lookahead, observers, self.normalize)
         self._reporter = Reporter(runner, self.planner)
-        self._delivery = DeliveryCheck(self.dataset, self._reporter)
+        self._delivery = DeliveryCheck(self.dataset, self._reporter,
+                                       self.sampler.indices)
 
     def _resume(self, runner: Runner) -> None:
         reason, changes = load_state(self._loaded, runner.iter,
@@ -206,8 +207,9 @@ class InfoBatchHook(Hook):
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for last, epoch in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(last, epoch)
-        self.batch.begin(None if is_annealing else to_device(
-            self._slots.weights, self._device))
+        weights = self.sampler.loss_weights(self._slots, is_annealing)
+        self.batch.begin(None if weights is
+                         None else to_device(weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -225,8 +227,8 @@ class InfoBatchHook(Hook):
         check_scores(self.batch.scores)
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
-        delivered = self._delivery(self._slots.indices,
-                                   data_samples(data_batch))
+        indices = self.sampler.in_dataset(self._slots.indices)
+        delivered = self._delivery(indices, data_samples(data_batch))
         visits = self.planner.visits
         visits.record(self._slots, self.batch, delivered,
                       self.planner.mean_weight, runner.iter)

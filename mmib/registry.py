@@ -15,7 +15,8 @@ POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
 for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
                     pruning.MeanThreshold, pruning.Neyman,
                     pruning.QuantileTiers, pruning.RandomPruning,
-                    pruning.ShuffledTiers, pruning.UpperConfidenceBound):
+                    pruning.ShuffledTiers, pruning.Subset,
+                    pruning.UpperConfidenceBound):
     POLICIES.register_module(module=policy_type)
 
 
@@ -50,6 +51,8 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
             f'{kind} is none of the policies {sorted(POLICIES.module_dict)}: '
             'correct the `policy` of InfoBatchHook in `custom_hooks`, or name '
             'the module that registers it in `custom_imports`.')
+    if isinstance(cfg.get('policy'), dict):  # Of Subset.
+        cfg['policy'] = build_policy(cfg['policy'])
     try:
         built = POLICIES.build(cfg)
     except TypeError as error:

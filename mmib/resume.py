@@ -84,10 +84,16 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
     now = sampler.pass_length, scores.num_images
     if before != now:
         before, now = (f'{images} images' +
-                       (f', {slots} with repeats' if slots > images else '')
+                       (f', {slots} with repeats' if slots > images else '') +
+                       (f', {slots} of them listed' if slots < images else '')
                        for slots, images in (before, now))
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
+    # Without a list the checksum is 0, as it was before there were any.
+    if state['sampler'].get('checksum', 0) != sampler.checksum:
+        return ('the checkpoint is of another list of images: the `indices` '
+                'or `weights` of Subset, the `policy` of InfoBatchHook, have '
+                'changed')
     # Version 0.1.0 had losses alone.
     kind_before = state['planner'].get('visits', {}).get('score', 'loss')
     if kind_before != kind:

@@ -81,13 +81,18 @@ class VisitCounter:
             ``'gradient'``. Defaults to ``'loss'``.
         relative (bool): Whether it is divided by a moving mean of all
             images. Defaults to False.
+        weights (np.ndarray, optional): Weight of each index besides those of
+            the plans, float32 of shape (pass_length,). None where all are 1.
+            Defaults to None.
     """
 
     def __init__(self,
                  scores: ScoreTable,
                  score: str = 'loss',
-                 relative: bool = False) -> None:
+                 relative: bool = False,
+                 weights: Optional[np.ndarray] = None) -> None:
         self.scores = scores
+        self._weights = weights
         self.score = score
         self.relative = relative
         self.lacks_norms: Optional[bool] = None
@@ -144,17 +149,21 @@ class VisitCounter:
         elif norms is None:
             # Of this batch alone: it doesn't count.
             norms = torch.full_like(batch.scores, torch.nan)
-        scores = batch.scores
+        scores, weights = batch.scores, batch.weights
         if self.score == 'gradient':
             scores = norms
             # With weight 0 nothing flows back, so the norm isn't known, and
             # the image keeps its score as if another one was delivered.
             delivered = delivered & (slots.weights > 0)
         if self.relative:
-            scores = scores / self._follow(scores, batch.weights)
+            scores = scores / self._follow(scores, weights)
         indices, device = slots.indices, self.scores.device
+        if self._weights is not None:
+            # They scale gradients, and say nothing of what was pruned.
+            given = to_device(self._weights[indices], device)
+            weights, norms = weights / given, norms * given
         columns = [
-            to_device(slots.tier_of_slot, device), batch.weights / mean_weight,
+            to_device(slots.tier_of_slot, device), weights / mean_weight,
             norms, scores
         ]
         if not delivered.all():

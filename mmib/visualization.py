@@ -86,8 +86,10 @@ class InfoBatchVisualizationHook(Hook):
         if self._infobatch is None or self._infobatch.planner.epoch is None:
             return  # A validation alone, or before the first step.
         scores = self._infobatch.scores
+        # Images that a list leaves out have none.
+        by_image = scores.by_image()
         compat.add_histogram(runner.visualizer, 'infobatch/scores',
-                             scores.by_image(), runner.iter)
+                             by_image[~np.isnan(by_image)], runner.iter)
         histogram = self._infobatch.planner.epoch.histogram
         if histogram is not None:
             figures = self._figures

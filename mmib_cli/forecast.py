@@ -14,22 +14,28 @@ from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from mmib.checks import check_length, check_stack
 from mmib.compat import allow_scoped_bases
 from mmib.convert import account, infobatch_hooks
-from mmib.datasets import unwrap_repeats
+from mmib.datasets import image_numbers, unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
+from mmib.pruning import Policy
 from mmib.schedule import length_of
+from mmib.selection import find_listed
 from mmib.zoo import resolve_config
 
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion)
 
 
-def pass_length(cfg: Config) -> int:
+def pass_length(cfg: Config, policy: Policy) -> int:
     """Images in a pass over the training data.
+
+    Args:
+        cfg (Config): The config of the training.
+        policy (Policy): Draws the plans. It may have a list of images.
 
     Raises:
         FileNotFoundError: If the data isn't there.
-        ValueError: If there are no images.
+        ValueError: If there are no images, or not those of the list.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
@@ -41,7 +47,8 @@ def pass_length(cfg: Config) -> int:
     if length == 0:
         raise ValueError('The training data has no images: check '
                          '`train_dataloader.dataset`.')
-    return length
+    found = find_listed(policy, dataset, image_numbers(dataset))
+    return length if found is None else len(found[1])
 
 
 def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
@@ -67,7 +74,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
         first_pruned = accounting.pruning_start
     else:
         accounting = account(cfg, hook, num_images, slots_per_iter)
-        check_length(accounting)
+        check_length(accounting, hook.policy.prunes)
         first_pruned = max(num_images, accounting.pruning_start)
     expected = forecast(hook.policy, accounting, first_pruned, hook.normalize)
     note = hook.policy.note_on_schedule(accounting.max_iters)
@@ -88,7 +95,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
             f'{expected.full_iters - expected.iters:.0f} saved.')
     if note:
         lines.append(f'Warning: {note}')
-    elif expected.share == 1:
+    elif expected.share == 1 and hook.policy.prunes:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     return [line for line in lines if line]
@@ -119,7 +126,7 @@ def main(args: List[str]) -> None:
     if parsed.gpus < 1:
         raise ValueError(f'--gpus must be 1 or more, but got {parsed.gpus}.')
     if not parsed.infobatch:
-        check_infobatch(parsed, 'policy', 'delta', 'ratio')
+        check_infobatch(parsed, 'policy', 'delta', 'ratio', 'subset')
     check_stack()
     allow_scoped_bases()
     cfg = Config.fromfile(resolve_config(parsed.config))
@@ -132,7 +139,7 @@ def main(args: List[str]) -> None:
                          '--infobatch to convert it first.')
     hook = HOOKS.build(hooks[0])
     try:
-        num_images = pass_length(cfg)
+        num_images = pass_length(cfg, hook.policy)
     # Some data sets assert that their files are there, others try to download
     # them.
     except (OSError, AssertionError, RuntimeError) as error:

@@ -39,6 +39,11 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         metavar='TYPE',
         help='type of the pruning policy (default: Neyman, which covers all '
         'passes of the original schedule)')
+    parser.add_argument(
+        '--subset',
+        metavar='FILE',
+        help='train on the images alone that this file lists; without '
+        '--policy they are not pruned')
 
 
 def conversion(args: argparse.Namespace) -> Callable:
@@ -46,6 +51,9 @@ def conversion(args: argparse.Namespace) -> Callable:
     ratio = default_ratio(args.policy) if args.ratio is None else args.ratio
     # The policy is given the length of the baseline.
     policy = args.policy and dict(type=args.policy)
+    if args.subset:
+        within = dict(policy=policy) if policy else {}
+        policy = dict(type='Subset', indices=args.subset, **within)
     others = {} if args.delta is None else dict(delta=args.delta)
     return partial(mmib.convert, ratio=ratio, policy=policy, **others)
 

@@ -18,12 +18,14 @@ of mmib.
   --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
                  policies MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
+  --subset FILE  With --infobatch: train on the images that FILE lists alone.
+                 Without --policy they are not pruned.
 """
 import argparse
 import os
 import os.path as osp
 from functools import partial
-from typing import Callable, List, Optional
+from typing import Callable, List
 
 from mmengine.config import Config
 
@@ -33,13 +35,13 @@ from .options import (add_conversion_options, check_infobatch, conversion,
 from .scripts import run_script
 
 
-def change_config(convert: Callable[[Config], Config], policy: Optional[str],
-                  path: str, before: Config) -> Config:
+def change_config(convert: Callable[[Config], Config], suffix: str, path: str,
+                  before: Config) -> Config:
     """Make the config to train, tell of it, and name its folder.
 
     Args:
         convert (Callable): Makes it of the original one.
-        policy (str, optional): What ``--policy`` names.
+        suffix (str): End of the folder's name.
         path (str): The original config.
         before (Config): The same, read.
 
@@ -52,10 +54,7 @@ def change_config(convert: Callable[[Config], Config], policy: Optional[str],
     if after.get('work_dir') is None:
         # The folder of CONFIG's name is that of the baseline.
         name = converted_name(path, before, after)
-        if policy is not None:
-            # Another policy must not go on from its checkpoints.
-            name += f'_{policy}'
-        after.work_dir = osp.join('./work_dirs', name)
+        after.work_dir = osp.join('./work_dirs', name + suffix)
     return after
 
 
@@ -71,12 +70,15 @@ def main(args: List[str]) -> None:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
     if ours.infobatch:
-        change = partial(change_config, conversion(ours), ours.policy)
+        # Another list or policy must not go on from its checkpoints.
+        subset = osp.splitext(osp.basename(ours.subset or ''))[0]
+        suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
+        change = partial(change_config, conversion(ours), suffix)
         run_script('train.py', others, change)
     elif ours.shorten:
-        check_infobatch(ours, 'policy', 'delta')
-        change = partial(change_config, shortening(ours.ratio), None)
+        check_infobatch(ours, 'policy', 'delta', 'subset')
+        change = partial(change_config, shortening(ours.ratio), '')
         run_script('train.py', others, change)
     else:
-        check_infobatch(ours, 'policy', 'delta', 'ratio')
+        check_infobatch(ours, 'policy', 'delta', 'ratio', 'subset')
         run_script('train.py', others)

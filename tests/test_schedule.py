@@ -527,6 +527,15 @@ def test_custom_imports(imports, expected):
      '150 % of the passes of the original schedule. Warning: it saves no '
      'iterations, as the training is as long as before and makes more passes. '
      'Lower the ratio to save some.'),
+    (dict(policy=dict(type='Subset', indices='a.txt')),
+     'Each pass has the images of Subset(indices=a.txt) alone. It saves 400 '
+     'of 1000 iterations.'),
+    (dict(
+        policy=dict(
+            type='Subset', indices='a.txt', policy=dict(type='Neyman'))),
+     'Subset(indices=a.txt, policy=Neyman(full_iters=1000, num_strata=10, '
+     'min_keep=0.1)) prunes until iteration 510 of 600. It keeps about 0.560 '
+     'of the images'),
 ])
 def test_summary(arguments, text):
     cfg = baseline(custom_hooks=[dict(type='EMAHook')])

@@ -207,3 +207,20 @@ def test_weight_0_has_a_loss_and_no_gradient(score, weights, expected):
     record(VisitCounter(scores, score), [1, 1], [3., 4.], weights=weights)
     assert scores.numpy().tolist() == expected
     assert scores.num_non_finite() == 0
+
+
+@pytest.mark.parametrize('score', ['loss', 'gradient'])
+def test_given_weights_scale_gradients_and_no_scores(score):
+    """The weights of losses are those of the plan, 2, times these."""
+    given = np.float32([0.5, 3])
+    scores = ScoreTable(np.arange(2), CPU)
+    record(
+        VisitCounter(scores, score, weights=given), [1, 1], [3., 4.],
+        weights=[2 * 0.5, 2 * 3])
+    assert scores.numpy().tolist() == ([5, 5] if score == 'loss' else [3, 4])
+    counters = [VisitCounter(ScoreTable(np.arange(2), CPU), weights=given)]
+    record(counters[0], [1, 1], [3., 4.], weights=[2 * 0.5, 2 * 3])
+    counters.append(VisitCounter(ScoreTable(np.arange(2), CPU)))
+    record(counters[1], [1, 1], [3 * 0.5, 4. * 3])
+    ours, scaled = (counter.take().by_tier for counter in counters)
+    np.testing.assert_allclose(ours, scaled, rtol=1e-6)

@@ -22,6 +22,9 @@ class EpochAccounting(Accounting):
             annealing, in [0, 1].
         start (float): Fraction of the epochs before which nothing is pruned.
             Defaults to 0.
+        steps_per_epoch (int, optional): Iterations of an epoch for which the
+            schedulers were made. If None, those of the baseline. Defaults to
+            None.
     """
 
     unit = 'epoch'
@@ -32,13 +35,13 @@ class EpochAccounting(Accounting):
                  iters_per_epoch: int,
                  max_epochs: int,
                  delta: float,
-                 start: float = 0.) -> None:
+                 start: float = 0.,
+                 steps_per_epoch: Optional[int] = None) -> None:
         super().__init__(pass_length, slots_per_iter,
                          max_epochs * iters_per_epoch, delta, start)
         self.iters_per_epoch = iters_per_epoch
-        # Those for which the schedulers were made: with another batch size
-        # they go on as they were.
-        self._steps_per_epoch = iters_per_epoch
+        # With another batch size the schedulers go on as they were.
+        self._steps_per_epoch = steps_per_epoch or iters_per_epoch
         self.max_epochs = max_epochs
         self.annealing_epoch = round(delta * max_epochs)
         self._start_epoch = round(start * max_epochs)

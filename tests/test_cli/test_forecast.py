@@ -91,6 +91,27 @@ def test_losses_that_decide(forecast):
     ]
 
 
+def test_a_list_of_images(forecast):
+    changes = with_policy(type='Subset', indices=[1, 4, 5, 8])
+    assert forecast(**changes) == [
+        'A pass is 4 images, an iteration 3 of them on 1 GPU.',
+        'Subset(indices=<4 images>) prunes nothing.',
+        'It will cover 22.5 passes over the data.'
+    ]
+    epochs = {
+        'train_cfg': dict(
+            _delete_=True, type='EpochBasedTrainLoop', max_epochs=1),
+        'train_dataloader.sampler.type': 'InfoBatchEpochSampler'
+    }
+    assert forecast(**changes,
+                    **epochs)[-1] == 'It will take about 2 iterations.'
+    changes['custom_hooks.0.policy']['policy'] = dict(type='QuantileTiers')
+    lines = forecast(**changes)
+    assert lines[0].startswith('A pass is 4 images') and lines[2] == TIERS[2]
+    # The policy counts the passes over the list.
+    assert lines[3].startswith('It will cover 39.')
+
+
 @pytest.mark.parametrize('policy, warning', [
     (dict(type='Budget', full_iters=30), '`full_iters = 30` is no more than'),
     (dict(type='RandomPruning', ratio=0), 'it prunes nothing'),
@@ -117,6 +138,7 @@ def test_without_data(forecast, capsys):
     (['--infobatch'], {}, 'The config trains with InfoBatch already'),
     (['--infobatch', '--ratio', 2], BASELINE, '`ratio` is the share'),
     (['--gpus', 0], {}, '--gpus must be 1 or more'),
+    ([], with_policy(type='Subset', indices=[11]), 'entry 0 of `indices` is'),
     (['--cfg-options', 'train_dataloader.dataset.size=0'
       ], {}, 'The training data has no images'),
     (['--cfg-options', 'train_cfg.max_iters=3'

@@ -93,15 +93,26 @@ def test_cfg_options_change_the_converted_config(train):
     ('--policy Budget --ratio 0.5', 10, dict(type='Budget',
                                              full_iters=20), 0.85),
     ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', full_iters=20), 0.7),
+    ('--subset hard.txt', 12, dict(type='Subset', indices='hard.txt'), 0.85),
+    ('--subset hard.txt --policy Budget', 12,
+     dict(
+         type='Subset',
+         indices='hard.txt',
+         policy=dict(type='Budget', full_iters=20)), 0.85),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):
-    own = f'{policy["type"]}{iters}'
+    own = f'{policy["type"]}{iters}{len(policy)}'
+    Path('hard.txt').write_text('1\n3\n5\n')
     train(write(f'{own}-20k_six'), '--infobatch', *arguments.split())
     folder = f'work_dirs/{own}-{iters}k-infobatch_six'
+    # None goes on from the checkpoints of another.
+    if '--subset' in arguments:
+        folder += '_hard'
+        assert 'each pass has 3 of ' in read_log(folder + '_Budget' *
+                                                 ('Budget' in arguments))
     if '--policy' in arguments:
-        # None goes on from the checkpoints of another.
-        folder += f'_{policy["type"]}'
+        folder += f'_{policy.get("policy", policy)["type"]}'
     cfg = dumped(folder)
     assert cfg.train_cfg.max_iters == iters
     assert cfg.custom_hooks[-1].policy == policy
@@ -127,6 +138,7 @@ def test_shorten_is_the_control(train, capsys):
 @pytest.mark.parametrize('arguments, message', [
     (['--ratio', '0.8'], '--ratio needs --infobatch'),
     (['--policy', 'Budget'], '--policy needs --infobatch'),
+    (['--subset', 'hard.txt'], '--subset needs --infobatch'),
     (['--shorten', '--delta', '0.8'], '--delta needs --infobatch'),
     (['--shorten', '--infobatch'], '--shorten is the control'),
     (['--infobatch', '--delta', '85'], '`delta` .* but got 85.0: .* --delta'),
