@@ -10,9 +10,10 @@ from camvid.arm_configs import add_arguments, fingerprint, load_arms
 from camvid.learning_rates import by_rate
 from camvid.report import load, markdown, report
 from camvid.results import read_results
+from mmengine.config import Config
 
 import mmib
-from benchmarks import label_errors
+from benchmarks import diffusion, label_errors
 from benchmarks.cifar10.report import block
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
@@ -130,3 +131,17 @@ def test_tables_of_label_errors_are_those_of_the_results(name):
     path = osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl')
     assert label_errors.table(read_results(path)) in read(
         'docs', 'label_errors.md')
+
+
+def test_tables_of_diffusion_are_those_of_the_results():
+    folder = osp.join(ROOT, diffusion.OUT)
+    for table in diffusion.tables(folder):
+        assert table in read('docs', 'diffusion.md')
+    cfg = Config.fromfile(
+        osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
+    names = {
+        arm: fingerprint(change(cfg))
+        for arm, change in diffusion.ARMS.items()
+    }
+    for cell in read_results(osp.join(folder, 'arms.jsonl')):
+        assert cell['config'] == names[cell['arm']]

@@ -1,0 +1,259 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+import functools
+import os.path as osp
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import Runner
+
+import mmib
+from mmib import tasks
+from mmib.batch import BatchContext
+from tests.system.processes import run_ranks
+from tests.system.small_training import distribute, infobatch_hook, weights_of
+
+pytest.importorskip('diffusers')
+
+CONFIG = osp.join(
+    osp.dirname(__file__), '../../examples/diffusion/ddpm_cifar10.py')
+SIZE, NUM_IMAGES, SAVED = 8, 23, 9
+SMALL = dict(
+    sample_size=SIZE,
+    block_out_channels=(8, 8),
+    down_block_types=('DownBlock2D', 'AttnDownBlock2D'),
+    up_block_types=('AttnUpBlock2D', 'UpBlock2D'),
+    attention_head_dim=4,
+    norm_num_groups=4)
+
+
+def config(folder, work_dir, **changes):
+    """The config of the example, small: 30 iterations of 4 images."""
+    cfg = Config.fromfile(CONFIG)
+    cfg.merge_from_dict(
+        dict(
+            work_dir=str(work_dir),
+            experiment_name=f'diffusion_{torch.rand(1).item()}',
+            log_level='WARNING',
+            model=dict(unet=SMALL, num_bands=4),
+            train_dataloader=dict(
+                batch_size=4,
+                dataset=dict(data_root=str(folder), size=SIZE, indices=None)),
+            train_cfg=dict(max_iters=30)))
+    cfg.merge_from_dict(changes)
+    return cfg
+
+
+def pruned(cfg):
+    """As `mmib train --infobatch` makes it, with a checkpoint amid pruning."""
+    cfg = mmib.convert(cfg)
+    cfg.default_hooks.checkpoint.interval = SAVED
+    return cfg
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    """A folder of drawn images of two classes, and some of another size."""
+    folder, rng = tmp_path_factory.mktemp('images'), np.random.default_rng(0)
+    for number in range(NUM_IMAGES):
+        side = 12 if number == 5 else SIZE
+        color = rng.integers(256, size=(1, 1, 3))
+        noise = rng.integers(-9 * number, 9 * number + 1, size=(side, side, 3))
+        path = folder / 'ab'[number % 2] / f'{number:02}.png'
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), np.clip(color + noise, 0, 255).astype(np.uint8))
+    return folder
+
+
+class Steps(Hook):
+    # Before InfoBatchHook takes the scores back.
+    priority = 'HIGH'
+
+    def __init__(self):
+        self.losses, self.scores = [], []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        self.losses.append(outputs['loss'].item())
+        hook = infobatch_hook(runner)
+        if hook is not None and hook.batch.scores is not None:
+            self.scores.append(hook.batch.scores.tolist())
+
+
+def train(cfg):
+    runner, steps = Runner.from_cfg(cfg), Steps()
+    distribute(runner)
+    runner.register_hook(steps)
+    runner.train()
+    return runner, steps
+
+
+@pytest.fixture(scope='module')
+def training(images, tmp_path_factory):
+    """A pruned training to its end: its folder, runner and steps."""
+    folder = tmp_path_factory.mktemp('work')
+    return (folder, *train(pruned(config(images, folder))))
+
+
+def test_the_first_images_are_of_all_classes(images):
+    config(images, '')  # imports the data set
+    dataset = DATASETS.build(
+        dict(type='ImageFolder', data_root=str(images), size=SIZE, indices=6))
+    paths = [dataset.get_data_info(i)['img_path'] for i in range(6)]
+    assert [osp.basename(osp.dirname(path)) for path in paths] == [*'ababab']
+    for i, path in enumerate(paths):
+        image = dataset[i]['inputs']
+        assert image.shape == (3, SIZE, SIZE)
+        if i != 5:  # another size
+            pixels = (image.permute(1, 2, 0) + 1) * 127.5
+            np.testing.assert_allclose(
+                pixels, cv2.imread(path)[..., ::-1], atol=1e-3)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    config(tmp_path, '')
+    with pytest.raises(FileNotFoundError, match='data_root'):
+        DATASETS.build(
+            dict(type='ImageFolder', data_root=str(tmp_path), size=SIZE))
+
+
+@pytest.fixture
+def model(images):
+    torch.manual_seed(0)
+    return MODELS.build(config(images, '').model)
+
+
+def test_weights_are_those_of_a_mix_by_hand(model):
+    expected, batch = copy.deepcopy(model), BatchContext()
+    tasks.attach(model, batch)
+    images = torch.rand(2, 3, SIZE, SIZE) * 2 - 1
+    weights = torch.tensor([1., 3.])
+    batch.begin(weights)
+    loss, _ = model.parse_losses(model(images, mode='loss'))
+    loss.backward()
+
+    timesteps, noise = expected.draw(images)
+    kept = expected.schedule.alphas_cumprod[timesteps][:, None, None, None]
+    noisy = kept.sqrt() * images + (1 - kept).sqrt() * noise
+    predicted = expected.unet(noisy, timesteps).sample
+    predicted.retain_grad()
+    errors = ((predicted - noise)**2).mean((1, 2, 3))
+    (errors[0] / 2 + 3 * errors[1] / 2).backward()
+    torch.testing.assert_close(
+        loss, (errors * weights).mean(), rtol=1e-5, atol=0)
+    assert len(weights_of_network(model)) > 50
+    for ours, theirs in zip(
+            weights_of_network(model), weights_of_network(expected)):
+        torch.testing.assert_close(
+            ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+    norms = predicted.grad.flatten(1).norm(dim=1) / weights
+    torch.testing.assert_close(batch.norms, norms, rtol=1e-5, atol=0)
+    torch.testing.assert_close(batch.unweighted_loss, errors.detach().mean())
+    # The first image of a band has its mean, or half of it.
+    bands = timesteps * 4 // 1000
+    means = torch.stack([errors[bands == band].mean() for band in bands])
+    torch.testing.assert_close(batch.scores, (errors / means).detach())
+
+
+def weights_of_network(model):
+    return list(model.unet.parameters())
+
+
+def test_the_score_doesnt_depend_on_the_timestep(model):
+    """Losses that are a factor of the image times one of the timestep."""
+    rng = np.random.default_rng(0)
+    timesteps = torch.from_numpy(rng.integers(1000, size=(300, 32)))
+    images = torch.from_numpy(rng.uniform(0.5, 1.5, size=(300, 32))).float()
+    scale = torch.tensor([10., 1., 0.1, 0.01])[timesteps * 4 // 1000]
+    scores = torch.stack([
+        model.relative(*batch) for batch in zip(images * scale, timesteps)
+    ])[50:]
+    torch.testing.assert_close(scores, images[50:], rtol=0.2, atol=0)
+    log_scale = scale[50:].log().flatten()
+    correlation = torch.corrcoef(torch.stack([scores.flatten(), log_scale]))
+    assert abs(correlation[0, 1]) < 0.05
+    # A loss that isn't finite has no part in the means.
+    before = model.band_losses.clone()
+    score = model.relative(
+        torch.tensor([torch.nan, 5.]), torch.tensor([0, 999]))
+    assert not score[0].isfinite() and score[1].isfinite()
+    torch.testing.assert_close(model.band_losses[:3], before[:3])
+    assert model.band_losses[3] > before[3]
+
+
+def test_the_raw_loss_is_a_choice(model):
+    model.normalize_score = False
+    assert [*model(torch.rand(2, 3, SIZE, SIZE), mode='loss')] == ['loss']
+
+
+def test_training_and_resume(images, training, tmp_path):
+    folder, runner, steps = training
+    assert len(steps.losses) == 18
+    assert infobatch_hook(runner).planner.mean_ratio.mean().value > 0
+    cfg = pruned(config(images, tmp_path))
+    cfg.update(resume=True, load_from=str(folder / f'iter_{SAVED}.pth'))
+    resumed, later = train(cfg)
+    assert later.losses == steps.losses[SAVED:]
+    assert later.scores == steps.scores[SAVED:]
+    torch.testing.assert_close(
+        weights_of(resumed), weights_of(runner), rtol=0, atol=0)
+
+
+def test_off_is_off(images, tmp_path):
+    cfg = config(images, tmp_path / 'off', **{'train_cfg.max_iters': 12})
+    _, without = train(copy.deepcopy(cfg))
+    cfg.custom_hooks = [
+        dict(
+            type='InfoBatchHook', policy=dict(type='RandomPruning', ratio=0.))
+    ]
+    cfg.train_dataloader.sampler.type = 'InfoBatchSampler'
+    cfg.work_dir = str(tmp_path / 'zero')
+    _, zero = train(cfg)
+    assert len(zero.scores) > 6 and len(set(zero.losses)) == 12
+    np.testing.assert_allclose(zero.losses, without.losses, rtol=1e-5)
+
+
+def train_rank(rank, results, images, work_dir):
+    cfg = pruned(config(images, work_dir))
+    runner, steps = train(cfg)
+    cfg.update(resume=True, load_from=osp.join(work_dir, f'iter_{SAVED}.pth'))
+    resumed, later = train(cfg)
+    results[rank] = [(steps.losses, steps.scores, weights_of(runner)),
+                     (later.losses, later.scores, weights_of(resumed))]
+
+
+def test_two_ranks_and_resume(images, tmp_path):
+    first, second = run_ranks(
+        functools.partial(
+            train_rank, images=str(images), work_dir=str(tmp_path)), 2)
+    for ours, theirs in zip(first, second):
+        # Of other images, at other timesteps.
+        assert not set(ours[0]) & set(theirs[0])
+        # Also the mean losses of the timesteps.
+        torch.testing.assert_close(ours[2], theirs[2], rtol=0, atol=0)
+    for whole, later in (first, second):
+        assert later[0] == whole[0][SAVED:]
+        assert later[1] == whole[1][SAVED:]
+        torch.testing.assert_close(later[2], whole[2], rtol=0, atol=0)
+
+
+def test_samples_become_a_picture(images, training, tmp_path, monkeypatch):
+    folder, runner, _ = training
+    cfg, out = tmp_path / 'config.py', tmp_path / 'samples.png'
+    config(images, folder).dump(str(cfg))
+    from examples.diffusion import sample
+    monkeypatch.setattr(
+        sys, 'argv',
+        f'sample {cfg} {folder}/iter_18.pth {out} --rows 2 --columns 3 '
+        '--steps 4 --seed 1'.split())
+    sample.main()
+    picture = cv2.imread(str(out))
+    assert picture.shape == (2 * SIZE, 3 * SIZE, 3)
+    made = runner.model.eval().sample(6, num_steps=4, seed=1)
+    last = ((made[-1].permute(1, 2, 0) + 1) * 127.5).round().byte()
+    np.testing.assert_array_equal(picture[-SIZE:, -SIZE:, ::-1], last)
