@@ -14,6 +14,7 @@ from mmengine.config import Config
 
 import mmib
 from benchmarks import diffusion, label_errors
+from benchmarks.cifar10 import run
 from benchmarks.cifar10.report import block
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
@@ -22,6 +23,7 @@ RESULTS = sorted(
 EVIDENCE = 'evidence.md', 'evidence_cifar10.md'
 CIFAR10 = sorted(
     glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.json*')))
+NETWORKS = 'swin-w48', 'mae-w64'
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
 
 
@@ -38,6 +40,28 @@ def test_tables_are_those_of_the_results(path):
 @pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
 def test_tables_of_cifar10_are_those_of_the_results(path):
     assert block(path) in read('docs', 'evidence_cifar10.md')
+
+
+@pytest.mark.parametrize('name', NETWORKS)
+def test_tables_of_networks_are_those_of_the_results(name):
+    path = osp.join(ROOT, 'docs', 'evidence', 'systems', f'{name}.jsonl')
+    assert block(path) in read('docs', 'systems.md')
+    # So that the command goes on with them.
+    config, = glob.glob(
+        osp.join(ROOT, 'benchmarks', 'cifar10', f'{name}_*_cifar10.py'))
+    cells = run.other_cells({name: run.load_base('', config=config)})
+    assert {(cell.arm, cell.seed, fingerprint(cell.cfg))
+            for cell in cells} == {(cell['arm'], cell['seed'], cell['config'])
+                                   for cell in read_results(path)}
+
+
+def test_figures_in_the_text_of_networks_are_those_of_the_tables():
+    page = read('docs', 'systems.md')
+    section = page.split('## Swin and MAE')[-1].split('\n## ')[0]
+    _, *tables, rest = re.split(r'\n### Results of \S+|\n### What', section, 3)
+    figures = DIFFERENCE.findall(' '.join(rest.split()))
+    assert len(figures) == 6
+    assert set(figures) <= set(DIFFERENCE.findall(' '.join(tables)))
 
 
 def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():

@@ -46,14 +46,18 @@ def _check_alike(name: str, column: pd.Series) -> None:
                          f'{", ".join(values)}: compare those that are alike.')
 
 
+def interval(values: pd.Series) -> Tuple[float, float, int]:
+    """Mean, half of its 95 % t-interval (nan of less than two values), and the
+    number of values."""
+    quantile = stats.t.ppf(0.975, len(values) - 1)
+    return values.mean(), quantile * values.sem(), len(values)
+
+
 def compare(values: pd.DataFrame, arm: str,
             other: str) -> Tuple[float, float, int]:
-    """How far an arm (a row) lies above another one in the mean over the seeds
-    (columns) of both, half of the 95 % t-interval of that (nan for less than
-    two seeds), and the number of these seeds."""
-    found = (values.loc[arm] - values.loc[other]).dropna()
-    quantile = stats.t.ppf(0.975, len(found) - 1)
-    return found.mean(), quantile * found.sem(), len(found)
+    """:func:`interval` of how far an arm (a row) lies above another one with
+    the seeds (columns) of both."""
+    return interval((values.loc[arm] - values.loc[other]).dropna())
 
 
 def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:

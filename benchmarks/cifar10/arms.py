@@ -89,3 +89,6 @@ ORDER = (
     (PASSES, ABLATIONS, range(3, 5)),
     (MORE_PASSES, MAIN, range(5, 8)),
 )
+
+# Networks other than the ResNet.
+OTHER_NETWORKS, OTHER_SEEDS = ('full', 'short', 'random', 'neyman'), range(3)

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from typing import List, Optional, Sequence, Set
+from typing import Iterator, List, Optional, Sequence, Set
 
 import mmengine
 import mmpretrain
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import mmib
 from mmib.hook import InfoBatchHook
 
-from .data import load
+from .data import Images, load
 
 # Images of a batch of an evaluation, and shares of the training after which
 # there is one.
@@ -36,13 +36,20 @@ class Recorder(Hook):
 
     Args:
         split (str): Images on which the network is evaluated.
+        metric (str): One of :data:`METRICS`. Defaults to ``'accuracy'``.
+        step (int): Every how manieth of these images is taken. Defaults to 1.
     """
 
     # Its `after_train` comes after that of InfoBatchHook.
     priority = 'LOWEST'
 
-    def __init__(self, split: str) -> None:
+    def __init__(self,
+                 split: str,
+                 metric: str = 'accuracy',
+                 step: int = 1) -> None:
         self.split = split
+        self.metric = metric
+        self.step = step
         self.infobatch: Optional[InfoBatchHook] = None
         self.evals, self._plans, self._steps = [], [], []
         self._eval_seconds = 0.
@@ -63,8 +70,9 @@ class Recorder(Hook):
     def after_train_iter(self, runner, *_, **__) -> None:
         if runner.iter + 1 in self._eval_iters:
             begin = time.perf_counter()
-            accuracy = evaluate(runner.model, self._data, self.split)
-            self.evals.append((runner.iter + 1, accuracy))
+            value = evaluate(runner.model, self._data, self.split, self.metric,
+                             self.step)
+            self.evals.append((runner.iter + 1, value))
             self._eval_seconds += time.perf_counter() - begin
             self._last = time.perf_counter()
         else:
@@ -83,7 +91,7 @@ class Recorder(Hook):
             batch_size=loader.batch_size,
             num_images=size,
             virtual_epochs=position / size,
-            accuracy=self.evals[-1][1],
+            **{self.metric: self.evals[-1][1]},
             evals=self.evals,
             train_seconds=round(
                 time.perf_counter() - self._start - self._eval_seconds, 2),
@@ -136,24 +144,65 @@ def eval_iters(max_iters: int) -> Set[int]:
     return {round(share * max_iters) for share in EVALUATIONS}
 
 
-def evaluate(model: nn.Module, data: str, split: str) -> float:
-    """Accuracy of a network in training on a split, in percent."""
-    images = load(data, split)
-    hits = predict(model, images.inputs).argmax(1).cpu() == images.labels
+def evaluate(model: nn.Module,
+             data: str,
+             split: str,
+             metric: str = 'accuracy',
+             step: int = 1) -> float:
+    """Evaluate a network in training.
+
+    Args:
+        model (nn.Module): The network.
+        data (str): File of the images.
+        split (str): Which images of it.
+        metric (str): One of :data:`METRICS`. Defaults to ``'accuracy'``.
+        step (int): Every how manieth of these images is taken. Defaults to 1.
+
+    Returns:
+        float: Its mean over these images, times 100.
+    """
+    images = Images(*(column[::step] for column in load(data, split)))
+    values = METRICS[metric](model, images)
     model.train()
-    return round(100 * hits.double().mean().item(), 4)
+    return round(100 * values.double().mean().item(), 4)
+
+
+def _hits(model: nn.Module, images: Images) -> Tensor:
+    return predict(model, images.inputs).argmax(1).cpu() == images.labels
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, images: Images) -> Tensor:
+    """Loss of each image of an MAE, with masks that depend on the images
+    alone: mean squared distance of the masked patches, whose pixels are
+    normalized to variance 1."""
+    model.eval()
+    losses = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for inputs in _batches(model, images.inputs):
+            features, mask, order = model.backbone(inputs)
+            found = model.neck(features, order)
+            distances = (found - model.head.construct_target(inputs))**2
+            losses.append((distances.mean(-1) * mask).sum(1) / mask.sum(1))
+    return torch.cat(losses)
+
+
+METRICS = dict(accuracy=_hits, loss=_losses)
 
 
 @torch.no_grad()
 def predict(model: nn.Module, images: Tensor) -> Tensor:
     """Logits of images without augmentation, of shape (N, classes)."""
     model.eval()
-    logits = []
+    return torch.cat(
+        [model(inputs, mode='tensor') for inputs in _batches(model, images)])
+
+
+def _batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
     for inputs in images.split(EVAL_BATCH):
         batch = dict(inputs=inputs, labels=torch.zeros(0, dtype=torch.long))
-        inputs = model.data_preprocessor(batch, False)['inputs']
-        logits.append(model(inputs, mode='tensor'))
-    return torch.cat(logits)
+        yield model.data_preprocessor(batch, False)['inputs']
 
 
 def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
@@ -228,7 +277,7 @@ def train_cell(cfg: dict, seed: int, split: str,
         subset = dict(subset)
         cfg.train_dataloader.dataset.indices = hardest(
             Config(subset.pop('full')), seed, **subset)
-    recorder = Recorder(split)
+    recorder = Recorder(split, **cfg.get('evaluation', {}))
     train(cfg, seed, recorder)
     return dict(
         **environment(),

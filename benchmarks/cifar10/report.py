@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print what the comparison by run.py found, as tables."""
 import argparse
+import glob
 import json
 import os.path as osp
 from typing import Optional
@@ -13,7 +14,7 @@ from benchmarks.camvid.results import read_results
 
 from .arms import ARMS, MORE_PASSES, PASSES
 
-TUNING, OFFICIAL = 'learning-rates', 'official'
+TUNING, OFFICIAL, PASSES_OF = 'learning-rates', 'official', 'passes-'
 # Each arm but for one thing like the other.
 PAIRS = ('random:short', 'tiers:short', 'neyman:short', 'budget:short',
          'random_full_rate:short', 'neyman_full_rate:short',
@@ -198,6 +199,40 @@ def official(path: str) -> str:
     ])
 
 
+def network_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Quality of each arm of a network other than the ResNet, and its V."""
+    metric = 'loss' if 'loss' in cells else 'accuracy'
+    values = cells[metric].unstack()
+    of_arms = cells.groupby('arm', observed=True)
+    iters = of_arms['iters'].first()
+    found = cells['variance_ratio'].dropna().str[0].groupby(
+        'arm', observed=True)
+    table = pd.DataFrame({
+        'seeds': of_arms.size(),
+        'iterations': iters,
+        'saved': (1 - iters / iters[paired.BASELINE]).map('{:.0%}'.format),
+        'V': found.apply(_with_interval),
+        metric: of_arms[metric].mean(),
+        'sd': of_arms[metric].std()
+    })
+    for other in (paired.BASELINE, paired.SHORT, paired.RANDOM):
+        table[f'difference to {other}'] = pd.Series({
+            arm: paired.in_words(*paired.compare(values, arm, other))[0]
+            for arm in values.index.drop(other)
+        })
+    return table
+
+
+def _with_interval(values: pd.Series) -> str:
+    mean, half, _ = paired.interval(values)
+    return f'{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]'
+
+
+def network(path: str, name: str) -> str:
+    """The table of a network other than the ResNet."""
+    return f'### Results of {name}\n\n{markdown(network_table(load(path)))}'
+
+
 def block(path: str) -> str:
     """All tables of a file of results."""
     name = osp.splitext(osp.basename(path))[0]
@@ -205,17 +240,23 @@ def block(path: str) -> str:
         return official(path)
     if name == TUNING:
         return rates(path)
-    return report(load(path), int(name.rpartition('-')[-1]))
+    if name.startswith(PASSES_OF):
+        return report(load(path), int(name[len(PASSES_OF):]))
+    return network(path, name)
 
 
 def reports(folder: str) -> str:
     """The tables of all results in a folder."""
     names = [
-        f'{TUNING}.jsonl', f'passes-{PASSES}.jsonl',
-        f'passes-{MORE_PASSES}.jsonl', f'{OFFICIAL}.json'
+        f'{TUNING}.jsonl', f'{PASSES_OF}{PASSES}.jsonl',
+        f'{PASSES_OF}{MORE_PASSES}.jsonl', f'{OFFICIAL}.json'
     ]
     paths = [osp.join(folder, name) for name in names]
-    blocks = [block(path) for path in paths if osp.exists(path)]
+    paths = [path for path in paths if osp.exists(path)]
+    # Networks other than the ResNet.
+    paths += sorted(
+        set(glob.glob(osp.join(folder, '*.jsonl'))).difference(paths))
+    blocks = [block(path) for path in paths]
     if not blocks:
         raise FileNotFoundError(f'{folder} has no results of run.py.')
     return '\n\n'.join(blocks)

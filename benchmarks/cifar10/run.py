@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Compare ways to train on CIFAR-10: tune learning rates, then run arms x
-seeds.
+seeds. With --config without tuning, and with the main arms alone.
 
 Each cell appends a JSON line to a file of the results when it ends. What has
 a line isn't run again, so a run that was stopped goes on. Cells are trained
@@ -16,7 +16,7 @@ import os.path as osp
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from mmengine.config import Config, DictAction
@@ -66,16 +66,20 @@ class Cell(NamedTuple):
 def load_base(data: str,
               passes: int = PASSES,
               num_iters: Optional[int] = None,
-              changes: Optional[dict] = None) -> Config:
+              changes: Optional[dict] = None,
+              config: str = CONFIG) -> Config:
     """Load the config of the full training.
 
     Args:
         data (str): File of the images.
-        passes (int): Passes that it makes.
-        num_iters (int, optional): Iterations of 24 passes, for a trial.
+        passes (int): Passes that it makes, where its file makes 24. Defaults
+            to 24.
+        num_iters (int, optional): Iterations of those passes of its file, for
+            a trial.
         changes (dict, optional): Changes to the config, for a trial.
+        config (str): Its file. Defaults to that of the ResNet.
     """
-    cfg = Config.fromfile(CONFIG, import_custom_modules=False)
+    cfg = Config.fromfile(config, import_custom_modules=False)
     cfg.merge_from_dict(changes or {})
     cfg.train_dataloader.dataset.data_root = osp.abspath(data)
     scale = passes / PASSES
@@ -146,6 +150,16 @@ def all_cells(bases: Dict[int, Config], rates: Dict[str,
                 if name not in same:
                     yield make_cell(f'passes-{passes}', bases[passes], name,
                                     seed, rates[ARMS[name]['rate']], passes)
+
+
+def other_cells(bases: Dict[str, Config]) -> Iterator[Cell]:
+    """The cells of other networks, by the name of their results, at the
+    learning rate of their config."""
+    for seed in all_arms.OTHER_SEEDS:
+        for file, base in bases.items():
+            for name in all_arms.OTHER_NETWORKS:
+                yield make_cell(file, base, name, seed,
+                                base.optim_wrapper.optimizer.lr)
 
 
 class Results:
@@ -254,8 +268,8 @@ class Crew:
         self.paces.append(figures['seconds'] / cell.iters)
         self.results.add(cell, figures)
         print(
-            f'{said}: {figures["accuracy"]:.2f} % in {figures["seconds"]:.0f} '
-            's',
+            f'{said}: {figures["evals"][-1][1]:.2f} % in '
+            f'{figures["seconds"]:.0f} s',
             flush=True)
 
 
@@ -269,20 +283,41 @@ def _train_cell(official: str, cfg: dict, seed: int, split: str,
     return train_cell(cfg, seed, split, subset)
 
 
-def run(args: argparse.Namespace, start: float) -> Tuple[bool, Crew]:
-    """Tune learning rates and run all cells that fit into the time."""
+def run(args: argparse.Namespace, start: float) -> Crew:
+    """Run all cells that fit into the time."""
     results = Results(args.out)
+    deadline = start + (args.time_limit or math.inf)
+    crew = Crew(args.jobs, results, deadline, args.official)
+    if args.config:
+        # As `swin-w48` of `swin-w48_1xb64-938_cifar10.py`.
+        cells = other_cells({
+            osp.basename(path).split('_')[0]: load_base(
+                args.data,
+                num_iters=args.iters,
+                changes=args.cfg_options,
+                config=path)
+            for path in args.config
+        })
+    else:
+        cells = _tuned_cells(args, crew)
+    wanted = [
+        cell for cell in cells if cell.seed < args.seeds and cell.arm in (
+            args.only or ARMS) and (args.official or cell.arm != OFFICIAL)
+    ]
+    crew.train(results.missing(wanted))
+    return crew
+
+
+def _tuned_cells(args: argparse.Namespace, crew: Crew) -> Iterator[Cell]:
+    """The cells that compare arms, at learning rates that are tuned first.
+    None, if the time ends before."""
     bases = {
         passes: load_base(args.data, passes, args.iters, args.cfg_options)
         for passes in (all_arms.PASSES, all_arms.MORE_PASSES)
     }
-    deadline = start + (args.time_limit or math.inf)
-    crew = Crew(args.jobs, results, deadline, args.official)
-    tuning = tuning_cells(bases[PASSES])
-    done = crew.train(results.missing(tuning))
-    if not done:
-        return False, crew
-    rates = best_rates(results.read(TUNING))
+    if not crew.train(crew.results.missing(tuning_cells(bases[PASSES]))):
+        return iter(())
+    rates = best_rates(crew.results.read(TUNING))
     print(f'learning rates: {json.dumps(rates)}', flush=True)
     for name, rate in rates.items():
         if rate in (RATES[0], RATES[-1]):
@@ -290,12 +325,7 @@ def run(args: argparse.Namespace, start: float) -> Tuple[bool, Crew]:
                 f'{name} is best at the edge of the rates that were tried, '
                 f'{rate}',
                 flush=True)
-    cells = [
-        cell for cell in all_cells(bases, rates)
-        if cell.seed < args.seeds and cell.arm in (args.only or ARMS) and (
-            args.official or cell.arm != OFFICIAL)
-    ]
-    return crew.train(results.missing(cells)), crew
+    return all_cells(bases, rates)
 
 
 def main() -> None:
@@ -308,6 +338,11 @@ def main() -> None:
         default='data/cifar10/cifar10.npz',
         help='file by pack.py (default: %(default)s)')
     parser.add_argument('--out', required=True, help='folder of the results')
+    parser.add_argument(
+        '--config',
+        nargs='+',
+        help='networks to compare full, short, random and neyman with, at '
+        'the learning rate of each (default: all arms with the ResNet)')
     parser.add_argument(
         '--jobs', type=int, default=1, help='cells side by side (default: 1)')
     parser.add_argument(
@@ -345,7 +380,7 @@ def main() -> None:
     if args.device == 'cpu':
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
     try:
-        done, crew = run(args, start)
+        crew = run(args, start)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     crew.pool.shutdown()

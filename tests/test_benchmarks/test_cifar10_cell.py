@@ -1,5 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Cells of the comparison on CIFAR-10, on a few drawn images."""
+import os.path as osp
+from concurrent.futures import ThreadPoolExecutor
+
 import cv2
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ import pytest
 pytest.importorskip('mmpretrain')
 
 import torch  # noqa: E402
+from mmengine.registry import DefaultScope  # noqa: E402
+from mmpretrain.registry import MODELS  # noqa: E402
 
 from benchmarks.camvid.results import read_results  # noqa: E402
 from benchmarks.cifar10 import cell, data, pack, run  # noqa: E402
@@ -112,3 +117,52 @@ def test_the_command(images, tmp_path, monkeypatch):
         for row in more
     } == dict(
         full=90, neyman=54, short_lr=54)
+
+
+def config_of(name):
+    return osp.join(osp.dirname(run.__file__), f'{name}_1xb64-625_cifar10.py')
+
+
+def test_the_command_with_other_networks(images, tmp_path, monkeypatch):
+    """A Swin and an MAE, each with a metric of its own."""
+    # Starting a process takes longer than the cells.
+    monkeypatch.setattr(run, 'ProcessPoolExecutor',
+                        lambda jobs, mp_context: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(torch, 'set_num_threads', lambda number: None)
+    monkeypatch.setattr('sys.argv', [
+        'run.py', '--data', images, '--out',
+        str(tmp_path), '--config',
+        config_of('swin-w48'),
+        config_of('mae-w64'), '--device', 'cpu', '--seeds', '1', '--iters',
+        '20', '--only', 'neyman', '--cfg-options',
+        'train_dataloader.dataset.indices=None',
+        'train_dataloader.batch_size=4'
+    ])
+    with pytest.raises(SystemExit) as end:
+        run.main()
+    assert end.value.code == 0
+    for name, metric in (('swin-w48', 'accuracy'), ('mae-w64', 'loss')):
+        row, = read_results(tmp_path / f'{name}.jsonl')
+        assert row['iters'] == 12 and row['num_images'] == 20
+        assert row['evals'][-1] == [12, row[metric]]
+        assert 0 < row['kept_share'] < 1
+        assert 0 < row['variance_ratio'][0] < 3
+
+
+def test_the_loss_of_masked_images_is_that_of_the_model(images):
+    """With the same masks each time, and no others in the training."""
+    cfg = run.load_base(images, config=config_of('mae-w64'))
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+    torch.manual_seed(1)
+    found = [cell.evaluate(model, images, 'test', 'loss') for _ in range(2)]
+    drawn = torch.rand(1)
+    assert model.training
+    torch.manual_seed(1)
+    assert torch.rand(1) == drawn
+    inputs = data.load(images, 'test').inputs
+    batch = dict(inputs=inputs, labels=torch.zeros(0, dtype=torch.long))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        loss = model(**model.data_preprocessor(batch), mode='loss')['loss']
+    assert found == pytest.approx([100 * loss.item()] * 2, abs=1e-3)

@@ -93,6 +93,31 @@ def test_tables(folder):
     assert arms[2:] == ['full', 'short', 'random', 'tiers']
 
 
+def test_tables_of_other_networks(tmp_path):
+    """Here of a loss, whose differences have the sign of the loss."""
+    cells = [
+        dict(cell, loss=cell['accuracy'] + (seed if arm == 'tiers' else 0))
+        for cell in CELLS for arm, seed in [(cell['arm'], cell['seed'])]
+    ]
+    for cell in cells:
+        if cell['arm'] == 'tiers':
+            cell['variance_ratio'] = [0.8 + cell['seed'] / 10, 0., 1.]
+    (tmp_path / 'mae-w64.jsonl').write_text(''.join(
+        json.dumps(cell) + '\n' for cell in cells))
+    text = report.reports(str(tmp_path))
+    assert '### Results of mae-w64' in text
+    rows = rows_of(text)
+    assert [
+        'full', '3', '120', '0%', '-', '66.50', '0.50', '-',
+        '+4.00 [+4.00, +4.00]', '+4.00 [+4.00, +4.00]'
+    ] in rows
+    # 2.48 is the t-interval of three values that are 1 apart.
+    assert [
+        'tiers', '3', '60', '50%', '0.900 [0.652, 1.148]', '64.50', '1.50',
+        '-2.00 [-4.48, +0.48]', '+2.00 [-0.48, +4.48]', '+2.00 [-0.48, +4.48]'
+    ] in rows
+
+
 def test_the_worth_is_of_arms_with_the_steps_of_random(folder):
     """At another learning rate the difference to it isn't of the choice."""
     path = folder / 'passes-24.jsonl'

@@ -1,12 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The cells of the comparison on CIFAR-10: which, with what, in which order.
 """
+import glob
 import math
+import os.path as osp
 
 import pytest
 
 from benchmarks.cifar10 import run
 from benchmarks.cifar10.arms import ARMS, MORE_PASSES, ORDER, PASSES
+
+NETWORKS = sorted(
+    glob.glob(osp.join(osp.dirname(run.__file__), '*-625_cifar10.py')))[::-1]
 
 
 @pytest.fixture(scope='module')
@@ -64,6 +69,31 @@ def test_larger_steps_begin_with_the_second_pass(bases):
 def test_a_chosen_subset_costs_its_choice(bases):
     cell = run.make_cell('', bases[24], 'el2n', 0, 0.1)
     assert cell.iters == 1125 + 5 * 187.5
+
+
+def test_other_networks():
+    """At the rate of their config, one seed of all before the next."""
+    base = run.load_base('images.npz', config=NETWORKS[0])
+    cells = list(run.other_cells({'a': base, 'b': base}))
+    assert [cell.key[:3] for cell in cells[:5]] == [('a', 'full', 0),
+                                                    ('a', 'short', 0),
+                                                    ('a', 'random', 0),
+                                                    ('a', 'neyman', 0),
+                                                    ('b', 'full', 0)]
+    assert [cell.seed for cell in cells[::8]] == [0, 1, 2]
+    assert [cell.iters for cell in cells[:4]] == [625, 375, 375, 375]
+    assert {cell.cfg.optim_wrapper.optimizer.lr for cell in cells} == {0.001}
+
+
+@pytest.mark.parametrize('path', NETWORKS, ids=osp.basename)
+def test_other_networks_make_ten_passes(path):
+    cfg = run.load_base('images.npz', config=path)
+    indices = cfg.train_dataloader.dataset.indices
+    assert len(set(indices)) == len(indices) == 4000
+    # There are 1,000 of each class, one class after the other.
+    assert {sum(i // 1000 == label for i in indices)
+            for label in range(10)} == {400}
+    assert cfg.train_cfg.max_iters * cfg.train_dataloader.batch_size == 40000
 
 
 def test_the_best_rate_is_that_of_the_mean():
