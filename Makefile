@@ -42,7 +42,7 @@ docs: $(VENV)/installed-docs
 $(VENV)/installed: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install torch==2.13.0
-	$(BIN)/python -m pip install -e '.[onedl,test]'
+	$(BIN)/python -m pip install -e '.[onedl,test,examples]'
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

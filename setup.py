@@ -118,5 +118,10 @@ setup(
             'jinja2==3.1.6', 'matplotlib==3.11.2', 'readme_renderer[md]==46.0',
             'tensorboard==2.21.0'
         ],
+        # Of what is in the folder examples.
+        'examples': [
+            'peft==0.21.2',
+            'transformers==5.23.0',
+        ],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })
