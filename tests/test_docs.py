@@ -12,7 +12,7 @@ from camvid.report import load, markdown, report
 from camvid.results import read_results
 
 import mmib
-from benchmarks import label_errors
+from benchmarks import instruction_tuning, label_errors
 from benchmarks.cifar10.report import block
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
@@ -130,3 +130,28 @@ def test_tables_of_label_errors_are_those_of_the_results(name):
     path = osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl')
     assert label_errors.table(read_results(path)) in read(
         'docs', 'label_errors.md')
+
+
+@pytest.mark.parametrize('setting', instruction_tuning.SETTINGS)
+def test_tables_of_instruction_tuning_are_those_of_the_results(
+        setting, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = osp.join(instruction_tuning.OUT, f'{setting}.jsonl')
+    assert instruction_tuning.arm_table(path) in read('docs',
+                                                      'instruction_tuning.md')
+    for cell in read_results(path):
+        cfg = instruction_tuning.config_of(setting, cell['arm'])
+        assert cell['config'] == fingerprint(cfg)
+
+
+def test_other_figures_of_instruction_tuning_are_those_of_the_results():
+    folder = osp.join(ROOT, instruction_tuning.OUT)
+    page = read('docs', 'instruction_tuning.md')
+    assert instruction_tuning.gradient_table(folder) in page
+    summary = page.split('\n## The loss of a conversation\n')[0]
+    figures = re.findall(r'(\d\.\d+) (?:from scratch|with LoRA)', summary)
+    assert len(figures) == 2
+    for setting, figure in zip(instruction_tuning.SETTINGS, figures):
+        table = instruction_tuning.arm_table(
+            osp.join(folder, f'{setting}.jsonl'))
+        assert f'| neyman | 5 | {figure} |' in table
