@@ -122,5 +122,10 @@ setup(
         'examples': [
             'diffusers==0.42.1',
         ],
+        # Of what is in the folder examples.
+        'examples': [
+            'peft==0.21.2',
+            'transformers==5.23.0',
+        ],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

@@ -259,7 +259,10 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     if isinstance(data_batch, dict):
         parts = [data_batch.get('data_samples'), data_batch.get('inputs')]
         parts += data_batch.values()
-    num_images = len(next(part for part in parts if part is not None))
+    part = next(part for part in parts if part is not None)
+    while isinstance(part, dict):
+        part = next(iter(part.values()))
+    num_images = len(part)
     if num_images != batch_size:
         raise RuntimeError(
             f'A batch has {num_images} images where {batch_size} were asked '

@@ -187,5 +187,6 @@ def test_batches_of_several_modalities():
     inputs = dict(rgb=torch.zeros(3, 3, 8, 8), depth=torch.zeros(3, 1, 8, 8))
     check_batch(dict(inputs=inputs, data_samples=[None] * 3), 3)
     check_batch(dict(inputs=inputs['rgb']), 3)
+    check_batch(dict(data=inputs, data_samples=None), 3)  # as in xtuner
     with pytest.raises(RuntimeError, match='has 3 images where 2 were asked'):
         check_batch(dict(inputs=inputs, data_samples=[None] * 3), 2)

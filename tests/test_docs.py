@@ -13,7 +13,7 @@ from camvid.results import read_results
 from mmengine.config import Config
 
 import mmib
-from benchmarks import diffusion, label_errors
+from benchmarks import diffusion, instruction_tuning, label_errors
 from benchmarks.cifar10 import run
 from benchmarks.cifar10.report import block
 
@@ -169,3 +169,28 @@ def test_tables_of_diffusion_are_those_of_the_results():
     }
     for cell in read_results(osp.join(folder, 'arms.jsonl')):
         assert cell['config'] == names[cell['arm']]
+
+
+@pytest.mark.parametrize('setting', instruction_tuning.SETTINGS)
+def test_tables_of_instruction_tuning_are_those_of_the_results(
+        setting, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = osp.join(instruction_tuning.OUT, f'{setting}.jsonl')
+    assert instruction_tuning.arm_table(path) in read('docs',
+                                                      'instruction_tuning.md')
+    for cell in read_results(path):
+        cfg = instruction_tuning.config_of(setting, cell['arm'])
+        assert cell['config'] == fingerprint(cfg)
+
+
+def test_other_figures_of_instruction_tuning_are_those_of_the_results():
+    folder = osp.join(ROOT, instruction_tuning.OUT)
+    page = read('docs', 'instruction_tuning.md')
+    assert instruction_tuning.gradient_table(folder) in page
+    summary = page.split('\n## The loss of a conversation\n')[0]
+    figures = re.findall(r'(\d\.\d+) (?:from scratch|with LoRA)', summary)
+    assert len(figures) == 2
+    for setting, figure in zip(instruction_tuning.SETTINGS, figures):
+        table = instruction_tuning.arm_table(
+            osp.join(folder, f'{setting}.jsonl'))
+        assert f'| neyman | 5 | {figure} |' in table

@@ -1,0 +1,271 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import copy
+import functools
+import os.path as osp
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+
+import mmib
+from mmib import tasks
+from mmib.batch import BatchContext
+from tests.system.processes import run_ranks
+from tests.system.small_training import distribute, infobatch_hook, weights_of
+
+pytest.importorskip('transformers')
+pytest.importorskip('peft')
+
+from examples.llama import data, draw, model  # noqa: E402 isort:skip
+
+EXAMPLE = osp.join(osp.dirname(draw.__file__), '{}.py')
+NUM_CONVERSATIONS = 23
+SIZES = dict(
+    hidden_size=8,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Data, and a Llama for LoRA to begin with."""
+    folder = tmp_path_factory.mktemp('llama')
+    draw.write(folder)
+    torch.manual_seed(0)
+    torch.save(
+        dict(state_dict=build_model('scratch').state_dict()),
+        folder / 'base.pth')
+    return folder
+
+
+def config_of(name, folder=None):
+    cfg = Config.fromfile(EXAMPLE.format(name))
+    cfg.model.llama.update(SIZES)
+    if 'checkpoint' in cfg.model:
+        cfg.model.checkpoint = folder and str(folder / 'base.pth')
+    return cfg
+
+
+def build_model(name):
+    """One in which nothing is 0, as the second half of LoRA is at first."""
+    torch.manual_seed(0)
+    built = MODELS.build(config_of(name).model)
+    with torch.no_grad():
+        for weight in built.parameters():
+            weight.normal_(std=0.3)
+    return built
+
+
+def conversation(instruction, output):
+    return data.Tokenize()(dict(instruction=instruction, output=output))
+
+
+SHORT = conversation('5 + 3', '8')
+LONG = conversation('copy abcdefghij', 'abcdefghij')
+MIDDLE = conversation('sort cab', 'abc')
+
+
+def loss_alone(llama, tokens, labels):
+    """As transformers has it, without padding."""
+    return llama(input_ids=tokens[None], labels=labels[None]).loss
+
+
+def trained(llama):
+    return [w for w in llama.parameters() if w.requires_grad]
+
+
+@pytest.mark.parametrize('name', ['scratch', 'lora'])
+@pytest.mark.parametrize('weights', [None, (1., 3.)])
+def test_the_weight_of_a_conversation_multiplies_its_loss(name, weights):
+    llama, batch = build_model(name), BatchContext()
+    expected = copy.deepcopy(llama)
+    tasks.attach(llama, batch)
+    used = torch.tensor(weights or (1., 1.))
+    batch.begin(None if weights is None else used)
+    loss, _ = llama.parse_losses(
+        llama(**data.pad_conversations([SHORT, LONG]), mode='loss'))
+    loss.backward()
+    losses = torch.stack(
+        [loss_alone(expected.llama, **each) for each in (SHORT, LONG)])
+    (losses * used).mean().backward()
+    torch.testing.assert_close(loss, (losses * used).mean(), rtol=1e-5, atol=0)
+    assert len(trained(llama)) == dict(scratch=12, lora=14)[name]
+    for weight, other in zip(trained(llama), trained(expected)):
+        assert other.grad.abs().max() > 0
+        torch.testing.assert_close(
+            weight.grad,
+            other.grad,
+            rtol=1e-5,
+            atol=1e-5 * float(other.grad.abs().max()))
+    if weights:
+        torch.testing.assert_close(batch.scores, losses.detach())
+        # That of its share of the mean.
+        norms = [
+            norm_at_logits(expected.llama, **each) / 2
+            for each in (SHORT, LONG)
+        ]
+        torch.testing.assert_close(batch.norms, torch.stack(norms))
+
+
+def norm_at_logits(llama, tokens, labels):
+    logits = llama(input_ids=tokens[None]).logits.detach().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits[0, :-1], labels[1:])
+    return torch.autograd.grad(loss, logits)[0].norm()
+
+
+@pytest.mark.parametrize('name', ['scratch', 'lora'])
+def test_others_and_padding_change_no_loss(name):
+    llama = build_model(name)
+
+    def losses_of(conversations, padding=0):
+        batch = data.pad_conversations(conversations)
+        pad = torch.nn.functional.pad
+        return llama(
+            tokens=pad(batch['tokens'], (0, padding), value=data.PAD),
+            labels=pad(batch['labels'], (0, padding), value=data.IGNORED),
+            mode='loss')['loss']
+
+    alone = losses_of([SHORT])
+    torch.testing.assert_close(alone[0], loss_alone(llama.llama, **SHORT))
+    for losses in (losses_of([SHORT], 9), losses_of([SHORT, MIDDLE]),
+                   losses_of([SHORT, LONG]), losses_of([SHORT, SHORT, LONG],
+                                                       9)):
+        torch.testing.assert_close(losses[:1], alone, rtol=1e-5, atol=0)
+    # A mean over tokens would count the short answer less.
+    both = losses_of([SHORT, LONG])
+    counts = torch.tensor([2., 11.])
+    assert abs((both * counts).sum() / counts.sum() - both.mean()) > 0.01
+
+
+def test_right_is_what_would_be_generated():
+    llama = build_model('scratch')
+    prompt = SHORT['tokens'][None, :6]
+    answer = llama.llama.generate(
+        prompt, max_new_tokens=4, do_sample=False, eos_token_id=None)[0, 6:]
+
+    def is_exact(answer):
+        labels = torch.cat([torch.full((6, ), data.IGNORED), answer])
+        batch = data.pad_conversations(
+            [dict(tokens=torch.cat([prompt[0], answer]), labels=labels), LONG])
+        return llama(**batch, mode='predict')[0]['exact']
+
+    assert is_exact(answer)
+    for number in range(4):
+        wrong = answer.clone()
+        wrong[number] = 7
+        assert not is_exact(wrong)
+
+
+def test_metric():
+    metric = model.Answers()
+    metric.process(None, [dict(loss=1., exact=True)])
+    metric.process(None, [
+        dict(loss=2., exact=False),
+        dict(loss=3., exact=True),
+        dict(loss=4., exact=True)
+    ])
+    assert metric.evaluate(4) == {'answers/exact': 75, 'answers/loss': 2.5}
+
+
+def test_draws():
+    right = draw.draw(draw.TASKS, 2000, 0, wrong=0.)
+    assert right == draw.draw(draw.TASKS, 2000, 0, wrong=0.)
+    assert right != draw.draw(draw.TASKS, 2000, 1, wrong=0.)
+    assert dict(instruction='Sunday + 2', output='Tuesday') in right
+    for each in right:
+        question, output = each.values()
+        if '+' in question and question[0].isdigit():
+            assert eval(question) == int(output)
+        elif question.startswith('sort'):
+            assert list(output) == sorted(question[5:])
+    answered = [
+        each for each in draw.draw(draw.TASKS, 2000, 0, wrong=0.2)
+        if each['instruction'].startswith('copy')
+    ]
+    wrong = sum(each['instruction'][5:] != each['output'] for each in answered)
+    assert 0.1 < wrong / len(answered) < 0.3
+
+
+class Steps(Hook):
+
+    priority = 'LOWEST'
+
+    def __init__(self):
+        self.losses = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        self.losses.append(outputs['loss'].item())
+
+
+def build(folder, work_dir, policy=dict(type='Neyman'), **changes):
+    cfg = config_of('lora', folder)
+    cfg.train_dataloader.batch_size = 4
+    cfg.train_dataloader.dataset.update(
+        ann_file=str(folder / 'train.jsonl'), indices=NUM_CONVERSATIONS)
+    cfg.val_dataloader.dataset.update(
+        ann_file=str(folder / 'held_out.jsonl'), indices=10)
+    cfg.param_scheduler = []
+    cfg.train_cfg.update(max_iters=50, val_interval=50)
+    cfg.work_dir = str(work_dir)
+    cfg.experiment_name = f'llama_{torch.rand(1).item()}'
+    if policy:
+        cfg = mmib.convert(cfg, policy=policy)
+    else:
+        cfg = mmib.shorten(cfg)
+    cfg.default_hooks.checkpoint.interval = 18
+    cfg.merge_from_dict(changes)
+    return Runner.from_cfg(cfg)
+
+
+def train(runner):
+    steps = Steps()
+    runner.register_hook(steps)
+    runner.train()
+    return steps.losses
+
+
+def test_training_and_resume(folder, tmp_path):
+    runner = build(folder, tmp_path)
+    base = torch.load(folder / 'base.pth')['state_dict']
+    losses = train(runner)
+    assert len(losses) == 30
+    planner = infobatch_hook(runner).planner
+    assert planner.visits.lacks_norms is False
+    assert planner.mean_ratio.mean().value > 0
+    after = weights_of(runner)
+    kept = 'llama.base_model.model.model.embed_tokens.weight'
+    assert torch.equal(after[kept], base['llama.model.embed_tokens.weight'])
+    again = build(
+        folder,
+        tmp_path / 'resumed',
+        resume=True,
+        load_from=str(tmp_path / 'iter_18.pth'))
+    assert train(again) == losses[18:]
+    torch.testing.assert_close(weights_of(again), after, rtol=0, atol=0)
+
+
+def test_ratio_0_is_the_baseline(folder, tmp_path):
+    none = train(build(folder, tmp_path, policy=None))
+    hook = dict(
+        type='InfoBatchHook', policy=dict(type='RandomPruning', ratio=0.))
+    zero = train(build(folder, tmp_path, custom_hooks=[hook]))
+    np.testing.assert_allclose(none, zero, rtol=1e-5)
+
+
+def train_rank(rank, results, folder, work_dir):
+    runner = build(folder, work_dir)
+    distribute(runner)
+    results[rank] = train(runner), weights_of(runner)
+
+
+def test_two_ranks(folder, tmp_path):
+    (first, weights), (second, others) = run_ranks(
+        functools.partial(train_rank, folder=folder, work_dir=str(tmp_path)),
+        2)
+    assert len(first) == len(second) == 30
+    torch.testing.assert_close(weights, others, rtol=0, atol=0)
