@@ -4,7 +4,7 @@ conversion of a config refuses with the same words."""
 import difflib
 import inspect
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
@@ -75,8 +75,9 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: Optional[float], score: str,
-                         start: float, **switches: bool) -> None:
+def check_hook_arguments(delta: float, ema: Optional[float],
+                         score: Optional[str], start: float,
+                         **switches: bool) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
@@ -88,7 +89,7 @@ def check_hook_arguments(delta: float, ema: Optional[float], score: str,
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
-    if score not in ('loss', 'gradient'):
+    if score not in ('loss', 'gradient', None):
         raise ValueError("`score` must be 'loss' or 'gradient', but got "
                          f'{score!r}: change it at InfoBatchHook in '
                          '`custom_hooks`.')
@@ -266,6 +267,23 @@ def check_scores(scores: Optional[Any]) -> None:
             'segmentor, `loss_module` of a classifier), so InfoBatch has no '
             'scores: check the `loss` method of `model`, or train without '
             'InfoBatchHook.')
+
+
+def check_score(score: str, known: Tuple[str, ...]) -> None:
+    """Check that a model has scores of a kind.
+
+    Args:
+        score (str): What the score of a visit is.
+        known (tuple[str]): What it can be.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    if score not in known:
+        raise ValueError(
+            f"the {score} of an image isn't known in this model: remove "
+            f"`score={score!r}` from InfoBatchHook in `custom_hooks`, for "
+            f'which `score={known[0]!r}` counts.')
 
 
 def check_norms(score: str) -> None:

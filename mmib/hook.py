@@ -12,7 +12,7 @@ from mmengine.utils import apply_to
 from . import compat, epochs, tasks
 from .batch import BatchContext
 from .checks import (check_batch, check_hook_arguments, check_length,
-                     check_no_others, check_norms, check_scores,
+                     check_no_others, check_norms, check_score, check_scores,
                      check_training)
 from .counts import ImageCounts
 from .datasets import DeliveryCheck, data_samples, image_numbers
@@ -53,9 +53,11 @@ class InfoBatchHook(Hook):
             visit but the first, in [0, 1). If None, it is 0, the last loss
             alone, or 0.8 where masks are drawn anew at each visit.
             Defaults to None.
-        score (str): What the score of a visit is: ``'loss'``, or
+        score (str, optional): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
-            the predictions. Defaults to ``'loss'``.
+            the predictions. If None, it is the loss, or the gradient where
+            the losses of images aren't told apart, as in detectors. Defaults
+            to None.
         relative (bool): Whether the score of a visit is divided by a moving
             mean of all images, so that scores of different ages can be
             compared while the losses fall. Defaults to False.
@@ -80,7 +82,7 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
         ema: Optional[float] = None,
-        score: str = 'loss',
+        score: Optional[str] = None,
         relative: bool = False,
         start: float = 0.,
         normalize: bool = False,
@@ -158,7 +160,9 @@ class InfoBatchHook(Hook):
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
         accounting = epochs.account_for(runner, self.delta, self.start)
-        visits = VisitCounter(self.scores, self.score, self.relative)
+        score = self.score or task.scores[0]
+        check_score(score, task.scores)
+        visits = VisitCounter(self.scores, score, self.relative)
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
                                lookahead, self.plan_observers, self.normalize)
@@ -231,7 +235,7 @@ class InfoBatchHook(Hook):
         visits.record(self._slots, self.batch, delivered,
                       self.planner.mean_weight, runner.iter)
         if visits.lacks_norms:
-            check_norms(self.score)
+            check_norms(visits.score)
             self._reporter.no_norms()
         self._reporter.step(self.batch.unweighted_loss, batch_idx)
         self.batch.begin(None)
