@@ -109,6 +109,9 @@ setup(
             'onedl-mmengine==0.10.12', 'onedl-mmcv==2.3.6',
             'onedl-mmpretrain==1.3.6', 'torchvision'
         ],
+        # For detection, with OpenMMLab's stack: these need compiled
+        # operations of mmcv, which OneDL's comes without.
+        'mmdet': ['mmengine==0.10.7', 'mmcv==2.1.0', 'mmdet==3.3.0'],
         # For `mmib.report`.
         'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
         'test': [

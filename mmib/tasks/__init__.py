@@ -18,6 +18,8 @@ _TASKS = (
     ('mmseg', 'segmentation'),
     ('mmpretrain', 'classification'),
     ('mmpretrain', 'masked_images'),
+    # mmdet itself imports where its models don't, without compiled operations.
+    ('mmdet.models', 'detection'),
     # Any other model.
     ('mmengine', 'per_sample'),
 )
@@ -88,6 +90,6 @@ def attach(model: nn.Module, batch: BatchContext,
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
         'classifier of MMPretrain, such as ImageClassifier, or one of its '
-        'models that restore masked images, such as MAE, a BaseModel of yours '
-        'that returns the loss of each sample, or train without '
-        'InfoBatchHook.')
+        'models that restore masked images, such as MAE, a detector of '
+        'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
+        'the loss of each sample, or train without InfoBatchHook.')

@@ -27,7 +27,7 @@ class PerSampleTask:
         # Models of these return means, and their tasks know more.
         library = type(model).__module__.partition('.')[0]
         return (isinstance(model, BaseModel)
-                and library not in ('mmseg', 'mmpretrain'))
+                and library not in ('mmseg', 'mmpretrain', 'mmdet'))
 
     def attach(self,
                model: nn.Module,
