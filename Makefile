@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 OPENMMLAB ?= .venv-openmmlab
 # OneDL's with MMPretrain.
 MMPRETRAIN ?= .venv-mmpretrain
+# OneDL's with MMDetection.
+MMDET ?= .venv-mmdet
 # Of pytest:
 #   make test ARGS="-k Budget tests/test_pruning"
 ARGS ?=
@@ -15,7 +17,7 @@ ARGS ?=
 # Those that ARGS chooses run in one, which starts sooner.
 PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 
-.PHONY: demo test test-openmmlab test-mmpretrain coverage lint docs
+.PHONY: demo test test-openmmlab test-mmpretrain test-mmdet coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
@@ -29,6 +31,10 @@ test-openmmlab: $(OPENMMLAB)/installed
 # What needs MMPretrain, and no more.
 test-mmpretrain: $(MMPRETRAIN)/installed
 	$(MMPRETRAIN)/bin/python -m pytest -m "mmpretrain and not slow and not gpu" $(ARGS)
+
+# The same of MMDetection.
+test-mmdet: $(MMDET)/installed
+	$(MMDET)/bin/python -m pytest -m "mmdet and not slow and not gpu" $(ARGS)
 
 coverage: $(VENV)/installed
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
@@ -72,4 +78,14 @@ $(MMPRETRAIN)/installed: setup.py
 	$(MMPRETRAIN)/bin/python -m pip install --no-deps torchvision==0.28.0
 	cp /dev/null $(MMPRETRAIN)/lib/python3.*/site-packages/torchvision/_meta_registrations.py
 	$(MMPRETRAIN)/bin/python -m pip install -e '.[onedl,mmpretrain,test]'
+	touch $@
+
+# Its requirements bring another numpy and, for augmentations that mmib doesn't
+# use, numba. What it imports is named here. The operations of mmcv that it
+# imports too are stood in for by the tests.
+$(MMDET)/installed: setup.py
+	$(PYTHON) -m venv $(MMDET)
+	$(MMDET)/bin/python -m pip install torch==2.13.0
+	$(MMDET)/bin/python -m pip install -e '.[onedl,test]'
+	$(MMDET)/bin/python -m pip install --no-deps onedl-mmdetection==3.5.1 pycocotools shapely terminaltables six tqdm imaug scikit-image lazy-loader tifffile imageio
 	touch $@

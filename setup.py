@@ -55,8 +55,8 @@ setup(
     name='mmib',
     version=re.search(r"__version__ = '(.+)'", read('mmib',
                                                     'version.py')).group(1),
-    description='InfoBatch, unbiased dynamic data pruning, for MMSegmentation '
-    'and MMPretrain',
+    description='InfoBatch, unbiased dynamic data pruning, for MMEngine: '
+    'MMSegmentation, MMPretrain, MMDetection and any model',
     long_description=readme(),
     long_description_content_type='text/markdown',
     author='mmib contributors',
@@ -109,6 +109,9 @@ setup(
             'onedl-mmengine==0.10.12', 'onedl-mmcv==2.3.6',
             'onedl-mmpretrain==1.3.6', 'torchvision'
         ],
+        # For detection, with OpenMMLab's stack: these need compiled
+        # operations of mmcv, which OneDL's comes without.
+        'mmdet': ['mmengine==0.10.7', 'mmcv==2.1.0', 'mmdet==3.3.0'],
         # For `mmib.report`.
         'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
         'test': [
@@ -120,12 +123,7 @@ setup(
         ],
         # Of what is in the folder examples.
         'examples': [
-            'diffusers==0.42.1',
-        ],
-        # Of what is in the folder examples.
-        'examples': [
-            'peft==0.21.2',
-            'transformers==5.23.0',
+            'diffusers==0.42.1', 'peft==0.21.2', 'transformers==5.23.0'
         ],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

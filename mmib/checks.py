@@ -4,7 +4,7 @@ conversion of a config refuses with the same words."""
 import difflib
 import inspect
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from mmengine._strategy import SingleDeviceStrategy
 from mmengine.hooks import CheckpointHook, Hook
@@ -76,8 +76,9 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: Optional[float], score: str,
-                         start: float, **switches: bool) -> None:
+def check_hook_arguments(delta: float, ema: Optional[float],
+                         score: Optional[str], start: float,
+                         **switches: bool) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
@@ -89,7 +90,7 @@ def check_hook_arguments(delta: float, ema: Optional[float], score: str,
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
-    if score not in ('loss', 'gradient'):
+    if score not in ('loss', 'gradient', None):
         raise ValueError("`score` must be 'loss' or 'gradient', but got "
                          f'{score!r}: change it at InfoBatchHook in '
                          '`custom_hooks`.')
@@ -285,6 +286,30 @@ def check_scores(scores: Optional[Any]) -> None:
             'segmentor, `loss_module` of a classifier), so InfoBatch has no '
             'scores: check the `loss` method of `model`, or train without '
             'InfoBatchHook.')
+
+
+def check_score(score: Optional[str], known: Tuple[str, ...]) -> str:
+    """Check that a model has scores of a kind.
+
+    Args:
+        score (str, optional): What the score of a visit should be. None is the
+            first one of those it can be.
+        known (tuple[str]): What it can be in this model.
+
+    Returns:
+        str: What it is.
+
+    Raises:
+        ValueError: If it can't be that.
+    """
+    if score is None:
+        return known[0]
+    if score not in known:
+        raise ValueError(
+            f"the {score} of an image isn't known in this model: remove "
+            f"`score={score!r}` from InfoBatchHook in `custom_hooks`, for "
+            f'which `score={known[0]!r}` counts.')
+    return score
 
 
 def check_norms(score: str) -> None:

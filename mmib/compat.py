@@ -179,21 +179,42 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
         name (str): The method. Who observed it before doesn't any more.
         observe (Callable): Takes the arguments.
     """
+
+    def observed(*args: Any, **kwargs: Any) -> Tuple[tuple, dict]:
+        observe(*args, **kwargs)
+        return args, kwargs
+
+    change_calls(owner, name, observed)
+
+
+def change_calls(owner: Any, name: str, change: Callable) -> None:
+    """Change the arguments of each call of a method.
+
+    The heads of mmdet take predictions of the whole batch apart in ways of
+    their own, so these are changed where they come in. It can go when mmdet's
+    losses take a weight for each image.
+
+    Args:
+        owner (object): A head, or a part of it.
+        name (str): The method. Who changed its calls before doesn't any more.
+        change (Callable): Takes the arguments, and returns a tuple and a dict
+            of them.
+    """
     method = getattr(owner, name)
-    method = getattr(method, 'unobserved', method)
+    method = getattr(method, 'unchanged', method)
 
     @functools.wraps(method)
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        observe(*args, **kwargs)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = change(*args, **kwargs)
         return method(*args, **kwargs)
 
-    setattr(observed, 'unobserved', method)
-    setattr(owner, name, observed)
+    setattr(changed, 'unchanged', method)
+    setattr(owner, name, changed)
 
 
 def allow_scoped_bases() -> None:
-    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``
-    and ``'mmib::...'``.
+    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``,
+    ``'mmdet::...'`` and ``'mmib::...'``.
 
     MMEngine looks for distributions such as mmsegmentation, which have other
     names on OneDL's stack, and knows the configs of its own libraries alone.

@@ -45,7 +45,9 @@ def convert(cfg: Config,
     A schedule that counts iterations is that of :func:`shorten`; one that
     counts epochs stays, as its epochs become shorter. What else changes are
     the sampler, the hook, ``custom_imports`` and batch augmentations that mix
-    images (:func:`~mmib.tasks.pairing.pair_augments`). No data is read.
+    images (:func:`~mmib.tasks.pairing.pair_augments`).
+    ``AspectRatioBatchSampler``, which changes the order of the images, is
+    dropped. No data is read.
 
     Args:
         cfg (Config): The config of a training. It stays as it is.
@@ -97,6 +99,8 @@ def convert(cfg: Config,
             '`policy` or a larger `full_iters` of it.')
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader, unit)
+    if _groups_by_shape(cfg.train_dataloader):
+        cfg.train_dataloader.batch_sampler = None
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
     cfg.custom_hooks = [
         *(cfg.get('custom_hooks') or []),
@@ -123,28 +127,30 @@ def summary(before: Config, after: Config) -> str:
     (unit, full_iters), (_, iters) = length_of(before), length_of(after)
     hook = HOOKS.build(hooks[0])
     outlook = _forecast(hook, after)
-    sentences = [outlook.when, outlook.how_much]
+    covers = outlook.full_iters
     if not hook.policy.prunes:
         sentences = [f'Each pass has the images of {hook.policy!r} alone.']
-        if unit == 'epoch':
-            return sentences[0]
-    elif unit == 'epoch':
-        if outlook.full_iters is not None:
-            saved = 100 * (1 - outlook.iters / outlook.full_iters)
+    else:
+        sentences = [outlook.when, outlook.how_much]
+        if covers is not None and unit == 'epoch':
+            saved = 100 * (1 - outlook.iters / covers)
             sentences.append(f'It saves about {saved:.0f} % of the '
                              'iterations.')
-        return ' '.join(sentences)
-    elif outlook.full_iters is not None:
-        covered = 100 * outlook.full_iters / full_iters
-        sentences.append(f'It covers about {covered:.0f} % of the passes of '
-                         'the original schedule.')
-    if iters < full_iters:
+        elif covers is not None:
+            sentences.append(f'It covers about {100 * covers / full_iters:.0f}'
+                             ' % of the passes of the original schedule.')
+    if unit == 'iteration' and iters < full_iters:
         sentences.append(f'It saves {full_iters - iters} of {full_iters} '
                          'iterations.')
-    else:
+    elif unit == 'iteration':
         sentences.append(
             'Warning: it saves no iterations, as the training is as long as '
             'before and makes more passes. Lower the ratio to save some.')
+    if _groups_by_shape(before.train_dataloader):
+        sentences.append(
+            '`AspectRatioBatchSampler` is dropped: a batch may have upright '
+            'and wide images, which are padded to one size, so that an '
+            'iteration takes longer.')
     return ' '.join(sentences)
 
 
@@ -207,8 +213,15 @@ def _check_not_converted(cfg: Config) -> None:
             'InfoBatchSampler from `train_dataloader.sampler`.')
 
 
+def _groups_by_shape(train_dataloader: dict) -> bool:
+    """Whether batches are of images that are all upright, or all wide."""
+    batch_sampler = train_dataloader.get('batch_sampler') or {}
+    return type_name(batch_sampler) == 'AspectRatioBatchSampler'
+
+
 def _sampler(train_dataloader: dict, unit: str) -> dict:
-    if train_dataloader.get('batch_sampler') is not None:
+    if not _groups_by_shape(train_dataloader) and train_dataloader.get(
+            'batch_sampler') is not None:
         raise no_batch_sampler()
     sampler = train_dataloader.get('sampler') or {}
     name = type_name(sampler)

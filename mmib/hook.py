@@ -12,7 +12,7 @@ from mmengine.utils import apply_to
 from . import compat, epochs, tasks
 from .batch import BatchContext
 from .checks import (check_batch, check_hook_arguments, check_length,
-                     check_no_others, check_norms, check_scores,
+                     check_no_others, check_norms, check_score, check_scores,
                      check_training)
 from .counts import ImageCounts
 from .datasets import DeliveryCheck, data_samples
@@ -52,11 +52,11 @@ class InfoBatchHook(Hook):
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
             visit but the first, in [0, 1). If None, it is 0, the last loss
-            alone, or 0.8 where masks are drawn anew at each visit.
-            Defaults to None.
-        score (str): What the score of a visit is: ``'loss'``, or
+            alone, or that of the task, see its page. Defaults to None.
+        score (str, optional): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
-            the predictions. Defaults to ``'loss'``.
+            the predictions. If None, it is the loss, but in detectors.
+            Defaults to None.
         relative (bool): Whether the score of a visit is divided by a moving
             mean of all images, so that scores of different ages can be
             compared while the losses fall. Defaults to False.
@@ -81,7 +81,7 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
         ema: Optional[float] = None,
-        score: str = 'loss',
+        score: Optional[str] = None,
         relative: bool = False,
         start: float = 0.,
         normalize: bool = False,
@@ -100,8 +100,7 @@ class InfoBatchHook(Hook):
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(epoch, plan)`` with the
         ``VirtualEpoch`` and the ``EpochPlan`` (None is a full pass) of every
-        plan, before its first slot is issued. To see all plans, append to it
-        in ``before_run`` of a hook."""
+        plan, before its first slot is issued. Append in ``before_run``."""
         self.batch = BatchContext()
         """BatchContext: Weights and scores of the batch in training."""
         # Made in `before_train`.
@@ -157,8 +156,9 @@ class InfoBatchHook(Hook):
         self.scores = ScoreTable(images, self._device, ema, num_images)
         self.counts = ImageCounts(images, num_images)
         accounting = epochs.account_for(runner, self.delta, self.start)
-        visits = VisitCounter(self.scores, self.score, self.relative,
-                              self.sampler.weights)
+        visits = VisitCounter(self.scores, check_score(self.score,
+                                                       task.scores),
+                              self.relative, self.sampler.weights)
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
                                lookahead, observers, self.normalize)
@@ -233,7 +233,7 @@ class InfoBatchHook(Hook):
         visits.record(self._slots, self.batch, delivered,
                       self.planner.mean_weight, runner.iter)
         if visits.lacks_norms:
-            check_norms(self.score)
+            check_norms(visits.score)
             self._reporter.no_norms()
         self._reporter.step(self.batch.unweighted_loss, batch_idx)
         self.batch.begin(None)

@@ -191,7 +191,7 @@ class InfoBatchLoss(nn.Module):
         scores = coupled and coupled(self.loss, pred, target, **kwargs)
         if scores is not None:
             self._check_rows(len(pred), len(weights))
-            value = self.loss(_scale_gradient(pred, weights), target, **kwargs)
+            value = self.loss(scale_gradient(pred, weights), target, **kwargs)
             self.batch.add_scores(scores, value.float().mean())
             self.batch.watch_loss(value)
             return value
@@ -298,9 +298,14 @@ def _with_prefix(state_dict: Dict[str, Any], prefix: str, *args: Any) -> None:
         state_dict[f'{prefix}loss.{name[len(prefix):]}'] = state_dict.pop(name)
 
 
-def _scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:
-    """The same values; what flows back to each image is multiplied by its
-    weight."""
+def scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:
+    """The same values; what flows back to each row is multiplied by its
+    weight.
+
+    Args:
+        pred (Tensor): Predictions, of shape (N, ...).
+        weights (Tensor): Of shape (N,).
+    """
     pred = pred.view_as(pred)
     if pred.requires_grad:
         scale = weights.view(-1, *[1] * (pred.dim() - 1))

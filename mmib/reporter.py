@@ -174,9 +174,10 @@ class Reporter:
             self._has_told_of_weights = True
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '
-                'the weights of the images in them, so they rise, and fall '
-                'when annealing begins; `unweighted_loss` is that of the same '
-                'images without weights.')
+                'the weights of the images in them (not those of detectors), '
+                'so they rise, and fall when annealing begins; '
+                '`unweighted_loss` is that of the same images without '
+                'weights.')
         if not epoch.logged:
             return
         pass_length = self._accounting.pass_length

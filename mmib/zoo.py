@@ -8,7 +8,9 @@ from typing import Iterator, List, Optional
 
 # Libraries: how they are called, and the extra of mmib that installs them.
 LIBRARIES = dict(
-    mmseg=('MMSegmentation', 'onedl'), mmpretrain=('MMPretrain', 'mmpretrain'))
+    mmseg=('MMSegmentation', 'onedl'),
+    mmpretrain=('MMPretrain', 'mmpretrain'),
+    mmdet=('MMDetection', 'mmdet'))
 # Whose configs have names, such as mmseg::upernet/...
 PACKAGES = (*LIBRARIES, 'mmib')
 

@@ -18,7 +18,8 @@ LIBRARIES = {
     'mmengine': ('onedl-mmengine', 'mmengine'),
     'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
     'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
-    'mmpretrain': ('onedl-mmpretrain', 'mmpretrain')
+    'mmpretrain': ('onedl-mmpretrain', 'mmpretrain'),
+    'mmdet': ('onedl-mmdetection', 'mmdet')
 }
 MISSING = 'not installed'
 
@@ -51,6 +52,9 @@ def attempt(name: str) -> str:
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             import_module(name)
+            if name == 'mmdet':
+                # It imports without mmcv's compiled operations, these don't.
+                import_module('mmdet.models')
             if name == 'mmib':
                 import_module('mmib.checks').check_stack()
     except Exception as error:
@@ -96,7 +100,7 @@ def facts() -> Iterator[Tuple[str, str]]:
         yield module, ', '.join(f'{number} ({name})'
                                 for name, number in found.items()) or MISSING
     yield 'stack', stack(installed)
-    for name in ('mmseg', 'mmpretrain', 'mmib'):
+    for name in ('mmseg', 'mmpretrain', 'mmdet', 'mmib'):
         yield f'import {name}', attempt(name)
 
 

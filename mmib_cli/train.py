@@ -1,11 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Train a model: the library's own tools/train.py with mmib's parts
 registered, so with the same arguments and a few more. The library is that of
-the `default_scope` of CONFIG, MMSegmentation or MMPretrain; any of them trains
-a config that names none. CONFIG may also be a name such as
+the `default_scope` of CONFIG: MMSegmentation, MMPretrain or MMDetection; any
+of them trains a config that names none. CONFIG may also be a name such as
 mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512,
-mmpretrain::resnet/resnet18_8xb16_cifar10, or mmib:: and the name of a config
-of mmib.
+mmpretrain::resnet/resnet18_8xb16_cifar10,
+mmdet::retinanet/retinanet_r50_fpn_1x_coco,
+or mmib:: and the name of a config of mmib.
 
   --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
                  `mmib.convert`. --cfg-options change the converted config, as

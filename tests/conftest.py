@@ -48,15 +48,17 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what is skipped without MMPretrain, for `make test-mmpretrain`."""
-    needs = {
-        path: "importorskip('mmpretrain" in path.read_text(encoding='utf-8')
+    """Mark what is skipped without MMPretrain, for `make test-mmpretrain`, and
+    without MMDetection."""
+    texts = {
+        path: path.read_text(encoding='utf-8')
         for path in {item.path
                      for item in items}
     }
     for item in items:
-        if needs[item.path]:
-            item.add_marker('mmpretrain')
+        for library in ('mmpretrain', 'mmdet'):
+            if f"importorskip('{library}" in texts[item.path]:
+                item.add_marker(library)
 
 
 def pytest_terminal_summary(terminalreporter):

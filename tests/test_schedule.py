@@ -566,12 +566,24 @@ def test_the_summary_of_the_control_is_empty():
     (dict(
         train_dataloader=dict(
             sampler=dict(type='InfiniteSampler'),
-            batch_sampler=dict(type='AspectRatioBatchSampler'))),
+            batch_sampler=dict(type='WeirdBatchSampler'))),
      'remove `train_dataloader.batch_sampler`'),
 ])
 def test_configs_that_cannot_be_converted(changes, match):
     with pytest.raises(ValueError, match=match):
         convert(baseline(**changes))
+
+
+def test_batches_by_shape_are_given_up():
+    before = baseline(
+        train_dataloader=dict(
+            sampler=dict(type='InfiniteSampler'),
+            batch_sampler=dict(type='mmdet.AspectRatioBatchSampler')))
+    after = convert(before)
+    assert after.train_dataloader.batch_sampler is None
+    told = '`AspectRatioBatchSampler` is dropped'
+    assert told in summary(before, after)
+    assert told not in summary(baseline(), convert(baseline()))
 
 
 @pytest.mark.parametrize('train_cfg', [

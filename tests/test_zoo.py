@@ -32,7 +32,7 @@ def test_a_config_by_its_name(suffix):
 
 
 @pytest.mark.parametrize('path',
-                         ['a.py', './b/mmseg.py', '/c.py', 'mmdet::a/b.py'])
+                         ['a.py', './b/mmseg.py', '/c.py', 'mmrotate::a/b.py'])
 def test_other_paths_stay(path):
     assert zoo.resolve_config(path) == path
 

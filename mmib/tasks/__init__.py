@@ -6,7 +6,7 @@ of one library, and is imported only where that library is in use.
 """
 import importlib
 import sys
-from typing import Iterator, Protocol, Sequence
+from typing import Iterator, Protocol, Sequence, Tuple
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -18,6 +18,8 @@ _TASKS = (
     ('mmseg', 'segmentation'),
     ('mmpretrain', 'classification'),
     ('mmpretrain', 'masked_images'),
+    # mmdet itself imports where its models don't, without compiled operations.
+    ('mmdet.models', 'detection'),
     # Any other model.
     ('mmengine', 'per_sample'),
 )
@@ -29,6 +31,10 @@ class Task(Protocol):
     ema: float
     """Share of the old score in the new one, where InfoBatchHook isn't told
     another one."""
+
+    scores: Tuple[str, ...]
+    """What the score of a visit can be, ``'loss'`` or ``'gradient'``, that
+    first which counts where InfoBatchHook isn't told another one."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
@@ -84,6 +90,6 @@ def attach(model: nn.Module, batch: BatchContext,
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
         'classifier of MMPretrain, such as ImageClassifier, or one of its '
-        'models that restore masked images, such as MAE, a BaseModel of yours '
-        'that returns the loss of each sample, or train without '
-        'InfoBatchHook.')
+        'models that restore masked images, such as MAE, a detector of '
+        'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
+        'the loss of each sample, or train without InfoBatchHook.')

@@ -30,12 +30,13 @@ class PerSampleTask:
     """
 
     ema = 0.
+    scores = ('loss', 'gradient')
 
     def matches(self, model: nn.Module) -> bool:
         # Models of these return means, and their tasks know more.
         library = type(model).__module__.partition('.')[0]
         return (isinstance(model, BaseModel)
-                and library not in ('mmseg', 'mmpretrain'))
+                and library not in ('mmseg', 'mmpretrain', 'mmdet'))
 
     def attach(self,
                model: nn.Module,

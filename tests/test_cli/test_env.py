@@ -43,13 +43,13 @@ def test_nothing_is_installed(capsys, monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(env, 'version', missing)
-    for name in ('torch', 'mmengine', 'mmseg', 'mmpretrain', 'mmib'):
+    for name in ('torch', 'mmengine', 'mmseg', 'mmpretrain', 'mmdet', 'mmib'):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(env, 'own', lambda: '0')  # Its place is still known.
     rows = rows_of(capsys)
     assert rows['stack'] == 'none'
     assert rows['numpy'] == rows['mmengine'] == 'not installed'
-    for name in ('mmseg', 'mmpretrain', 'mmib'):
+    for name in ('mmseg', 'mmpretrain', 'mmdet', 'mmib'):
         assert rows[f'import {name}'] == 'not installed'
     assert rows['devices'].startswith('ModuleNotFoundError: ')
 

@@ -341,7 +341,7 @@ def test_without_trust_nothing_is_imported(folders, tmp_path, monkeypatch):
     config, = work_dir.glob('*_*/vis_data/config.py')
     text = config.read_text().replace("'BaseSegDataset'",
                                       "'dataset_of_mine.Mine'")
-    config.write_text(text + "custom_imports = dict(imports="
+    config.write_text(text + "\ncustom_imports = dict(imports="
                       "['dataset_of_mine'])\n")
     for old in work_dir.glob('*.py'):
         old.unlink()

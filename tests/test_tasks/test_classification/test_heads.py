@@ -200,8 +200,7 @@ def test_tasks_of_each_batch():
     for _ in range(3):
         attach(model, batch)
     # Nothing piles up.
-    assert not hasattr(model.head.task_heads['b'].loss.unobserved,
-                       'unobserved')
+    assert not hasattr(model.head.task_heads['b'].loss.unchanged, 'unchanged')
     for kind, expected in (('tasks', 1), ('some tasks', [0, 1,
                                                          1]), ('tasks', 1)):
         batch.begin(WEIGHTS)

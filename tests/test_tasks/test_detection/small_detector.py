@@ -1,0 +1,213 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Detectors that train in a second on drawn boxes."""
+import json
+import uuid
+
+import cv2
+import mmdet.datasets  # noqa: F401
+import mmdet.models  # noqa: F401
+import numpy as np
+import torch
+from mmdet.registry import MODELS
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
+
+SIZE, MAX_EPOCHS, BATCH = 13, 6, 2
+
+
+@MODELS.register_module()
+class TwoLevels(torch.nn.Module):
+    """A backbone of strides 8 and 16 without normalisation: what it computes
+    for an image doesn't depend on the batch."""
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, channels, 8, 8)
+        self.second = torch.nn.Conv2d(channels, channels, 2, 2)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        return x, self.second(x)
+
+
+PREPROCESSOR = dict(type='DetDataPreprocessor', mean=[0.] * 3, std=[255.] * 3)
+ANCHORS = dict(
+    type='AnchorGenerator', scales=[2, 4], ratios=[0.5, 2.], strides=[8, 16])
+CODER = dict(type='DeltaXYWHBBoxCoder')
+ASSIGNER = dict(
+    type='MaxIoUAssigner', pos_iou_thr=0.4, neg_iou_thr=0.3, min_pos_iou=0)
+L1 = dict(type='L1Loss')
+RETINANET = dict(
+    type='RetinaNet',
+    data_preprocessor=PREPROCESSOR,
+    backbone=dict(type='TwoLevels'),
+    neck=None,
+    bbox_head=dict(
+        type='RetinaHead',
+        num_classes=2,
+        in_channels=16,
+        feat_channels=8,
+        stacked_convs=1,
+        anchor_generator=ANCHORS,
+        bbox_coder=CODER,
+        loss_bbox=L1),
+    train_cfg=dict(
+        assigner=ASSIGNER,
+        sampler=dict(type='PseudoSampler'),
+        allowed_border=-1,
+        pos_weight=-1))
+ATTENTION = dict(embed_dims=16, num_heads=2, dropout=0.)
+LAYER = dict(
+    self_attn_cfg=ATTENTION,
+    ffn_cfg=dict(embed_dims=16, feedforward_channels=16, ffn_drop=0.))
+DETR = dict(
+    type='DETR',
+    num_queries=6,
+    data_preprocessor=PREPROCESSOR,
+    backbone=dict(type='TwoLevels'),
+    neck=None,
+    encoder=dict(num_layers=1, layer_cfg=LAYER),
+    decoder=dict(
+        num_layers=2,
+        return_intermediate=True,
+        layer_cfg=dict(LAYER, cross_attn_cfg=ATTENTION)),
+    positional_encoding=dict(num_feats=8, normalize=True),
+    bbox_head=dict(
+        type='DETRHead',
+        num_classes=2,
+        embed_dims=16,
+        loss_cls=dict(
+            type='CrossEntropyLoss', bg_cls_weight=0.1, class_weight=1.)),
+    train_cfg=dict(
+        assigner=dict(
+            type='HungarianAssigner',
+            match_costs=[
+                dict(type='ClassificationCost', weight=1.),
+                dict(type='BBoxL1Cost', weight=5., box_format='xywh'),
+                dict(type='IoUCost', iou_mode='giou', weight=2.)
+            ])))
+# All regions are sampled.
+ALL = dict(type='RandomSampler', num=10**4, pos_fraction=1., neg_pos_ub=-1)
+FASTER_RCNN = dict(
+    type='FasterRCNN',
+    data_preprocessor=PREPROCESSOR,
+    backbone=dict(type='TwoLevels'),
+    neck=None,
+    rpn_head=dict(
+        type='RPNHead',
+        in_channels=16,
+        feat_channels=8,
+        anchor_generator=ANCHORS,
+        bbox_coder=CODER,
+        loss_bbox=L1),
+    roi_head=dict(
+        type='StandardRoIHead',
+        bbox_roi_extractor=dict(
+            type='SingleRoIExtractor',
+            roi_layer=dict(type='RoIAlign', output_size=3, sampling_ratio=0),
+            out_channels=16,
+            featmap_strides=[8, 16]),
+        bbox_head=dict(
+            type='Shared2FCBBoxHead',
+            in_channels=16,
+            fc_out_channels=8,
+            roi_feat_size=3,
+            num_classes=2,
+            bbox_coder=CODER,
+            loss_bbox=L1)),
+    train_cfg=dict(
+        rpn=dict(
+            assigner=ASSIGNER,
+            sampler=dict(ALL, add_gt_as_proposals=False),
+            allowed_border=-1,
+            pos_weight=-1),
+        rpn_proposal=dict(
+            nms_pre=50,
+            max_per_img=20,
+            nms=dict(type='nms', iou_threshold=0.7),
+            min_bbox_size=0),
+        rcnn=dict(
+            assigner=ASSIGNER,
+            sampler=dict(ALL, add_gt_as_proposals=True),
+            pos_weight=-1)),
+    test_cfg=dict(rpn=dict(), rcnn=dict()))
+
+
+def build(model):
+    """A detector of a config, with equal weights in each."""
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        model = MODELS.build(Config(dict(model=model)).model)
+    model.init_weights()
+    return model.train()
+
+
+def draw(folder):
+    """Images of 64 x 64 with one to four boxes on noise, as COCO has them."""
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    for i in range(SIZE):
+        image = rng.integers(128, size=(64, 64, 3), dtype=np.uint8)
+        images.append(dict(id=i, file_name=f'{i}.png', width=64, height=64))
+        for _ in range(1 + i % 4):
+            x, y, w, h = rng.integers((0, 0, 16, 16),
+                                      (40, 40, 24, 24)).tolist()
+            label = int(rng.integers(2))
+            image[y:y + h, x:x + w] = (255, 160)[label]
+            annotations.append(
+                dict(
+                    id=len(annotations),
+                    image_id=i,
+                    category_id=label,
+                    bbox=[x, y, w, h],
+                    area=w * h,
+                    iscrowd=0))
+        cv2.imwrite(str(folder / f'{i}.png'), image)
+    categories = [dict(id=i, name=name) for i, name in enumerate('ab')]
+    (folder / 'boxes.json').write_text(
+        json.dumps(
+            dict(
+                images=images, annotations=annotations,
+                categories=categories)))
+
+
+def config(work_dir, folder, model=RETINANET, policy=None, **changes):
+    """Config of a training on :func:`draw`, the baseline without a policy."""
+    cfg = Config(
+        dict(
+            default_scope='mmdet',
+            work_dir=str(work_dir),
+            # Trainings of a name within a second share their log.
+            experiment_name=f'test_{uuid.uuid4()}',
+            randomness=dict(seed=0),
+            model=model,
+            train_dataloader=dict(
+                batch_size=BATCH,
+                num_workers=0,
+                sampler=dict(type='DefaultSampler', shuffle=True),
+                batch_sampler=dict(type='AspectRatioBatchSampler'),
+                dataset=dict(
+                    type='CocoDataset',
+                    data_root=str(folder),
+                    ann_file='boxes.json',
+                    data_prefix=dict(img=''),
+                    metainfo=dict(classes=('a', 'b')),
+                    filter_cfg=dict(filter_empty_gt=True),
+                    pipeline=[
+                        dict(type='LoadImageFromFile'),
+                        dict(type='LoadAnnotations', with_bbox=True),
+                        dict(type='PackDetInputs')
+                    ])),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
+            train_cfg=dict(type='EpochBasedTrainLoop', max_epochs=MAX_EPOCHS),
+            param_scheduler=[
+                dict(
+                    type='LinearLR',
+                    start_factor=0.1,
+                    by_epoch=False,
+                    begin=0,
+                    end=10),
+                dict(type='MultiStepLR', milestones=[4], by_epoch=True)
+            ]))
+    cfg.merge_from_dict(changes)
+    return cfg

@@ -1,0 +1,224 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Each kind of detector: with weights for its images, the gradients are those
+of a mix by hand, which knows nothing of mmib."""
+import copy
+
+import pytest
+
+from . import COMPILED
+
+pytest.importorskip('mmdet.models', exc_type=ImportError)
+
+import torch  # noqa: E402
+from mmdet.models import dense_heads, detectors  # noqa: E402
+from mmdet.structures import DetDataSample  # noqa: E402
+from mmengine.structures import InstanceData  # noqa: E402
+from torch.testing import assert_close  # noqa: E402
+
+from mmib import tasks  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
+from mmib.tasks import detection  # noqa: E402
+
+from . import small_detector as small  # noqa: E402
+
+NEEDS_OPERATIONS = pytest.mark.skipif(
+    not COMPILED, reason='needs compiled operations of mmcv')
+MODELS = [
+    pytest.param(small.RETINANET, id='RetinaNet'),
+    pytest.param(small.DETR, id='DETR'),
+    pytest.param(small.FASTER_RCNN, id='Faster R-CNN', marks=NEEDS_OPERATIONS),
+]
+
+
+def make_batch():
+    """Images with one and with three boxes."""
+    torch.manual_seed(1)
+    size = dict(
+        img_shape=(64, 64),
+        pad_shape=(64, 64),
+        batch_input_shape=(64, 64),
+        scale_factor=(1., 1.))
+    samples = []
+    for boxes in ([[2, 2, 20, 34]], [[4, 8, 24, 24], [30, 8, 62, 24],
+                                     [8, 30, 40, 60]]):
+        sample = DetDataSample(metainfo=size)
+        sample.gt_instances = InstanceData(
+            bboxes=torch.tensor(boxes).float(),
+            labels=torch.arange(len(boxes)) % 2)
+        samples.append(sample)
+    return torch.rand(2, 3, 64, 64), samples
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def loss_of(model, inputs, samples):
+    return model.parse_losses(model.loss(inputs, copy.deepcopy(samples)))[0]
+
+
+def alone(model, inputs, samples):
+    """The loss of each image alone, divided by what the loss of the batch is
+    divided by."""
+    losses = [
+        module for module in model.modules()
+        if '.models.losses.' in type(module).__module__
+    ]
+    factors = []
+
+    def remember(loss, args, kwargs):
+        factors.append(kwargs['avg_factor'])
+
+    def hooked(hook, *batch):
+        handles = [
+            loss.register_forward_pre_hook(hook, with_kwargs=True)
+            for loss in losses
+        ]
+        total = loss_of(model, *batch)
+        for handle in handles:
+            handle.remove()
+        return total
+
+    total = hooked(remember, inputs, samples)
+    images = []
+    for i in range(len(inputs)):
+        left = iter(factors)
+
+        def force(loss, args, kwargs):
+            return args, dict(kwargs, avg_factor=next(left))
+
+        images.append(hooked(force, inputs[i:i + 1], samples[i:i + 1]))
+    assert_close(sum(images), total)
+    return images
+
+
+def norms_by_hand(model, inputs, samples, dim):
+    """Norm of the gradient of each image, which lies along a dimension, at
+    what the only head of a model predicts."""
+    outs = model._forward(inputs, samples)
+    preds = sum(([out] if torch.is_tensor(out) else out for out in outs), [])
+    metas = [sample.metainfo for sample in samples]
+    losses = model.bbox_head.loss_by_feat(
+        *outs, [sample.gt_instances for sample in samples], metas)
+    grads = torch.autograd.grad(model.parse_losses(losses)[0], preds)
+    return torch.stack([
+        torch.cat([grad.select(dim, i).flatten() for grad in grads]).norm()
+        for i in range(len(inputs))
+    ])
+
+
+@pytest.mark.parametrize('config', MODELS)
+def test_weights_equal_a_mix_by_hand(config):
+    batch = make_batch()
+    model = small.build(config)
+    plain = gradients(model, loss_of(model, *batch))
+    images = [gradients(model, image) for image in alone(model, *batch)]
+    norms = None
+    if config is not small.FASTER_RCNN:
+        # Of DETR the first dimension runs over layers.
+        norms = norms_by_hand(model, *batch, int(config is small.DETR))
+    context = BatchContext()
+    task = tasks.attach(model, context)
+    assert isinstance(task, detection.DetectionTask)
+    loss = loss_of(model, *batch)
+    assert_close(gradients(model, loss), plain, rtol=0, atol=0)
+    for weights in ((1., 1.), (1., 3.)):
+        context.begin(torch.tensor(weights))
+        total = loss_of(model, *batch)
+        ours = gradients(model, total)
+        # The value stays that of the baseline.
+        assert_close(total, loss)
+        assert_close(context.unweighted_loss, loss.detach())
+        for name, gradient in ours.items():
+            by_hand = sum(weight * image.get(name, torch.zeros(()))
+                          for weight, image in zip(weights, images))
+            assert_close(gradient, by_hand, rtol=1e-5, atol=1e-6)
+        if norms is None:
+            norms = context.norms
+        assert_close(context.norms, norms, rtol=1e-4, atol=1e-6)
+    assert norms[0] != norms[1]
+    # The weights do something.
+    assert any((ours[name] - plain[name]).norm() > 0.1 * plain[name].norm()
+               for name in plain)
+
+
+def test_without_gradients_nothing_is_noted():
+    model, batch = small.build(small.RETINANET), make_batch()
+    context = BatchContext()
+    tasks.attach(model, context)
+    context.begin(torch.tensor([1., 3.]))
+    with torch.no_grad():
+        model.loss(*batch)
+    assert context.norms is None
+
+
+def test_attached_again():
+    """As after a training: the batch of the last one counts, once."""
+    model, batch = small.build(small.RETINANET), make_batch()
+    first, second = BatchContext(), BatchContext()
+    for context in (first, second):
+        tasks.attach(model, context)
+        context.begin(torch.tensor([1., 3.]))
+    ours = gradients(model, loss_of(model, *batch))
+    other = small.build(small.RETINANET)
+    tasks.attach(other, first)
+    assert_close(ours, gradients(other, loss_of(other, *batch)))
+
+
+def test_what_is_not_known_is_refused():
+
+    class MyHead(dense_heads.RetinaHead):
+
+        def loss_by_feat(self, *args, **kwargs):
+            return super().loss_by_feat(*args, **kwargs)
+
+    class MyDetector(detectors.RetinaNet):
+
+        def loss(self, *args, **kwargs):
+            return super().loss(*args, **kwargs)
+
+    model = small.build(small.RETINANET)
+    model.bbox_head.__class__ = MyHead
+    with pytest.raises(
+            ValueError, match='MyHead.*`model.bbox_head`.*n.register_head'):
+        tasks.attach(model, BatchContext())
+    detection.register_head(MyHead)
+    tasks.attach(model, BatchContext())
+    model.__class__ = MyDetector
+    with pytest.raises(
+            ValueError, match='MyDetector.*`model`.*n.register_detector'):
+        tasks.attach(model, BatchContext())
+    detection.register_detector(MyDetector)
+    tasks.attach(model, BatchContext())
+
+
+def test_subclasses_that_only_predict_otherwise_are_known():
+
+    class MyHead(dense_heads.FCOSHead):
+
+        def forward(self, x):
+            return super().forward(x)
+
+    names = ('NASFCOSHead', 'RTMDetSepBNHead', 'RetinaSepBNHead',
+             'DABDETRHead')
+    for kind in (MyHead, *(getattr(dense_heads, name) for name in names)):
+        head = kind.__new__(kind)
+        assert detection.known(head, detection._IMAGES_OF_HEAD,
+                               detection._METHODS) is not None
+
+
+def test_a_segmentor_stays_one():
+    """MMDetection may be in use besides."""
+    from mmseg.models import EncoderDecoder
+    model = EncoderDecoder.__new__(EncoderDecoder)
+    torch.nn.Module.__init__(model)
+    model.decode_head = small.TwoLevels()
+    found = [task for task in tasks.tasks_in_use() if task.matches(model)]
+    assert type(found[0]).__name__ == 'SegmentationTask'
+    assert not detection.TASK.matches(model)

@@ -1,0 +1,134 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Trainings of small detectors, as of a config that was converted."""
+import functools
+
+import numpy as np
+import pytest
+
+pytest.importorskip('mmdet.models', exc_type=ImportError)
+
+import torch  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+from mmengine.hooks import Hook  # noqa: E402
+from mmengine.runner import Runner  # noqa: E402
+
+from mmib import convert  # noqa: E402
+from mmib.zoo import resolve_config  # noqa: E402
+from tests.system import small_training  # noqa: E402
+from tests.system.processes import run_ranks  # noqa: E402
+
+from . import small_detector as small  # noqa: E402
+
+KEEPS = dict(type='RandomPruning', ratio=0.)
+
+
+class Steps(Hook):
+    """Writes down images, loss, weights and norms of each step."""
+
+    priority = 'HIGH'
+
+    def __init__(self):
+        self.steps = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        step = [[s.img_id for s in data_batch['data_samples']],
+                outputs['loss'].item()]
+        hook = small_training.infobatch_hook(runner)
+        if hook and hook.batch.weights is not None:
+            step += [hook.batch.weights.tolist(), hook.batch.norms.tolist()]
+        self.steps.append(step)
+
+
+def train(cfg):
+    runner = Runner.from_cfg(cfg)
+    small_training.distribute(runner)
+    log = Steps()
+    runner.register_hook(log)
+    runner.train()
+    return runner, log.steps
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp('boxes')
+    small.draw(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+def test_pruned_and_resumed(tmp_path, folder, model):
+    """What follows the checkpoint of an epoch is the same to the last bit."""
+    cfg = convert(small.config(tmp_path, folder, model))
+    runner, steps = train(cfg)
+    hook = small_training.infobatch_hook(runner)
+    assert hook.scores.ema == 0.8
+    assert hook.planner.visits.score == 'gradient'
+    assert not hook.planner.visits.lacks_norms
+    assert len(steps) < 0.9 * small.MAX_EPOCHS * 7
+    scores = hook.scores.numpy()
+    assert np.isfinite(scores).all() and len(set(
+        scores.tolist())) == small.SIZE
+    assert hook.planner.mean_ratio.mean().value > 0
+    assert max(max(step[2]) for step in steps if len(step) > 2) > 1
+    assert hook._delivery.comparable == [True]
+    cfg = cfg.copy()
+    cfg.merge_from_dict(
+        dict(
+            work_dir=str(tmp_path / 'resumed'),
+            resume=True,
+            load_from=str(tmp_path / 'epoch_3.pth')))
+    resumed, later = train(cfg)
+    assert 0 < len(later) < len(steps) and later == steps[-len(later):]
+    torch.testing.assert_close(
+        small_training.weights_of(resumed),
+        small_training.weights_of(runner),
+        rtol=0,
+        atol=0)
+
+
+def test_ratio_0_is_the_baseline(tmp_path, folder):
+    baseline = small.config(tmp_path / 'baseline', folder)
+    cfg = small.config(
+        tmp_path / 'kept', folder, **{
+            'train_dataloader.sampler.type': 'InfoBatchEpochSampler',
+            'train_dataloader.batch_sampler': None,
+            'custom_hooks': [dict(type='InfoBatchHook', policy=KEEPS)]
+        })
+    (runner, steps), (kept, others) = train(baseline), train(cfg)
+    assert [step[:2] for step in others] == steps
+    torch.testing.assert_close(
+        small_training.weights_of(kept),
+        small_training.weights_of(runner),
+        rtol=0,
+        atol=0)
+
+
+def train_rank(rank, results, work_dir, folder):
+    runner, steps = train(convert(small.config(work_dir, folder)))
+    results[rank] = (steps, small_training.weights_of(runner),
+                     small_training.infobatch_hook(runner).scores.numpy())
+
+
+def test_two_ranks(tmp_path, folder):
+    (first, weights, scores), (second, others, same) = run_ranks(
+        functools.partial(train_rank, work_dir=str(tmp_path), folder=folder),
+        2)
+    assert len(first) == len(second) < 0.9 * small.MAX_EPOCHS * 4
+    torch.testing.assert_close(weights, others, rtol=0, atol=0)
+    np.testing.assert_array_equal(scores, same)
+
+
+def test_the_loss_is_no_score(tmp_path, folder):
+    cfg = convert(small.config(tmp_path, folder), score='loss')
+    message = "loss of an image.*remove `score='loss'`.*'gradient'` counts"
+    with pytest.raises(ValueError, match=message):
+        Runner.from_cfg(cfg).train()
+
+
+def test_a_config_of_the_zoo():
+    name = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco'
+    cfg = convert(Config.fromfile(resolve_config(name)))
+    assert cfg.train_dataloader.sampler.type == 'InfoBatchEpochSampler'
+    assert cfg.train_dataloader.batch_sampler is None
+    assert cfg.train_cfg.max_epochs == 12
