@@ -87,5 +87,5 @@ $(MMDET)/installed: setup.py
 	$(PYTHON) -m venv $(MMDET)
 	$(MMDET)/bin/python -m pip install torch==2.13.0
 	$(MMDET)/bin/python -m pip install -e '.[onedl,test]'
-	$(MMDET)/bin/python -m pip install --no-deps onedl-mmdetection==3.5.1 pycocotools shapely terminaltables six tqdm imaug scikit-image lazy-loader tifffile imageio
+	$(MMDET)/bin/python -m pip install --no-deps onedl-mmdetection==3.5.1 pycocotools==2.0.11 shapely==2.2.0 terminaltables==3.1.10 six==1.17.0 tqdm==4.70.1 imaug==0.4.3 scikit-image==0.26.0 lazy-loader==0.6 tifffile==2026.3.3 imageio==2.38.1
 	touch $@
