@@ -5,6 +5,7 @@ import glob
 import os.path as osp
 import re
 
+import numpy as np
 import pytest
 from camvid.arm_configs import add_arguments, fingerprint, load_arms
 from camvid.learning_rates import by_rate
@@ -194,3 +195,35 @@ def test_other_figures_of_instruction_tuning_are_those_of_the_results():
         table = instruction_tuning.arm_table(
             osp.join(folder, f'{setting}.jsonl'))
         assert f'| neyman | 5 | {figure} |' in table
+
+
+@pytest.mark.parametrize('pruned, names, metric, scale', [
+    ('neyman', ['camvid', 'camvid-worth'], 'mIoU', 1),
+    ('neyman', ['camvid-pretrained'], 'mIoU', 1),
+    ('neyman', ['cifar10/passes-24'], 'accuracy', 1),
+    ('neyman', ['cifar10/passes-72'], 'accuracy', 1),
+    ('neyman', ['systems/swin-w48'], 'accuracy', 1),
+    ('neyman', ['systems/mae-w64'], 'loss', 1),
+    ('pruned', ['diffusion/arms'], 'held_out_loss', 1000),
+    ('neyman', ['llama/lora'], 'exact', 1),
+    ('neyman', ['llama/scratch'], 'exact', 1),
+])
+def test_the_table_of_systems(pruned, names, metric, scale):
+    files = [
+        read_results(osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl'))
+        for name in names
+    ]
+
+    def mean(arm, value):
+        # Of the first file that has the arm.
+        of_arm = ([cell for cell in cells if cell['arm'] == arm]
+                  for cells in files)
+        return np.mean(list(map(value, next(filter(None, of_arm)))))
+
+    def figure(cell):
+        return scale * (cell if metric in cell else cell['evals'][-1])[metric]
+
+    ratio = mean(pruned, lambda cell: cell['variance_ratio'][0])
+    means = [f'{mean(arm, figure):.1f}' for arm in (pruned, 'short', 'full')]
+    row = f'| {ratio:.2f} | 40 % | {" / ".join(means)} '
+    assert row in read('docs', 'systems.md')
