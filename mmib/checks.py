@@ -4,7 +4,7 @@ conversion of a config refuses with the same words."""
 import difflib
 import inspect
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from mmengine._strategy import SingleDeviceStrategy
 from mmengine.hooks import CheckpointHook, Hook
@@ -257,12 +257,13 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     # Inputs may be a dict with a tensor for each modality. A model that isn't
     # of a library may take anything whose parts have an entry for each sample.
     parts = data_batch
-    if isinstance(data_batch, dict):
+    if isinstance(data_batch, Mapping):
         parts = [data_batch.get('data_samples'), data_batch.get('inputs')]
         parts += data_batch.values()
     part = next(part for part in parts if part is not None)
-    while isinstance(part, dict):
-        part = next(iter(part.values()))
+    while isinstance(part, Mapping):
+        part = next(
+            (each for each in part.values() if hasattr(each, '__len__')), ())
     num_images = len(part)
     if num_images != batch_size:
         raise RuntimeError(
@@ -325,4 +326,5 @@ def check_norms(score: str) -> None:
         raise RuntimeError(
             "`score='gradient'` needs the gradient at the predictions, which "
             "can't be seen in this model: set `score='loss'` at InfoBatchHook "
-            'in `custom_hooks`.')
+            'in `custom_hooks`, or where a model has no such scores train '
+            'without it.')

@@ -100,6 +100,8 @@ def convert(cfg: Config,
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader, unit)
     if _groups_by_shape(cfg.train_dataloader):
+        if cfg.train_dataloader.batch_sampler.get('drop_last'):
+            cfg.train_dataloader.drop_last = True
         cfg.train_dataloader.batch_sampler = None
     cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
     cfg.custom_hooks = [

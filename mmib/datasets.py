@@ -119,10 +119,12 @@ class DeliveryCheck:
             self._ends = list(parts.cumulative_sizes)
         else:
             self._ends = [len(parts)]
-        # Slots before the end of each part.
-        ends = self._ends if indices is None else np.searchsorted(
-            indices, self._ends)
-        self._sizes = np.diff(ends, prepend=0)
+        # Images of a pass that each part has.
+        self._sizes = np.diff(self._ends, prepend=0)
+        if indices is not None:
+            self._sizes = np.bincount(
+                self._part_of(np.unique(indices % self._ends[-1])),
+                minlength=len(self._ends))
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
         """list[bool, optional]: Whether the paths of samples are those of the
         data set, for each of its parts; None is not known yet."""
@@ -164,14 +166,18 @@ class DeliveryCheck:
                 'A batch has its images in another order than they were asked '
                 'for, so weights and scores would go to wrong ones: keep the '
                 'order in `train_dataloader.collate_fn`.')
-        part_of = np.searchsorted(self._ends, indices, 'right')
+        part_of = self._part_of(indices)
         for i, part in enumerate(part_of):
             if asked[i] is not None and i not in others:
                 self._decide(part, True)
         for i in others:
-            self._try(part_of[i], int(indices[i]))
+            self._try(part_of[i], int(indices[i]) % self._ends[-1])
             delivered[i] = self.comparable[part_of[i]] is False
         return delivered
+
+    def _part_of(self, indices: np.ndarray) -> np.ndarray:
+        # Where epochs count, a pass has all repeats of the data set.
+        return np.searchsorted(self._ends, indices % self._ends[-1], 'right')
 
     def _try(self, part: int, index: int) -> None:
         """Take note of an image that came with another path."""

@@ -309,5 +309,7 @@ def scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:
     pred = pred.view_as(pred)
     if pred.requires_grad:
         scale = weights.view(-1, *[1] * (pred.dim() - 1))
-        pred.register_hook(lambda gradient: gradient * scale.to(gradient))
+        # The weight itself isn't rounded to half precision.
+        pred.register_hook(lambda gradient:
+                           (gradient * scale).to(gradient.dtype))
     return pred

@@ -99,8 +99,10 @@ class InfoBatchVisualizationHook(Hook):
                 runner.iter)
         if self._images is None:
             return
+        num_listed = np.count_nonzero(~np.isnan(by_image))
         highest = np.argsort(
-            -scores.averages(), kind='stable')[:self.num_images]
+            -scores.averages(),
+            kind='stable')[:min(self.num_images, num_listed)]
         # What reading an image may raise isn't known, and isn't worth a
         # training.
         try:

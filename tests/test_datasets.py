@@ -14,6 +14,7 @@ from mmib import InfoBatchSampler
 from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
                            unwrap_repeats)
 from mmib.scores import ScoreTable
+from tests.system.epoch_training import by_epoch
 from tests.system.small_training import infobatch_hook, small_runner
 
 
@@ -204,6 +205,22 @@ def test_scores_belong_to_images(train, name, num_workers):
     np.testing.assert_allclose(hook.scores.numpy(),
                                [last_score[image] for image in images])
     assert len(hook.sampler) == num_slots
+
+
+@pytest.mark.parametrize('name', ['repeat', 'repeat of concat'])
+def test_repeats_where_epochs_count(tmp_path, name):
+    """A pass has all of them."""
+    cfg, num_images, _ = DATASETS_TO_WRAP[name]
+    changes = by_epoch(dict(type='RandomPruning'))
+    del changes['train_dataloader.dataset.size']
+    runner = small_runner(
+        tmp_path, **changes,
+        **{'train_dataloader.dataset': dict(cfg, _delete_=True)})
+    runner.train()
+    hook = infobatch_hook(runner)
+    assert hook.sampler.pass_length == cfg['times'] * num_images
+    assert set(hook._delivery.comparable) == {True}
+    assert (hook.scores.by_image() != 1).all()
 
 
 def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):

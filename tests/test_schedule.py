@@ -578,9 +578,11 @@ def test_batches_by_shape_are_given_up():
     before = baseline(
         train_dataloader=dict(
             sampler=dict(type='InfiniteSampler'),
-            batch_sampler=dict(type='mmdet.AspectRatioBatchSampler')))
+            batch_sampler=dict(
+                type='mmdet.AspectRatioBatchSampler', drop_last=True)))
     after = convert(before)
     assert after.train_dataloader.batch_sampler is None
+    assert after.train_dataloader.drop_last
     told = '`AspectRatioBatchSampler` is dropped'
     assert told in summary(before, after)
     assert told not in summary(baseline(), convert(baseline()))

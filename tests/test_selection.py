@@ -218,6 +218,35 @@ def test_epochs_resume(tmp_path):
         weights_of(again), weights_of(runner), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize('before', [None, [*range(0, SIZE, 3)]])
+def test_epochs_go_on_with_another_list(tmp_path, before):
+    """Passes until then had other images, and count as full ones."""
+    listed = [*range(0, SIZE, 2)]
+    before = dict(type='Subset', indices=before) if before else None
+    small_runner(
+        tmp_path,
+        **by_epoch(before,
+                   **{'default_hooks.checkpoint.interval': 4})).train()
+    policy = dict(type='Neyman', ratio=0.6, ramp=True)
+    runner = small_runner(
+        tmp_path / 'resumed',
+        **by_epoch(dict(type='Subset', indices=listed, policy=policy)),
+        resume=True,
+        load_from=str(tmp_path / 'epoch_4.pth'))
+    told = []
+    ours = infobatch_hook(runner).policy
+    ours.begin_plan = lambda progress: (told.append(progress),
+                                        Subset.begin_plan(ours, progress))
+    runner.train()
+    planner = infobatch_hook(runner).planner
+    assert planner.accounting.first_epoch == 5
+    # The first of them is full.
+    assert told[0].spent == 5 * len(listed)
+    assert told[0].full_slots == MAX_EPOCHS * len(listed)
+    assert all(0 <= progress.done <= 1 for progress in told)
+    assert planner.epoch.covered == MAX_EPOCHS - 1
+
+
 def train_rank(rank, results):
     with tempfile.TemporaryDirectory() as work_dir:
         runner = small_runner(work_dir, **on(policy=WITHIN))

@@ -27,7 +27,8 @@ def account_for(runner: Runner, delta: float, start: float) -> Accounting:
         # Schedulers were made before a list of images was read.
         return EpochAccounting(sampler.pass_length, slots_per_iter,
                                len(loader), runner.max_epochs, delta, start,
-                               runner.max_iters // runner.max_epochs)
+                               runner.max_iters // max(runner.max_epochs, 1),
+                               runner.epoch)
     return Accounting(sampler.pass_length, slots_per_iter, runner.max_iters,
                       delta, start)
 

@@ -25,6 +25,8 @@ class EpochAccounting(Accounting):
         steps_per_epoch (int, optional): Iterations of an epoch for which the
             schedulers were made. If None, those of the baseline. Defaults to
             None.
+        epoch (int): Epochs that are over, where the training is resumed.
+            Defaults to 0.
     """
 
     unit = 'epoch'
@@ -36,7 +38,8 @@ class EpochAccounting(Accounting):
                  max_epochs: int,
                  delta: float,
                  start: float = 0.,
-                 steps_per_epoch: Optional[int] = None) -> None:
+                 steps_per_epoch: Optional[int] = None,
+                 epoch: int = 0) -> None:
         super().__init__(pass_length, slots_per_iter,
                          max_epochs * iters_per_epoch, delta, start)
         self.iters_per_epoch = iters_per_epoch
@@ -47,7 +50,7 @@ class EpochAccounting(Accounting):
         self._start_epoch = round(start * max_epochs)
         # In the first epoch there are no scores.
         self.first_epoch = max(self._start_epoch, 1)
-        self.epoch = 0
+        self.epoch = epoch
         """int: The one that has begun last, from 0."""
         # Where annealing has begun. The length of the epochs before it isn't
         # known in advance.
@@ -174,7 +177,9 @@ class EpochAccounting(Accounting):
             full_equivalent=float(epoch * self.iters_per_epoch),
             done=min((epoch + 0.5 - self.first_epoch) / pruning, 1.),
             norms=norms,
-            spent=start,
+            # Those before count as full.
+            spent=int(self.since.covered) * self.pass_length + start -
+            self.since.position,
             full_slots=self.max_epochs * self.pass_length)
 
     def state_dict(self, covered: float) -> dict:
@@ -212,7 +217,7 @@ class EpochAccounting(Accounting):
 
     def begin(self, iteration: int, position: int,
               full_equivalent: float) -> None:
-        epochs = int(full_equivalent) // self.iters_per_epoch
-        self.origin = self._since = Origin(iteration, position, float(epochs),
-                                           full_equivalent)
-        self.first_epoch = max(self.first_epoch, epochs + 1)
+        # Passes were those of another data set, if the list has changed.
+        self.origin = self._since = Origin(iteration, position,
+                                           float(self.epoch), full_equivalent)
+        self.first_epoch = max(self.first_epoch, self.epoch + 1)

@@ -28,9 +28,9 @@ _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
           dense_heads.GARetinaHead, dense_heads.GFLHead,
           dense_heads.Mask2FormerHead, dense_heads.PAAHead,
           dense_heads.RPNHead, dense_heads.RTMDetHead,
-          dense_heads.RepPointsHead, dense_heads.SABLRetinaHead,
-          dense_heads.SSDHead, dense_heads.TOODHead, dense_heads.VFNetHead,
-          dense_heads.YOLOFHead, dense_heads.YOLOV3Head, dense_heads.YOLOXHead)
+          dense_heads.SABLRetinaHead, dense_heads.SSDHead,
+          dense_heads.TOODHead, dense_heads.VFNetHead, dense_heads.YOLOFHead,
+          dense_heads.YOLOV3Head, dense_heads.YOLOXHead)
 # (layers, B, Q, C), and of an encoder (B, Q, C).
 _OF_QUERIES = (dense_heads.ConditionalDETRHead, dense_heads.DETRHead,
                dense_heads.DINOHead, dense_heads.DeformableDETRHead)
@@ -186,8 +186,14 @@ def _weigh_predictions(head: nn.Module, method: str, batch: BatchContext,
 def _weigh_images(pred: Tensor, batch: BatchContext, kwargs: Dict[str, Any],
                   dim: int) -> Tensor:
     rows = pred.movedim(dim, 0)
-    batch.watch(rows, 1)
     assert batch.weights is not None
+    if len(rows) != len(batch.weights):
+        raise ValueError(
+            f'`loss_by_feat` gets a prediction of shape {tuple(pred.shape)} in'
+            f' a batch of {len(batch.weights)} images, and dimension {dim} '
+            'should run over them: correct `images` of '
+            '`mmib.tasks.detection.register_head`.')
+    batch.watch(rows, 1)
     return scale_gradient(rows, batch.weights).movedim(0, dim)
 
 

@@ -82,6 +82,12 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
             f'`infobatch_predictions` names {name!r}, which returns a '
             f'{type(output).__name__}: name the module within it that returns '
             'the tensor.')
+    if output.shape[:1] != batch.weights.shape:
+        raise ValueError(
+            f'`infobatch_predictions` names {name!r}, which returns the shape '
+            f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
+            'samples: name a module whose output has a row for each sample, '
+            'or remove it.')
     batch.watch(output, 1)
 
 

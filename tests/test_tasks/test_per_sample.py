@@ -141,6 +141,8 @@ def test_predictions_are_checked():
     batch.begin(torch.ones(1))
     with pytest.raises(TypeError, match="'last', which returns a tuple"):
         model.last(torch.zeros(1, 1, 2))
+    with pytest.raises(ValueError, match=r"'layer', .* shape \(2, 2\) in a"):
+        model.layer(torch.zeros(2, 3))
 
 
 class Steps(Hook):
