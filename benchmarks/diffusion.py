@@ -2,9 +2,9 @@
 """Diffusion: kinds of scores by what they say of the next visit of an image,
 and trainings that are pruned by the loss on held-out images.
 
-Each training adds a line to arms.jsonl. Those that prune at random also add
-lines to scores.jsonl: what V would have been with each kind of score, see
-scores.py beside this file. Run it in the root of the repository:
+Each training adds a line to arms.jsonl, and isn't run again. Those that prune
+at random also add lines to scores.jsonl: what V would have been with each kind
+of score, see scores.py beside this file. Run it in the root of the repository:
 
     PYTHONPATH=. python benchmarks/diffusion.py --data data/cifar10 --seeds 0 1
 """
@@ -276,9 +276,13 @@ def main() -> None:
         '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
+    path = osp.join(args.out, 'arms.jsonl')
+    done = read_results(path) if osp.exists(path) else []
+    done = {(cell['arm'], cell['seed']) for cell in done}
     for seed in args.seeds:
         for arm in args.arms:
-            run(arm, seed, args)
+            if (arm, seed) not in done:
+                run(arm, seed, args)
     print(*tables(args.out), sep='\n\n')
 
 
