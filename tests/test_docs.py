@@ -14,7 +14,8 @@ from camvid.results import read_results
 from mmengine.config import Config
 
 import mmib
-from benchmarks import diffusion, instruction_tuning, label_errors
+from benchmarks import (detection_heads, diffusion, instruction_tuning,
+                        label_errors)
 from benchmarks.cifar10 import run
 from benchmarks.cifar10.report import block
 
@@ -227,3 +228,20 @@ def test_the_table_of_systems(pruned, names, metric, scale):
     means = [f'{mean(arm, figure):.1f}' for arm in (pruned, 'short', 'full')]
     row = f'| {ratio:.2f} | 40 % | {" / ".join(means)} '
     assert row in read('docs', 'systems.md')
+
+
+def test_the_table_of_detection_is_that_of_the_results():
+    page = read('docs', 'detection.md')
+    results = read_results(osp.join(ROOT, detection_heads.OUT))
+    rows = detection_heads.CHECKED + detection_heads.REFUSED
+    assert [x['config'] for x in results
+            ] == [config for _, _, configs in rows for config in configs]
+    assert detection_heads.table(detection_heads.CHECKED, results) in page
+    unweighted = [x['unweighted'] for x in results]
+    assert f'{min(unweighted):.1f} to {max(unweighted):.1f}' in page
+    by_config = {x['config']: x for x in results}
+    for heads, _, (config, ) in detection_heads.REFUSED:
+        key = 'elsewhere' if re.search('AutoAssign|RepPoints',
+                                       heads) else 'alone'
+        row = re.search(rf'^\| {heads}.*$', page, re.M)
+        assert f'{100 * by_config[config][key]:.2g} %' in row[0]
