@@ -411,7 +411,8 @@ def measure(config: str) -> Dict[str, Any]:
     torch.set_num_threads(1)
     init_default_scope('mmdet')
     MessageHub.get_current_instance().update_info('epoch', 0)
-    for head in ('AutoAssignHead', 'DDODHead', 'PISARetinaHead'):
+    for head in ('AutoAssignHead', 'DDODHead', 'PISARetinaHead',
+                 'RepPointsHead'):
         register_head(getattr(dense_heads, head))
     begin = time.perf_counter()
     size = next((int(option[5:])
