@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, Union
 import torch
 import torch.nn as nn
 from mmdet.models import dense_heads, detectors, roi_heads
+from mmdet.models.losses import GHMC, GHMR
 from mmengine.hooks import Hook
 from torch import Tensor
 
@@ -58,6 +59,8 @@ _HEADS: Dict[type, Tuple[str, ...]] = {
     roi_heads.DynamicRoIHead: ('bbox_head', 'mask_head'),
     roi_heads.StandardRoIHead: ('bbox_head', 'mask_head'),
 }
+# Losses that weigh a box by all boxes of the batch.
+BATCH_LOSSES: Tuple[type, ...] = (GHMC, GHMR)
 # A subclass that has another one of these computes its losses in its own way.
 _METHODS = ('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
             'bbox_loss', 'mask_loss')
@@ -143,6 +146,13 @@ def _heads_of(owner: nn.Module, where: str) -> Iterator[Tuple[nn.Module, str]]:
 def _connect(head: nn.Module, where: str, batch: BatchContext) -> None:
     """Let a head compute its losses from predictions to which what flows back
     is weighted."""
+    for name, module in head.named_modules():
+        if isinstance(module, BATCH_LOSSES):
+            raise ValueError(
+                f'{type(module).__name__}, `{where}.{name}`, weighs a box by '
+                'all boxes of the batch, so the loss of an image depends on '
+                'which others there are: use another loss, or train without '
+                'InfoBatchHook.')
     dim = known(head, _IMAGES_OF_HEAD, _METHODS)
     regions = known(head, _REGIONS_OF_HEAD, _METHODS)
     if dim is not None:

@@ -10,7 +10,7 @@ from . import COMPILED
 pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import torch  # noqa: E402
-from mmdet.models import dense_heads, detectors  # noqa: E402
+from mmdet.models import dense_heads, detectors, losses  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
@@ -196,6 +196,13 @@ def test_what_is_not_known_is_refused():
         tasks.attach(model, BatchContext())
     detection.register_detector(MyDetector)
     tasks.attach(model, BatchContext())
+    model.bbox_head.loss_bbox = losses.GHMR()
+    with pytest.raises(ValueError, match='GHMR, `model.bbox_head.loss_bbox`'):
+        tasks.attach(model, BatchContext())
+    model = small.build(small.RETINANET)
+    model.bbox_head.__class__ = dense_heads.RepPointsHead
+    with pytest.raises(ValueError, match='RepPointsHead is one: change'):
+        tasks.attach(model, BatchContext())
 
 
 def test_subclasses_that_only_predict_otherwise_are_known():
