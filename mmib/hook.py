@@ -55,8 +55,8 @@ class InfoBatchHook(Hook):
             alone, or that of the task, see its page. Defaults to None.
         score (str, optional): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient of the image's loss at
-            the predictions. If None, it is the loss, but in detectors.
-            Defaults to None.
+            the predictions. If None, it is the loss, in detectors the
+            gradient. Defaults to None.
         relative (bool): Whether the score of a visit is divided by a moving
             mean of all images, so that scores of different ages can be
             compared while the losses fall. Defaults to False.

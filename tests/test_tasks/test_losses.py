@@ -11,7 +11,7 @@ from mmseg.models.losses import CrossEntropyLoss, DiceLoss, LovaszLoss
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
-from mmib.losses import check_loss, register_unreduced
+from mmib.losses import check_loss, register_unreduced, scale_gradient
 from mmib.tasks import segmentation  # noqa: F401
 
 B, C, H, W = 3, 5, 6, 7
@@ -519,3 +519,15 @@ def test_negative_labels_are_not_counted(num_classes):
         logits,
         label,
         ignore_index=IGNORE)
+
+
+def test_weights_of_half_precision_are_not_rounded():
+    """1 / 0.6 in bfloat16 is 0.2 % less."""
+    weight, pred = torch.tensor([1 / 0.6]), torch.zeros(1, 300)
+    pred = pred.bfloat16().requires_grad_()
+    gradient = torch.linspace(1, 2, 300).bfloat16()
+    scale_gradient(pred, weight).backward(gradient[None])
+    assert pred.grad.dtype == torch.bfloat16
+    expected = (gradient.float() * weight).bfloat16()
+    assert_close(pred.grad[0], expected, rtol=0, atol=0)
+    assert not torch.equal(expected, gradient * weight.bfloat16())
