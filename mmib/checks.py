@@ -272,16 +272,16 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
             '`train_dataloader.collate_fn`.')
 
 
-def check_scores(scores: Optional[Any]) -> None:
+def check_scores(unweighted_loss: Optional[Any]) -> None:
     """Check that a training step has scored its images.
 
     Args:
-        scores (Tensor, optional): Raw loss of each image.
+        unweighted_loss (Tensor, optional): Mean of the scores.
 
     Raises:
         RuntimeError: If there are none.
     """
-    if scores is None:
+    if unweighted_loss is None:
         raise RuntimeError(
             'No head called its losses in this iteration (`loss_decode` of a '
             'segmentor, `loss_module` of a classifier), so InfoBatch has no '

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
 from . import compat, epochs, tasks
-from .batch import BatchContext
+from .batch import BatchContext, to_device
 from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_score, check_scores,
                      check_training)
@@ -23,7 +23,7 @@ from .registry import build_policy
 from .reporter import Reporter
 from .resume import load_state, make_state
 from .sampler import InfoBatchSampler
-from .scores import ScoreTable, to_device
+from .scores import ScoreTable
 from .selection import select_images
 from .visits import VisitCounter
 
@@ -222,9 +222,12 @@ class InfoBatchHook(Hook):
             RuntimeError: If no head called its losses.
         """
         if self.batch.weights is None:  # As in annealing.
-            self._reporter.step(outputs.get('loss'), batch_idx)
+            loss = outputs.get('loss')
+            self._reporter.step(
+                loss if loss is None else loss.detach(), batch_idx)
             return
-        check_scores(self.batch.scores)
+        loss = self.batch.unweighted_loss
+        check_scores(loss)
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
         indices = self.sampler.in_dataset(self._slots.indices)
@@ -235,7 +238,7 @@ class InfoBatchHook(Hook):
         if visits.lacks_norms:
             check_norms(visits.score)
             self._reporter.no_norms()
-        self._reporter.step(self.batch.unweighted_loss, batch_idx)
+        self._reporter.step(loss, batch_idx)
         self.batch.begin(None)
 
     def after_train_epoch(self, runner: Runner) -> None:

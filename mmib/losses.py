@@ -11,7 +11,7 @@ import torch.nn as nn
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .batch import BatchContext, RowsPerImage, sum_images
+from .batch import BatchContext, RowsPerImage, mean_images
 
 AvgFactor = Union[int, float, Tensor]
 
@@ -186,13 +186,13 @@ class InfoBatchLoss(nn.Module):
                 or kwargs.get('reduction_override') == 'none'):
             return self.loss(pred, target, **kwargs)
         if weights is not None:
-            self.batch.watch(pred, self.rows_per_image)
+            pred, watched = self.batch.watch(pred, self.rows_per_image)
         coupled = _COUPLED.get(type(self.loss))
         scores = coupled and coupled(self.loss, pred, target, **kwargs)
         if scores is not None:
             self._check_rows(len(pred), len(weights))
             value = self.loss(scale_gradient(pred, weights), target, **kwargs)
-            self.batch.add_scores(scores, value.float().mean())
+            self.batch.add_scores(scores, value.float())
             self.batch.watch_loss(value)
             return value
 
@@ -223,13 +223,10 @@ class InfoBatchLoss(nn.Module):
         if weights is None:
             return elements.sum(dtype=torch.float32) / divisor
         self._check_rows(len(elements), self._expected_rows(len(elements)))
-        sums, means = sum_images(elements, self.rows_per_image, len(weights))
-        if counts:
-            means = sums / counts[0]
-        self.batch.add_scores(means, sums.sum() / divisor)
-        value = (sums * weights).sum() / divisor
-        self.batch.watch_loss(value)
-        return value
+        means, numbers = mean_images(elements, self.rows_per_image,
+                                     len(weights), *counts)
+        watched.share = len(weights) * numbers / divisor
+        return self.batch.mean(means, watched.share)
 
     def _expected_rows(self, num_rows: int) -> int:
         if isinstance(self.rows_per_image, int):

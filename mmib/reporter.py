@@ -60,14 +60,14 @@ class Reporter:
         """
         if self._log_interval <= 0 or unweighted_loss is None:
             return
-        self._unweighted_losses.append(unweighted_loss.detach().float())
+        self._unweighted_losses.append(unweighted_loss)
         # LoggerHook writes at the end of the first pass as well.
         if ((batch_idx + 1) % self._log_interval == 0
                 or batch_idx + 1 == len(self._runner.train_dataloader)):
             self._write_unweighted_losses()
 
     def _write_unweighted_losses(self) -> None:
-        for value in torch.stack(self._unweighted_losses).tolist():
+        for value in torch.stack(self._unweighted_losses).float().tolist():
             self._runner.message_hub.update_scalar('train/unweighted_loss',
                                                    value)
         self._unweighted_losses.clear()

@@ -46,7 +46,7 @@ def norms_alone(losses, logits, labels, heads=2):
             loss = sum(loss(pred, label[None]) for loss in losses)
             gradient, = torch.autograd.grad(loss, pred)
             squares += gradient.square().sum()
-        result.append(squares.sqrt() / len(logits))
+        result.append(squares.sqrt())
     return torch.stack(result)
 
 
@@ -65,6 +65,63 @@ def norms_alone(losses, logits, labels, heads=2):
 def test_norms_are_those_of_each_image(losses, data):
     """Of all heads, and of the sum of the losses of a prediction."""
     assert_close(norms(losses, *data), norms_alone(losses, *data))
+
+
+@pytest.mark.parametrize('losses', [
+    [mmseg_losses.CrossEntropyLoss(avg_non_ignore=True)],
+    [mmseg_losses.CrossEntropyLoss(class_weight=[1., 2., 3., 4., 5.])],
+    [mmseg_losses.DiceLoss()],
+    [
+        mmseg_losses.CrossEntropyLoss(avg_non_ignore=True),
+        mmseg_losses.DiceLoss()
+    ],
+    [
+        mmseg_losses.DiceLoss(),
+        mmseg_losses.CrossEntropyLoss(avg_non_ignore=True)
+    ],
+])
+@pytest.mark.parametrize('ignored', [0, 20])
+@pytest.mark.parametrize('shared', [False, True])
+def test_other_images_of_the_batch_do_not_matter(data, losses, ignored,
+                                                 shared):
+    """Whatever the losses of a batch are divided by, and also where they are
+    computed from the same prediction."""
+    logits, labels = data
+    labels = labels.clone()
+    labels.flatten(1)[1, :ignored] = 255
+    wrapped = [InfoBatchLoss(loss) for loss in losses]
+
+    def step(images, weights):
+        batch = BatchContext()
+        batch.begin(weights)
+        pred = logits[images].clone().requires_grad_() * 1
+        value = 0
+        for loss in wrapped:
+            loss.batch = batch
+            value = value + loss(
+                pred if shared else pred * 1,
+                labels[images],
+                ignore_index=255)
+        value.backward()
+        return batch
+
+    batch = step(slice(None), WEIGHTS)
+    alone = [step(slice(i, i + 1), WEIGHTS[:1]) for i in range(3)]
+    assert_close(batch.norms, torch.cat([b.norms for b in alone]))
+    assert_close(batch.scores, torch.cat([b.scores for b in alone]))
+
+
+@pytest.mark.parametrize('factor', [3., 8., torch.tensor(5.)])
+def test_the_average_factor_does_not_matter(data, factor):
+    loss = InfoBatchLoss(mmseg_losses.CrossEntropyLoss())
+    logits, labels = data
+    results = []
+    for avg_factor in (None, factor):
+        loss.batch.begin(WEIGHTS)
+        pred = logits.clone().requires_grad_()
+        loss(pred * 1, labels, avg_factor=avg_factor).backward()
+        results.append(loss.batch.norms)
+    assert_close(*results)
 
 
 def test_norms_depend_neither_on_weights_nor_on_the_scale(data):
@@ -114,11 +171,12 @@ def test_a_coupled_loss_has_norms_too(data):
         gradient, = torch.autograd.grad(value, pred)
         assert_close(
             norms(loss, logits, labels, weights, heads=1),
-            gradient.flatten(1).norm(dim=1))
+            len(logits) * gradient.flatten(1).norm(dim=1))
 
 
 def test_rows_of_masks(data):
-    """Images with 2, 0 and 2 masks."""
+    """Images with 2, 0 and 2 masks: the loss of an image is the mean over its
+    own masks."""
     batch = BatchContext()
     batch.begin(WEIGHTS)
     loss = InfoBatchLoss(
@@ -126,13 +184,13 @@ def test_rows_of_masks(data):
     logits, labels = (torch.cat([x, x[:1]]) for x in data)
     pred = logits.requires_grad_() * 1
     loss(pred, labels).backward()
-    gradient, = torch.autograd.grad(
-        mmseg_losses.CrossEntropyLoss()(logits, labels), logits)
-    squares = gradient.flatten(1).square().sum(1)
-    assert_close(
-        batch.norms**2,
-        torch.stack([squares[:2].sum(),
-                     torch.zeros(()), squares[2:].sum()]))
+    expected = []
+    for masks in (slice(0, 2), slice(2, 4)):
+        pred = logits[masks].detach().requires_grad_()
+        own = mmseg_losses.CrossEntropyLoss()(pred, labels[masks])
+        expected.append(torch.autograd.grad(own, pred)[0].norm())
+    expected.insert(1, torch.zeros(()))
+    assert_close(batch.norms, torch.stack(expected))
 
 
 def test_no_gradient_no_norms(data):
@@ -232,7 +290,7 @@ def test_norms_of_mixtures(data, share):
     for image in range(3):
         pred = logits.clone().requires_grad_()
         rows = torch.stack(
-            [loss(pred[i:i + 1], labels[i:i + 1]) for i in range(3)]) / 3
+            [loss(pred[i:i + 1], labels[i:i + 1]) for i in range(3)])
         other = 2 - image
         mixed = share[image] * rows[image] + (1 - share[other]) * rows[other]
         expected.append(torch.autograd.grad(mixed, pred)[0].norm())

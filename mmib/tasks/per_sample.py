@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from torch import Tensor
 
-from ..batch import BatchContext, sum_images
+from ..batch import BatchContext, mean_images
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -119,7 +119,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
                 "each sample: let `forward(mode='loss')` of `model` return "
                 f'tensors of shape ({len(weights)}, ...), as with '
                 "`reduction='none'`, or train without InfoBatchHook.")
-        means.append(sum_images(loss, 1, len(weights))[1])
+        means.append(mean_images(loss, 1, len(weights))[0])
         value = means[-1] * weights
         batch.watch_loss(value)
         return value
@@ -133,8 +133,8 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         else:
             result[name] = [of_samples(name, each) for each in loss]
     if means:
-        total = torch.stack(means).sum(0)
-        batch.add_scores(_score(losses, total), total.mean())
+        total = sum(means[1:], means[0])
+        batch.add_scores(_score(losses, total), total)
     return result
 
 

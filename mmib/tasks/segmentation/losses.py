@@ -37,17 +37,18 @@ def cross_entropy(loss: nn.Module,
         ignore_index=ignore_index,
         reduction_override='none',
         **kwargs)
+    if not loss.avg_non_ignore and (loss.use_sigmoid
+                                    or loss.class_weight is None):
+        return elements, elements.numel()
     valid = target != ignore_index
     if loss.use_sigmoid:
-        if not loss.avg_non_ignore:
-            return elements, elements.numel()
         valid &= target >= 0
         return elements, valid.sum() * (elements.numel() // target.numel())
     class_weight = _class_weight_like(loss, pred)
     if class_weight is not None:
         pixel_weight = class_weight[target.masked_fill(~valid, 0)]
         return elements, (pixel_weight * valid).sum()
-    return elements, valid.sum() if loss.avg_non_ignore else target.numel()
+    return elements, valid.sum()
 
 
 def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
