@@ -1,24 +1,42 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The score of every image, kept where the training runs."""
-from typing import List, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_dist_info
 from torch import Tensor
 
-
-def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy an array to the training device without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if device.type == 'cuda':
-        # Only copies from pinned memory leave the host free to go on.
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
-
+from .batch import to_device
 
 # Share of the old average in the new one at a visit, where `ema` is 0.
 AVERAGE = 0.8
+# Batches that are written at once: each operation takes longer than its few
+# numbers.
+_PENDING_BATCHES = 32
+
+
+class Visits(NamedTuple):
+    """The visits of a batch.
+
+    Args:
+        indices (np.ndarray): Data set index of each, integer of shape (B,).
+        scores (Tensor): Raw loss of each image, float32 of shape (B,).
+        iteration (int): The iteration, from 0.
+        tiers (np.ndarray): Tier of each, from 1, int16 of shape (B,). 0 where
+            a visit doesn't count for V.
+        weights (np.ndarray): Weight of each over the mean weight of its plan,
+            float32 of shape (B,).
+        norms (Tensor): Norm of the gradient of each image, float32 of shape
+            (B,).
+    """
+
+    indices: np.ndarray
+    scores: Tensor
+    iteration: int
+    tiers: np.ndarray
+    weights: np.ndarray
+    norms: Tensor
 
 
 class ScoreTable:
@@ -30,6 +48,8 @@ class ScoreTable:
 
     An image that a data set repeats has several indices and one score. Who
     uses the table knows indices only.
+
+    Batches are written in groups of up to 32, and before anything is read.
 
     Every rank records what it trains on; :meth:`merge` makes the tables of
     all ranks equal. The table takes 12 bytes an image, 8 with ``ema``. Only
@@ -74,6 +94,14 @@ class ScoreTable:
             num_images, dtype=torch.int32, device=device)
         self.empty = True
         """bool: Whether nothing was recorded yet."""
+        self.on_write: Callable = lambda visits, before: None
+        """Callable: Called as ``on_write(visits, before)`` with the list of
+        the visits that were written, and the score that each image had, NaN
+        before its first visit, float32 of the length of all."""
+        self._pending: List[Visits] = []
+        # Whether an image is in one of these, and whether one has it twice.
+        self._is_pending = np.zeros(num_images, bool)
+        self._repeats = False
         self._non_finite = torch.zeros(
             get_dist_info()[1], dtype=torch.int64, device=device)
         # Equal on all ranks, as each of them records every batch.
@@ -89,42 +117,58 @@ class ScoreTable:
         """int: Images in the data set, each counted once."""
         return self._rows.shape[1]
 
-    def record(self, indices: np.ndarray, scores: Tensor,
-               iteration: int) -> Tensor:
-        """Write the scores of a batch. Those that aren't finite are counted,
-        and the image keeps the score it had.
+    def record(self, visits: Visits) -> None:
+        """Write the scores of a batch, soon. Those that aren't finite are
+        counted, and the image keeps the score it had.
 
         Args:
-            indices (np.ndarray): Data set indices of the batch, shape (B,).
-            scores (Tensor): Raw loss of each image, float32 of shape (B,).
-            iteration (int): The current iteration, from 0.
-
-        Returns:
-            Tensor: Score that each image had, NaN before its first visit,
-            float32 of shape (B,).
+            visits (Visits): Those of the batch.
         """
+        images = self._images_of(visits.indices)
+        # A visit must see the score of the one before.
+        if (len(self._pending) == _PENDING_BATCHES
+                or self._is_pending[images].any()):
+            self.write()
+        self._pending.append(visits)
+        self._is_pending[images] = True
+        self._repeats |= len(set(images.tolist())) < len(images)
+        self.empty = self._merged = False
+
+    def _images_of(self, indices: np.ndarray) -> np.ndarray:
+        return indices if self._images is None else self._images[indices]
+
+    def write(self) -> None:
+        """Write what was recorded. Nothing waits for the device."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        images = self._images_of(np.concatenate([v.indices for v in pending]))
+        self._is_pending[images] = False
+        where = to_device(images, self.device)
+        times = np.repeat(
+            np.array([v.iteration + 1 for v in pending], np.int32),
+            [len(v.indices) for v in pending])
+        scores = torch.cat([v.scores for v in pending])
         finite = torch.isfinite(scores)
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
-        images = indices if self._images is None else self._images[indices]
-        where = to_device(images, self.device)
         old, visits = self._rows[:, where], self._visits[where]
         before = torch.where(visits > 0, old[0], torch.nan)
         smoothed = self._emas * old + (1 - self._emas) * scores
         new = torch.where(visits > 0, smoothed, scores)
         new = torch.where(finite, new, old)
-        visits = torch.where(finite, iteration + 1, visits)
-        if len(set(images.tolist())) < len(images):
-            # The batch crosses the edge of a virtual epoch and holds an image
+        visits = torch.where(finite, to_device(times, self.device), visits)
+        if self._repeats:
+            # A batch crosses the edge of a virtual epoch and holds an image
             # twice: its last slot counts. (Writing both is not deterministic
             # on a GPU.)
             _, first_of_reversed = np.unique(images[::-1], return_index=True)
             last = len(images) - 1 - first_of_reversed
             last = to_device(last, scores.device)
             where, new, visits = where[last], new[:, last], visits[last]
-        self.empty = self._merged = False
+            self._repeats = False
         self._rows[:, where] = new
         self._visits[where] = visits
-        return before
+        self.on_write(pending, before)
 
     def merge(self, own: Tensor) -> Optional[Tensor]:
         """Make the tables of all ranks equal, in one collective. It takes
@@ -138,6 +182,7 @@ class ScoreTable:
             Tensor, optional: Those of all ranks, of shape (W, M). None if
             there was no collective.
         """
+        self.write()
         rank, world_size = get_dist_info()
         if world_size == 1 or self._merged:
             return None
@@ -171,16 +216,19 @@ class ScoreTable:
     def by_image(self) -> np.ndarray:
         """A copy of the scores on the host, one for each image, float32 of
         shape (num_images,)."""
+        self.write()
         return self._rows[0].to('cpu', copy=True).numpy()
 
     def averages(self) -> np.ndarray:
         """A copy of the moving averages on the host, one for each image,
         float32 of shape (num_images,). With ``ema`` they are the scores."""
+        self.write()
         return self._rows[-1].to('cpu', copy=True).numpy()
 
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last
         merge."""
+        self.write()
         return int(self._non_finite.sum())
 
     def state_dict(self) -> dict:
@@ -189,6 +237,7 @@ class ScoreTable:
         Returns:
             dict: Tensors and plain Python values.
         """
+        self.write()
         return dict(
             scores=self._rows[0].to('cpu', copy=True),
             averages=self._rows[-1].to('cpu', copy=True),

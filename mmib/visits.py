@@ -3,7 +3,7 @@
 """
 import math
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, Optional
 
 import numpy as np
 import torch
@@ -11,17 +11,14 @@ from mmengine.dist import get_dist_info
 from torch import Tensor
 
 from . import worth
-from .batch import BatchContext
+from .batch import BatchContext, to_device
 from .pruning import EpochPlan, TierNorms
-from .scores import ScoreTable, to_device
+from .scores import ScoreTable, Visits
 
 # Columns of which products are summed: terms of V, the score an image had and
 # the one it has. The first term is 1.
 _NUM_COLUMNS = worth.NUM_TERMS + 2
 _PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
-# Batches that are summed at once: each operation takes longer than its few
-# numbers.
-_PENDING_BATCHES = 32
 # Share of a batch in the moving mean of all scores.
 _BATCH_SHARE = 0.04
 
@@ -108,8 +105,7 @@ class VisitCounter:
             0,
             dtype=torch.float32 if device.type == 'mps' else torch.float64,
             device=device)
-        # Arguments of `add`, batch by batch.
-        self._pending: List[Tuple[Tensor, ...]] = []
+        scores.on_write = self.add
         self.expect(1)
 
     @property
@@ -141,66 +137,49 @@ class VisitCounter:
             mean_weight (float): Mean weight of their plan.
             iteration (int): The current iteration, from 0.
         """
-        norms = batch.norms
+        norms, scores = batch.norms, batch.scores
         if self.lacks_norms is None:
             self.lacks_norms = norms is None
         if self.lacks_norms:
-            norms = batch.scores
+            norms = scores
         elif norms is None:
             # Of this batch alone: it doesn't count.
-            norms = torch.full_like(batch.scores, torch.nan)
-        scores, weights = batch.scores, batch.weights
+            norms = torch.full_like(scores, torch.nan)
         if self.score == 'gradient':
             scores = norms
             # With weight 0 nothing flows back, so the norm isn't known, and
             # the image keeps its score as if another one was delivered.
             delivered = delivered & (slots.weights > 0)
         if self.relative:
-            scores = scores / self._follow(scores, weights)
-        indices, device = slots.indices, self.scores.device
-        if self._weights is not None:
-            # They scale gradients, and say nothing of what was pruned.
-            given = to_device(self._weights[indices], device)
-            weights, norms = weights / given, norms * given
-        columns = [
-            to_device(slots.tier_of_slot, device), weights / mean_weight,
-            norms, scores
-        ]
+            scores = scores / self._follow(scores, batch.weights)
         if not delivered.all():
-            indices = indices[delivered]
-            where = to_device(np.flatnonzero(delivered), device)
-            columns = [column[where] for column in columns]
-        tiers, weights, norms, scores = columns
-        before = self.scores.record(indices, scores, iteration)
-        self.add(tiers, weights, norms, before, scores)
+            slots = slots[delivered]
+            where = to_device(np.flatnonzero(delivered), scores.device)
+            scores, norms = scores[where], norms[where]
+        self.scores.record(
+            Visits(slots.indices, scores, iteration, slots.tier_of_slot,
+                   slots.weights / np.float32(mean_weight), norms))
 
-    def add(self, tiers: Tensor, weights: Tensor, norms: Tensor,
-            before: Tensor, scores: Tensor) -> None:
-        """Add a batch of visits, soon, to the sums: but those of which
-        anything isn't known.
+    def add(self, visits: List[Visits], before: Tensor) -> None:
+        """Add visits to the sums: but those of which anything isn't known.
 
         Args:
-            tiers (Tensor): Tier of each visit, from 1, int16 of shape (B,). 0
-                where a visit doesn't count.
-            weights (Tensor): Weight of each visit over the mean weight of its
-                plan, float32 of shape (B,).
-            norms (Tensor): Norm of the gradient of each image, float32 of
-                shape (B,).
+            visits (list[Visits]): Those of some batches.
             before (Tensor): Score that each image had, NaN before its first
-                visit, float32 of shape (B,).
-            scores (Tensor): The one that it has now.
+                visit, float32 of the length of all.
         """
-        self._pending.append((tiers, weights, norms, before, scores))
-        if len(self._pending) == _PENDING_BATCHES:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        if not self._pending:
-            return
-        tiers, *columns = map(torch.cat, zip(*self._pending))
-        self._pending = []
-        dtype = self._rows.dtype
-        weights, norms, before, scores = torch.stack(columns).to(dtype)
+        device, dtype = before.device, self._rows.dtype
+        tiers = to_device(
+            np.concatenate([v.tiers for v in visits]).astype(np.int64), device)
+        weights = to_device(np.concatenate([v.weights for v in visits]), device)
+        norms = torch.cat([v.norms for v in visits])
+        if self._weights is not None:
+            # They multiply gradients, and say nothing of what was pruned.
+            given = self._weights[np.concatenate([v.indices for v in visits])]
+            norms = norms * to_device(given, device)
+        scores = torch.cat([v.scores for v in visits])
+        weights, norms, before, scores = torch.stack(
+            [weights, norms, before, scores]).to(dtype)
         columns = torch.stack(
             [*worth.terms(1 / weights, norms, weights), before, scores])
         # One that isn't finite makes the sum so.
@@ -212,7 +191,7 @@ class VisitCounter:
         products = (columns[:, None] * columns).flatten(0, 1)
         # One visit after the other, so that on the CPU it doesn't matter which
         # batches are summed at once.
-        tiers = (tiers.long() - 1).clamp(0, len(rows) - 1)
+        tiers = (tiers - 1).clamp(0, len(rows) - 1)
         if rows.is_cuda:
             # It sorts the indices; `index_add_` has no fixed order there.
             rows.index_put_((tiers, ), products.T, accumulate=True)
@@ -243,7 +222,7 @@ class VisitCounter:
         Returns:
             bool: Whether it is. True if there was no collective.
         """
-        self._sum_up()
+        self.scores.write()
         row = self._rows[self._rank]
         trend = self._trends[self._rank].to(row.dtype)
         rows = self.scores.merge(
@@ -256,7 +235,7 @@ class VisitCounter:
 
     def take(self) -> VisitSums:
         """Sums of all ranks, as of the last merge, and begin anew."""
-        self._sum_up()
+        self.scores.write()
         total = self._rows.cpu().numpy().sum(0)
         self._rows = torch.zeros_like(self._rows)
         self._trends.fill_(_mean_of_positive(self._trends))
@@ -270,7 +249,7 @@ class VisitCounter:
         Returns:
             dict: Tensors and plain Python values.
         """
-        self._sum_up()
+        self.scores.write()
         return dict(
             rows=self._rows.cpu().clone(),
             score=self.kind,
@@ -287,7 +266,6 @@ class VisitCounter:
             same_tiers (bool): Whether the next plans have tiers like those
                 until now; else the sums begin anew. Defaults to True.
         """
-        self._pending = []
         self._rows.zero_()
         if state_dict is None:
             return

@@ -19,6 +19,7 @@ from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           Tier, UpperConfidenceBound, as_policy)
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
+from tests.visits import make_visits
 
 CPU = torch.device('cpu')
 SIZE = 13
@@ -65,11 +66,11 @@ class Training:
             if self.iter < self.accounting.annealing_iter:
                 losses = (slots.indices + 1) / (2. + self.iter)
                 losses = torch.tensor(losses).float()
-                before = self.scores.record(slots.indices, losses, self.iter)
-                self.planner.visits.add(
-                    torch.from_numpy(slots.tier_of_slot),
-                    torch.from_numpy(slots.weights) / self.planner.mean_weight,
-                    losses.sqrt(), before, losses)
+                self.scores.record(
+                    make_visits(slots.indices, losses, self.iter,
+                                slots.tier_of_slot,
+                                slots.weights / self.planner.mean_weight,
+                                losses.sqrt()))
             self.iter += 1
 
     @property

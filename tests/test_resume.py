@@ -16,6 +16,7 @@ from mmib.pruning import MeanThreshold, Neyman, QuantileTiers
 from mmib.resume import load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
+from tests.visits import make_visits
 
 
 class Parts:
@@ -41,10 +42,9 @@ class Parts:
             losses = torch.tensor(slots.indices / 7).float()
             # Image 3 is always NaN.
             losses[torch.from_numpy(slots.indices == 3)] = float('nan')
-            before = self.scores.record(slots.indices, losses, iteration)
-            self.planner.visits.add(
-                torch.from_numpy(slots.tier_of_slot),
-                torch.from_numpy(slots.weights), losses, before, losses)
+            self.scores.record(
+                make_visits(slots.indices, losses, iteration,
+                            slots.tier_of_slot, slots.weights))
 
     def state(self):
         buffer = io.BytesIO()

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from mmib.scores import AVERAGE, ScoreTable
 from tests.system.processes import run_ranks
+from tests.visits import make_visits
 
 CPU = torch.device('cpu')
 NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 def record(table, indices, scores, iteration):
-    return table.record(
-        np.array(indices), torch.tensor(scores, dtype=torch.float32),
-        iteration)
+    table.record(make_visits(indices, scores, iteration))
 
 
 def test_scores_start_at_1_and_are_those_of_the_last_visit():
@@ -223,12 +222,39 @@ def test_every_rank_knows_the_numbers_of_all():
 
 
 def test_the_score_before():
-    table = ScoreTable(np.array([0, 1, 2, 0]), CPU, ema=0.5)
-    assert np.isnan(record(table, [0, 1], [2., 3.], 0)).all()
+    table, before = ScoreTable(np.array([0, 1, 2, 0]), CPU, ema=0.5), []
+    table.on_write = lambda visits, scores: before.append(scores.tolist())
+    record(table, [0, 1], [2., 3.], 0)
     # Index 3 is image 0 as well.
-    before = record(table, [3, 2, 0, 1], [4., 5., 6., float('nan')], 1)
-    np.testing.assert_array_equal(before, [2, float('nan'), 2, 3])
+    record(table, [3, 2, 0, 1], [4., 5., 6., float('nan')], 1)
     np.testing.assert_array_equal(table.numpy(), [4, 3, 5, 4])
+    nan = float('nan')
+    np.testing.assert_equal(before, [[nan, nan], [2, nan, 2, 3]])
+
+
+@given(st.data())
+def test_it_does_not_matter_when_visits_are_written(data):
+    """Batches are written in groups: the same as one by one."""
+    size = data.draw(st.integers(1, 60))
+    images = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
+    losses = st.floats(0, 9, width=32) | st.just(float('inf'))
+    tables, before = [], []
+    for _ in range(2):
+        tables.append(ScoreTable(images, CPU, 0.5, size))
+        before.append([])
+        tables[-1].on_write = lambda visits, scores, seen=before[-1]: (
+            seen.extend(scores.tolist()))
+    for step in range(data.draw(st.integers(1, 70))):
+        batch = data.draw(
+            st.lists(st.integers(0, len(images) - 1), min_size=1, max_size=3))
+        scores = data.draw(
+            st.lists(losses, min_size=len(batch), max_size=len(batch)))
+        for table in tables:
+            record(table, batch, scores, step)
+        tables[0].write()
+    np.testing.assert_array_equal(tables[0].numpy(), tables[1].numpy())
+    np.testing.assert_array_equal(*before)
+    assert tables[0].num_non_finite() == tables[1].num_non_finite()
 
 
 def test_states_of_another_ema_and_without_one():

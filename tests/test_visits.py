@@ -8,6 +8,7 @@ from mmib.pruning import EpochPlan
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
 from mmib.worth import variance_ratio
+from tests.visits import make_visits
 
 CPU = torch.device('cpu')
 NAN, INF = float('nan'), float('inf')
@@ -21,11 +22,8 @@ def counted(tiers, weights, norms, before=None, scores=None):
 
 
 def add(counter, tiers, weights, norms, before=None, scores=None):
-    tensors = [
-        torch.tensor(x, dtype=torch.float32)
-        for x in (weights, norms, before or norms, scores or norms)
-    ]
-    counter.add(torch.tensor(tiers, dtype=torch.int16), *tensors)
+    visits = make_visits(tiers, scores or norms, 0, tiers, weights, norms)
+    counter.add([visits], torch.tensor(before or norms).float())
 
 
 def test_sums_tell_ratio_norms_and_reliability():
@@ -131,7 +129,8 @@ def visit(counter, indices, losses, weights):
     batch = BatchContext()
     weights = np.broadcast_to(weights, indices.shape).astype(np.float32)
     batch.begin(torch.tensor(weights))
-    batch.scores = torch.tensor(losses, dtype=torch.float32)
+    scores = torch.tensor(losses, dtype=torch.float32)
+    batch.add_scores(scores, scores)
     slots = EpochPlan(indices, weights)
     counter.record(slots, batch, np.ones(len(indices), bool), 1., 0)
 
@@ -157,16 +156,21 @@ def test_state_of_other_ranks():
     assert loaded.take().by_tier[0, 0, 3] == 3 * 18
 
 
-def record(counter, tiers, norms, mean_weight=1., weights=None):
-    """A batch of as many images with weight 2 and score 5."""
+def record(counter, tiers, norms, mean_weight=1., weights=None, given=1.):
+    """A batch of as many images with weight 2 and score 5. Others are given
+    besides."""
     size = len(tiers)
     weights = np.float32(weights or [2] * size)
     batch = BatchContext()
-    batch.begin(torch.from_numpy(weights))
-    batch.scores = torch.full((size, ), 5.)
+    batch.begin(torch.from_numpy(weights * np.float32(given)))
+    scores = torch.full((size, ), 5.)
     if norms is not None:
-        batch._norms = [batch.weights * torch.tensor(norms)]
-        batch._scales = [torch.ones(())]
+        # Of a prediction of two numbers, one of which doesn't count.
+        pred, watched = batch.watch(torch.ones(size, 2).requires_grad_(), 1)
+        scores = scores + (pred[:, 0] - 1) * torch.tensor(norms)
+    loss = batch.mean(scores)
+    if norms is not None:
+        loss.backward()
     slots = EpochPlan(
         np.arange(size), weights, tier_of_slot=np.array(tiers, np.int16))
     counter.record(slots, batch, np.array(tiers) < 9, mean_weight, 0)
@@ -214,13 +218,10 @@ def test_given_weights_scale_gradients_and_no_scores(score):
     """The weights of losses are those of the plan, 2, times these."""
     given = np.float32([0.5, 3])
     scores = ScoreTable(np.arange(2), CPU)
-    record(
-        VisitCounter(scores, score, weights=given), [1, 1], [3., 4.],
-        weights=[2 * 0.5, 2 * 3])
+    counter = VisitCounter(scores, score, weights=given)
+    # The first visit of an image doesn't count.
+    for _ in range(2):
+        record(counter, [1, 1], [3., 4.], given=given)
     assert scores.numpy().tolist() == ([5, 5] if score == 'loss' else [3, 4])
-    counters = [VisitCounter(ScoreTable(np.arange(2), CPU), weights=given)]
-    record(counters[0], [1, 1], [3., 4.], weights=[2 * 0.5, 2 * 3])
-    counters.append(VisitCounter(ScoreTable(np.arange(2), CPU)))
-    record(counters[1], [1, 1], [3 * 0.5, 4. * 3])
-    ours, scaled = (counter.take().by_tier for counter in counters)
-    np.testing.assert_allclose(ours, scaled, rtol=1e-6)
+    # Weights 2, and norms 3 * 0.5 and 4 * 3.
+    assert squares(counter) == [2 * (1.5**2 + 12**2)]

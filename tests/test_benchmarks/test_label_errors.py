@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from benchmarks import corrupt_masks, label_errors, label_errors_picture
 from benchmarks.pruned_training import means_of_images
 from mmib.scores import ScoreTable
+from tests.visits import make_visits
 
 from ..system.small_training import write_images
 from .utils import CAMVID, rows_of
@@ -180,8 +181,8 @@ def test_visits_are_ranked():
     table = ScoreTable(np.arange(2), torch.device('cpu'), label_errors.EMA)
     for _, visit in visits.dropna().iterrows():
         table.record(
-            np.array([int(visit['image'])]),
-            torch.tensor([visit['loss']]).float(), int(visit['iter']))
+            make_visits([int(visit['image'])], [visit['loss']],
+                        int(visit['iter'])))
     np.testing.assert_allclose(found['ema=0.8'], table.numpy(), rtol=1e-6)
 
 
