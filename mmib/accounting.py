@@ -32,6 +32,7 @@ class VirtualEpoch(NamedTuple):
             told.
         histogram (ScoreHistogram, optional): Scores of the images and of its
             slots. None of full passes, and where it isn't logged.
+        mean_weight (float): Mean weight of its slots.
     """
 
     start: int
@@ -46,6 +47,7 @@ class VirtualEpoch(NamedTuple):
     ratio: Optional[VarianceRatio] = None
     reliability: Optional[float] = None
     histogram: Optional[ScoreHistogram] = None
+    mean_weight: float = 1.
 
     def state_dict(self) -> dict:
         """It as plain Python values."""
@@ -60,11 +62,16 @@ class VirtualEpoch(NamedTuple):
         """Make it of :meth:`state_dict`."""
         # Version 0.1.0 had neither of them.
         ratio, histogram = state.get('ratio'), state.get('histogram')
-        return cls(**dict(
-            state,
-            tiers=tuple(Tier(*tier) for tier in state['tiers']),
-            ratio=ratio and VarianceRatio(*ratio),
-            histogram=histogram and ScoreHistogram(*histogram)))
+        tiers = tuple(Tier(*tier) for tier in state['tiers'])
+        # That of the method, before there was another one.
+        mean_weight = sum(tier.size for tier in tiers) / state['size']
+        return cls(**dict({
+            'mean_weight': mean_weight,
+            **state
+        },
+                          tiers=tiers,
+                          ratio=ratio and VarianceRatio(*ratio),
+                          histogram=histogram and ScoreHistogram(*histogram)))
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts

@@ -141,7 +141,8 @@ class BatchContext:
         with torch.no_grad():
             return _sum([loss.mean() for loss in self._losses])
 
-    def watch(self, pred: Tensor, rows_per_image: RowsPerImage) -> Tuple[Tensor, 'Watched']:
+    def watch(self, pred: Tensor,
+              rows_per_image: RowsPerImage) -> Tuple[Tensor, 'Watched']:
         """Look at the gradient that will flow into a prediction, for
         :attr:`norms`.
 
@@ -162,8 +163,8 @@ class BatchContext:
         elif pred.requires_grad:
             # Another loss may get the same prediction in another shape.
             target = _whole(pred)
-            first = next(
-                (w for w in self._watched if w.target() is target), None)
+            first = next((w for w in self._watched if w.target() is target),
+                         None)
             if first is None:
                 watched.target = weakref.ref(target)
                 target.register_hook(

@@ -78,7 +78,7 @@ def check_delta(delta: float, where: str) -> None:
 
 def check_hook_arguments(delta: float, ema: Optional[float],
                          score: Optional[str], start: float,
-                         **switches: bool) -> None:
+                         normalize: Optional[bool], relative: bool) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
@@ -94,11 +94,12 @@ def check_hook_arguments(delta: float, ema: Optional[float],
         raise ValueError("`score` must be 'loss' or 'gradient', but got "
                          f'{score!r}: change it at InfoBatchHook in '
                          '`custom_hooks`.')
-    for name, value in switches.items():
-        if type(value) is not bool:
-            raise TypeError(f'`{name}` must be True or False, but got '
-                            f'{value!r}: change it at InfoBatchHook in '
-                            '`custom_hooks`.')
+    for name, value, known in (('relative', relative, (True, False)),
+                               ('normalize', normalize, (True, False, None))):
+        if not any(value is each for each in known):
+            raise TypeError(
+                f'`{name}` must be {" or ".join(map(str, known))}, but got '
+                f'{value!r}: change it at InfoBatchHook in `custom_hooks`.')
     if not 0 <= start < 1 or 0 < delta <= start:
         raise ValueError(
             '`start` is the fraction of the iterations before pruning begins '

@@ -15,6 +15,7 @@ from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
 from .schedule import length_of, shorten, type_name
+from .step_size import MeanWeight, decide, optimizers_of
 from .tasks.pairing import pair_augments
 
 _WHY_NOT = dict(
@@ -160,7 +161,18 @@ def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
     """Without the data: a pass is one slot."""
     accounting = account(cfg, hook)
     return forecast(hook.policy, accounting, accounting.pruning_start,
-                    hook.normalize)
+                    mean_weight(hook, cfg).is_one)
+
+
+def mean_weight(hook: InfoBatchHook, cfg: Config) -> MeanWeight:
+    """Which mean the weights of a training will have.
+
+    Args:
+        hook (InfoBatchHook): The hook in it.
+        cfg (Config): Its config.
+    """
+    optimizers = optimizers_of(cfg.get('optim_wrapper') or {})
+    return decide(hook.normalize, optimizers)
 
 
 def account(cfg: Config,

@@ -9,7 +9,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
-from . import compat, epochs, tasks
+from . import compat, epochs, step_size, tasks
 from .batch import BatchContext, to_device
 from .checks import (check_batch, check_hook_arguments, check_length,
                      check_no_others, check_norms, check_score, check_scores,
@@ -63,9 +63,12 @@ class InfoBatchHook(Hook):
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
-        normalize (bool): Whether the weights of a plan are divided by their
-            mean. Steps are then as large as in the baseline, and smaller than
-            the method has them. Defaults to False.
+        normalize (bool, optional): Whether the weights of a plan are divided
+            by their mean. If not, the mean is 1 / kept share, as in the
+            method, and steps of SGD are longer by that. If None, this is
+            decided by the optimizer: the weights of the method where steps are
+            in proportion to the gradient (SGD without clipping by norm), and
+            a mean of 1 for all others. Defaults to None.
 
     Raises:
         TypeError or ValueError: If an argument is unknown or out of range.
@@ -84,12 +87,11 @@ class InfoBatchHook(Hook):
         score: Optional[str] = None,
         relative: bool = False,
         start: float = 0.,
-        normalize: bool = False,
+        normalize: Optional[bool] = None,
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(
-            delta, ema, score, start, relative=relative, normalize=normalize)
+        check_hook_arguments(delta, ema, score, start, normalize, relative)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
@@ -159,10 +161,12 @@ class InfoBatchHook(Hook):
         visits = VisitCounter(self.scores, check_score(self.score,
                                                        task.scores),
                               self.relative, self.sampler.weights)
+        mean_weight = step_size.decide(
+            self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
-                               lookahead, observers, self.normalize)
-        self._reporter = Reporter(runner, self.planner)
+                               lookahead, observers, mean_weight.is_one)
+        self._reporter = Reporter(runner, self.planner, mean_weight)
         self._delivery = DeliveryCheck(self.dataset, self._reporter,
                                        self.sampler.indices)
 
@@ -223,8 +227,8 @@ class InfoBatchHook(Hook):
         """
         if self.batch.weights is None:  # As in annealing.
             loss = outputs.get('loss')
-            self._reporter.step(
-                loss if loss is None else loss.detach(), batch_idx)
+            self._reporter.step(loss if loss is None else loss.detach(),
+                                batch_idx)
             return
         loss = self.batch.unweighted_loss
         check_scores(loss)

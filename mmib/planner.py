@@ -106,6 +106,7 @@ class Planner:
             self._logged_start = start
 
         plan, note, visits, histogram = None, '', None, None
+        mean_weight = 1.
         if (not is_annealing and start >= self.first_pruned
                 and not self.scores.empty):
             if (self.plan_scores is None
@@ -125,6 +126,8 @@ class Planner:
             # A policy may have numpy's numbers, checkpoints plain ones.
             tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
             size, threshold = len(plan), float(plan.threshold)
+            if not self.normalize:
+                mean_weight = accounting.pass_length / size
             self.counts.prune(plan.indices)
             if logged:
                 histogram = ScoreHistogram.of(self.plan_scores, plan)
@@ -138,7 +141,8 @@ class Planner:
         epoch = VirtualEpoch(start, covered, size, threshold, tiers,
                              self._mean_score, self._non_finite, note, logged,
                              visits.ratio if visits else None,
-                             visits.reliability if visits else None, histogram)
+                             visits.reliability if visits else None, histogram,
+                             mean_weight)
         self._next_epochs.append(epoch)
         for observe in self.observers:
             observe(epoch, plan)
@@ -204,9 +208,7 @@ class Planner:
     @property
     def mean_weight(self) -> float:
         """float: Mean weight of the plan in training."""
-        if self.normalize:
-            return 1.
-        return self.accounting.pass_length / self.epoch.size
+        return self.epoch.mean_weight
 
     @property
     def prunes_nothing(self) -> bool:
@@ -252,6 +254,7 @@ class Planner:
         """
         return dict(
             **self.accounting.state_dict(self.epoch.covered_until(position)),
+            normalize=self.normalize,
             policy=repr(self.policy),
             policy_type=_type_name(self.policy),
             policy_state=_to_tensors(self.policy.state_dict()),
@@ -308,6 +311,10 @@ class Planner:
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
+        # They were those of the method before there was another mean.
+        if state_dict.get('normalize', False) != self.normalize:
+            changes.append('from the next plan on the mean weight is ' +
+                           ('1' if self.normalize else 'that of the method'))
         return changes
 
     def is_same_policy(self, state_dict: Dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from .accounting import VirtualEpoch
 from .forecast import forecast
 from .plan_log import PlanLog
 from .planner import Planner
+from .step_size import MeanWeight
 from .worth import VarianceRatio
 
 
@@ -31,12 +32,15 @@ class Reporter:
     Args:
         runner (Runner): The runner of the training process.
         planner (Planner): Knows how far the training is.
+        mean_weight (MeanWeight): Which mean the weights of plans have.
     """
 
-    def __init__(self, runner: Runner, planner: Planner) -> None:
+    def __init__(self, runner: Runner, planner: Planner,
+                 mean_weight: MeanWeight) -> None:
         self._runner = runner
         self._logger = runner.logger
         self._planner = planner
+        self._mean_weight = mean_weight
         self._accounting = planner.accounting
         self._plan_log = PlanLog(runner.log_dir, self._accounting)
         self._non_finite = 0
@@ -95,6 +99,7 @@ class Reporter:
                 'raise `delta` if it is less than 1.')
         elif not note:
             self._tell_forecast()
+        self._tell_mean_weight()
 
     def _tell_forecast(self) -> None:
         planner = self._planner
@@ -114,6 +119,20 @@ class Reporter:
             text += (' Passes become shorter by that, not the training: it '
                      'saves time if `train_cfg.max_iters` is less than that '
                      'of the baseline.')
+        self._logger.info(f'InfoBatch: {text}')
+
+    def _tell_mean_weight(self) -> None:
+        if not self._planner.policy.rescale:
+            return
+        is_one, why = self._mean_weight
+        if is_one:
+            text = ('the weights of each plan have a mean of 1, so that steps '
+                    f'are as long as in the baseline: {why}. '
+                    '`normalize=False` keeps the mean of the method.')
+        else:
+            text = ('the weights of each plan have the mean of the method, '
+                    f'1 / kept share: {why}. `normalize=True` makes their '
+                    'mean 1.')
         self._logger.info(f'InfoBatch: {text}')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
@@ -169,15 +188,18 @@ class Reporter:
                 and not self._has_noted):
             self._logger.warning(f'InfoBatch: {epoch.note}')
             self._has_noted = True
-        if (epoch.size < self._accounting.pass_length
-                and not self._has_told_of_weights):
+        if (not self._has_told_of_weights
+                and epoch.size < self._accounting.pass_length):
             self._has_told_of_weights = True
+            change = (
+                'The mean weight is 1, so they are about those of all images'
+                if self._planner.normalize else
+                'They rise, and fall when annealing begins')
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '
-                'the weights of the images in them (not those of detectors), '
-                'so they rise, and fall when annealing begins; '
-                '`unweighted_loss` is that of the same images without '
-                'weights.')
+                'the weights of the images in them (not those of detectors). '
+                f'{change}; `unweighted_loss` is the loss of the same images '
+                'without weights.')
         if not epoch.logged:
             return
         pass_length = self._accounting.pass_length

@@ -171,7 +171,8 @@ class VisitCounter:
         device, dtype = before.device, self._rows.dtype
         tiers = to_device(
             np.concatenate([v.tiers for v in visits]).astype(np.int64), device)
-        weights = to_device(np.concatenate([v.weights for v in visits]), device)
+        weights = to_device(
+            np.concatenate([v.weights for v in visits]), device)
         norms = torch.cat([v.norms for v in visits])
         if self._weights is not None:
             # They multiply gradients, and say nothing of what was pruned.

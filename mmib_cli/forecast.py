@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
 from mmib.checks import check_length, check_stack
 from mmib.compat import allow_scoped_bases
-from mmib.convert import account, infobatch_hooks
+from mmib.convert import account, infobatch_hooks, mean_weight
 from mmib.datasets import image_numbers, unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
@@ -76,7 +76,8 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
         accounting = account(cfg, hook, num_images, slots_per_iter)
         check_length(accounting, hook.policy.prunes)
         first_pruned = max(num_images, accounting.pruning_start)
-    expected = forecast(hook.policy, accounting, first_pruned, hook.normalize)
+    expected = forecast(hook.policy, accounting, first_pruned,
+                        mean_weight(hook, cfg).is_one)
     note = hook.policy.note_on_schedule(accounting.max_iters)
     lines = [expected.when, expected.how_much]
     if num_images is not None:

@@ -99,9 +99,7 @@ def test_other_images_of_the_batch_do_not_matter(data, losses, ignored,
         for loss in wrapped:
             loss.batch = batch
             value = value + loss(
-                pred if shared else pred * 1,
-                labels[images],
-                ignore_index=255)
+                pred if shared else pred * 1, labels[images], ignore_index=255)
         value.backward()
         return batch
 

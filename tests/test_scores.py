@@ -236,7 +236,8 @@ def test_the_score_before():
 def test_it_does_not_matter_when_visits_are_written(data):
     """Batches are written in groups: the same as one by one."""
     size = data.draw(st.integers(1, 60))
-    images = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
+    images = np.array(
+        data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
     losses = st.floats(0, 9, width=32) | st.just(float('inf'))
     tables, before = [], []
     for _ in range(2):
@@ -246,7 +247,8 @@ def test_it_does_not_matter_when_visits_are_written(data):
             seen.extend(scores.tolist()))
     for step in range(data.draw(st.integers(1, 70))):
         batch = data.draw(
-            st.lists(st.integers(0, len(images) - 1), min_size=1, max_size=3))
+            st.lists(st.integers(0,
+                                 len(images) - 1), min_size=1, max_size=3))
         scores = data.draw(
             st.lists(losses, min_size=len(batch), max_size=len(batch)))
         for table in tables:

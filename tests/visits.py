@@ -22,6 +22,5 @@ def make_visits(indices,
         np.zeros(size, np.int16) if tiers is None else np.asarray(
             tiers, np.int16),
         np.ones(size, np.float32) if weights is None else np.asarray(
-            weights, np.float32),
-        scores if norms is None else torch.as_tensor(
-            norms, dtype=torch.float32))
+            weights, np.float32), scores if norms is None else torch.as_tensor(
+                norms, dtype=torch.float32))

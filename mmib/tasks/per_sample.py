@@ -3,7 +3,6 @@
 import functools
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
-import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel

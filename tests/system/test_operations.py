@@ -55,7 +55,8 @@ def test_segmentation(tmp_path, policy):
                     'train_cfg.max_iters': 300,
                     'train_dataloader.dataset.size': 400,
                     **changes
-                }))
-        for changes in (BASELINE, {'custom_hooks.0.policy.type': policy})
+                })) for changes in (BASELINE, {
+                    'custom_hooks.0.policy.type': policy
+                })
     ]
     assert counts[1] - counts[0] <= 30, counts
