@@ -112,7 +112,9 @@ class VisitCounter:
     def kind(self) -> str:
         """str: What a score is. Those of different kinds can't be
         compared."""
-        return self.score + (', relative' if self.relative else '')
+        # In checkpoints "gradient" is that of the batch's loss, as it was.
+        score = 'own gradient' if self.score == 'gradient' else self.score
+        return score + (', relative' if self.relative else '')
 
     def expect(self, num_tiers: int) -> None:
         """Make room for a plan, on all ranks alike.
@@ -254,6 +256,7 @@ class VisitCounter:
         return dict(
             rows=self._rows.cpu().clone(),
             score=self.kind,
+            own_norms=True,
             trends=self._trends.tolist())
 
     def load_state_dict(self,
@@ -274,7 +277,8 @@ class VisitCounter:
         self._trends.copy_(
             trends if len(trends) ==
             len(self._trends) else _mean_of_positive(trends))
-        if not same_tiers:
+        # Norms were those of the batch's loss before they were an image's own.
+        if not same_tiers or not state_dict.get('own_norms'):
             return
         rows = state_dict['rows']
         self.expect(rows.shape[1] // _NUM_COLUMNS**2)

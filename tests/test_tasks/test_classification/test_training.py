@@ -11,6 +11,7 @@ from mmengine.runner import Runner, load_checkpoint  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 
 from mmib import convert  # noqa: E402
+from tests.system.operations import operations_per_step  # noqa: E402
 
 from .small_classifier import config, hook_of, train  # noqa: E402
 
@@ -138,3 +139,18 @@ def test_a_converted_config_trains(tmp_path):
     runner.train()
     hook = hook_of(runner)
     assert hook.planner.saved_iters(hook.sampler.position) > 0
+
+
+def test_operations_of_a_step(tmp_path):
+    """At most 30 more than the baseline's."""
+    counts = []
+    for changes in (BASELINE, {'custom_hooks.0.policy.type': 'Neyman'}):
+        runner = Runner.from_cfg(
+            config(
+                tmp_path / str(len(counts)), **{
+                    'train_cfg.max_iters': 300,
+                    'train_dataloader.dataset.size': 500,
+                    **changes
+                }))
+        counts.append(operations_per_step(runner, 150, 214))
+    assert counts[1] - counts[0] <= 30, counts
