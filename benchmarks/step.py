@@ -1,8 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
-with --arms those of each arm of a comparison against those of the first one,
-or with --norms those of the same training that look at gradients against those
-that don't.
+with --arms those of each arm of a comparison against those of the first one.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them. A step is compared with that
@@ -26,7 +24,6 @@ from camvid.arm_configs import add_arguments, load_arms, load_base
 from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
-from pruned_training import infobatch_hook
 
 
 @LOOPS.register_module()
@@ -121,31 +118,6 @@ def take_turns(configs: Dict[str, Config], iters: int,
     })
 
 
-def toggle_norms(cfg: Config, iters: int,
-                 warmup: int) -> Dict[str, np.ndarray]:
-    """Wall times of the steps of one training that looks at gradients in
-    every second step only, so that nothing else differs."""
-    check_length(pruned_iters(cfg), 2 * (iters + warmup))
-    times = dict(baseline=[], mmib=[])
-    with tempfile.TemporaryDirectory() as folder:
-        loop = build_loop(cfg, osp.join(folder, 'norms'))
-        hook = infobatch_hook(loop.runner)
-        places = ((hook.batch, 'watch'), (hook.batch, 'watch_loss'),
-                  (hook.planner.visits, 'add'))
-        # The first batch would decide it.
-        hook.planner.visits.lacks_norms = False
-        for i in range(warmup + iters):
-            # A B, B A, ...: neither always runs after the other.
-            for name in reversed(times) if i % 2 else times:
-                for owner, method in places:
-                    if name == 'baseline':
-                        setattr(owner, method, lambda *args: None)
-                    else:
-                        vars(owner).pop(method, None)
-                times[name].append(loop.step()[0])
-    return {name: np.array(of[warmup:]) for name, of in times.items()}
-
-
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
     """What the wall times of the steps of a training say, each with that of
     the baseline in the same turn."""
@@ -190,11 +162,8 @@ def main() -> None:
         '--iters', type=int, default=200, help='iterations of each')
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
-    parser.add_argument('--norms', action='store_true')
     args = parser.parse_args()
     if args.arms:
-        if args.norms:
-            parser.error('--norms times one config: leave out --arms')
         if args.only:
             args.only.append('full')
         try:
@@ -205,10 +174,7 @@ def main() -> None:
     else:
         cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
-    if args.norms:
-        times = toggle_norms(cfg, args.iters, args.warmup)
-    else:
-        times, _ = take_turns(configs, args.iters, args.warmup)
+    times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
     head, *rows = rows_of(iters, times)
     for row in [head, ['---'] * len(head), *rows]:

@@ -5,9 +5,8 @@ import os.path as osp
 import numpy as np
 import pytest
 import step
-from mmengine.config import Config
 
-from ..system.small_training import infobatch_hook, write_images
+from ..system.small_training import write_images
 from .utils import CAMVID, ROOT, rows_of
 
 PRUNED = osp.join(
@@ -54,28 +53,6 @@ def test_annealing_is_not_timed(monkeypatch):
     monkeypatch.setattr('sys.argv', ['step.py', PRUNED, '--iters', '501'])
     with pytest.raises(SystemExit, match='begins at 510 iterations'):
         step.main()
-
-
-def test_norms_are_looked_at_in_every_second_step(tmp_path, monkeypatch):
-    write_images(tmp_path, 16)
-    cfg = Config.fromfile(PRUNED)
-    cfg.train_dataloader.dataset.data_root = str(tmp_path)
-    cfg.train_dataloader.num_workers = 0
-    cfg.train_dataloader.persistent_workers = False
-    seen = []
-
-    def run_step(loop):
-        loop.run_iter(next(loop.dataloader_iterator))
-        visits = infobatch_hook(loop.runner).planner.visits
-        seen.append(bool(visits.take().by_tier.any()))
-        return len(seen), 0
-
-    monkeypatch.setattr(step.SteppedTrainLoop, 'step', run_step)
-    # Tiers count from the second pass on.
-    times = step.toggle_norms(cfg, 2, 2)
-    assert seen[4:] == [False, True, True, False]
-    assert times['baseline'].tolist() == [5, 8]
-    assert times['mmib'].tolist() == [6, 7]
 
 
 def test_what_the_times_say():
