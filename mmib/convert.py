@@ -166,20 +166,25 @@ def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
 def account(cfg: Config,
             hook: InfoBatchHook,
             pass_length: int = 1,
-            slots_per_iter: int = 1) -> Accounting:
+            batch_size: int = 1,
+            gpus: int = 1) -> Accounting:
     """The accounts of a training, before it is built.
 
     Args:
         cfg (Config): Its config.
         hook (InfoBatchHook): The hook in it.
         pass_length (int): Slots of a full pass. Defaults to 1.
-        slots_per_iter (int): Slots of an iteration. Defaults to 1.
+        batch_size (int): Images of a rank in an iteration. Defaults to 1.
+        gpus (int): GPUs, or other ranks, that train. Defaults to 1.
     """
     unit, length = length_of(cfg)
+    slots_per_iter = batch_size * gpus
     if unit == 'epoch':
-        iters_per_epoch = -(-pass_length // slots_per_iter)
-        if cfg.train_dataloader.get('drop_last'):
-            iters_per_epoch = pass_length // slots_per_iter
+        # All ranks have as many slots, and each leaves its own last ones.
+        slots = -(-pass_length // gpus)
+        if not cfg.train_dataloader.get('drop_last'):
+            slots += batch_size - 1
+        iters_per_epoch = slots // batch_size
         return EpochAccounting(pass_length, slots_per_iter, iters_per_epoch,
                                length, hook.delta, hook.start)
     return Accounting(pass_length, slots_per_iter, length, hook.delta,
