@@ -101,8 +101,7 @@ def test_ranks_share_the_slots_of_a_plan(kept, world_size, batch_size,
         assert slots == 3 * world_size * -(-kept // world_size)
 
 
-@given(
-    st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
 @example(15, 4, 4, True)
 def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
                                                      batch_size, drop_last):

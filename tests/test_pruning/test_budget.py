@@ -79,8 +79,8 @@ def test_neyman_is_flat_where_scores_tell_nothing(visits):
 
 
 @given(
-    st.integers(1, 12), st.floats(0.01, 1), st.integers(2, 200),
-    st.booleans(), st.integers(0, 2**31))
+    st.integers(1, 12), st.floats(0.01, 1), st.integers(2, 200), st.booleans(),
+    st.integers(0, 2**31))
 @example(10, 0.5, 8, False, 0)
 @example(10, 0.5, 15, False, 0)
 def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
@@ -108,8 +108,8 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
     needed = round(share * size)
     assert len(plan) == max(needed, least)
     assert bool(plan.note) is (least > max(needed, 1))
-    assert abs(len(plan) - size * policy.expected_share(
-        policy._progress)) <= 1 or ties
+    assert abs(len(plan) -
+               size * policy.expected_share(policy._progress)) <= 1 or ties
 
 
 @pytest.mark.parametrize('size', [2, 8, 15, 29])
@@ -144,8 +144,8 @@ def test_neyman_ignores_plans_of_other_strata():
     ]
     assert [tier.kept for tier in plans[0].tiers] == [5] * 6
     assert plans[1].tiers == plans[0].tiers
-    norms = TierNorms(
-        np.r_[np.arange(1., 7), [np.nan] * 4], np.r_[[0.1] * 6, [np.nan] * 4])
+    norms = TierNorms(np.r_[np.arange(1., 7), [np.nan] * 4],
+                      np.r_[[0.1] * 6, [np.nan] * 4])
     plan = neyman(0.5, 60, norms, before)(scores, np.random.default_rng(1))
     assert plan.tiers[0].kept < 5 < plan.tiers[5].kept
 
