@@ -19,22 +19,21 @@ class ToBudget(Policy):
     iterations.
 
     A training that counts iterations has the fewer ones already, and the
-    baseline ``full_iters``. One that counts epochs has those of the baseline,
-    and runs ``ratio`` of its iterations.
+    baseline ``1 / ratio`` times as many. One that counts epochs has those of
+    the baseline, and runs ``ratio`` of its iterations.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline. If None, they
-            follow from ``ratio``. Not for a training that counts epochs,
-            which tells them. Defaults to None.
+        full_iters (int, optional): Iterations of the baseline, in place of
+            ``ratio``, as configs had them before. Not for a training that
+            counts epochs. Defaults to None.
         ratio (float, optional): Iterations of the training over those of the
-            baseline, in (0, 1]. If None, 0.6, as conversion makes it. Defaults
-            to None.
+            baseline, in (0, 1]. If None, 0.6. Defaults to None.
         ramp (bool): Whether the kept share falls gradually, so that most is
             pruned late. Defaults to False.
 
     Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, or ``ratio``
-            is outside (0, 1].
+        ValueError: If ``full_iters`` isn't a positive integer, if ``ratio``
+            is outside (0, 1], or if both are given.
     """
 
     # What a plan keeps where the budget needs less.
@@ -53,6 +52,11 @@ class ToBudget(Policy):
                 '`full_iters` is the number of iterations of the baseline '
                 'whose passes are to be covered and must be a '
                 f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
+        if None not in (full_iters, ratio):
+            raise ValueError(
+                f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
+                'how much to prune: remove `full_iters` from the `policy` of '
+                'InfoBatchHook in `custom_hooks`.')
         self.full_iters = full_iters
         self.ramp = ramp
         self.ratio = ratio
@@ -131,10 +135,8 @@ class ToBudget(Policy):
 
     def _note(self, share: float, plan: EpochPlan, size: int, most: float,
               of: str) -> str:
-        progress = self._progress
-        by_epoch = progress is not None and progress.spent is not None
-        remedy = ('Raise `ratio`'
-                  if by_epoch else 'Run more iterations or lower `full_iters`')
+        remedy = ('Raise `ratio`' if self.full_iters is None else
+                  'Run more iterations or lower `full_iters`')
         return (f'the budget needs a kept share of {share:.3f}, but at most '
                 f'{100 * most:g} % of {of} can be pruned: kept share '
                 f'{len(plan) / size:.3f}. {remedy} in the `policy` of '
@@ -157,8 +159,8 @@ def _on_ramp(share: float, done: float) -> float:
 class Budget(ToBudget):
     """Prune as much as the schedule needs.
 
-    The training covers the passes of ``full_iters`` iterations of the
-    baseline, whatever the losses look like. Each plan is drawn for what
+    The training covers the passes of the baseline in ``ratio`` of its
+    iterations, whatever the losses look like. Each plan is drawn for what
     is still to cover until annealing, so that it corrects those before it.
 
     The tiers are those of :class:`QuantileTiers`, and so is the shape of the
@@ -169,9 +171,9 @@ class Budget(ToBudget):
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, they follow
-            from ``ratio``. Not for a training that counts epochs. Defaults to
-            None.
+            to be covered, so more than ``max_iters``, in place of ``ratio``,
+            as configs had them before. Not for a training that counts epochs.
+            Defaults to None.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
@@ -183,9 +185,9 @@ class Budget(ToBudget):
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
     Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, if there
-            aren't two quantiles that increase in (0, 1], or if ``max_ratio``
-            is outside (0, 1).
+        ValueError: If ``full_iters`` isn't a positive integer, or given with
+            ``ratio``, if there aren't two quantiles that increase in (0, 1],
+            or if ``max_ratio`` is outside (0, 1).
     """
 
     def __init__(self,
@@ -282,14 +284,14 @@ class Neyman(ToBudget):
     visits that followed the last plans. As long as nothing is known of them,
     and where scores tell nothing of them, it prunes at random.
 
-    The training covers the passes of ``full_iters`` iterations of the
-    baseline, as with :class:`Budget`.
+    The training covers the passes of the baseline in ``ratio`` of its
+    iterations, as with :class:`Budget`.
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, they follow
-            from ``ratio``. Not for a training that counts epochs. Defaults to
-            None.
+            to be covered, so more than ``max_iters``, in place of ``ratio``,
+            as configs had them before. Not for a training that counts epochs.
+            Defaults to None.
         num_strata (int): Strata, of equal size where scores differ. They are
             fewer where images are few, so that each has ``1 / min_keep`` or
             more. Defaults to 10.
@@ -303,7 +305,8 @@ class Neyman(ToBudget):
 
     Raises:
         ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
-            integer, or if ``min_keep`` is outside (0, 1).
+            integer, if ``full_iters`` and ``ratio`` are given, or if
+            ``min_keep`` is outside (0, 1).
     """
 
     # Plans that the moving averages remember.

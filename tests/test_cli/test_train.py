@@ -74,7 +74,7 @@ def test_infobatch_converts_and_trains(name, text, train):
     assert 'InfoBatch: 12 iterations covered' in log
     cfg = dumped(folder)
     assert cfg.param_scheduler[0].end == 12
-    assert cfg.custom_hooks[0].policy == dict(type='Neyman', full_iters=20)
+    assert cfg.custom_hooks[0].policy == dict(type='Neyman', ratio=0.6)
 
 
 def test_cfg_options_change_the_converted_config(train):
@@ -90,15 +90,14 @@ def test_cfg_options_change_the_converted_config(train):
 @pytest.mark.parametrize('arguments, iters, policy, delta', [
     ('--policy RandomPruning', 12, dict(type='RandomPruning'), 0.85),
     ('--policy MeanThreshold', 16, dict(type='MeanThreshold'), 0.85),
-    ('--policy Budget --ratio 0.5', 10, dict(type='Budget',
-                                             full_iters=20), 0.85),
-    ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', full_iters=20), 0.7),
+    ('--policy Budget --ratio 0.5', 10, dict(type='Budget', ratio=0.5), 0.85),
+    ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', ratio=0.8), 0.7),
     ('--subset hard.txt', 12, dict(type='Subset', indices='hard.txt'), 0.85),
     ('--subset hard.txt --policy Budget', 12,
      dict(
          type='Subset',
          indices='hard.txt',
-         policy=dict(type='Budget', full_iters=20)), 0.85),
+         policy=dict(type='Budget', ratio=0.6)), 0.85),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):

@@ -213,3 +213,5 @@ def test_neyman_says_what_it_cannot_reach():
         Neyman(100, num_strata=0)
     with pytest.raises(ValueError, match='`full_iters`.*custom_hooks'):
         Neyman(0)
+    with pytest.raises(ValueError, match='remove `full_iters`.*custom_hooks'):
+        Neyman(100, ratio=0.6)
