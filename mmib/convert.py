@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From a config of the baseline to one that trains with InfoBatch."""
+import copy
 import os
 from inspect import isclass
 from typing import Any, List, Optional
@@ -37,7 +38,7 @@ def default_ratio(policy: str) -> float:
 
 
 def convert(cfg: Config,
-            ratio: float = DEFAULT_RATIO,
+            ratio: Optional[float] = None,
             delta: float = 0.85,
             policy: Optional[dict] = None,
             **hook: Any) -> Config:
@@ -52,25 +53,26 @@ def convert(cfg: Config,
 
     Args:
         cfg (Config): The config of a training. It stays as it is.
-        ratio (float): Share of the iterations to run, in (0, 1]. Where epochs
-            count, it is that of ``Neyman`` and ``Budget``; other policies
-            prune what they prune. Defaults to 0.6.
+        ratio (float, optional): Share of the iterations to run, in (0, 1]. If
+            None, it is the ``ratio`` of ``Neyman`` or ``Budget``, and where
+            this isn't given :func:`default_ratio`. Where epochs count, it is
+            for these two: other policies prune what they prune. Defaults to
+            None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Neyman``. ``Neyman`` and ``Budget`` prune as much as
-            it takes to cover all the passes of the original schedule, unless
-            they have their ``full_iters`` or ``ratio``. ``Subset`` trains on
-            a given list of images. Defaults to None.
+            None, it is ``Neyman``. ``Neyman`` and ``Budget``, also within
+            ``Subset``, get the ratio, and prune as much as it takes to cover
+            all the passes of the original schedule. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
         Config: The converted copy.
 
     Raises:
-        ValueError: If an argument is out of range, if nothing would be
-            pruned, or if something in the config can't be converted. It names
-            the line to change.
+        ValueError: If an argument is out of range, if the ratio isn't that of
+            the policy, if nothing would be pruned, or if something in the
+            config can't be converted. It names the line to change.
         TypeError: If ``InfoBatchHook`` or the policy has no such argument.
         KeyError: If no policy has the ``type`` of ``policy``.
 
@@ -84,11 +86,9 @@ def convert(cfg: Config,
                         f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     _check_not_converted(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
-    unit, length = length_of(cfg)
-    policy = dict(policy or dict(type='Neyman'))
-    budget = dict(full_iters=length) if unit == 'iteration' else dict(
-        ratio=ratio)
-    policy = _with_budget(policy, budget)
+    unit, _ = length_of(cfg)
+    policy = copy.deepcopy(policy or dict(type='Neyman'))
+    ratio = _settle_ratio(ratio, policy, unit)
     # The epochs of a pruned training are shorter, and as many.
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
@@ -97,7 +97,7 @@ def convert(cfg: Config,
         raise ValueError(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
-            '`policy` or a larger `full_iters` of it.')
+            '`policy`.')
 
     cfg.train_dataloader.sampler = _sampler(cfg.train_dataloader, unit)
     if _groups_by_shape(cfg.train_dataloader):
@@ -178,36 +178,54 @@ def mean_weight(hook: InfoBatchHook, cfg: Config) -> MeanWeight:
 def account(cfg: Config,
             hook: InfoBatchHook,
             pass_length: int = 1,
-            slots_per_iter: int = 1) -> Accounting:
+            batch_size: int = 1,
+            gpus: int = 1) -> Accounting:
     """The accounts of a training, before it is built.
 
     Args:
         cfg (Config): Its config.
         hook (InfoBatchHook): The hook in it.
         pass_length (int): Slots of a full pass. Defaults to 1.
-        slots_per_iter (int): Slots of an iteration. Defaults to 1.
+        batch_size (int): Images of a rank in an iteration. Defaults to 1.
+        gpus (int): GPUs, or other ranks, that train. Defaults to 1.
     """
     unit, length = length_of(cfg)
+    slots_per_iter = batch_size * gpus
     if unit == 'epoch':
-        iters_per_epoch = -(-pass_length // slots_per_iter)
-        if cfg.train_dataloader.get('drop_last'):
-            iters_per_epoch = pass_length // slots_per_iter
+        # All ranks have as many slots, and each leaves its own last ones.
+        slots = -(-pass_length // gpus)
+        if not cfg.train_dataloader.get('drop_last'):
+            slots += batch_size - 1
+        iters_per_epoch = slots // batch_size
         return EpochAccounting(pass_length, slots_per_iter, iters_per_epoch,
                                length, hook.delta, hook.start)
     return Accounting(pass_length, slots_per_iter, length, hook.delta,
                       hook.start)
 
 
-def _with_budget(policy: dict, budget: dict) -> dict:
-    """A policy, or that within a list, with the length of the baseline, if
-    it is for that."""
-    if isinstance(policy.get('policy'), dict):
-        return dict(policy, policy=_with_budget(policy['policy'], budget))
-    kind = policy.get('type')
+def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
+    """The one ratio of a conversion, which a policy with a budget gets too."""
+    if isinstance(policy.get('policy'), dict):  # Within a list.
+        return _settle_ratio(ratio, policy['policy'], unit)
+    name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
-    if isclass(kind) and issubclass(kind, ToBudget):
-        return dict(budget, **policy)
-    return policy
+    has_budget = isclass(kind) and issubclass(kind, ToBudget)
+    own = policy.get('ratio') if has_budget else None
+    if None not in (ratio, own) and ratio != own:
+        raise ValueError(
+            f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
+            'one number, the share of the iterations to run: give one of '
+            'them.')
+    if ratio is not None and unit == 'epoch' and not has_budget:
+        raise ValueError(
+            f'`ratio={ratio}` says nothing to {name} where epochs count, as '
+            'it prunes what it prunes: remove `ratio` (--ratio of the '
+            'command), or take the policy Neyman or Budget.')
+    ratio = own if ratio is None else ratio
+    ratio = default_ratio(name) if ratio is None else ratio
+    if has_budget and policy.get('full_iters') is None:
+        policy['ratio'] = ratio
+    return ratio
 
 
 def infobatch_hooks(cfg: Config) -> List[dict]:

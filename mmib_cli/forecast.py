@@ -68,12 +68,12 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
     Raises:
         ValueError: If the training is too short.
     """
-    slots_per_iter = cfg.train_dataloader.batch_size * gpus
     if num_images is None:
         accounting = account(cfg, hook)
         first_pruned = accounting.pruning_start
     else:
-        accounting = account(cfg, hook, num_images, slots_per_iter)
+        accounting = account(cfg, hook, num_images,
+                             cfg.train_dataloader.batch_size, gpus)
         check_length(accounting, hook.policy.prunes)
         first_pruned = max(num_images, accounting.pruning_start)
     expected = forecast(hook.policy, accounting, first_pruned,
@@ -82,8 +82,9 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
     lines = [expected.when, expected.how_much]
     if num_images is not None:
         lines = [
-            f'A pass is {num_images} images, an iteration {slots_per_iter} '
-            f'of them on {gpus} GPU{"s" * (gpus > 1)}.', *lines,
+            f'A pass is {num_images} images, an iteration '
+            f'{accounting.slots_per_iter} of them on {gpus} '
+            f'GPU{"s" * (gpus > 1)}.', *lines,
             expected.covers(accounting)
         ]
     elif expected.full_iters is not None and accounting.unit == 'epoch':

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Callable, Optional
 
 import mmib
-from mmib.convert import default_ratio
 from mmib.pruning.budget import DEFAULT_RATIO
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
@@ -48,14 +47,12 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
 
 def conversion(args: argparse.Namespace) -> Callable:
     """``mmib.convert`` with the options that are given."""
-    ratio = default_ratio(args.policy) if args.ratio is None else args.ratio
-    # The policy is given the length of the baseline.
     policy = args.policy and dict(type=args.policy)
     if args.subset:
         within = dict(policy=policy) if policy else {}
         policy = dict(type='Subset', indices=args.subset, **within)
     others = {} if args.delta is None else dict(delta=args.delta)
-    return partial(mmib.convert, ratio=ratio, policy=policy, **others)
+    return partial(mmib.convert, ratio=args.ratio, policy=policy, **others)
 
 
 def shortening(ratio: Optional[float]) -> Callable:

@@ -10,9 +10,10 @@ or mmib:: and the name of a config of mmib.
 
   --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
                  `mmib.convert`. --cfg-options change the converted config, as
-                 if it were a file: train_cfg.max_iters=100 moves nothing else.
-                 InfoBatchHook is the last of custom_hooks. Without --work-dir
-                 the folder has the name of the converted config.
+                 if it were a file: train_cfg.max_iters=100 moves nothing else,
+                 and passes are pruned as much. InfoBatchHook is the last of
+                 custom_hooks. Without --work-dir the folder has the name of
+                 the converted config.
   --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
                  the control that pruning has to beat.
   --policy TYPE  With --infobatch: type of the policy (default: Neyman).
@@ -23,12 +24,13 @@ or mmib:: and the name of a config of mmib.
                  Without --policy they are not pruned.
 """
 import argparse
+import copy
 import os
 import os.path as osp
 from functools import partial
 from typing import Callable, List
 
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 
 from .files import converted_name, report
 from .options import (add_conversion_options, check_infobatch, conversion,
@@ -36,13 +38,14 @@ from .options import (add_conversion_options, check_infobatch, conversion,
 from .scripts import run_script
 
 
-def change_config(convert: Callable[[Config], Config], suffix: str, path: str,
-                  before: Config) -> Config:
+def change_config(convert: Callable[[Config], Config], suffix: str,
+                  options: dict, path: str, before: Config) -> Config:
     """Make the config to train, tell of it, and name its folder.
 
     Args:
         convert (Callable): Makes it of the original one.
         suffix (str): End of the folder's name.
+        options (dict): What the script changes of it.
         path (str): The original config.
         before (Config): The same, read.
 
@@ -51,7 +54,9 @@ def change_config(convert: Callable[[Config], Config], suffix: str, path: str,
     """
     after = convert(before)
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        print(report(before, after), flush=True)
+        trained = copy.deepcopy(after)
+        trained.merge_from_dict(options)
+        print(report(before, trained), flush=True)
     if after.get('work_dir') is None:
         # The folder of CONFIG's name is that of the baseline.
         name = converted_name(path, before, after)
@@ -67,6 +72,10 @@ def main(args: List[str]) -> None:
     parser.add_argument('--shorten', action='store_true')
     add_conversion_options(parser)
     ours, others = parser.parse_known_args(args)
+    script = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    script.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, default={})
+    options = script.parse_known_args(others)[0].cfg_options
     if ours.infobatch and ours.shorten:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
@@ -74,11 +83,11 @@ def main(args: List[str]) -> None:
         # Another list or policy must not go on from its checkpoints.
         subset = osp.splitext(osp.basename(ours.subset or ''))[0]
         suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
-        change = partial(change_config, conversion(ours), suffix)
+        change = partial(change_config, conversion(ours), suffix, options)
         run_script('train.py', others, change)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta', 'subset')
-        change = partial(change_config, shortening(ours.ratio), '')
+        change = partial(change_config, shortening(ours.ratio), '', options)
         run_script('train.py', others, change)
     else:
         check_infobatch(ours, 'policy', 'delta', 'ratio', 'subset')

@@ -243,7 +243,8 @@ def test_ratio_0_is_baseline_training_of_upernet(tmp_path):
 
 
 def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
-    runner = recorder(tmp_path, 40, dict(delta=1),
+    runner = recorder(tmp_path, 40,
+                      dict(delta=1, policy=dict(type='RandomPruning')),
                       **{'train_dataloader.num_workers': 2})
     listen(runner, caplog)
     spy = train(runner)

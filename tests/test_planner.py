@@ -101,7 +101,7 @@ policies = st.sampled_from([
 with_state = st.sampled_from([
     partial(EpsilonGreedy, epsilon=0.3, period=2),
     partial(UpperConfidenceBound, period=3),
-    partial(Neyman, 100, num_strata=3)
+    partial(Neyman, 100, num_strata=3, min_keep=0.3)
 ])
 
 

@@ -124,7 +124,8 @@ def test_a_part_that_is_missing(path):
     ids=repr)
 def test_another_policy_learns_nothing_from_the_tiers_of_the_last(policy):
     """Neither from visits nor from slots that are left of its plan."""
-    part, rest = Parts(policy=policy), Parts(policy=Neyman(60, num_strata=3))
+    part, rest = Parts(policy=policy), Parts(
+        policy=Neyman(60, num_strata=3, min_keep=0.3))
     part.train(20)
     _, changes = rest.load(part.state(), 20)
     assert 'Neyman(full_iters=60, num_strata=3' in changes[-1]

@@ -18,6 +18,7 @@ from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 import mmib
 from mmib import convert, shorten
 from mmib.convert import summary
+from mmib.pruning import Neyman
 from mmib.schedule import IterMap
 from mmib.zoo import resolve_config
 
@@ -89,7 +90,7 @@ def test_convert_is_shorten_and_infobatch():
     after['custom_hooks'].append(
         dict(
             type='InfoBatchHook',
-            policy=dict(type='Neyman', full_iters=1000),
+            policy=dict(type='Neyman', ratio=0.3),
             delta=0.85))
     after['custom_imports'] = dict(
         allow_failed_imports=False, imports=['mmib'])
@@ -471,6 +472,56 @@ def test_hooks_that_are_no_configs_stay():
     assert convert_hook(hook).interval == 100
 
 
+# The ratio
+
+
+@pytest.mark.parametrize('ratio, policy, expected', [
+    (None, dict(type='Neyman'), 0.6),
+    (None, dict(type='Neyman', ratio=None), 0.6),
+    (None, dict(type='Neyman', ratio=0.3), 0.3),
+    (0.3, dict(type='Budget'), 0.3),
+    (0.3, dict(type='Budget', ratio=0.3), 0.3),
+    (0.3, dict(type=Neyman), 0.3),
+])
+@pytest.mark.parametrize('listed', [False, True])
+@pytest.mark.parametrize('epochs', [False, True])
+def test_one_ratio(ratio, policy, expected, listed, epochs):
+    """Of the conversion and of its policy, also within a list."""
+    cfg = baseline()
+    if epochs:
+        cfg.train_cfg = dict(by_epoch=True, max_epochs=1000)
+        cfg.train_dataloader.sampler.type = 'DefaultSampler'
+        cfg.param_scheduler = None
+    before = dict(policy)
+    wrapped = dict(type='Subset', indices='a', policy=policy)
+    after = convert(cfg, ratio, policy=wrapped if listed else policy)
+    assert policy == before
+    hook = after.custom_hooks[-1]
+    written = hook.policy.policy if listed else hook.policy
+    assert written.ratio == expected and 'full_iters' not in written
+    if not epochs:
+        assert after.train_cfg.max_iters == 1000 * expected
+
+
+def test_a_ratio_that_says_nothing_is_refused():
+    """Where epochs count, but for policies that it is for."""
+    cfg = baseline(
+        train_cfg=dict(by_epoch=True, max_epochs=9),
+        train_dataloader=dict(sampler=dict(type='DefaultSampler')))
+    policy = dict(type='MeanThreshold', ratio=0.3)
+    assert convert(cfg, policy=policy).custom_hooks[-1].policy == policy
+    with pytest.raises(ValueError, match='`ratio=0.6` says nothing to Mean'):
+        convert(cfg, 0.6, policy=policy)
+
+
+@pytest.mark.parametrize('policy', ['MeanThreshold', 'AboveMean'])
+def test_the_ratio_of_mean_thresholds(policy):
+    after = convert(baseline(), policy=dict(type=policy))
+    assert after.train_cfg.max_iters == 800
+    assert convert(
+        baseline(), 0.6, policy=dict(type=policy)).train_cfg.max_iters == 600
+
+
 # Data and imports
 
 
@@ -514,7 +565,7 @@ def test_custom_imports(imports, expected):
     (dict(ratio=0.2, policy=dict(type='Neyman', min_keep=0.2)),
      'It keeps about 0.200 of the images, with a mean weight of 5.00. It '
      'covers about 88 % of the passes'),
-    (dict(policy=dict(type='MeanThreshold')),
+    (dict(ratio=0.6, policy=dict(type='MeanThreshold')),
      'MeanThreshold(ratio=0.5) prunes until iteration 510 of 600. How much it '
      'keeps depends on the losses. It saves 400 of 1000 iterations.'),
     (dict(policy=dict(type='QuantileTiers', rescale=False)),
@@ -533,8 +584,8 @@ def test_custom_imports(imports, expected):
     (dict(
         policy=dict(
             type='Subset', indices='a.txt', policy=dict(type='Neyman'))),
-     'Subset(indices=a.txt, policy=Neyman(full_iters=1000, num_strata=10, '
-     'min_keep=0.1)) prunes until iteration 510 of 600. It keeps about 0.560 '
+     'Subset(indices=a.txt, policy=Neyman(num_strata=10, min_keep=0.1, '
+     'ratio=0.6)) prunes until iteration 510 of 600. It keeps about 0.560 '
      'of the images'),
 ])
 def test_summary(arguments, text):
@@ -607,6 +658,15 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ratio=1), r'Neyman\(.*\) would leave nothing out: lower `ratio`'),
     (dict(ratio=1, policy=dict(type='Budget')), 'would leave nothing out'),
     (dict(policy=dict(type='Budget', full_iters=600)), 'leave nothing out'),
+    (dict(policy=dict(type='Neyman', full_iters=1000, ratio=0.6)),
+     'remove `full_iters` from the `policy` of InfoBatchHook'),
+    (dict(ratio=0.6, policy=dict(type='Neyman', ratio=0.3)),
+     '`ratio=0.6` and the `ratio=0.3` of Neyman .* one number'),
+    (dict(
+        ratio=0.6,
+        policy=dict(
+            type='Subset', indices='a', policy=dict(
+                type='Budget', ratio=0.3))), '`ratio=0.3` of Budget'),
     (dict(delta=0), '`delta=0` Neyman.* would leave nothing out'),
     (dict(delta=0, policy=dict(type='MeanThreshold')), 'leave nothing out'),
     (dict(delta=1e-4, policy=dict(type='QuantileTiers')), 'leave nothing out'),

@@ -158,8 +158,7 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     options += [
         'train_dataloader.batch_size=4', 'train_cfg.val_interval=100',
         'default_hooks.checkpoint.interval=12',
-        'default_hooks.logger.interval=1',
-        'custom_hooks.0.policy.full_iters=40', 'find_unused_parameters=True'
+        'default_hooks.logger.interval=1', 'find_unused_parameters=True'
     ]
     assert 'A pass is 32 images' in call(mmib, 'forecast', DEMO, *options)
     text = call(python, '-m', 'torch.distributed.run', '--nproc_per_node=2',

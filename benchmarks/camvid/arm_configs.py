@@ -102,10 +102,16 @@ def change(cfg: Config,
 def fingerprint(cfg: Config) -> str:
     """Ten digits that name a config by what it says, wherever its data lies.
     """
-    without_paths = json.loads(
-        json.dumps(cfg.to_dict()),
-        object_hook=lambda node:
-        {key: node[key]
-         for key in node if key != 'data_root'})
-    text = json.dumps(without_paths, sort_keys=True)
+    max_iters = (cfg.get('train_cfg') or {}).get('max_iters')
+
+    def told(node: dict) -> dict:
+        node.pop('data_root', None)
+        # Results keep the names of when conversion wrote `full_iters`.
+        if max_iters and node.get('type') in ('Budget', 'Neyman'):
+            if 'ratio' in node:
+                node['full_iters'] = round(max_iters / node.pop('ratio'))
+        return node
+
+    as_told = json.loads(json.dumps(cfg.to_dict()), object_hook=told)
+    text = json.dumps(as_told, sort_keys=True)
     return hashlib.sha1(text.encode()).hexdigest()[:10]

@@ -15,7 +15,7 @@ train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
     dict(
         type='InfoBatchHook',
-        policy=dict(type='Neyman', full_iters=500),
+        policy=dict(type='Neyman', ratio=0.6),
         delta=0.85)
 ]
 optim_wrapper = dict(optimizer=dict(lr=0.02))

@@ -5,7 +5,7 @@ train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
     dict(
         type='InfoBatchHook',
-        policy=dict(type='Neyman', full_iters=1000),
+        policy=dict(type='Neyman', ratio=0.6),
         delta=0.85)
 ]
 param_scheduler = [

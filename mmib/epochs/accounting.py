@@ -99,16 +99,23 @@ class EpochAccounting(Accounting):
             position (int): Slots before it.
         """
         self.epoch = epoch
-        epochs = epoch - self.origin.covered
-        self.origin = Origin(
-            iteration, position, float(epoch),
-            self.origin.full_equivalent + epochs * self.iters_per_epoch)
+        self.origin = Origin(iteration, position, float(epoch),
+                             self.full_equivalent(epoch))
         self._annealing_start = (
             min(self._annealing_start, position)
             if epoch >= self.annealing_epoch else sys.maxsize)
         self._epoch_start = position
         if self._num_steps is None:
             self._num_steps = epoch * self._steps_per_epoch
+
+    def iteration_at(self, position: int) -> int:
+        slots = min(position, self._epoch_end) - self.origin.position
+        # The last batch of an epoch may be short.
+        return self.origin.iteration + -(-slots // self.slots_per_iter)
+
+    def full_equivalent(self, covered: float) -> float:
+        return self.origin.full_equivalent + (
+            covered - self.origin.covered) * self.iters_per_epoch
 
     def expect(self, position: int, num_slots: int) -> None:
         """Be told how much of the epoch is left.
@@ -191,6 +198,7 @@ class EpochAccounting(Accounting):
             annealing_start=self._annealing_start,
             since=tuple(self._since),
             epoch_start=self._epoch_start,
+            epoch_end=self._epoch_end,
             num_steps=self._num_steps)
 
     def load_state_dict(self, state_dict: dict, iteration: int, position: int,
@@ -201,6 +209,8 @@ class EpochAccounting(Accounting):
         self._annealing_start = state_dict['annealing_start']
         self._since = Origin(*state_dict['since'])
         self._epoch_start = state_dict['epoch_start']
+        # Older ones lack it: all slots until here were trained on.
+        self._epoch_end = state_dict.get('epoch_end', position)
         self._num_steps = state_dict['num_steps']
         self.origin = Origin(*state_dict['origin'])
         if state_dict['slots_per_iter'] != self.slots_per_iter:

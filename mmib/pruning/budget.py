@@ -19,22 +19,21 @@ class ToBudget(Policy):
     iterations.
 
     A training that counts iterations has the fewer ones already, and the
-    baseline ``full_iters``. One that counts epochs has those of the baseline,
-    and runs ``ratio`` of its iterations.
+    baseline ``1 / ratio`` times as many. One that counts epochs has those of
+    the baseline, and runs ``ratio`` of its iterations.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline. If None, they
-            follow from ``ratio``. Not for a training that counts epochs,
-            which tells them. Defaults to None.
+        full_iters (int, optional): Iterations of the baseline, in place of
+            ``ratio``, as configs had them before. Not for a training that
+            counts epochs. Defaults to None.
         ratio (float, optional): Iterations of the training over those of the
-            baseline, in (0, 1]. If None, 0.6, as conversion makes it. Defaults
-            to None.
+            baseline, in (0, 1]. If None, 0.6. Defaults to None.
         ramp (bool): Whether the kept share falls gradually, so that most is
             pruned late. Defaults to False.
 
     Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, or ``ratio``
-            is outside (0, 1].
+        ValueError: If ``full_iters`` isn't a positive integer, if ``ratio``
+            is outside (0, 1], or if both are given.
     """
 
     # What a plan keeps where the budget needs less.
@@ -53,6 +52,11 @@ class ToBudget(Policy):
                 '`full_iters` is the number of iterations of the baseline '
                 'whose passes are to be covered and must be a '
                 f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
+        if None not in (full_iters, ratio):
+            raise ValueError(
+                f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
+                'how much to prune: remove `full_iters` from the `policy` of '
+                'InfoBatchHook in `custom_hooks`.')
         self.full_iters = full_iters
         self.ramp = ramp
         self.ratio = ratio
@@ -131,10 +135,8 @@ class ToBudget(Policy):
 
     def _note(self, share: float, plan: EpochPlan, size: int, most: float,
               of: str) -> str:
-        progress = self._progress
-        by_epoch = progress is not None and progress.spent is not None
-        remedy = ('Raise `ratio`'
-                  if by_epoch else 'Run more iterations or lower `full_iters`')
+        remedy = ('Raise `ratio`' if self.full_iters is None else
+                  'Run more iterations or lower `full_iters`')
         return (f'the budget needs a kept share of {share:.3f}, but at most '
                 f'{100 * most:g} % of {of} can be pruned: kept share '
                 f'{len(plan) / size:.3f}. {remedy} in the `policy` of '
@@ -157,8 +159,8 @@ def _on_ramp(share: float, done: float) -> float:
 class Budget(ToBudget):
     """Prune as much as the schedule needs.
 
-    The training covers the passes of ``full_iters`` iterations of the
-    baseline, whatever the losses look like. Each plan is drawn for what
+    The training covers the passes of the baseline in ``ratio`` of its
+    iterations, whatever the losses look like. Each plan is drawn for what
     is still to cover until annealing, so that it corrects those before it.
 
     The tiers are those of :class:`QuantileTiers`, and so is the shape of the
@@ -169,9 +171,9 @@ class Budget(ToBudget):
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, they follow
-            from ``ratio``. Not for a training that counts epochs. Defaults to
-            None.
+            to be covered, so more than ``max_iters``, in place of ``ratio``,
+            as configs had them before. Not for a training that counts epochs.
+            Defaults to None.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
@@ -183,9 +185,9 @@ class Budget(ToBudget):
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
     Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, if there
-            aren't two quantiles that increase in (0, 1], or if ``max_ratio``
-            is outside (0, 1).
+        ValueError: If ``full_iters`` isn't a positive integer, or given with
+            ``ratio``, if there aren't two quantiles that increase in (0, 1],
+            or if ``max_ratio`` is outside (0, 1).
     """
 
     def __init__(self,
@@ -282,16 +284,17 @@ class Neyman(ToBudget):
     visits that followed the last plans. As long as nothing is known of them,
     and where scores tell nothing of them, it prunes at random.
 
-    The training covers the passes of ``full_iters`` iterations of the
-    baseline, as with :class:`Budget`.
+    The training covers the passes of the baseline in ``ratio`` of its
+    iterations, as with :class:`Budget`.
 
     Args:
         full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``. If None, they follow
-            from ``ratio``. Not for a training that counts epochs. Defaults to
-            None.
-        num_strata (int): Strata, of equal size where scores differ. Defaults
-            to 10.
+            to be covered, so more than ``max_iters``, in place of ``ratio``,
+            as configs had them before. Not for a training that counts epochs.
+            Defaults to None.
+        num_strata (int): Strata, of equal size where scores differ. They are
+            fewer where images are few, so that each has ``1 / min_keep`` or
+            more. Defaults to 10.
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
             weight exceeds ``1 / min_keep``, but for the rounding of small
             strata. Defaults to 0.1.
@@ -302,7 +305,8 @@ class Neyman(ToBudget):
 
     Raises:
         ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
-            integer, or if ``min_keep`` is outside (0, 1).
+            integer, if ``full_iters`` and ``ratio`` are given, or if
+            ``min_keep`` is outside (0, 1).
     """
 
     # Plans that the moving averages remember.
@@ -324,10 +328,13 @@ class Neyman(ToBudget):
                 f'and must be in (0, 1), but got {min_keep}: {CHANGE_POLICY}')
         self.num_strata = num_strata
         self.min_keep = self._least_share = min_keep
+        self._begin_anew(num_strata)
+
+    def _begin_anew(self, num_strata: int) -> None:
         # Replaced and never written to, as checkpoints share their memory.
-        self._means = np.ones(self.num_strata)
-        self._variances = np.zeros(self.num_strata)
-        self._num_plans = np.zeros(self.num_strata, np.int64)
+        self._means = np.ones(num_strata)
+        self._variances = np.zeros(num_strata)
+        self._num_plans = np.zeros(num_strata, np.int64)
 
     def begin_plan(self, progress: Progress) -> None:
         super().begin_plan(progress)
@@ -340,9 +347,15 @@ class Neyman(ToBudget):
         They are relative to the mean of all strata, as gradients shrink while
         a network trains.
         """
+        num_strata = len(self._means)
+        # A checkpoint may be of plans with another number of strata.
+        if (len(errors) < num_strata
+                or np.isfinite(mean_squares[num_strata:]).any()):
+            return
+        mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
         # Not where one visit or none tells, but for rounding.
         seen = errors > 1e-6 * mean_squares
-        if len(seen) != self.num_strata or not seen.any():
+        if not seen.any():
             return
         means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
         # Few visits tell their own error badly: one relative error for all.
@@ -358,15 +371,20 @@ class Neyman(ToBudget):
                  rng: np.random.Generator) -> EpochPlan:
         share = self._kept_share()
         num_kept = self._num_kept(share, len(scores))
+        # `min_keep` of a stratum is an image or more.
+        num_strata = min(
+            max(int(self.min_keep * len(scores)), 1), self.num_strata)
+        if num_strata != len(self._means):
+            self._begin_anew(num_strata)
         # Sorting is faster than as many quantiles.
-        edges = np.arange(1, self.num_strata) * len(scores) // self.num_strata
+        edges = np.arange(1, num_strata) * len(scores) // num_strata
         stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
-        sizes = np.bincount(stratum_of_image, minlength=self.num_strata)
+        sizes = np.bincount(stratum_of_image, minlength=num_strata)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
         # Half an image more, as `draw` rounds down.
         ratios = (sizes - kept + 0.5) / np.maximum(sizes, 1)
         plan = draw(stratum_of_image, ratios, rng, threshold=0.)
-        if len(plan) > num_kept + self.num_strata:
+        if len(plan) > max(num_kept, 1):
             plan = replace(
                 plan,
                 note=self._note(share, plan, len(scores), 1 - self.min_keep,
@@ -390,11 +408,10 @@ class Neyman(ToBudget):
             num_plans=self._num_plans)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        # Another number of strata begins anew.
-        if len(state_dict['means']) == self.num_strata:
-            self._means = state_dict['means']
-            self._variances = state_dict['variances']
-            self._num_plans = state_dict['num_plans']
+        # The next plan begins anew if it has another number of strata.
+        self._means = state_dict['means']
+        self._variances = state_dict['variances']
+        self._num_plans = state_dict['num_plans']
 
 
 def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
@@ -402,7 +419,7 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
     """How many images of each stratum to keep for the least noise.
 
     The kept share of a stratum is in proportion to ``roots``, but in
-    ``[min_keep, 1]``.
+    ``[min_keep, 1]``, and one image or more.
 
     Args:
         sizes (np.ndarray): Images of each stratum, integer of shape (S,).
@@ -416,15 +433,17 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
         where ``min_keep`` or one image of each stratum need it.
     """
 
+    least = np.maximum(min_keep, 1 / np.maximum(sizes, 1))
+
     def shares(scales: np.ndarray) -> np.ndarray:
-        return np.clip(np.multiply.outer(scales, roots), min_keep, 1)
+        return np.clip(np.multiply.outer(scales, roots), least, 1)
 
     # What is kept grows linearly with the scale between these.
-    scales = np.sort(np.concatenate([min_keep / roots, 1 / roots]))
+    scales = np.sort(np.concatenate([least / roots, 1 / roots]))
     scale = np.interp(num_kept, shares(scales) @ sizes, scales)
     exact = shares(scale) * sizes
     kept = np.floor(exact + 1e-6).astype(np.int64)
     # The largest remainders round up.
     missing = max(num_kept - kept.sum(), 0)
     kept[np.argsort(kept - exact, kind='stable')[:missing]] += 1
-    return np.clip(kept, sizes > 0, sizes)
+    return np.minimum(kept, sizes)

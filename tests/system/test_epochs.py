@@ -102,6 +102,33 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
     assert saved == MAX_EPOCHS * 8 - len(steps)
 
 
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_iterations_saved_without_annealing(tmp_path, drop_last):
+    """The last epoch prunes, and its last batch is short, or dropped."""
+
+    def build(name, **changes):
+        changes = by_epoch(
+            **changes, **{
+                'train_cfg.max_epochs': 3,
+                'train_dataloader.drop_last': drop_last,
+                'default_hooks.checkpoint.interval': 3
+            })
+        changes['custom_hooks'][0]['delta'] = 1
+        return small_runner(tmp_path / name, **changes)
+
+    runner = build('first')
+    iters = len(train(runner))
+    planner = infobatch_hook(runner).planner
+    position = infobatch_hook(runner).sampler.position
+    saved = 3 * planner.accounting.iters_per_epoch - iters
+    assert saved > 0 and planner.saved_iters(position) == saved
+    # Also where nothing is left to train.
+    last = str(tmp_path / 'first' / 'epoch_3.pth')
+    runner = build('again', load_from=last, resume=True)
+    runner.train()
+    assert infobatch_hook(runner).planner.saved_iters(position) == saved
+
+
 @HOOKS.register_module()
 class ReadsData(Hook):
     """Reads the training data between epochs, as PreciseBNHook does."""

@@ -47,7 +47,8 @@ def test_resume_at_any_iteration(tmp_path, drop_last, num_workers):
     """Within an epoch, at its last batch and at its edge: all that follows is
     the same to the last bit."""
     changes = functools.partial(
-        by_epoch, dict(type='Neyman', ratio=0.6, num_strata=3), **{
+        by_epoch, dict(type='Neyman', ratio=0.6, num_strata=3, min_keep=0.3),
+        **{
             'train_dataloader.drop_last': drop_last,
             'train_dataloader.num_workers': num_workers,
             'param_scheduler': SCHEDULES['warm-up and cosine'],

@@ -43,7 +43,7 @@ POLICIES = dict(
     MeanThreshold=dict(type='MeanThreshold'),
     QuantileTiers=dict(type='QuantileTiers'),
     Budget=dict(type='Budget', full_iters=100),
-    Neyman=dict(type='Neyman', full_iters=100, num_strata=3))
+    Neyman=dict(type='Neyman', full_iters=100, num_strata=3, min_keep=0.3))
 RATIOS = dict(Budget=0.7, Neyman=0.7)
 # Short data sets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}

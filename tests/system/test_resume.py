@@ -89,7 +89,9 @@ def test_resume_is_exact(tmp_path, loader, loop):
     'hook', [
         dict(policy=dict(type='EpsilonGreedy', epsilon=0.3, period=2)),
         dict(policy=dict(type='UpperConfidenceBound', period=2)),
-        dict(policy=dict(type='Neyman', full_iters=56, num_strata=3)),
+        dict(
+            policy=dict(
+                type='Neyman', full_iters=56, num_strata=3, min_keep=0.3)),
         dict(score='gradient'),
         dict(ema=0.8, relative=True),
         dict(delta=1),

@@ -75,6 +75,20 @@ def test_several_gpus(forecast):
     assert lines[1] == TIERS[1] and lines[3].startswith('It will cover 28.')
 
 
+def test_several_gpus_that_drop_the_last_batch(forecast):
+    """Each has 4 of 15 images, one of them twice: an iteration."""
+    lines = forecast(
+        '--gpus', 4, **with_policy(type='Neyman'), **{
+            'train_cfg': dict(
+                _delete_=True, type='EpochBasedTrainLoop', max_epochs=10),
+            'train_dataloader.sampler.type': 'InfoBatchEpochSampler',
+            'train_dataloader.batch_size': 4,
+            'train_dataloader.drop_last': True,
+            'train_dataloader.dataset.size': 15
+        })
+    assert lines[-1].startswith('It will take about 6 iterations instead of 1')
+
+
 def test_options_change_what_is_forecast(forecast):
     lines = forecast('--cfg-options', 'train_cfg.max_iters=60',
                      'custom_hooks.0.delta=0.5',

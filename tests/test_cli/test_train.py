@@ -1,10 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import mmseg
+import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -74,7 +76,7 @@ def test_infobatch_converts_and_trains(name, text, train):
     assert 'InfoBatch: 12 iterations covered' in log
     cfg = dumped(folder)
     assert cfg.param_scheduler[0].end == 12
-    assert cfg.custom_hooks[0].policy == dict(type='Neyman', full_iters=20)
+    assert cfg.custom_hooks[0].policy == dict(type='Neyman', ratio=0.6)
 
 
 def test_cfg_options_change_the_converted_config(train):
@@ -87,18 +89,44 @@ def test_cfg_options_change_the_converted_config(train):
     assert cfg.param_scheduler[0].end == 12
 
 
+def test_a_trial_prunes_as_the_real_run(train, capsys):
+    """A few iterations on a few images, as README has it."""
+    train(
+        write('trial-2000k_many',
+              CONFIG.replace('max_iters=20', 'max_iters=2000')), '--infobatch',
+        '--work-dir', 'here', '--cfg-options', 'train_cfg.max_iters=100',
+        'train_dataloader.batch_size=4', 'train_dataloader.dataset.size=64')
+    # What is printed before is of the config that is trained.
+    printed = capsys.readouterr().out
+    assert re.search(r'train_cfg.max_iters +2000 +100\n', printed)
+    assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
+    assert 'prunes until iteration 85 of 100. It keeps about 0.560' in printed
+    log = read_log('here')
+    assert 'WARNING - InfoBatch' not in log
+    share, weight = map(
+        float,
+        re.search(r'about (\S+) of the images, with a mean weight of (\S+). ',
+                  log).groups())
+    assert share == pytest.approx(0.52, abs=0.02)
+    assert weight == pytest.approx(1 / share, rel=0.01)
+    kept = [float(k) for k in re.findall(r'kept share (\S+) \(', log)]
+    assert kept[0] == kept[-1] == 1 and len(kept) > 8
+    assert np.mean(kept[1:-1]) == pytest.approx(share, abs=0.02)
+    covered = re.search(r'as many passes as (\d+) iterations', log)[1]
+    assert int(covered) == pytest.approx(100 / 0.6, abs=4)
+
+
 @pytest.mark.parametrize('arguments, iters, policy, delta', [
     ('--policy RandomPruning', 12, dict(type='RandomPruning'), 0.85),
     ('--policy MeanThreshold', 16, dict(type='MeanThreshold'), 0.85),
-    ('--policy Budget --ratio 0.5', 10, dict(type='Budget',
-                                             full_iters=20), 0.85),
-    ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', full_iters=20), 0.7),
+    ('--policy Budget --ratio 0.5', 10, dict(type='Budget', ratio=0.5), 0.85),
+    ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', ratio=0.8), 0.7),
     ('--subset hard.txt', 12, dict(type='Subset', indices='hard.txt'), 0.85),
     ('--subset hard.txt --policy Budget', 12,
      dict(
          type='Subset',
          indices='hard.txt',
-         policy=dict(type='Budget', full_iters=20)), 0.85),
+         policy=dict(type='Budget', ratio=0.6)), 0.85),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):

@@ -95,6 +95,18 @@ def test_savings_and_the_rest_after_a_change_of_batch_size():
     assert resumed.full_equivalent(3.) == 25
 
 
+def test_iterations_of_an_older_checkpoint():
+    """It doesn't say where the epoch ends."""
+    accounting = EpochAccounting(100, 16, 7, 2, 1)
+    accounting.begin_epoch(0, 0, 0)
+    accounting.expect(0, 100)
+    state = accounting.state_dict(1.)
+    del state['epoch_end']
+    resumed = EpochAccounting(100, 16, 7, 2, 1)
+    resumed.load_state_dict(state, 7, 100, 1., 0)
+    assert resumed.iteration_at(100) == 7
+
+
 @given(st.integers(1, 1000), st.integers(1, 100), st.booleans())
 def test_full_epochs_step_as_the_baseline(size, slots_per_iter, drop_last):
     iters = size // slots_per_iter if drop_last else -(-size // slots_per_iter)

@@ -1,12 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from mmengine.config import Config
 from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
-from mmib import InfoBatchEpochSampler
+from mmib import InfoBatchEpochSampler, InfoBatchHook
+from mmib.convert import account
 from mmib.pruning import EpochPlan
 
 
@@ -97,6 +99,25 @@ def test_ranks_share_the_slots_of_a_plan(kept, world_size, batch_size,
         slots = len(np.concatenate(plans))
         assert len(set(np.concatenate(plans)[:kept].tolist())) == kept
         assert slots == 3 * world_size * -(-kept // world_size)
+
+
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@example(15, 4, 4, True)
+def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
+                                                     batch_size, drop_last):
+    cfg = Config(
+        dict(
+            train_cfg=dict(by_epoch=True, max_epochs=3),
+            train_dataloader=dict(drop_last=drop_last)))
+    accounting = account(cfg, InfoBatchHook(), size, batch_size, world_size)
+    for rank in range(world_size):
+        sampler = on_rank(
+            InfoBatchEpochSampler(range(size), seed=5), rank, world_size)
+        sampler.connect(lambda start, rng: None)
+        sampler.begin_epoch()
+        loader = DataLoader(
+            range(size), batch_size, sampler=sampler, drop_last=drop_last)
+        assert len(list(loader)) == len(loader) == accounting.iters_per_epoch
 
 
 def test_others_read_full_passes():

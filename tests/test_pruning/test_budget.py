@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmib.pruning import Neyman, Progress, TierNorms, check_plan
@@ -79,15 +79,21 @@ def test_neyman_is_flat_where_scores_tell_nothing(visits):
 
 
 @given(
-    st.integers(1, 12), st.floats(0.15, 1), st.integers(12, 60),
+    st.integers(1, 12), st.floats(0.01, 1), st.integers(2, 200), st.booleans(),
     st.integers(0, 2**31))
-def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size,
+@example(10, 0.5, 8, False, 0)
+@example(10, 0.5, 15, False, 0)
+def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
                                                  seed):
     rng = np.random.default_rng(seed)
-    scores = rng.integers(0, 20, size).astype(np.float32)  # Many are equal.
+    scores = rng.random(size, dtype=np.float32)
+    if ties:
+        scores = np.floor(20 * scores)
     policy = Neyman(10**9, num_strata)
+    plan = neyman(share, size, policy=policy)(scores, rng)
+    num_tiers = len(plan.tiers)
     norms = TierNorms(
-        rng.gamma(1, size=num_strata), 0.1 * rng.random(num_strata))
+        rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers))
     plan = neyman(share, size, norms, policy)(scores, rng)
     check_plan(plan, size)
     for number, tier in enumerate(plan.tiers, 1):
@@ -95,8 +101,53 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size,
         assert slots.sum() == tier.kept
         assert plan.weights[slots].sum() == pytest.approx(tier.size)
     assert sum(tier.size for tier in plan.tiers) == size
-    least = round(share * size)
-    assert least <= len(plan) <= max(least, 0.1 * size) + num_strata
+    # Some of many equal scores may be a stratum of less images.
+    least = sum(
+        max(int(0.1 * tier.size), 1) for tier in plan.tiers if tier.size)
+    assert ties or least <= max(0.1 * size, 1)
+    needed = round(share * size)
+    assert len(plan) == max(needed, least)
+    assert bool(plan.note) is (least > max(needed, 1))
+    assert abs(len(plan) -
+               size * policy.expected_share(policy._progress)) <= 1 or ties
+
+
+@pytest.mark.parametrize('size', [2, 8, 15, 29])
+def test_few_images_are_kept_alike(size):
+    """Each as often as what is needed, over many plans."""
+    rng = np.random.default_rng(0)
+    policy = neyman(0.5, size)
+    visits, weights = np.zeros((2, size))
+    for _ in range(2000):
+        plan = policy(np.arange(size, dtype=np.float32), rng)
+        assert len(plan) == round(0.5 * size)
+        visits[plan.indices] += 1
+        weights[plan.indices] += plan.weights
+    np.testing.assert_allclose(visits / 2000, 0.5, atol=0.06)
+    np.testing.assert_allclose(weights / 2000, 1, atol=0.12)
+
+
+def test_neyman_ignores_plans_of_other_strata():
+    """Those of a checkpoint, whose room for visits stays."""
+    scores = np.random.default_rng(0).random(60, dtype=np.float32)
+    policy = neyman(0.5, 60)
+    before = Neyman(10**9)
+    before.load_state_dict(
+        dict(
+            means=np.arange(1., 11),
+            variances=np.zeros(10),
+            num_plans=np.ones(10, np.int64)))
+    norms = TierNorms(np.arange(1., 11), np.full(10, 0.1))
+    plans = [
+        neyman(0.5, 60, norms, one)(scores, np.random.default_rng(1))
+        for one in (policy, before)
+    ]
+    assert [tier.kept for tier in plans[0].tiers] == [5] * 6
+    assert plans[1].tiers == plans[0].tiers
+    norms = TierNorms(np.r_[np.arange(1., 7), [np.nan] * 4],
+                      np.r_[[0.1] * 6, [np.nan] * 4])
+    plan = neyman(0.5, 60, norms, before)(scores, np.random.default_rng(1))
+    assert plan.tiers[0].kept < 5 < plan.tiers[5].kept
 
 
 @given(
@@ -162,3 +213,5 @@ def test_neyman_says_what_it_cannot_reach():
         Neyman(100, num_strata=0)
     with pytest.raises(ValueError, match='`full_iters`.*custom_hooks'):
         Neyman(0)
+    with pytest.raises(ValueError, match='remove `full_iters`.*custom_hooks'):
+        Neyman(100, ratio=0.6)
