@@ -7,12 +7,43 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Mapping, Optional, Tuple
 
 from mmengine._strategy import SingleDeviceStrategy
+from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from .accounting import Accounting
+
+# How MMEngine wants the parts of a config that conversion reads.
+_FORMS = dict(
+    train_cfg="dict(type='IterBasedTrainLoop', max_iters=...)",
+    train_dataloader='dict(batch_size=..., dataset=..., sampler=...)',
+    default_hooks='dict(checkpoint=dict(...))',
+    custom_hooks='[dict(type=...)]',
+    custom_imports='dict(imports=[...])')
+
+
+def check_form(cfg: Config) -> None:
+    """Check that the parts of a config are dicts or lists, as MMEngine wants.
+
+    Args:
+        cfg (Config): Any config.
+
+    Raises:
+        TypeError: If one isn't.
+        ValueError: If the config has a training without data.
+    """
+    for name, form in _FORMS.items():
+        part = cfg.get(name)
+        kinds = dict if form.startswith('dict') else (list, tuple)
+        if not (part is None or isinstance(part, kinds)):
+            raise TypeError(f'`{name}` is a {type(part).__name__}, which '
+                            f'MMEngine can\'t use: write `{name} = {form}`.')
+    name = 'train_dataloader'
+    if cfg.get('train_cfg') is not None and cfg.get(name) is None:
+        raise ValueError('The config has no data to train on: add '
+                         f'`{name} = {_FORMS[name]}`.')
 
 
 def needs_known_loop(instead_of: str) -> ValueError:

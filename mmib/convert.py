@@ -2,7 +2,7 @@
 """From a config of the baseline to one that trains with InfoBatch."""
 import os
 from inspect import isclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
@@ -14,7 +14,8 @@ from .forecast import Forecast, forecast
 from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
-from .schedule import length_of, shorten, type_name
+from .schedule import (check_baseline, infobatch_hooks, length_of, shorten,
+                       type_name)
 from .tasks.pairing import pair_augments
 
 _WHY_NOT = dict(
@@ -70,7 +71,8 @@ def convert(cfg: Config,
         ValueError: If an argument is out of range, if nothing would be
             pruned, or if something in the config can't be converted. It names
             the line to change.
-        TypeError: If ``InfoBatchHook`` or the policy has no such argument.
+        TypeError: If ``InfoBatchHook`` or the policy has no such argument, or
+            a part of the config has the wrong form.
         KeyError: If no policy has the ``type`` of ``policy``.
 
     Examples:
@@ -81,7 +83,7 @@ def convert(cfg: Config,
     if isinstance(cfg, (str, os.PathLike)):
         raise TypeError('`convert` takes a config, not its path: '
                         f'mmib.convert(Config.fromfile({str(cfg)!r})).')
-    _check_not_converted(cfg)
+    check_baseline(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, length = length_of(cfg)
     policy = dict(policy or dict(type='Neyman'))
@@ -196,23 +198,6 @@ def _with_budget(policy: dict, budget: dict) -> dict:
     if isclass(kind) and issubclass(kind, ToBudget):
         return dict(budget, **policy)
     return policy
-
-
-def infobatch_hooks(cfg: Config) -> List[dict]:
-    """Configs of InfoBatchHook in ``custom_hooks``."""
-    return [
-        hook for hook in cfg.get('custom_hooks') or []
-        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
-    ]
-
-
-def _check_not_converted(cfg: Config) -> None:
-    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg):
-        raise ValueError(
-            'The config trains with InfoBatch already: convert the one it '
-            'was made from, or remove InfoBatchHook from `custom_hooks` and '
-            'InfoBatchSampler from `train_dataloader.sampler`.')
 
 
 def _groups_by_shape(train_dataloader: dict) -> bool:
