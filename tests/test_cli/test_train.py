@@ -154,6 +154,28 @@ def test_refusals_are_one_line(train, arguments, message):
     assert len(stop.value.code.splitlines()) == 1
 
 
+@pytest.mark.parametrize('arguments, message', [
+    (['train', 'onw.py'], 'There is no config onw.py; a relative path'),
+    (['train', 'onw.py', '--infobatch'], 'There is no config onw.py; a rel'),
+    (['test', 'own.pth', 'own.py'], 'own.pth is no config, .* CONFIG first'),
+    (['forecast', 'onw.py'], 'There is no config onw.py'),
+    (['train', 'own.py'], '`custom_imports` is a str'),
+    (['forecast', 'own.py'], '`custom_imports` is a str'),
+])
+def test_configs_that_are_none(train, arguments, message):
+    write('own', '' if 'test' in arguments else 'custom_imports = "math"')
+    with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
+        main(arguments)
+    assert len(stop.value.code.splitlines()) == 1
+
+
+def test_a_control_of_what_prunes(train):
+    config = write('pruned',
+                   CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n")
+    with pytest.raises(SystemExit, match='^Error: .* InfoBatch already'):
+        train(config, '--shorten')
+
+
 def test_other_errors_keep_their_traceback(train):
     with pytest.raises(ZeroDivisionError):
         train(write('small', CONFIG + '\n1 / 0\n'), '--infobatch')
