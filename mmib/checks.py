@@ -269,7 +269,8 @@ def check_length(accounting: Accounting, prunes: bool = True) -> None:
             f'images in an iteration is {passes:.2f} passes over '
             f'{pass_length} images. InfoBatch needs two, as nothing can be '
             'pruned in the first one: train for at least '
-            f'{-(-2 * pass_length // slots_per_iter)} iterations, or remove '
+            f'{-(-2 * pass_length // slots_per_iter)} iterations, by a larger '
+            '--ratio where conversion has shortened the training, or remove '
             'InfoBatchHook and InfoBatchSampler. To try a config in a few '
             'iterations, take a few images: '
             '`train_dataloader.dataset.indices=64`.')

@@ -150,12 +150,13 @@ def summary(before: Config, after: Config) -> str:
         sentences.append(
             'Warning: it saves no iterations, as the training is as long as '
             'before and makes more passes. Lower the ratio to save some.')
+    text = ' '.join(sentences)
     if _groups_by_shape(before.train_dataloader):
-        sentences.append(
-            '`AspectRatioBatchSampler` is dropped: a batch may have upright '
-            'and wide images, which are padded to one size, so that an '
-            'iteration takes longer.')
-    return ' '.join(sentences)
+        text += (
+            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
+            'have upright and wide images, which are padded to one size, so '
+            'that an iteration takes longer.')
+    return text
 
 
 def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:

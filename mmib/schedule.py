@@ -143,8 +143,10 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     """
     check_baseline(cfg)
     if not 0 < ratio <= 1:
-        raise ValueError('`ratio` is the share of the iterations to run and '
-                         f'must be in (0, 1], but got {ratio}.')
+        raise ValueError(
+            '`ratio` is the share of the iterations to run and must be in '
+            f'(0, 1], but got {ratio}: change the argument `ratio`, or '
+            '--ratio of the command.')
     unit, old = length_of(cfg)
     new = max(1, round(old * ratio))
 
@@ -307,7 +309,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     if new_length < min(length, 2):
         raise ValueError(
             f'`{where}` has {length} {iter_map.unit}s, of which {new_length} '
-            'would be left: raise `ratio`.')
+            'would be left: raise `ratio`, or --ratio of the command.')
     for field, value in (('begin', new_begin), ('end', new_end)):
         if field in scheduler:
             scheduler[field] = value

@@ -31,8 +31,8 @@ from typing import Callable, List
 from mmengine.config import Config
 
 from .files import converted_name, report
-from .options import (add_conversion_options, check_infobatch, conversion,
-                      shortening)
+from .options import (add_conversion_options, check_infobatch, check_spelling,
+                      conversion, shortening)
 from .scripts import run_script
 
 
@@ -67,6 +67,7 @@ def main(args: List[str]) -> None:
     parser.add_argument('--shorten', action='store_true')
     add_conversion_options(parser)
     ours, others = parser.parse_known_args(args)
+    check_spelling(others, parser)
     if ours.infobatch and ours.shorten:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
@@ -81,5 +82,10 @@ def main(args: List[str]) -> None:
         change = partial(change_config, shortening(ours.ratio), '')
         run_script('train.py', others, change)
     else:
-        check_infobatch(ours, 'policy', 'delta', 'ratio', 'subset')
+        check_infobatch(
+            ours,
+            'policy',
+            'delta',
+            'subset',
+            ratio='--infobatch, or --shorten')
         run_script('train.py', others)
