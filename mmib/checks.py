@@ -7,12 +7,43 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Mapping, Optional, Tuple
 
 from mmengine._strategy import SingleDeviceStrategy
+from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from .accounting import Accounting
+
+# How MMEngine wants the parts of a config that conversion reads.
+_FORMS = dict(
+    train_cfg="dict(type='IterBasedTrainLoop', max_iters=...)",
+    train_dataloader='dict(batch_size=..., dataset=..., sampler=...)',
+    default_hooks='dict(checkpoint=dict(...))',
+    custom_hooks='[dict(type=...)]',
+    custom_imports='dict(imports=[...])')
+
+
+def check_form(cfg: Config) -> None:
+    """Check that the parts of a config are dicts or lists, as MMEngine wants.
+
+    Args:
+        cfg (Config): Any config.
+
+    Raises:
+        TypeError: If one isn't.
+        ValueError: If the config has a training without data.
+    """
+    for name, form in _FORMS.items():
+        part = cfg.get(name)
+        kinds = dict if form.startswith('dict') else (list, tuple)
+        if not (part is None or isinstance(part, kinds)):
+            raise TypeError(f'`{name}` is a {type(part).__name__}, which '
+                            f'MMEngine can\'t use: write `{name} = {form}`.')
+    name = 'train_dataloader'
+    if cfg.get('train_cfg') is not None and cfg.get(name) is None:
+        raise ValueError('The config has no data to train on: add '
+                         f'`{name} = {_FORMS[name]}`.')
 
 
 def needs_known_loop(instead_of: str) -> ValueError:
@@ -239,7 +270,8 @@ def check_length(accounting: Accounting, prunes: bool = True) -> None:
             f'images in an iteration is {passes:.2f} passes over '
             f'{pass_length} images. InfoBatch needs two, as nothing can be '
             'pruned in the first one: train for at least '
-            f'{-(-2 * pass_length // slots_per_iter)} iterations, or remove '
+            f'{-(-2 * pass_length // slots_per_iter)} iterations, by a larger '
+            '--ratio where conversion has shortened the training, or remove '
             'InfoBatchHook and InfoBatchSampler. To try a config in a few '
             'iterations, take a few images: '
             '`train_dataloader.dataset.indices=64`.')

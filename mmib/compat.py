@@ -3,6 +3,7 @@
 when it can go."""
 import functools
 import gc
+import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
 
@@ -285,6 +286,19 @@ def distributed_on_cpu() -> Iterator[None]:
 
     def wrap_on_cpu(self: Runner, model_wrapper_cfg: Optional[dict],
                     model: nn.Module) -> nn.Module:
+        # As in the config: the parts of a list are numbered.
+        parts = {
+            match[0]: None
+            for name, module in model.named_modules()
+            if isinstance(module, nn.SyncBatchNorm) and (
+                match := re.match(r'[^.]+(\.\d+)?', name))
+        }
+        if parts:
+            raise ValueError(
+                'SyncBN needs GPUs, and these processes have none: add '
+                '`--cfg-options ' + ' '.join(f'model.{part}.norm_cfg.type=BN'
+                                             for part in parts) +
+                '`, or train in one process, which needs no SyncBN.')
         if model_wrapper_cfg is None:
             model_wrapper_cfg = dict(
                 broadcast_buffers=False,

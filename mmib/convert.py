@@ -3,7 +3,7 @@
 import copy
 import os
 from inspect import isclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
@@ -15,7 +15,8 @@ from .forecast import Forecast, forecast
 from .hook import InfoBatchHook
 from .pruning.budget import DEFAULT_RATIO, ToBudget
 from .registry import POLICIES
-from .schedule import length_of, shorten, type_name
+from .schedule import (check_baseline, infobatch_hooks, length_of, shorten,
+                       type_name)
 from .step_size import MeanWeight, decide, optimizers_of
 from .tasks.pairing import pair_augments
 
@@ -73,7 +74,8 @@ def convert(cfg: Config,
         ValueError: If an argument is out of range, if the ratio isn't that of
             the policy, if nothing would be pruned, or if something in the
             config can't be converted. It names the line to change.
-        TypeError: If ``InfoBatchHook`` or the policy has no such argument.
+        TypeError: If ``InfoBatchHook`` or the policy has no such argument, or
+            a part of the config has the wrong form.
         KeyError: If no policy has the ``type`` of ``policy``.
 
     Examples:
@@ -84,7 +86,7 @@ def convert(cfg: Config,
     if isinstance(cfg, (str, os.PathLike)):
         raise TypeError('`convert` takes a config, not its path: '
                         f'mmib.convert(Config.fromfile({str(cfg)!r})).')
-    _check_not_converted(cfg)
+    check_baseline(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, _ = length_of(cfg)
     policy = copy.deepcopy(policy or dict(type='Neyman'))
@@ -149,12 +151,13 @@ def summary(before: Config, after: Config) -> str:
         sentences.append(
             'Warning: it saves no iterations, as the training is as long as '
             'before and makes more passes. Lower the ratio to save some.')
+    text = ' '.join(sentences)
     if _groups_by_shape(before.train_dataloader):
-        sentences.append(
-            '`AspectRatioBatchSampler` is dropped: a batch may have upright '
-            'and wide images, which are padded to one size, so that an '
-            'iteration takes longer.')
-    return ' '.join(sentences)
+        text += (
+            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
+            'have upright and wide images, which are padded to one size, so '
+            'that an iteration takes longer.')
+    return text
 
 
 def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
@@ -226,23 +229,6 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     if has_budget and policy.get('full_iters') is None:
         policy['ratio'] = ratio
     return ratio
-
-
-def infobatch_hooks(cfg: Config) -> List[dict]:
-    """Configs of InfoBatchHook in ``custom_hooks``."""
-    return [
-        hook for hook in cfg.get('custom_hooks') or []
-        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
-    ]
-
-
-def _check_not_converted(cfg: Config) -> None:
-    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg):
-        raise ValueError(
-            'The config trains with InfoBatch already: convert the one it '
-            'was made from, or remove InfoBatchHook from `custom_hooks` and '
-            'InfoBatchSampler from `train_dataloader.sampler`.')
 
 
 def _groups_by_shape(train_dataloader: dict) -> bool:

@@ -92,12 +92,13 @@ def data_samples(data_batch: Any) -> Optional[Sequence]:
 class DeliveryCheck:
     """Tells which images of a batch are those that were asked for.
 
-    Where an image can't be read, MMEngine's data sets deliver another one.
-    This is seen by ``img_path``, which samples carry by default. A pipeline
-    may change the paths of all images, so that they tell nothing: this is
-    known for each part of a ``ConcatDataset`` once one image of it came with
-    its own path, or :attr:`NUM_TRIED` others without. Until then an image
-    that doesn't match isn't scored.
+    Where the pipeline returns None for an image, as it may where the image
+    can't be read, MMEngine's data sets deliver another one. This is seen by
+    ``img_path``, which samples carry by default. A pipeline may change the
+    paths of all images, so that they tell nothing: this is known for each
+    part of a ``ConcatDataset`` once one image of it came with its own path,
+    or :attr:`NUM_TRIED` others without. Until then an image that doesn't
+    match isn't scored.
 
     Args:
         dataset (Sized): The data set of the data loader.

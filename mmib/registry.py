@@ -4,11 +4,14 @@
 Hook, sampler and loss go to the root registries of MMEngine, so that configs
 of any scope find them. Policies are a kind of their own.
 """
+import difflib
+import inspect
 from typing import Callable, Union
 
 from mmengine.registry import Registry
 
 from . import pruning
+from .checks import check_no_others
 from .pruning import Policy, as_policy
 
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
@@ -45,12 +48,27 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.
     cfg = {'_scope_': POLICIES.scope, **policy}
-    kind = cfg.get('type')
-    if isinstance(kind, str) and POLICIES.get(kind) is None:
+    name = cfg.get('type')
+    kind = POLICIES.get(name) if isinstance(name, str) else name
+    if not callable(kind):
+        known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
+        close = difflib.get_close_matches(str(name).lower(), known, 1)
+        hint = f' (did you mean {known[close[0]]}?)' if close else ''
         raise KeyError(
-            f'{kind} is none of the policies {sorted(POLICIES.module_dict)}: '
-            'correct the `policy` of InfoBatchHook in `custom_hooks`, or name '
-            'the module that registers it in `custom_imports`.')
+            f'{name} is none of the policies {list(known.values())}{hint}: '
+            'correct --policy of the command, or the `policy` of '
+            'InfoBatchHook in `custom_hooks`, or name the module that '
+            'registers it in `custom_imports`.')
+    parameters = inspect.signature(kind).parameters
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        check_no_others(
+            {
+                argument: value
+                for argument, value in cfg.items()
+                if argument not in ('type', '_scope_', *parameters)
+            }, kind, 'the `policy` of InfoBatchHook in `custom_hooks` '
+            '(`_delete_=True` in it drops those of the policy that it '
+            'inherits)')
     if isinstance(cfg.get('policy'), dict):  # Of Subset.
         cfg['policy'] = build_policy(cfg['policy'])
     try:
@@ -58,6 +76,5 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     except TypeError as error:
         raise TypeError(
             f'{error}: change the arguments of `policy` at InfoBatchHook in '
-            '`custom_hooks`. (`_delete_=True` in it drops those of the policy '
-            'that it inherits.)') from error
+            '`custom_hooks`.') from error
     return as_policy(built)

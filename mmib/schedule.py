@@ -7,13 +7,13 @@ its schedule is shorter too.
 import copy
 import re
 from inspect import isclass
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from .checks import needs_known_loop
+from .checks import check_form, needs_known_loop
 from .pruning.budget import DEFAULT_RATIO
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
@@ -132,17 +132,21 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
         Config: The shorter copy.
 
     Raises:
-        ValueError: If ``ratio`` is out of range, or if something in the
-            config can't be shortened. It names the line to change.
+        ValueError: If ``ratio`` is out of range, if the config prunes, or if
+            something in it can't be shortened. It names the line to change.
+        TypeError: If a part of the config has the wrong form.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
         >>> shorten(cfg).train_cfg.max_iters
         48000
     """
+    check_baseline(cfg)
     if not 0 < ratio <= 1:
-        raise ValueError('`ratio` is the share of the iterations to run and '
-                         f'must be in (0, 1], but got {ratio}.')
+        raise ValueError(
+            '`ratio` is the share of the iterations to run and must be in '
+            f'(0, 1], but got {ratio}: change the argument `ratio`, or '
+            '--ratio of the command.')
     unit, old = length_of(cfg)
     new = max(1, round(old * ratio))
 
@@ -162,6 +166,32 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
         if isinstance(hook, dict):
             _convert_hook(hook, iter_map)
     return cfg
+
+
+def check_baseline(cfg: Config) -> None:
+    """Check that a config is of the baseline, in the form of MMEngine.
+
+    Raises:
+        ValueError: If it trains with InfoBatch, or without data.
+        TypeError: If a part of it has the wrong form.
+    """
+    check_form(cfg)
+    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
+    if (type_name(sampler) in ('InfoBatchSampler', 'InfoBatchEpochSampler')
+            or infobatch_hooks(cfg)):
+        raise ValueError(
+            'The config trains with InfoBatch already: convert or shorten the '
+            'config that it was made from, or remove InfoBatchHook from '
+            '`custom_hooks` and InfoBatchSampler from '
+            '`train_dataloader.sampler`.')
+
+
+def infobatch_hooks(cfg: Config) -> List[dict]:
+    """Configs of InfoBatchHook in ``custom_hooks``."""
+    return [
+        hook for hook in cfg.get('custom_hooks') or []
+        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
+    ]
 
 
 def type_name(node: dict) -> str:
@@ -279,7 +309,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     if new_length < min(length, 2):
         raise ValueError(
             f'`{where}` has {length} {iter_map.unit}s, of which {new_length} '
-            'would be left: raise `ratio`.')
+            'would be left: raise `ratio`, or --ratio of the command.')
     for field, value in (('begin', new_begin), ('end', new_end)):
         if field in scheduler:
             scheduler[field] = value

@@ -2,6 +2,7 @@
 """Where the configs of the libraries and of mmib lie, on both stacks."""
 import difflib
 import glob
+import os
 import os.path as osp
 from importlib.util import find_spec
 from typing import Iterator, List, Optional
@@ -122,3 +123,27 @@ def resolve_config(path: str) -> str:
     hint = ''.join(f'\n  {package}::{match}' for match in close)
     raise FileNotFoundError(f'{package} has no config `{path}`' + (
         f'. Close matches:{hint}' if close else f': see {folder}'))
+
+
+def find_config(path: str) -> str:
+    """Find a config that a user names, see :func:`resolve_config`.
+
+    Args:
+        path (str): Its path, or its name.
+
+    Returns:
+        str: Its path.
+
+    Raises:
+        ValueError: If this is no config.
+        FileNotFoundError: If it isn't there.
+    """
+    path = resolve_config(path)
+    if not path.endswith(('.py', '.yaml', '.yml', '.json')):
+        raise ValueError(f'{path} is no config, whose name ends with .py: '
+                         'give CONFIG first, and then all others.')
+    if not osp.isfile(path):
+        raise FileNotFoundError(
+            f'There is no config {path}; a relative path counts from the '
+            f'current folder, which is {os.getcwd()}.')
+    return path

@@ -10,11 +10,11 @@ from typing import Any, Callable, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 
-from mmib.checks import check_stack
+from mmib.checks import check_form, check_stack
 from mmib.compat import allow_scoped_bases, without_scoped_bases
-from mmib.convert import infobatch_hooks, summary
-from mmib.schedule import length_of
-from mmib.zoo import (installed_configs, installed_packages, resolve_config,
+from mmib.convert import summary
+from mmib.schedule import infobatch_hooks, length_of
+from mmib.zoo import (find_config, installed_configs, installed_packages,
                       zoo_name)
 
 # What `changes` says of a field that a config doesn't have.
@@ -41,7 +41,7 @@ def write_changed(config: str, out: str, change: Callable[[Config],
     """
     check_stack()
     allow_scoped_bases()
-    path = resolve_config(config)
+    path = find_config(config)
     before = load(path)
     after = change(before)
     if not out.endswith('.py'):
@@ -62,6 +62,12 @@ def load(path: str) -> Config:
             f'{path} is a lazy config (`read_base`), which no text config can '
             'inherit: convert it when it is trained, with `mmib train '
             f'{path} --infobatch`.')
+    return read(path)
+
+
+def read(path: str) -> Config:
+    """Read a config, whose parts must have the form that MMEngine wants."""
+    check_form(Config.fromfile(path, import_custom_modules=False))
     return Config.fromfile(path)
 
 

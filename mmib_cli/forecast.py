@@ -11,17 +11,18 @@ from typing import List, Optional
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
-from mmib.checks import check_length, check_stack
+from mmib.checks import check_form, check_length, check_stack
 from mmib.compat import allow_scoped_bases
-from mmib.convert import account, infobatch_hooks, mean_weight
+from mmib.convert import account, mean_weight
 from mmib.datasets import image_numbers, unwrap_repeats
 from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
 from mmib.pruning import Policy
-from mmib.schedule import length_of
+from mmib.schedule import infobatch_hooks, length_of
 from mmib.selection import find_listed
-from mmib.zoo import resolve_config
+from mmib.zoo import find_config
 
+from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion)
 
@@ -131,10 +132,11 @@ def main(args: List[str]) -> None:
         check_infobatch(parsed, 'policy', 'delta', 'ratio', 'subset')
     check_stack()
     allow_scoped_bases()
-    cfg = Config.fromfile(resolve_config(parsed.config))
+    cfg = read(find_config(parsed.config))
     if parsed.infobatch:
         cfg = conversion(parsed)(cfg)
     cfg.merge_from_dict(parsed.cfg_options)
+    check_form(cfg)
     hooks = infobatch_hooks(cfg)
     if not hooks:
         raise ValueError('The config trains without InfoBatch: add '

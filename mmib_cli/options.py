@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The options that conversion has in every sub-command."""
 import argparse
+import difflib
 from functools import partial
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 import mmib
 from mmib.pruning.budget import DEFAULT_RATIO
@@ -61,12 +62,43 @@ def shortening(ratio: Optional[float]) -> Callable:
         mmib.shorten, ratio=DEFAULT_RATIO if ratio is None else ratio)
 
 
-def check_infobatch(args: argparse.Namespace, *names: str) -> None:
+def check_infobatch(args: argparse.Namespace, *names: str,
+                    **others: str) -> None:
     """Refuse options that say how to convert where nothing is converted.
+
+    Args:
+        args (argparse.Namespace): The options that are given.
+        *names: Those that need --infobatch.
+        **others: Those that need something else, which is named.
 
     Raises:
         ValueError: If one is given.
     """
-    for name in names:
+    for name, needed in {
+            **dict.fromkeys(names, '--infobatch'),
+            **others
+    }.items():
         if getattr(args, name) is not None:
-            raise ValueError(f'--{name} needs --infobatch.')
+            raise ValueError(f'--{name} needs {needed}.')
+
+
+def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
+    """Refuse options of a library's script that are nearly one of mmib.
+
+    The script would refuse them, and show options of its own alone.
+
+    Args:
+        args (list[str]): Arguments that are left for the script.
+        parser (argparse.ArgumentParser): Has the options of mmib.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    ours = [
+        name for action in parser._actions for name in action.option_strings
+    ]
+    for option in (each.partition('=')[0] for each in args):
+        close = difflib.get_close_matches(option, ours, 1, 0.8)
+        if option.startswith('--') and close:
+            raise ValueError(
+                f'{option} is no option: did you mean {close[0]}?')

@@ -11,10 +11,10 @@ from typing import Any, Callable, List
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from mmib.checks import check_stack
+from mmib.checks import check_form, check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
-from mmib.zoo import LIBRARIES, mim_folder, resolve_config
+from mmib.zoo import LIBRARIES, find_config, mim_folder, resolve_config
 
 
 def run_script(
@@ -34,7 +34,7 @@ def run_script(
 
     def read(fromfile: Callable, path: str, *args: Any,
              **kwargs: Any) -> Config:
-        path = resolve_config(path)
+        path = find_config(path)
         return change(path, fromfile(path, *args, **kwargs))
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -66,6 +66,7 @@ def library_of(args: List[str]) -> str:
         if path.endswith('.py') and osp.isfile(path):
             # Custom modules are imported once processes train together.
             cfg = Config.fromfile(path, import_custom_modules=False)
+            check_form(cfg)
             scope = cfg.get('default_scope')
             if scope in LIBRARIES:
                 return scope

@@ -33,8 +33,8 @@ from typing import Callable, List
 from mmengine.config import Config, DictAction
 
 from .files import converted_name, report
-from .options import (add_conversion_options, check_infobatch, conversion,
-                      shortening)
+from .options import (add_conversion_options, check_infobatch, check_spelling,
+                      conversion, shortening)
 from .scripts import run_script
 
 
@@ -76,6 +76,7 @@ def main(args: List[str]) -> None:
     script.add_argument(
         '--cfg-options', nargs='+', action=DictAction, default={})
     options = script.parse_known_args(others)[0].cfg_options
+    check_spelling(others, parser)
     if ours.infobatch and ours.shorten:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
@@ -90,5 +91,10 @@ def main(args: List[str]) -> None:
         change = partial(change_config, shortening(ours.ratio), '', options)
         run_script('train.py', others, change)
     else:
-        check_infobatch(ours, 'policy', 'delta', 'ratio', 'subset')
+        check_infobatch(
+            ours,
+            'policy',
+            'delta',
+            'subset',
+            ratio='--infobatch, or --shorten')
         run_script('train.py', others)

@@ -1,12 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 from itertools import islice
 
+import cv2
 import numpy as np
 import pytest
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import BaseDataset, InfiniteSampler, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, DefaultScope
+from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
@@ -15,7 +17,8 @@ from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
                            unwrap_repeats)
 from mmib.scores import ScoreTable
 from tests.system.epoch_training import by_epoch
-from tests.system.small_training import infobatch_hook, small_runner
+from tests.system.small_training import (infobatch_hook, small_runner,
+                                         write_images)
 
 
 @TRANSFORMS.register_module()
@@ -283,6 +286,39 @@ def test_an_image_that_cannot_be_read(train, read_log, num_workers):
     log = read_log()
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
+
+
+@pytest.mark.parametrize('content, error, match', [
+    (b'no image', AssertionError, 'failed to load image: .*1.jpg'),
+    (b'', cv2.error, '.'),
+    (None, FileNotFoundError, '1.jpg'),
+])
+def test_loading_of_files_as_the_page_says(tmp_path, content, error, match):
+    """Of docs/your_data.md, with the data set of MMSegmentation."""
+    write_images(tmp_path, 4)
+
+    def dataset(**loading):
+        return BaseSegDataset(
+            data_root=str(tmp_path),
+            data_prefix=dict(
+                img_path='images/training',
+                seg_map_path='annotations/training'),
+            metainfo=dict(classes=('a', 'b'), palette=[[0] * 3, [9] * 3]),
+            pipeline=[dict(type='LoadImageFromFile', **loading)])
+
+    stock = dataset()
+    replacing = dataset(ignore_empty=True, imdecode_backend='pillow')
+    path = tmp_path / 'images' / 'training' / '1.jpg'
+    # After the files were listed.
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=match):
+        stock[1]
+    assert replacing[1]['img_path'] in {
+        str(path.with_name(f'{i}.jpg'))
+        for i in (0, 2, 3)
+    }
 
 
 def test_one_part_that_renames_its_images(train, read_log):

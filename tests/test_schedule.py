@@ -608,9 +608,6 @@ def test_the_summary_of_the_control_is_empty():
      'max_epochs'),
     (dict(train_cfg=dict(type='IterBasedTrainLoop')), 'max_iters=...'),
     (dict(train_cfg=dict(type='NoLoop', max_iters=3)), 'NoLoop'),
-    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
-     'already'),
-    (dict(custom_hooks=[dict(type='InfoBatchHook')]), 'already'),
     (dict(train_dataloader=dict(sampler=dict(type='WeirdSampler'))),
      'not of WeirdSampler: set `train_dataloader.sampler = '),
     (dict(train_dataloader=dict()), '`train_dataloader.sampler = '),
@@ -625,6 +622,39 @@ def test_configs_that_cannot_be_converted(changes, match):
         convert(baseline(**changes))
 
 
+@pytest.mark.parametrize('changes', [
+    dict(custom_hooks=[dict(type='InfoBatchHook')]),
+    dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
+    dict(train_dataloader=dict(sampler=dict(type='InfoBatchEpochSampler'))),
+])
+def test_a_control_does_not_prune(changes):
+    for change in (shorten, convert):
+        with pytest.raises(ValueError, match='already: convert or shorten'):
+            change(baseline(**changes))
+
+
+@pytest.mark.parametrize('changes, match', [
+    (dict(train_cfg=[dict(max_iters=3)]), r'`train_cfg` is a list.*= dict\('),
+    (dict(train_dataloader=[]), '`train_dataloader` is a list'),
+    (dict(default_hooks=[]), '`default_hooks` is a list'),
+    (dict(custom_hooks=dict(type='EMAHook')),
+     r'`custom_hooks` is a .*Dict.*write `custom_hooks = \[dict\(type='),
+    (dict(custom_imports='mmib'),
+     r'`custom_imports` is a str.*= dict\(imports=\[...\]\)'),
+])
+def test_parts_of_another_form(changes, match):
+    """None is converted to something else."""
+    for change in (shorten, convert):
+        with pytest.raises(TypeError, match=match):
+            change(baseline(**changes))
+
+
+def test_no_data_to_train_on():
+    for change in (shorten, convert):
+        with pytest.raises(ValueError, match='add `train_dataloader = '):
+            change(baseline(train_dataloader=None))
+
+
 def test_batches_by_shape_are_given_up():
     before = baseline(
         train_dataloader=dict(
@@ -634,8 +664,8 @@ def test_batches_by_shape_are_given_up():
     after = convert(before)
     assert after.train_dataloader.batch_sampler is None
     assert after.train_dataloader.drop_last
-    told = '`AspectRatioBatchSampler` is dropped'
-    assert told in summary(before, after)
+    told = 'Warning: `AspectRatioBatchSampler` is dropped'
+    assert summary(before, after).splitlines()[-1].startswith(told)
     assert told not in summary(baseline(), convert(baseline()))
 
 

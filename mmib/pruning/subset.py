@@ -12,8 +12,9 @@ from .policy import CHANGE_POLICY, Policy, Progress, as_policy
 
 Paths = Sequence[Optional[str]]
 
-# A line that ends with a number after a blank or a comma.
-_WITH_WEIGHT = re.compile(r'(.+?)[\s,]+([-+]?[\d.]\S*)')
+# A line that ends with a number after a blank or a comma: the label of an
+# annotation file, or a weight.
+_SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
 
 
 class Listed(NamedTuple):
@@ -37,12 +38,10 @@ class Entry(NamedTuple):
     Args:
         where (str): Which one it is, for errors.
         name (str): Number or path of an image.
-        weight (float, optional): Its weight, if it has one.
     """
 
     where: str
     name: str
-    weight: Optional[float] = None
 
 
 class KeepAll(Policy):
@@ -70,11 +69,10 @@ class Subset(Policy):
         indices (str, Path or Sequence): File with an image a line, or the
             images themselves: numbers of the images, counted from 0 in the
             order of the data set, or paths, as the data set has them in
-            ``img_path``, or their ends where these are unique. In a file,
-            a number after a blank or a comma is the weight of the image.
+            ``img_path``, or their ends where these are unique.
         weights (Sequence[float], optional): Weight of each image of the list,
             in its order, positive. It multiplies the loss of the image in
-            each pass. If None, those of the file, or 1. Defaults to None.
+            each pass. If None, all are 1. Defaults to None.
         policy (Policy or Callable, optional): Prunes the images of the list;
             a dict in a config. If None, they all stay. Defaults to None.
 
@@ -139,13 +137,13 @@ class Subset(Policy):
             if image in first:
                 raise self._error(
                     f'{entry.where} is the image of {first[image]} again: '
-                    'list an image once, with a weight if it counts more')
+                    'list an image once, and give `weights` if some count '
+                    'more')
             first[image] = entry.where
         order = np.argsort(images, kind='stable')
-        weights = None
-        if entries[0].weight is not None:
-            weights = np.array([e.weight for e in entries], np.float32)[order]
-            weights = None if (weights == 1).all() else weights
+        weights = self._weights(len(entries))
+        if weights is not None:
+            weights = None if (weights == 1).all() else weights[order]
         return Listed(np.array(images, np.int64)[order], weights, note)
 
     def _entries(self) -> List[Entry]:
@@ -158,58 +156,41 @@ class Subset(Policy):
             ]
         if not entries:
             raise self._error('the list has no images')
-        if self.weights is None:
-            return entries
-        if entries[0].weight is not None:
-            raise self._error('the file has weights in its second column, so '
-                              'remove `weights`, or the column')
-        if len(self.weights) != len(entries):
-            raise self._error(f'`weights` has {len(self.weights)} entries, '
-                              f'and the list {len(entries)} images')
-        return [
-            entry._replace(
-                weight=self._weight(weight, f'entry {i} of `weights`'))
-            for i, (entry, weight) in enumerate(zip(entries, self.weights))
-        ]
+        return entries
 
     def _read(self, path: str) -> List[Entry]:
         try:
-            # A path may be no text in UTF-8.
-            with open(path, encoding='utf-8', errors='surrogateescape') as f:
+            # A path may be no text in UTF-8. Editors of Windows begin a file
+            # with a byte-order mark.
+            with open(
+                    path, encoding='utf-8-sig', errors='surrogateescape') as f:
                 lines = f.read().split('\n')
         except OSError as error:
             raise self._error(f'{path} can\'t be read ({error.strerror}); '
                               'a relative path counts from the folder where '
                               'the training starts') from error
-        entries = [
-            Entry(f'line {number} of {path}', *split_weight(line.strip()))
+        return [
+            Entry(f'line {number} of {path}', line.strip())
             for number, line in enumerate(lines, 1) if line.strip()
         ]
-        bare = [entry for entry in entries if entry.weight is None]
-        if len(bare) == len(entries):
-            return entries
-        if bare:
-            other = next(entry for entry in entries
-                         if entry.weight is not None)
-            raise self._error(
-                f'{bare[0].where} has no weight, and {other.where} has '
-                f'{other.weight:g}: give each image one, after a blank, or '
-                'none')
-        return [
-            entry._replace(weight=self._weight(entry.weight, entry.where))
-            for entry in entries
-        ]
 
-    def _weight(self, weight: Any, where: str) -> float:
-        try:
-            value = float(weight)
-        except (TypeError, ValueError):
-            value = np.nan
-        # As float32.
-        if not 1e-37 < value < 1e38:
-            raise self._error(f'{where} has the weight {weight}: weights must '
-                              'be positive and finite')
-        return value
+    def _weights(self, num_listed: int) -> Optional[np.ndarray]:
+        if self.weights is None:
+            return None
+        if len(self.weights) != num_listed:
+            raise self._error(f'`weights` has {len(self.weights)} entries, '
+                              f'and the list {num_listed} images')
+        for i, weight in enumerate(self.weights):
+            try:
+                value = float(weight)
+            except (TypeError, ValueError):
+                value = np.nan
+            # As float32.
+            if not 1e-37 < value < 1e38:
+                raise self._error(
+                    f'entry {i} of `weights` is {weight}: weights must be '
+                    'positive and finite')
+        return np.array(self.weights, np.float32)
 
     def _find(self, entries: List[Entry],
               paths: Paths) -> Tuple[List[int], str]:
@@ -230,9 +211,7 @@ class Subset(Policy):
         for entry, key in zip(entries, keys):
             image = numbers.get(key)
             if image is None:
-                raise self._error(
-                    f'{entry.where}, `{entry.name}`, is no image of the data '
-                    f'set, whose first one is `{paths[0]}`')
+                raise self._not_found(entry, paths, length)
             if image < 0:
                 raise self._error(
                     f'{entry.where}, `{entry.name}`, is the path of several '
@@ -243,6 +222,24 @@ class Subset(Policy):
         parts = f'the last {length} parts' if length > 1 else 'the names'
         return images, (f'they were found by {parts} of their paths, such as '
                         f'{paths[images[0]]} for {names[0]}')
+
+    def _not_found(self, entry: Entry, paths: Paths,
+                   length: int) -> ValueError:
+        text = f'{entry.where}, `{entry.name}`, '
+        end = _end(entry.name, length)
+        like = [path for path in paths if path and _end(path, len(end)) == end]
+        if like:
+            # Too few of its parts.
+            return self._error(
+                f'{text}is the end of {len(like)} of the paths of the data '
+                f'set, such as `{like[0]}`, which are told apart by their '
+                f'last {length} parts: list these')
+        text += f'is no image of the data set, whose first one is `{paths[0]}`'
+        if _SECOND_COLUMN.fullmatch(entry.name):
+            text += (': a line of a list has an image alone, so leave out the '
+                     'label or the weight after it, and give weights by '
+                     '`weights`')
+        return self._error(text)
 
     @staticmethod
     def _error(text: str) -> ValueError:
@@ -279,17 +276,6 @@ class Subset(Policy):
         weights = '' if self.weights is None else ', weights=<given>'
         policy = '' if self.policy is None else f', policy={self._inner}'
         return f'Subset(indices={indices}{weights}{policy})'
-
-
-def split_weight(line: str) -> Tuple[str, Optional[float]]:
-    """An image and its weight, None where a line of a list has none."""
-    match = _WITH_WEIGHT.fullmatch(line)
-    if match is None:
-        return line, None
-    try:
-        return match[1], float(match[2])
-    except ValueError:  # As in "street 2.jpg".
-        return line, None
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:

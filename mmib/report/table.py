@@ -6,7 +6,6 @@ from typing import List, Optional
 import numpy as np
 import pandas as pd
 
-from ..pruning.subset import split_weight
 from .checkpoint import Images
 from .read import ReportError
 
@@ -103,4 +102,4 @@ def write_subset(images: Images, path: str, keep: float, rank_by: str,
 def _is_line(path: Optional[str]) -> bool:
     """Whether a line of a list is read as this path."""
     return (path is not None and path.splitlines() == [path.strip()]
-            and not path.isdecimal() and split_weight(path)[1] is None)
+            and not path.isdecimal())

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple, Union
 import torch.nn as nn
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
+from mmengine.utils import is_list_of
 from torch import Tensor
 
 from ..batch import BatchContext, mean_images
@@ -104,6 +105,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 
     Raises:
         ValueError: If a loss isn't of shape (B, ...), or a score of (B,).
+        TypeError: If a loss is neither a tensor nor a list of tensors.
     """
     weights = batch.weights
     assert weights is not None
@@ -129,8 +131,13 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
             result[name] = loss
         elif isinstance(loss, Tensor):
             result[name] = of_samples(name, loss)
-        else:
+        elif is_list_of(loss, Tensor):
             result[name] = [of_samples(name, each) for each in loss]
+        else:
+            raise TypeError(
+                f'`{name}` is a {type(loss).__name__}, but a loss must be a '
+                "tensor or a list of tensors: let `forward(mode='loss')` of "
+                '`model` return each tensor under a name of its own.')
     if means:
         total = sum(means[1:], means[0])
         batch.add_scores(_score(losses, total), total)

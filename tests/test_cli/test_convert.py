@@ -136,6 +136,8 @@ def test_a_policy_brings_its_ratio(convert, tmp_path, arguments, ratio):
         ('', ['out.py'], 'add `train_cfg'),
         (OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n", ['out.py'],
          'cannot be converted to a file.*NameError'),
+        (OWN.replace('custom_imports = None', "custom_imports = 'math'"),
+         ['out.py'], '`custom_imports` is a str'),
     ])
 def test_errors(convert, tmp_path, text, arguments, match):
     own = tmp_path / 'own.py'
@@ -152,6 +154,25 @@ def test_errors(convert, tmp_path, text, arguments, match):
 def test_unknown_configs(convert):
     with pytest.raises(SystemExit, match='Error: .*upernet_r50.*Close'):
         convert(NAME + 'x', 'out.py')
+
+
+@pytest.mark.parametrize('name', ['convert', 'shorten'])
+def test_paths_of_no_config(command, tmp_path, name):
+    """One line, with the path."""
+    (tmp_path / 'own.pth').touch()
+    for path, match in (('onw.py', 'There is no config onw.py; .* is /'),
+                        ('own.pth', 'own.pth is no config')):
+        with pytest.raises(SystemExit, match=f'^Error: {match}') as stop:
+            command(name, path, 'out.py')
+        assert len(stop.value.code.splitlines()) == 1
+
+
+def test_shorten_refuses_what_prunes(command, tmp_path):
+    (tmp_path / 'own.py').write_text(OWN)
+    command('convert', 'own.py', 'pruned.py')
+    with pytest.raises(SystemExit, match='^Error: .* InfoBatch already: '):
+        command('shorten', 'pruned.py', 'out.py')
+    assert not (tmp_path / 'out.py').exists()
 
 
 def test_shorten_writes_the_control(command, tmp_path, capsys):

@@ -1,9 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The commands with configs of MMPretrain."""
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
@@ -13,6 +16,8 @@ from mmengine.config import Config  # noqa: E402
 from mmib_cli import main  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
+
+DOCS = Path(__file__).parents[2] / 'docs'
 
 
 @pytest.fixture
@@ -44,6 +49,38 @@ def test_train_runs_the_script_of_mmpretrain(run):
     log, = Path('work_dirs/small-24-infobatch').glob('*/*.log')
     text = log.read_text()
     assert 'InfoBatch: 24 iterations covered' in text
+
+
+def test_a_folder_of_images(run):
+    """The configs on the pages, converted and by hand."""
+    rng = np.random.default_rng(0)
+    for split, number in (('train', 10), ('test', 1)):
+        for name in ('cat', 'dog', 'frog', 'ship'):
+            folder = Path('data', 'pictures', split, name)
+            folder.mkdir(parents=True)
+            for i in range(number):
+                cv2.imwrite(
+                    str(folder / f'{i}.jpg'),
+                    rng.integers(256, size=(32, 32, 3), dtype=np.uint8))
+    config, by_hand = (
+        re.search(r'```python\n(.*?)```', (DOCS / page).read_text(), re.S)[1]
+        for page in ('folder_of_images.md', 'classification.md'))
+    Path('folder_1xb32_four.py').write_text(config)
+    Path('by_hand.py').write_text("_base_ = 'folder_1xb32_four.py'\n" +
+                                  by_hand)
+    options = [
+        '--cfg-options', 'train_cfg.max_epochs=4',
+        *(f'{split}_dataloader.{option}' for split in ('train', 'val')
+          for option in ('num_workers=0', 'persistent_workers=False'))
+    ]
+    run('train', 'folder_1xb32_four.py', '--infobatch', *options)
+    run('train', 'by_hand.py', *options)
+    for name in ('folder_1xb32-infobatch_four', 'by_hand'):
+        log, = Path('work_dirs', name).glob('*/*.log')
+        text = log.read_text()
+        assert '40 of 40 images' in text
+        assert 'Epoch(val) [4][1/1]    accuracy/top1' in text
+        assert 'of 160 visits of images were pruned' in text
 
 
 def test_forecast(run, capsys):

@@ -9,7 +9,9 @@ import mmseg
 import numpy as np
 import pytest
 from mmengine.config import Config
+from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from torch import nn
 
 from mmib import compat
 from mmib_cli import main, scripts
@@ -164,7 +166,15 @@ def test_shorten_is_the_control(train, capsys):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--ratio', '0.8'], '--ratio needs --infobatch'),
+    (['--ratio', '0.8'], '--ratio needs --infobatch, or --shorten'),
+    (['--infobtach'], '--infobtach is no option: did you mean --infobatch'),
+    (['--infobatch', '--ratoi=0.8'], '--ratoi is .* did you mean --ratio'),
+    (['--infobatch', '--policy', 'neyman'
+      ], r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
+    (['--infobatch', '--cfg-options', 'custom_hooks.0.policy.num_stratas=3'
+      ], '`num_stratas` in the `policy` .* did you mean `num_strata`'),
+    (['--infobatch', '--ratio', '0.1'], '`train_cfg.max_iters = 2` .* by a '
+     'larger --ratio where'),
     (['--policy', 'Budget'], '--policy needs --infobatch'),
     (['--subset', 'hard.txt'], '--subset needs --infobatch'),
     (['--shorten', '--delta', '0.8'], '--delta needs --infobatch'),
@@ -180,6 +190,28 @@ def test_refusals_are_one_line(train, arguments, message):
     with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
         train(write(f'refused_{abs(hash(message))}'), *arguments)
     assert len(stop.value.code.splitlines()) == 1
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['train', 'onw.py'], 'There is no config onw.py; a relative path'),
+    (['train', 'onw.py', '--infobatch'], 'There is no config onw.py; a rel'),
+    (['test', 'own.pth', 'own.py'], 'own.pth is no config, .* CONFIG first'),
+    (['forecast', 'onw.py'], 'There is no config onw.py'),
+    (['train', 'own.py'], '`custom_imports` is a str'),
+    (['forecast', 'own.py'], '`custom_imports` is a str'),
+])
+def test_configs_that_are_none(train, arguments, message):
+    write('own', '' if 'test' in arguments else 'custom_imports = "math"')
+    with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
+        main(arguments)
+    assert len(stop.value.code.splitlines()) == 1
+
+
+def test_a_control_of_what_prunes(train):
+    config = write('pruned',
+                   CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n")
+    with pytest.raises(SystemExit, match='^Error: .* InfoBatch already'):
+        train(config, '--shorten')
 
 
 def test_other_errors_keep_their_traceback(train):
@@ -229,14 +261,49 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
     own = dict(type='Own', static_graph=True)
+    model = nn.BatchNorm2d(2)
     with compat.distributed_on_cpu():
-        Runner.wrap_model(runner, None, 'model')
-        Runner.wrap_model(runner, own, 'model')
+        Runner.wrap_model(runner, None, model)
+        Runner.wrap_model(runner, own, model)
     default = dict(broadcast_buffers=False, find_unused_parameters=True)
     assert calls == [
-        'gloo', (runner, dict(default, device_ids=None), 'model'),
-        (runner, dict(own, device_ids=None), 'model'), 'end'
+        'gloo', (runner, dict(default, device_ids=None), model),
+        (runner, dict(own, device_ids=None), model), 'end'
     ]
+
+
+def test_layers_that_need_gpus(monkeypatch):
+    """They are refused with the options that change them."""
+    monkeypatch.setattr(compat.dist, 'init_process_group', lambda _: None)
+    monkeypatch.setattr(Runner, 'wrap_model', Runner.wrap_model)
+    norm = dict(type='SyncBN')
+    model = MODELS.build(
+        dict(
+            type='mmseg.EncoderDecoder',
+            backbone=dict(
+                type='mmseg.ResNetV1c',
+                depth=18,
+                base_channels=2,
+                norm_cfg=norm),
+            decode_head=dict(
+                type='mmseg.PSPHead',
+                in_channels=16,
+                channels=2,
+                num_classes=2,
+                norm_cfg=dict(type='BN')),
+            auxiliary_head=[
+                dict(
+                    type='mmseg.FCNHead',
+                    in_channels=8,
+                    in_index=2,
+                    channels=2,
+                    num_classes=2,
+                    norm_cfg=norm)
+            ]))
+    with pytest.raises(ValueError) as error, compat.distributed_on_cpu():
+        Runner.wrap_model(SimpleNamespace(cfg={}), None, model)
+    assert ('add `--cfg-options model.backbone.norm_cfg.type=BN '
+            'model.auxiliary_head.0.norm_cfg.type=BN`') in str(error.value)
 
 
 @pytest.mark.parametrize('installed, library', [

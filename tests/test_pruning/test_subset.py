@@ -1,4 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import codecs
 import os
 
 import numpy as np
@@ -30,29 +31,39 @@ def select(subset, paths=PATHS):
 
 @pytest.fixture
 def listed(tmp_path):
-    """Returns what is listed in a file of these lines, with which weights."""
+    """Returns what is listed in a file of these lines."""
 
-    def read(*lines, paths=PATHS):
+    def read(*lines, paths=PATHS, begin=b''):
         file = tmp_path / 'list.txt'
-        file.write_bytes(b''.join(os.fsencode(line) + b'\n' for line in lines))
+        file.write_bytes(begin +
+                         b''.join(os.fsencode(line) + b'\n' for line in lines))
         images, weights, note = select(Subset(str(file)), paths)
-        weights = None if weights is None else weights.tolist()
-        return images.tolist(), weights, note
+        assert weights is None
+        return images.tolist(), note
 
     return read
 
 
-@pytest.mark.parametrize('lines, images, weights', [
-    (('3', '0', '', '2'), [0, 2, 3], None),
-    (('3 .5', '0,2', '2\t1e-1'), [0, 2, 3], [2, np.float32(.1), .5]),
-    (('3 1', '0 1.0'), [0, 3], None),
-    ((PATHS[2], PATHS[0]), [0, 2], None),
-    ((f'{PATHS[3]} 2', f'{PATHS[4]}, 3', f'{PATHS[0]}\t4'), [0, 3, 4
-                                                             ], [4, 2, 3]),
-    (PATHS, [0, 1, 2, 3, 4], None),
+@pytest.mark.parametrize('begin', [b'', codecs.BOM_UTF8])
+@pytest.mark.parametrize('lines, images', [
+    (('3', '0', '', '2'), [0, 2, 3]),
+    ((PATHS[2], PATHS[0]), [0, 2]),
+    (PATHS, [0, 1, 2, 3, 4]),
 ])
-def test_lists_in_files(listed, lines, images, weights):
-    assert listed(*lines) == (images, weights, '')
+def test_lists_in_files(listed, lines, images, begin):
+    assert listed(*lines, begin=begin) == (images, '')
+
+
+@pytest.mark.parametrize('lines', [
+    [f'{path} {label}' for path, label in zip(PATHS, (0, 0, 1, 1, 2))],
+    [f'{path}, {label}' for path, label in zip(PATHS, (0, 0, 1, 1, 2))],
+    ['cat/1.jpg 3'],
+    ['3\t1.5', '2\t1e-1'],
+])
+def test_annotations_are_no_lists(listed, lines):
+    """Labels aren't taken for weights."""
+    with pytest.raises(ValueError, match='line 1 of .* an image alone, so'):
+        listed(*lines)
 
 
 def test_lists_in_configs():
@@ -69,7 +80,7 @@ def test_lists_in_configs():
     './data/cat/2.jpg'
 ])
 def test_paths_of_another_machine(listed, line):
-    images, _, note = listed(line, PATHS[0])
+    images, note = listed(line, PATHS[0])
     assert images == [0, 1]
     assert note == ('they were found by the last 2 parts of their paths, such '
                     f'as {PATHS[1]} for {line}')
@@ -96,12 +107,10 @@ def test_a_path_that_is_no_text(listed):
     (('', ' '), 'the list has no images'),
     ((PATHS[0], '/x/cow/1.jpg'), r'line 2 of .*, `/x/cow/1.jpg`, is no image '
      r'of the data set, whose first one is `data/cat/1.jpg`'),
-    ((PATHS[0], '1.jpg'), '`1.jpg`, is no image'),
+    ((PATHS[0], '1.jpg'), 'is the end of 2 of the paths'),
+    ((PATHS[0], 'my 3.jpg'), 'is the end of 1 of the paths'),
+    ((PATHS[0], '9 b.jpg'), 'first one is `data/cat/1.jpg`. It is the list'),
     ((PATHS[0], '1'), '`1`, is no image'),
-    (('0 1', '1'), 'line 2 of .* has no weight, and line 1 of .* has 1'),
-    (('0 1', '1 0'), 'line 2 of .* has the weight 0.0: .* positive'),
-    (('0 -2', ), 'has the weight -2'),
-    (('0 1e99', ), 'has the weight 1e[+]99'),
 ])
 def test_errors_name_the_line(listed, lines, match):
     with pytest.raises(ValueError, match=match) as error:
@@ -113,19 +122,18 @@ def test_errors_name_the_line(listed, lines, match):
     (dict(indices='none.txt'), PATHS, "none.txt can't be read .*No such file"),
     (dict(indices=[0, 1], weights=[1]), PATHS, '1 entries, and the list 2'),
     (dict(indices=[0, 1], weights=[1, 'x']), PATHS, 'entry 1 of `weights`'),
+    (dict(indices=[0], weights=[0]), PATHS, '`weights` is 0: .* positive'),
+    (dict(indices=[0], weights=[-2]), PATHS, '`weights` is -2'),
+    (dict(indices=[0], weights=[1e99]), PATHS, r'`weights` is 1e\+99'),
     (dict(indices=[0, 7]), PATHS, 'entry 1 of `indices` is image 7'),
     (dict(indices=['a.jpg']), [None, None], "doesn't tell `img_path`"),
     (dict(indices=['a.jpg']), ['a.jpg', 'a.jpg'], 'path of several images'),
+    (dict(indices=['a.jpg']), ['x/a.jpg', 'y/a.jpg'],
+     'the end of 2 of .* `x/a.jpg`, .* their last 2 parts'),
 ])
 def test_errors_name_the_entry(arguments, paths, match):
     with pytest.raises(ValueError, match=match):
         select(Subset(**arguments), paths)
-
-
-def test_weights_twice(tmp_path):
-    (tmp_path / 'list').write_text('0 2\n')
-    with pytest.raises(ValueError, match='second column, so remove `weights`'):
-        select(Subset(str(tmp_path / 'list'), weights=[1]))
 
 
 @pytest.mark.parametrize('policy, error, match', [

@@ -228,7 +228,7 @@ def test_a_list_of_numbers(folders, tmp_path):
         main([*options[:-1], str(tmp_path / 'no' / 'file'), '--keep', '.1'])
 
 
-@pytest.mark.parametrize('path', ['1', 'a 2', 'a\nb', ' a', 'a\rb', None])
+@pytest.mark.parametrize('path', ['1', 'a\nb', ' a', 'a\rb', None])
 def test_paths_that_a_list_cannot_have(tmp_path, path):
     images = Images(np.array([1., 2.]), paths=['x', path])
     file = str(tmp_path / 'list.txt')

@@ -115,6 +115,18 @@ def test_a_model_has_a_score_of_its_own():
         weighted(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
 
 
+@pytest.mark.parametrize('loss, kind', [
+    (dict(mse=torch.ones(2)), 'dict'),
+    ([1., 2.], 'list'),
+    (None, 'NoneType'),
+])
+def test_losses_that_are_no_tensors(loss, kind):
+    batch = BatchContext()
+    batch.begin(torch.ones(2))
+    with pytest.raises(TypeError, match=f'`losses` is a {kind}, but .* name'):
+        weighted(dict(losses=loss), batch)
+
+
 @pytest.mark.parametrize('scale', [1., 1024.])
 def test_norms_are_seen_at_the_predictions(scale):
     model, batch = TwoLosses(), BatchContext()
