@@ -1,20 +1,20 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the log files in a work folder tell of a training."""
 import glob
-import json
 import math
 import os
 import os.path as osp
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from ..pruning import ScoreHistogram
 from ..worth import MeanRatio, VarianceRatio
 from .config import ConfigError, read_config
+from .lines import read_records
 
 # What a validation line has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
@@ -146,6 +146,7 @@ class _Start:
     ends: Optional[dict]
     plans: List[dict]
     scalars: List[dict]
+    skipped: int
 
     def cut(self) -> Tuple[float, float]:
         """From which plan and which line on it replaces what an earlier start
@@ -179,6 +180,12 @@ def read_run(work_dir: str) -> Run:
     trained = [s for s in starts if s.plans or s.scalars or s.begin]
     starts, scalars, plans = _join(trained)
     notes = []
+    skipped = sum(start.skipped for start in starts)
+    if skipped:
+        notes.append(
+            f'{skipped} line{"s" * (skipped > 1)} of `infobatch.jsonl` and '
+            '`scalars.json` can\'t be read, and are left out: the files are '
+            'damaged, or of another version.')
     if not starts:
         if not folders and not glob.glob(
                 osp.join(glob.escape(work_dir), '*.pth')):
@@ -202,24 +209,24 @@ def read_run(work_dir: str) -> Run:
 def _read_start(folder: str) -> _Start:
     begin = ends = None
     plans = []
-    for line in _lines(osp.join(folder, 'infobatch.jsonl')):
+    records, skipped = read_records(osp.join(folder, 'infobatch.jsonl'))
+    for line in records:
         if 'begins' in line:
             begin = line['begins']
         elif 'ends' in line:
             ends = line['ends']
         elif 'kept' in line:
             plans.append(line)
-    scalars = [
-        line for line in _lines(osp.join(folder, 'vis_data', 'scalars.json'))
-        if isinstance(line.get('step'), int)
-    ]
+    records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
+    scalars = [line for line in records if 'step' in line]
     last = 0
     for line in scalars:
         last = max(last, line.get('iter', 0))
         # Validations of trainings that count epochs have the epoch there.
         if not _is_plan(line):
             line['step'] = line.get('iter', max(line['step'], last))
-    return _Start(folder, begin, ends, plans, _of_one_training(scalars))
+    return _Start(folder, begin, ends, plans, _of_one_training(scalars),
+                  skipped + more)
 
 
 def _of_one_training(scalars: List[dict]) -> List[dict]:
@@ -235,20 +242,6 @@ def _of_one_training(scalars: List[dict]) -> List[dict]:
             return scalars[:i]
         last = line['step']
     return scalars
-
-
-def _lines(path: str) -> Iterator[dict]:
-    """The lines of JSON of a file that are whole; none if there is no file."""
-    if not osp.exists(path):
-        return
-    with open(path, encoding='utf-8', errors='replace') as file:
-        for text in file:
-            try:
-                line = json.loads(text)
-            except ValueError:  # A kill leaves half a line.
-                continue
-            if isinstance(line, dict):
-                yield line
 
 
 def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
@@ -295,7 +288,7 @@ def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
 
 def _make_run(work_dir: str, config: dict, starts: List[_Start],
               scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
-    last = starts[-1] if starts else _Start('', None, None, [], [])
+    last = starts[-1] if starts else _Start('', None, None, [], [], 0)
     begin, ends = last.begin or {}, last.ends
     hook = _hook_of(config)
     steps = [line['step'] for line in scalars]
@@ -322,19 +315,19 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
     if not plans:
         plans = _plans_of_scalars(scalars)
         if plans:
-            notes.append(
-                'This is a training of an older mmib, without '
-                '`infobatch.jsonl`: tiers, histograms of scores and the '
-                'intervals of V are not in its log.')
+            reason = ('The first line of `infobatch.jsonl` can\'t be read'
+                      if lines else 'This is a training of an older mmib, '
+                      'without `infobatch.jsonl`')
+            notes.append(f'{reason}: tiers, histograms of scores and the '
+                         'intervals of V are left out.')
     metrics = _metrics(scalars)
-    losses = [(line['step'], line.get('unweighted_loss', line['loss']))
-              for line in scalars
-              if isinstance(line.get('loss'), (int, float))]
+    losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
+              for line in scalars]
     return Run(
         path=work_dir,
         config=config,
         plans=plans,
-        loss=_curve(losses),
+        loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
         metrics=metrics,
         last_iter=last_iter,
         max_iters=max_iters,
@@ -389,7 +382,7 @@ def _plan(line: dict, pass_length: int) -> Plan:
 
 
 def _ratio(values: Optional[list]) -> Optional[VarianceRatio]:
-    if not values or values[0] is None or not math.isfinite(values[0]):
+    if values is None or values[0] is None:
         return None
     return VarianceRatio(*(math.nan if v is None else v for v in values))
 

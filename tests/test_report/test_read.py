@@ -169,7 +169,13 @@ def test_nothing_to_report(tmp_path):
 
 def test_lines_of_a_later_training_of_the_process(tmp_path):
     """MMEngine's visualizer goes on with the folder of the first one."""
-    begin = {'infobatch/kept_share': 1.0, 'step': 0}
+    begin = {
+        'infobatch/kept_share': 1.0,
+        'infobatch/threshold': 0.0,
+        'infobatch/mean_score': 1.0,
+        'infobatch/saved_iters': 0.0,
+        'step': 0
+    }
     write_finished(tmp_path / 'alone')
     write_finished(tmp_path / 'both', scalars=[*SCALARS, begin, *SCALARS])
     alone, both = (read_run(str(tmp_path / n)) for n in ('alone', 'both'))
