@@ -46,12 +46,14 @@ class PlanLog:
                 slots_per_iter=accounting.slots_per_iter,
                 policy=policy))
 
-    def plan(self, number: int, epoch: VirtualEpoch) -> None:
+    def plan(self, number: int, epoch: VirtualEpoch,
+             mean_ratio: VarianceRatio) -> None:
         """Write a virtual epoch.
 
         Args:
             number (int): Which one it is, from 1.
             epoch (VirtualEpoch): What is known of it.
+            mean_ratio (VarianceRatio): Mean V of the training until now.
         """
         accounting = self._accounting
         self._write(
@@ -65,6 +67,7 @@ class PlanLog:
             mean_score=epoch.mean_score,
             saved_iters=accounting.saved_iters(epoch, epoch.start),
             variance_ratio=_plain(epoch.ratio),
+            mean_ratio=_plain(mean_ratio),
             reliability=epoch.reliability,
             histogram=epoch.histogram and epoch.histogram._asdict())
 

@@ -194,7 +194,8 @@ class Reporter:
         if epoch.reliability is not None:
             scalars['infobatch/reliability'] = epoch.reliability
         self._add_scalars(scalars)
-        self._plan_log.plan(self._planner.num_epochs, epoch)
+        self._plan_log.plan(self._planner.num_epochs, epoch,
+                            self._planner.mean_ratio.mean())
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
         self._logger.info(
             f'InfoBatch: virtual epoch {self._planner.num_epochs}: '

@@ -40,6 +40,8 @@ class Plan:
             increasing score; empty where the log doesn't tell.
         ratio (VarianceRatio, optional): V of the plans before it. Without an
             interval (NaN) where the log has none.
+        mean_ratio (VarianceRatio, optional): Mean V of the training until
+            then. None where the log doesn't tell.
         reliability (float, optional): Correlation of a score and the next.
         histogram (ScoreHistogram, optional): The scores.
     """
@@ -51,6 +53,7 @@ class Plan:
     mean_score: float
     tiers: List[Tuple[int, int]] = field(default_factory=list)
     ratio: Optional[VarianceRatio] = None
+    mean_ratio: Optional[VarianceRatio] = None
     reliability: Optional[float] = None
     histogram: Optional[ScoreHistogram] = None
 
@@ -377,6 +380,7 @@ def _plan(line: dict, pass_length: int) -> Plan:
         mean_score=line['mean_score'],
         tiers=[tuple(tier) for tier in line.get('tiers') or []],
         ratio=_ratio(line.get('variance_ratio')),
+        mean_ratio=_ratio(line.get('mean_ratio')),
         reliability=line.get('reliability'),
         histogram=histogram and ScoreHistogram(**histogram))
 
@@ -444,11 +448,14 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
 def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
     if ends:
         return _ratio(ends.get('variance_ratio'))
+    if plans and plans[-1].mean_ratio is not None:
+        return plans[-1].mean_ratio
     mean = MeanRatio()
-    for plan in plans:
+    for before, plan in zip(plans, plans[1:]):
         if plan.ratio is not None:
-            # NaN where there are no intervals, so is that of the mean.
-            mean = mean.add(plan.ratio, plan.kept_share)
+            # It is of the visits since the plan before. NaN where there are
+            # no intervals, so is that of the mean.
+            mean = mean.add(plan.ratio, plan.iteration - before.iteration)
     return mean.mean() if mean.visits else None
 
 

@@ -1,11 +1,25 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import numpy as np
 import pytest
+from mmengine.hooks import Hook
 
 from mmib.report.read import ReportError, read_run
 
+from ..system.small_training import infobatch_hook, small_runner
 from .work_dirs import (BEGINS, ENDS, PLANS, SCALARS, plan, train_line,
                         val_line, write_finished, write_start)
+
+
+class StoppedAt(Hook):
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self.iteration:
+            raise KeyboardInterrupt
 
 
 def test_finished(tmp_path):
@@ -122,7 +136,7 @@ def test_older_mmib(tmp_path):
     scalars = list(SCALARS)
     for step, saved, ratio in ((0, 0.0, None), (4, 0.0, 0.8), (7, 1.0, 1.0)):
         scalars.append({
-            'infobatch/kept_share': 0.75,
+            'infobatch/kept_share': 0.25 if step == 7 else 0.75,
             'infobatch/threshold': 0.5,
             'infobatch/mean_score': 1.0,
             'infobatch/saved_iters': saved,
@@ -136,7 +150,9 @@ def test_older_mmib(tmp_path):
     assert run.policy == 'MeanThreshold(ratio=0.5)'
     assert run.annealing_iter == 34 and run.pass_length is None
     assert [p.full_equivalent for p in run.plans] == [0, 4, 8]
-    assert run.worth.value == pytest.approx(0.9) and np.isnan(run.worth.low)
+    # By the iterations of the plan before, not by what the next one keeps.
+    assert run.worth.value == pytest.approx((4 * 0.8 + 3 * 1.0) / 7)
+    assert np.isnan(run.worth.low)
     assert 'older mmib' in run.notes[0]
 
 
@@ -185,3 +201,20 @@ def test_lines_of_a_later_training_of_the_process(tmp_path):
     write_finished(tmp_path / 'later', scalars=[])
     note, = read_run(str(tmp_path / 'later')).notes
     assert 'unless each has its own `visualizer.name`' in note
+
+
+def test_worth_of_a_training_that_is_running(tmp_path):
+    """It is what the line at the end would say."""
+    runner = small_runner(
+        tmp_path, **{
+            'train_cfg.max_iters': 60,
+            'train_dataloader.dataset.size': 29
+        })
+    runner.register_hook(StoppedAt(50))
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    run = read_run(str(tmp_path))
+    mean = infobatch_hook(runner).planner.mean_ratio.mean()
+    assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
+    shares = [plan.kept_share for plan in run.plans]
+    assert len(set(shares)) > 2
