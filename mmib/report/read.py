@@ -222,14 +222,40 @@ def _read_start(folder: str) -> _Start:
             plans.append(line)
     records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
     scalars = [line for line in records if 'step' in line]
-    last = 0
-    for line in scalars:
-        last = max(last, line.get('iter', 0))
-        # Validations of trainings that count epochs have the epoch there.
-        if not _is_plan(line):
-            line['step'] = line.get('iter', max(line['step'], last))
+    _count_iterations(scalars)
     return _Start(folder, begin, ends, plans, _of_one_training(scalars),
                   skipped + more)
+
+
+def _count_iterations(scalars: List[dict]) -> None:
+    """Give each line the iterations before it. Validations of trainings that
+    count epochs have the epoch as ``step``."""
+    # Without mmib all epochs are equally long.
+    firsts: Dict[int, int] = {}
+    for line in scalars:
+        if 'iter' in line and 'epoch' in line:
+            firsts.setdefault(line['epoch'], line['iter'])
+    length = next((firsts[epoch + 1] - first
+                   for epoch, first in firsts.items() if epoch + 1 in firsts),
+                  0)
+    if any(map(_is_plan, scalars)):
+        length = 0
+    last = 0
+    open_lines: List[dict] = []
+    for line in scalars:
+        if _is_plan(line):
+            # That of the next epoch, or the total: nothing was trained since.
+            for validation in open_lines:
+                validation['step'] = max(line['step'], last)
+            open_lines = []
+        elif 'iter' in line:
+            line['step'] = line['iter']
+            last, open_lines = max(line['iter'], last), []
+        elif 0 < line['step'] < last:
+            line['step'] = max(length * line['step'], last)
+            open_lines.append(line)
+        else:
+            line['step'] = max(line['step'], last)
 
 
 def _of_one_training(scalars: List[dict]) -> List[dict]:

@@ -5,9 +5,30 @@ from mmengine.hooks import Hook
 
 from mmib.report.read import ReportError, read_run
 
+from ..system.epoch_training import PRUNES, by_epoch
 from ..system.small_training import infobatch_hook, small_runner
 from .work_dirs import (BEGINS, ENDS, PLANS, SCALARS, plan, train_line,
                         val_line, write_finished, write_start)
+
+VALIDATES = {
+    'model.test_cfg': dict(mode='whole'),
+    'val_cfg': dict(),
+    'val_evaluator': dict(type='IoUMetric'),
+    'val_dataloader': dict(
+        batch_size=3,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dict(type='ValDataset', size=5)),
+    'default_hooks.logger.log_metric_by_epoch': False,
+}
+
+
+class EdgeOfValidations(Hook):
+
+    def __init__(self):
+        self.iters = []
+
+    def before_val(self, runner):
+        self.iters.append(runner.iter)
 
 
 class StoppedAt(Hook):
@@ -201,6 +222,28 @@ def test_lines_of_a_later_training_of_the_process(tmp_path):
     write_finished(tmp_path / 'later', scalars=[])
     note, = read_run(str(tmp_path / 'later')).notes
     assert 'unless each has its own `visualizer.name`' in note
+
+
+@pytest.mark.parametrize('policy', [None, PRUNES], ids=['baseline', 'pruned'])
+@pytest.mark.parametrize('interval', [3, 1000])
+def test_validations_of_epochs(tmp_path, policy, interval):
+    """They are where the epoch ends, which has no line of a loss."""
+    changes = by_epoch(policy, **VALIDATES)
+    changes['train_cfg'].update(val_interval=1)
+    changes['default_hooks.logger'] = dict(interval=interval)
+    del changes['default_hooks.logger.log_metric_by_epoch']
+    runner = small_runner(tmp_path, **changes)
+    edges = EdgeOfValidations()
+    runner.register_hook(edges)
+    runner.train()
+    run = read_run(str(tmp_path))
+    found = run.metrics['mIoU'].iterations.tolist()
+    assert len(found) == 8 and found == edges.iters
+    if policy:
+        # The same of an older one.
+        next(tmp_path.glob('*/infobatch.jsonl')).unlink()
+        run = read_run(str(tmp_path))
+        assert run.metrics['mIoU'].iterations.tolist() == edges.iters
 
 
 def test_worth_of_a_training_that_is_running(tmp_path):
