@@ -11,6 +11,8 @@ from .accounting import Accounting, VirtualEpoch
 from .worth import VarianceRatio
 
 FILE_NAME = 'infobatch.jsonl'
+# In the message hub: the time at which the training began.
+RUN_KEY = 'infobatch/run'
 
 
 class PlanLog:
@@ -29,12 +31,14 @@ class PlanLog:
         self._path = osp.join(log_dir, FILE_NAME)
         self._accounting = accounting
 
-    def begins(self, iteration: int, policy: str) -> None:
+    def begins(self, iteration: int, policy: str, run: Optional[str]) -> None:
         """Write what holds for the whole training.
 
         Args:
             iteration (int): Iterations until now.
             policy (str): The policy and its arguments.
+            run (str, optional): Time at which the training began, also where
+                it is resumed. None if the checkpoint doesn't tell.
         """
         accounting = self._accounting
         self._write(
@@ -44,7 +48,8 @@ class PlanLog:
                 annealing_iter=accounting.annealing_iter,
                 pass_length=accounting.pass_length,
                 slots_per_iter=accounting.slots_per_iter,
-                policy=policy))
+                policy=policy,
+                run=run))
 
     def plan(self, number: int, epoch: VirtualEpoch,
              mean_ratio: VarianceRatio) -> None:

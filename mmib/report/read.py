@@ -71,6 +71,7 @@ class Run:
 
     Args:
         path (str): Its work folder.
+        start (str): Name of the folder in it of the first start.
         config (dict): Its config, empty if it can't be read.
         plans (list[Plan]): Virtual epochs in the log; none without mmib.
         loss (Curve): The loss without weights.
@@ -92,6 +93,7 @@ class Run:
     """
 
     path: str
+    start: str
     config: dict
     plans: List[Plan]
     loss: Curve
@@ -151,6 +153,32 @@ class _Start:
     scalars: List[dict]
     skipped: int
 
+    @property
+    def name(self) -> str:
+        return osp.basename(self.folder)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it trained on anything. A training that is resumed after its
+        end writes its total again."""
+        return bool(
+            self.begin or self.plans or not all(map(_is_total, self.scalars)))
+
+    def training(self, last: str) -> str:
+        """Name of the first start of its training.
+
+        Args:
+            last (str): That of the start before.
+        """
+        if self.begin is not None:
+            resumes = self.begin['iter'] > 0
+            return self.begin.get('run') or (last if resumes else self.name)
+        try:
+            resumes = read_config(_config_in(self.folder)).get('resume')
+        except (OSError, ConfigError):
+            resumes = True
+        return last if resumes else self.name
+
     def cut(self) -> Tuple[float, float]:
         """From which plan and which line on it replaces what an earlier start
         has."""
@@ -178,11 +206,17 @@ def read_run(work_dir: str) -> Run:
     folders = sorted(
         folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
         if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
-    starts = [_read_start(folder) for folder in folders]
     # Tests of a checkpoint leave folders too.
-    trained = [s for s in starts if s.plans or s.scalars or s.begin]
-    starts, scalars, plans = _join(trained)
+    trained = [start for start in map(_read_start, folders) if start.trained]
+    starts, others = _of_newest(trained)
+    scalars, plans = _join(starts)
     notes = []
+    if others:
+        notes.append(
+            f'The folder has {len(others)} other training'
+            f'{"s" * (len(others) > 1)} too, begun at {_listed(others)}: this '
+            'page shows the one that was trained last. Give each training a '
+            '`work_dir` of its own.')
     skipped = sum(start.skipped for start in starts)
     if skipped:
         notes.append(
@@ -273,10 +307,25 @@ def _of_one_training(scalars: List[dict]) -> List[dict]:
     return scalars
 
 
-def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
+def _of_newest(starts: List[_Start]) -> Tuple[List[_Start], List[str]]:
+    """The starts of the newest training; and the first ones of all others of
+    which the folder has lines."""
+    names: List[str] = []
+    for start in starts:
+        names.append(start.training(names[-1] if names else start.name))
+    newest = [s for s, name in zip(starts, names) if name == names[-1]]
+    others = dict.fromkeys(name for s, name in zip(starts, names)
+                           if name != names[-1] and (s.plans or s.scalars))
+    return newest, list(others)
+
+
+def _listed(names: List[str]) -> str:
+    return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
+
+
+def _join(starts: List[_Start]) -> Tuple[List[dict], List[dict]]:
     """The lines of all starts. From its first iteration on, a later start
     replaces what an earlier one had."""
-    used: List[_Start] = []
     scalars: List[dict] = []
     plans: List[dict] = []
     for start in starts:
@@ -286,23 +335,29 @@ def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
             line for line in scalars
             if line['step'] < (first_plan if _is_plan(line) else first_line)
         ]
-        if not plans and not scalars:
-            used = []  # It began anew.
-        used.append(start)
         plans += start.plans
         scalars += start.scalars
-    return used, scalars, plans
+    return scalars, plans
 
 
 def _is_plan(line: dict) -> bool:
     return any(name.startswith('infobatch/') for name in line)
 
 
+def _is_total(line: dict) -> bool:
+    """Whether it is the last line of a training, which has nothing else."""
+    return line.keys() == {'infobatch/saved_iters', 'step'}
+
+
+def _config_in(folder: str) -> str:
+    return osp.join(folder, 'vis_data', 'config.py')
+
+
 def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     if folder is not None:
-        paths.insert(0, osp.join(folder, 'vis_data', 'config.py'))
+        paths.insert(0, _config_in(folder))
     reason = 'the folder has none'
     for path in paths:
         try:
@@ -317,8 +372,8 @@ def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
 
 def _make_run(work_dir: str, config: dict, starts: List[_Start],
               scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
-    last = starts[-1] if starts else _Start('', None, None, [], [], 0)
-    begin, ends = last.begin or {}, last.ends
+    begin = next((s.begin for s in reversed(starts) if s.begin), {})
+    ends = starts[-1].ends if starts else None
     hook = _hook_of(config)
     steps = [line['step'] for line in scalars]
     steps += [line['iter'] for line in lines]
@@ -354,6 +409,7 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
               for line in scalars]
     return Run(
         path=work_dir,
+        start=begin.get('run') or (starts[0].name if starts else ''),
         config=config,
         plans=plans,
         loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
@@ -462,10 +518,9 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
     plan = plans[-1]
     saved = plan.full_equivalent - plan.iteration
     final = [
-        line['infobatch/saved_iters'] for line in scalars
-        if 'infobatch/saved_iters' in line and len(line) == 2
+        line['infobatch/saved_iters'] for line in scalars if _is_total(line)
     ]
-    if final:  # The line at the end has nothing else.
+    if final:
         return final[-1]
     # The open plan covers a full pass in its share of the iterations.
     return saved + (last_iter - plan.iteration) * (1 / plan.kept_share - 1)

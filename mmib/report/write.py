@@ -83,7 +83,7 @@ def write_report(work_dir: str,
     if not run.has_infobatch:
         notes.append('This is a training without InfoBatch, so there are '
                      'metrics and losses alone.')
-    checkpoint, more = read_newest(work_dir)
+    checkpoint, more = read_newest(work_dir, run.start)
     if run.has_infobatch:
         notes += more
     images = checkpoint.images if checkpoint is not None else None
