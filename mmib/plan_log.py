@@ -11,6 +11,8 @@ from .accounting import Accounting, VirtualEpoch
 from .worth import VarianceRatio
 
 FILE_NAME = 'infobatch.jsonl'
+# In the message hub: the time at which the training began.
+RUN_KEY = 'infobatch/run'
 
 
 class PlanLog:
@@ -29,12 +31,14 @@ class PlanLog:
         self._path = osp.join(log_dir, FILE_NAME)
         self._accounting = accounting
 
-    def begins(self, iteration: int, policy: str) -> None:
+    def begins(self, iteration: int, policy: str, run: Optional[str]) -> None:
         """Write what holds for the whole training.
 
         Args:
             iteration (int): Iterations until now.
             policy (str): The policy and its arguments.
+            run (str, optional): Time at which the training began, also where
+                it is resumed. None if the checkpoint doesn't tell.
         """
         accounting = self._accounting
         self._write(
@@ -44,14 +48,17 @@ class PlanLog:
                 annealing_iter=accounting.annealing_iter,
                 pass_length=accounting.pass_length,
                 slots_per_iter=accounting.slots_per_iter,
-                policy=policy))
+                policy=policy,
+                run=run))
 
-    def plan(self, number: int, epoch: VirtualEpoch) -> None:
+    def plan(self, number: int, epoch: VirtualEpoch,
+             mean_ratio: VarianceRatio) -> None:
         """Write a virtual epoch.
 
         Args:
             number (int): Which one it is, from 1.
             epoch (VirtualEpoch): What is known of it.
+            mean_ratio (VarianceRatio): Mean V of the training until now.
         """
         accounting = self._accounting
         self._write(
@@ -65,6 +72,7 @@ class PlanLog:
             mean_score=epoch.mean_score,
             saved_iters=accounting.saved_iters(epoch, epoch.start),
             variance_ratio=_plain(epoch.ratio),
+            mean_ratio=_plain(mean_ratio),
             reliability=epoch.reliability,
             histogram=epoch.histogram and epoch.histogram._asdict())
 

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the user is told: log lines, scalars, warnings."""
+import glob
 import math
+import os.path as osp
 from typing import List, Optional, Set
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from .accounting import VirtualEpoch
 from .forecast import forecast
-from .plan_log import PlanLog
+from .plan_log import FILE_NAME, RUN_KEY, PlanLog
 from .planner import Planner
 from .step_size import MeanWeight
 from .worth import VarianceRatio
@@ -84,7 +86,12 @@ class Reporter:
         runner = self._runner
         if (runner.epoch if by_epoch else runner.iter) >= accounting.length:
             return
-        self._plan_log.begins(self._runner.iter, repr(self._planner.policy))
+        if runner.iter == 0:
+            # A checkpoint keeps it.
+            runner.message_hub.update_info(RUN_KEY, runner.timestamp)
+            self._tell_of_others()
+        self._plan_log.begins(runner.iter, repr(self._planner.policy),
+                              runner.message_hub.get_info(RUN_KEY))
         note = self._planner.policy.note_on_schedule(accounting.max_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
@@ -100,6 +107,22 @@ class Reporter:
         elif not note:
             self._tell_forecast()
         self._tell_mean_weight()
+
+    def _tell_of_others(self) -> None:
+        runner = self._runner
+        others = [
+            osp.dirname(path) for path in glob.glob(
+                osp.join(glob.escape(runner.work_dir), '*', FILE_NAME))
+        ]
+        others = [path for path in others if path != runner.log_dir]
+        if others:
+            self._logger.warning(
+                f'InfoBatch: `work_dir` {runner.work_dir} has another '
+                f'training too, in {osp.basename(max(others))}. '
+                '`mmib report` shows the one that was trained last, and '
+                '`--resume` goes on with the newest checkpoint there, of '
+                'whichever training. Give each training a `work_dir` of its '
+                'own.')
 
     def _tell_forecast(self) -> None:
         planner = self._planner
@@ -216,7 +239,8 @@ class Reporter:
         if epoch.reliability is not None:
             scalars['infobatch/reliability'] = epoch.reliability
         self._add_scalars(scalars)
-        self._plan_log.plan(self._planner.num_epochs, epoch)
+        self._plan_log.plan(self._planner.num_epochs, epoch,
+                            self._planner.mean_ratio.mean())
         tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
         self._logger.info(
             f'InfoBatch: virtual epoch {self._planner.num_epochs}: '

@@ -282,7 +282,8 @@ def check_plan_log(runner, epochs, saved):
         annealing_iter=34,
         pass_length=11,
         slots_per_iter=3,
-        policy=repr(infobatch_hook(runner).policy))
+        policy=repr(infobatch_hook(runner).policy),
+        run=runner.timestamp)
     assert [plan['epoch'] for plan in plans] == list(range(1, len(epochs) + 1))
     assert [plan['kept'] for plan in plans] == [e.size for e in epochs]
     assert [plan['iter'] for plan in plans] == [e.start / 3 for e in epochs]

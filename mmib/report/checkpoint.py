@@ -10,6 +10,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 import torch
 
+from ..plan_log import RUN_KEY
+
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
             'numpy.core.multiarray._reconstruct',
@@ -86,12 +88,15 @@ class Checkpoint:
         images (Images, optional): What it knows of the images. None without
             mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
+        run (str, optional): Time at which its training began. None where it
+            doesn't tell.
         notes (list[str]): Sentences on what is missing and why.
     """
 
     path: str
     images: Optional[Images] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
+    run: Optional[str] = None
     notes: List[str] = field(default_factory=list)
 
     @property
@@ -100,11 +105,14 @@ class Checkpoint:
         return osp.basename(self.path)
 
 
-def read_newest(work_dir: str) -> Tuple[Optional[Checkpoint], List[str]]:
+def read_newest(work_dir: str,
+                run: str = '') -> Tuple[Optional[Checkpoint], List[str]]:
     """Read the newest checkpoint that can be read.
 
     Args:
         work_dir (str): The folder of a training.
+        run (str): Time at which the training began, where it is known:
+            checkpoints of another one aren't used. Defaults to ''.
 
     Returns:
         tuple[Checkpoint, optional, list[str]]: It, or None; and a sentence for
@@ -113,11 +121,15 @@ def read_newest(work_dir: str) -> Tuple[Optional[Checkpoint], List[str]]:
     notes: List[str] = []
     for path in _newest_first(work_dir):
         try:
-            return _read(path), notes
+            checkpoint = _read(path)
+            if run and checkpoint.run not in (None, run):
+                raise _Unreadable('is of another training, begun at '
+                                  f'{checkpoint.run}, so it isn\'t used')
+            return checkpoint, notes
         except _Unreadable as error:
             notes.append(f'{osp.basename(path)} {error}.')
     notes.append('There is no checkpoint '
-                 f'{"that can be read" if notes else "yet"}, so the scores of '
+                 f'{"that can be used" if notes else "yet"}, so the scores of '
                  'the images aren\'t known.')
     return None, notes
 
@@ -155,6 +167,10 @@ def _read(path: str) -> Checkpoint:
             name: value
             for name, value in weights.items() if torch.is_tensor(value)
         }
+    hub = checkpoint.get('message_hub')
+    known = hub.get('runtime_info') if isinstance(hub, dict) else None
+    if isinstance(known, dict) and isinstance(known.get(RUN_KEY), str):
+        found.run = known[RUN_KEY]
     state = checkpoint.get('infobatch')
     if state is not None:
         try:

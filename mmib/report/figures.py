@@ -87,6 +87,8 @@ def to_array(plot: Callable[[Axes], None],
 def _save(plot: Callable[[Axes], None], size: Tuple[float, float],
           file: io.BytesIO, kind: str, **options: Any) -> None:
     with mpl.rc_context({
+            # A pair of $ in a name is no formula.
+            'text.parse_math': False,
             'text.color': TEXT,
             'axes.labelcolor': TEXT,
             'xtick.labelcolor': TEXT,
@@ -177,11 +179,10 @@ def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
 
 
 def _label(run: Run, runs: Sequence[Run]) -> str:
-    # Matplotlib takes a pair of $ for a formula.
     names = [other.name for other in runs]
     name = run.name if len(set(names)) == len(names) else run.path
     name = name if len(name) <= 30 else '…' + name[-29:]
-    return name.replace('$', r'\$').lstrip('_')
+    return name.lstrip('_')
 
 
 def worth(run: Run) -> List[Picture]:

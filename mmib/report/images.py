@@ -2,7 +2,7 @@
 """The images of a training set: their paths, pixels and labels."""
 import math
 import os.path as osp
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import cv2
 import numpy as np
@@ -21,6 +21,25 @@ IGNORED = 255
 RANKINGS = ('pixels', 'classes')
 # Share of the pixels that counts for the first one.
 TOP_PIXELS = 0.05
+
+
+class ImageLosses(NamedTuple):
+    """Pixel losses of an image, the higher, the less its labels are like the
+    predictions.
+
+    Args:
+        pixels (float): Mean of the highest 5 % of the pixels. NaN where
+            nothing is labelled.
+        classes (float): Mean of the classes in the labels, each of which
+            counts alike. NaN where nothing is labelled.
+        sums (np.ndarray): Sum over the pixels of each class, of shape (C,).
+        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
+    """
+
+    pixels: float
+    classes: float
+    sums: np.ndarray
+    counts: np.ndarray
 
 
 class TrainingImages:
@@ -267,8 +286,7 @@ class Predictor:
         """
         return self._predict(image).pred_sem_seg.data[0].cpu().numpy()
 
-    def losses(self, image: np.ndarray,
-               labels: np.ndarray) -> Dict[str, float]:
+    def losses(self, image: np.ndarray, labels: np.ndarray) -> ImageLosses:
         """How little labels are like what is predicted.
 
         Args:
@@ -277,7 +295,7 @@ class Predictor:
                 (H, W).
 
         Returns:
-            dict[str, float]: What :func:`image_losses` returns.
+            ImageLosses: What :func:`image_losses` returns.
 
         Raises:
             ConfigError: If it can't be predicted.
@@ -387,19 +405,13 @@ def _load(model: nn.Module, weights: dict, device: str) -> None:
         raise ConfigError(f'the checkpoint lacks `{missing[0]}`')
 
 
-def image_losses(logits: Tensor, labels: Tensor) -> Dict[str, float]:
-    """Means of the pixel losses of an image, the higher, the less its labels
-    are like the predictions.
+def image_losses(logits: Tensor, labels: Tensor) -> ImageLosses:
+    """Compare the labels of an image with the predictions.
 
     Args:
         logits (Tensor): Those of the classes, of shape (C, H, W).
         labels (Tensor): The labels, int64 of shape (H, W). What is no class is
             ignored.
-
-    Returns:
-        dict[str, float]: By the name of a ranking: ``pixels`` of the highest
-        5 % of the pixels, ``classes`` of the classes in the labels, each of
-        which counts alike. NaN where nothing is labelled.
     """
     labelled = (labels >= 0) & (labels < len(logits))
     labels = labels[labelled]
@@ -408,13 +420,15 @@ def image_losses(logits: Tensor, labels: Tensor) -> Dict[str, float]:
     highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
     sums = torch.bincount(labels, losses, len(logits))
     counts = torch.bincount(labels, minlength=len(logits))
-    return dict(
-        pixels=highest.mean().item(),
-        classes=(sums / counts)[counts > 0].mean().item())
+    return ImageLosses(highest.mean().item(),
+                       (sums / counts)[counts > 0].mean().item(),
+                       sums.cpu().numpy(),
+                       counts.cpu().numpy())
 
 
-def losses_of_images(reader: TrainingImages, predict: Predictor,
-                     num_images: int) -> Tuple[Dict[str, np.ndarray], str]:
+def losses_of_images(
+        reader: TrainingImages, predict: Predictor, num_images: int
+) -> Tuple[Dict[str, np.ndarray], str, Tuple[float, float]]:
     """Predict all images, and compare that with their labels.
 
     Args:
@@ -423,12 +437,14 @@ def losses_of_images(reader: TrainingImages, predict: Predictor,
         num_images (int): How many there are.
 
     Returns:
-        tuple[dict[str, np.ndarray], str]: Losses by the name of a ranking,
-        float64 of shape (N,), NaN of images where it fails; and why it fails,
-        of the last of them.
+        tuple[dict[str, np.ndarray], str, tuple[float, float]]: Losses by the
+        name of a ranking, float64 of shape (N,), NaN of images where it fails;
+        why it fails, of the last of them; and what :func:`mean_and_guess`
+        returns.
     """
     losses = {name: np.full(num_images, np.nan) for name in RANKINGS}
     reason = ''
+    sums = counts = np.zeros(1)
     for number in track_iter_progress(range(num_images)):
         try:
             results = reader.read(number)
@@ -438,9 +454,28 @@ def losses_of_images(reader: TrainingImages, predict: Predictor,
         except ConfigError as error:
             reason = str(error)
             continue
-        for name, value in found.items():
-            losses[name][number] = value
-    return losses, reason
+        for name in RANKINGS:
+            losses[name][number] = getattr(found, name)
+        sums, counts = sums + found.sums, counts + found.counts
+    return losses, reason, mean_and_guess(sums, counts)
+
+
+def mean_and_guess(sums: np.ndarray,
+                   counts: np.ndarray) -> Tuple[float, float]:
+    """What a network has learned of the labels.
+
+    Args:
+        sums (np.ndarray): Sum of the pixel losses of each class, of shape
+            (C,).
+        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
+
+    Returns:
+        tuple[float, float]: Mean pixel loss; and that of guessing each pixel
+        by how frequent the classes are.
+    """
+    total = max(counts.sum(), 1)
+    shares = counts[counts > 0] / total
+    return float(sums.sum() / total), float(-(shares * np.log(shares)).sum())
 
 
 def _short(error: Exception) -> str:

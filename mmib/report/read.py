@@ -1,20 +1,20 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the log files in a work folder tell of a training."""
 import glob
-import json
 import math
 import os
 import os.path as osp
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from ..pruning import ScoreHistogram
 from ..worth import MeanRatio, VarianceRatio
 from .config import ConfigError, read_config
+from .lines import read_records
 
 # What a validation line has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
@@ -40,6 +40,8 @@ class Plan:
             increasing score; empty where the log doesn't tell.
         ratio (VarianceRatio, optional): V of the plans before it. Without an
             interval (NaN) where the log has none.
+        mean_ratio (VarianceRatio, optional): Mean V of the training until
+            then. None where the log doesn't tell.
         reliability (float, optional): Correlation of a score and the next.
         histogram (ScoreHistogram, optional): The scores.
     """
@@ -51,6 +53,7 @@ class Plan:
     mean_score: float
     tiers: List[Tuple[int, int]] = field(default_factory=list)
     ratio: Optional[VarianceRatio] = None
+    mean_ratio: Optional[VarianceRatio] = None
     reliability: Optional[float] = None
     histogram: Optional[ScoreHistogram] = None
 
@@ -68,6 +71,7 @@ class Run:
 
     Args:
         path (str): Its work folder.
+        start (str): Name of the folder in it of the first start.
         config (dict): Its config, empty if it can't be read.
         plans (list[Plan]): Virtual epochs in the log; none without mmib.
         loss (Curve): The loss without weights.
@@ -89,6 +93,7 @@ class Run:
     """
 
     path: str
+    start: str
     config: dict
     plans: List[Plan]
     loss: Curve
@@ -146,6 +151,33 @@ class _Start:
     ends: Optional[dict]
     plans: List[dict]
     scalars: List[dict]
+    skipped: int
+
+    @property
+    def name(self) -> str:
+        return osp.basename(self.folder)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it trained on anything. A training that is resumed after its
+        end writes its total again."""
+        return bool(
+            self.begin or self.plans or not all(map(_is_total, self.scalars)))
+
+    def training(self, last: str) -> str:
+        """Name of the first start of its training.
+
+        Args:
+            last (str): That of the start before.
+        """
+        if self.begin is not None:
+            resumes = self.begin['iter'] > 0
+            return self.begin.get('run') or (last if resumes else self.name)
+        try:
+            resumes = read_config(_config_in(self.folder)).get('resume')
+        except (OSError, ConfigError):
+            resumes = True
+        return last if resumes else self.name
 
     def cut(self) -> Tuple[float, float]:
         """From which plan and which line on it replaces what an earlier start
@@ -174,11 +206,23 @@ def read_run(work_dir: str) -> Run:
     folders = sorted(
         folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
         if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
-    starts = [_read_start(folder) for folder in folders]
     # Tests of a checkpoint leave folders too.
-    trained = [s for s in starts if s.plans or s.scalars or s.begin]
-    starts, scalars, plans = _join(trained)
+    trained = [start for start in map(_read_start, folders) if start.trained]
+    starts, others = _of_newest(trained)
+    scalars, plans = _join(starts)
     notes = []
+    if others:
+        notes.append(
+            f'The folder has {len(others)} other training'
+            f'{"s" * (len(others) > 1)} too, begun at {_listed(others)}: this '
+            'page shows the one that was trained last. Give each training a '
+            '`work_dir` of its own.')
+    skipped = sum(start.skipped for start in starts)
+    if skipped:
+        notes.append(
+            f'{skipped} line{"s" * (skipped > 1)} of `infobatch.jsonl` and '
+            '`scalars.json` can\'t be read, and are left out: the files are '
+            'damaged, or of another version.')
     if not starts:
         if not folders and not glob.glob(
                 osp.join(glob.escape(work_dir), '*.pth')):
@@ -202,24 +246,50 @@ def read_run(work_dir: str) -> Run:
 def _read_start(folder: str) -> _Start:
     begin = ends = None
     plans = []
-    for line in _lines(osp.join(folder, 'infobatch.jsonl')):
+    records, skipped = read_records(osp.join(folder, 'infobatch.jsonl'))
+    for line in records:
         if 'begins' in line:
             begin = line['begins']
         elif 'ends' in line:
             ends = line['ends']
         elif 'kept' in line:
             plans.append(line)
-    scalars = [
-        line for line in _lines(osp.join(folder, 'vis_data', 'scalars.json'))
-        if isinstance(line.get('step'), int)
-    ]
-    last = 0
+    records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
+    scalars = [line for line in records if 'step' in line]
+    _count_iterations(scalars)
+    return _Start(folder, begin, ends, plans, _of_one_training(scalars),
+                  skipped + more)
+
+
+def _count_iterations(scalars: List[dict]) -> None:
+    """Give each line the iterations before it. Validations of trainings that
+    count epochs have the epoch as ``step``."""
+    # Without mmib all epochs are equally long.
+    firsts: Dict[int, int] = {}
     for line in scalars:
-        last = max(last, line.get('iter', 0))
-        # Validations of trainings that count epochs have the epoch there.
-        if not _is_plan(line):
-            line['step'] = line.get('iter', max(line['step'], last))
-    return _Start(folder, begin, ends, plans, _of_one_training(scalars))
+        if 'iter' in line and 'epoch' in line:
+            firsts.setdefault(line['epoch'], line['iter'])
+    length = next((firsts[epoch + 1] - first
+                   for epoch, first in firsts.items() if epoch + 1 in firsts),
+                  0)
+    if any(map(_is_plan, scalars)):
+        length = 0
+    last = 0
+    open_lines: List[dict] = []
+    for line in scalars:
+        if _is_plan(line):
+            # That of the next epoch, or the total: nothing was trained since.
+            for validation in open_lines:
+                validation['step'] = max(line['step'], last)
+            open_lines = []
+        elif 'iter' in line:
+            line['step'] = line['iter']
+            last, open_lines = max(line['iter'], last), []
+        elif 0 < line['step'] < last:
+            line['step'] = max(length * line['step'], last)
+            open_lines.append(line)
+        else:
+            line['step'] = max(line['step'], last)
 
 
 def _of_one_training(scalars: List[dict]) -> List[dict]:
@@ -237,24 +307,25 @@ def _of_one_training(scalars: List[dict]) -> List[dict]:
     return scalars
 
 
-def _lines(path: str) -> Iterator[dict]:
-    """The lines of JSON of a file that are whole; none if there is no file."""
-    if not osp.exists(path):
-        return
-    with open(path, encoding='utf-8', errors='replace') as file:
-        for text in file:
-            try:
-                line = json.loads(text)
-            except ValueError:  # A kill leaves half a line.
-                continue
-            if isinstance(line, dict):
-                yield line
+def _of_newest(starts: List[_Start]) -> Tuple[List[_Start], List[str]]:
+    """The starts of the newest training; and the first ones of all others of
+    which the folder has lines."""
+    names: List[str] = []
+    for start in starts:
+        names.append(start.training(names[-1] if names else start.name))
+    newest = [s for s, name in zip(starts, names) if name == names[-1]]
+    others = dict.fromkeys(name for s, name in zip(starts, names)
+                           if name != names[-1] and (s.plans or s.scalars))
+    return newest, list(others)
 
 
-def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
+def _listed(names: List[str]) -> str:
+    return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
+
+
+def _join(starts: List[_Start]) -> Tuple[List[dict], List[dict]]:
     """The lines of all starts. From its first iteration on, a later start
     replaces what an earlier one had."""
-    used: List[_Start] = []
     scalars: List[dict] = []
     plans: List[dict] = []
     for start in starts:
@@ -264,23 +335,29 @@ def _join(starts: List[_Start]) -> Tuple[List[_Start], List[dict], List[dict]]:
             line for line in scalars
             if line['step'] < (first_plan if _is_plan(line) else first_line)
         ]
-        if not plans and not scalars:
-            used = []  # It began anew.
-        used.append(start)
         plans += start.plans
         scalars += start.scalars
-    return used, scalars, plans
+    return scalars, plans
 
 
 def _is_plan(line: dict) -> bool:
     return any(name.startswith('infobatch/') for name in line)
 
 
+def _is_total(line: dict) -> bool:
+    """Whether it is the last line of a training, which has nothing else."""
+    return line.keys() == {'infobatch/saved_iters', 'step'}
+
+
+def _config_in(folder: str) -> str:
+    return osp.join(folder, 'vis_data', 'config.py')
+
+
 def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     if folder is not None:
-        paths.insert(0, osp.join(folder, 'vis_data', 'config.py'))
+        paths.insert(0, _config_in(folder))
     reason = 'the folder has none'
     for path in paths:
         try:
@@ -295,8 +372,8 @@ def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
 
 def _make_run(work_dir: str, config: dict, starts: List[_Start],
               scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
-    last = starts[-1] if starts else _Start('', None, None, [], [])
-    begin, ends = last.begin or {}, last.ends
+    begin = next((s.begin for s in reversed(starts) if s.begin), {})
+    ends = starts[-1].ends if starts else None
     hook = _hook_of(config)
     steps = [line['step'] for line in scalars]
     steps += [line['iter'] for line in lines]
@@ -322,19 +399,20 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
     if not plans:
         plans = _plans_of_scalars(scalars)
         if plans:
-            notes.append(
-                'This is a training of an older mmib, without '
-                '`infobatch.jsonl`: tiers, histograms of scores and the '
-                'intervals of V are not in its log.')
+            reason = ('The first line of `infobatch.jsonl` can\'t be read'
+                      if lines else 'This is a training of an older mmib, '
+                      'without `infobatch.jsonl`')
+            notes.append(f'{reason}: tiers, histograms of scores and the '
+                         'intervals of V are left out.')
     metrics = _metrics(scalars)
-    losses = [(line['step'], line.get('unweighted_loss', line['loss']))
-              for line in scalars
-              if isinstance(line.get('loss'), (int, float))]
+    losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
+              for line in scalars]
     return Run(
         path=work_dir,
+        start=begin.get('run') or (starts[0].name if starts else ''),
         config=config,
         plans=plans,
-        loss=_curve(losses),
+        loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
         metrics=metrics,
         last_iter=last_iter,
         max_iters=max_iters,
@@ -384,12 +462,13 @@ def _plan(line: dict, pass_length: int) -> Plan:
         mean_score=line['mean_score'],
         tiers=[tuple(tier) for tier in line.get('tiers') or []],
         ratio=_ratio(line.get('variance_ratio')),
+        mean_ratio=_ratio(line.get('mean_ratio')),
         reliability=line.get('reliability'),
         histogram=histogram and ScoreHistogram(**histogram))
 
 
 def _ratio(values: Optional[list]) -> Optional[VarianceRatio]:
-    if not values or values[0] is None or not math.isfinite(values[0]):
+    if values is None or values[0] is None:
         return None
     return VarianceRatio(*(math.nan if v is None else v for v in values))
 
@@ -439,10 +518,9 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
     plan = plans[-1]
     saved = plan.full_equivalent - plan.iteration
     final = [
-        line['infobatch/saved_iters'] for line in scalars
-        if 'infobatch/saved_iters' in line and len(line) == 2
+        line['infobatch/saved_iters'] for line in scalars if _is_total(line)
     ]
-    if final:  # The line at the end has nothing else.
+    if final:
         return final[-1]
     # The open plan covers a full pass in its share of the iterations.
     return saved + (last_iter - plan.iteration) * (1 / plan.kept_share - 1)
@@ -451,11 +529,14 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
 def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
     if ends:
         return _ratio(ends.get('variance_ratio'))
+    if plans and plans[-1].mean_ratio is not None:
+        return plans[-1].mean_ratio
     mean = MeanRatio()
-    for plan in plans:
+    for before, plan in zip(plans, plans[1:]):
         if plan.ratio is not None:
-            # NaN where there are no intervals, so is that of the mean.
-            mean = mean.add(plan.ratio, plan.kept_share)
+            # It is of the visits since the plan before. NaN where there are
+            # no intervals, so is that of the mean.
+            mean = mean.add(plan.ratio, plan.iteration - before.iteration)
     return mean.mean() if mean.visits else None
 
 

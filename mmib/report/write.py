@@ -26,6 +26,10 @@ _RANKINGS = dict(
     classes='The order is that of the loss: the mean of the classes in the '
     'labels, each of which counts alike, also where one fills the image.')
 
+# More of the loss of guessing is left to a network that is too young to tell
+# wrong labels from scenes that it hasn't learned.
+_YOUNG = 0.5
+
 
 def write_report(work_dir: str,
                  compare: Optional[str] = None,
@@ -83,11 +87,11 @@ def write_report(work_dir: str,
     if not run.has_infobatch:
         notes.append('This is a training without InfoBatch, so there are '
                      'metrics and losses alone.')
-    checkpoint, more = read_newest(work_dir)
+    checkpoint, more = read_newest(work_dir, run.start)
     if run.has_infobatch:
         notes += more
     images = checkpoint.images if checkpoint is not None else None
-    reader, lists = None, []
+    reader, lists, young = None, [], ''
     if images is not None:
         notes += checkpoint.notes
         by_losses = rank_by != 'score'
@@ -95,7 +99,7 @@ def write_report(work_dir: str,
             run, checkpoint, predictions and (num_images > 0 or by_losses),
             trust, notes)
         if by_losses:
-            _predict_all(images, reader, predictor, rank_by, notes)
+            young = _predict_all(images, reader, predictor, rank_by, notes)
         highest, lowest = cards(images, num_images, reader, predictor, rank_by)
         folder = _shorten_paths(highest + lowest)
         tables = write_table(image_table(images), f'{stem}_images')
@@ -131,6 +135,7 @@ def write_report(work_dir: str,
         lowest=lowest,
         folder=folder,
         ranking=_RANKINGS[rank_by],
+        young=young,
         classes=_legend(reader),
         checkpoint=checkpoint.name if checkpoint else '',
         num_images=len(images) if images is not None else 0,
@@ -168,12 +173,17 @@ def _open(run: Run, checkpoint: Checkpoint, predictions: bool, trust: bool,
 
 
 def _predict_all(images: Images, reader: Optional[TrainingImages],
-                 predictor: Any, rank_by: str, notes: List[str]) -> None:
-    """Let the network tell the losses of all images."""
+                 predictor: Any, rank_by: str, notes: List[str]) -> str:
+    """Let the network tell the losses of all images.
+
+    Returns:
+        str: That it is too young for the ranking, or nothing.
+    """
     reason = notes[-1] if notes else ''
+    mean = guess = 0.
     if predictor is not None:
-        images.losses, reason = losses_of_images(reader, predictor,
-                                                 len(images))
+        images.losses, reason, (mean, guess) = losses_of_images(
+            reader, predictor, len(images))
     ranked = images.ranked(rank_by)
     if not images.losses or not len(ranked):
         raise ReportError(f'The images can\'t be ranked by {rank_by}, as '
@@ -181,6 +191,13 @@ def _predict_all(images: Images, reader: Optional[TrainingImages],
     if reason:
         notes.append(f'{len(images) - len(ranked)} of {len(images)} images '
                      f'have no loss: {reason}.')
+    if not mean > _YOUNG * guess:
+        return ''
+    return (f'The network is too young for this ranking: the mean of its '
+            f'pixel losses, {mean:.2f}, is more than half of {guess:.2f}, the '
+            'loss of guessing each pixel by how frequent the classes are. '
+            'Scenes that the network hasn\'t learned yet may come before '
+            'wrong labels. Train longer, then rank again.')
 
 
 def _shorten_paths(cards: List[Card]) -> str:

@@ -103,7 +103,7 @@ def test_damaged(tmp_path, damage):
     assert notes == ['iter_40.pth is damaged, so it isn\'t used.']
     (tmp_path / 'iter_20.pth').unlink()
     checkpoint, notes = read_newest(str(tmp_path))
-    assert checkpoint is None and 'can be read' in notes[1]
+    assert checkpoint is None and 'can be used' in notes[1]
 
 
 @pytest.mark.parametrize('state', [
@@ -127,3 +127,21 @@ def test_the_last_one_saved_is_the_newest(tmp_path):
     assert read_newest(str(tmp_path))[0].name == 'iter_30.pth'
     (tmp_path / 'last_checkpoint').unlink()
     assert read_newest(str(tmp_path))[0].name == 'iter_40.pth'
+
+
+def test_of_another_training(tmp_path):
+    """One that doesn't tell is taken."""
+    hub = dict(runtime_info={'infobatch/run': '20260101_000000', 'iter': 20})
+    write_checkpoint(tmp_path, message_hub=hub)
+    write_checkpoint(tmp_path, 20)
+    for run in ('', '20260101_000000'):
+        checkpoint, notes = read_newest(str(tmp_path), run)
+        assert checkpoint.name == 'iter_20.pth' and not notes
+    (tmp_path / 'last_checkpoint').unlink()
+    checkpoint, notes = read_newest(str(tmp_path), '20260102_000000')
+    assert checkpoint.name == 'iter_20.pth' and notes == [
+        'iter_40.pth is of another training, begun at 20260101_000000, so it '
+        'isn\'t used.'
+    ]
+    write_checkpoint(tmp_path, 20, message_hub=dict(runtime_info=[]))
+    assert read_newest(str(tmp_path), 'a')[0].run is None

@@ -1,11 +1,56 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import time
+
 import numpy as np
 import pytest
+from mmengine.hooks import Hook
 
+from mmib.report.checkpoint import read_newest
 from mmib.report.read import ReportError, read_run
 
-from .work_dirs import (BEGINS, ENDS, PLANS, SCALARS, plan, train_line,
+from ..system.epoch_training import PRUNES, by_epoch
+from ..system.small_training import infobatch_hook, small_runner
+from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, plan, train_line,
                         val_line, write_finished, write_start)
+
+VALIDATES = {
+    'model.test_cfg': dict(mode='whole'),
+    'val_cfg': dict(),
+    'val_evaluator': dict(type='IoUMetric'),
+    'val_dataloader': dict(
+        batch_size=3,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dict(type='ValDataset', size=5)),
+    'default_hooks.logger.log_metric_by_epoch': False,
+}
+
+
+class EdgeOfValidations(Hook):
+
+    def __init__(self):
+        self.iters = []
+
+    def before_val(self, runner):
+        self.iters.append(runner.iter)
+
+
+class StoppedAt(Hook):
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self.iteration:
+            raise KeyboardInterrupt
+
+
+def of_another_second(folder):
+    """Folders of starts are named by seconds."""
+    newest = max(path.parent.name for path in folder.glob('*/vis_data'))
+    while time.strftime('%Y%m%d_%H%M%S') <= newest:
+        time.sleep(0.05)
 
 
 def test_finished(tmp_path):
@@ -93,6 +138,7 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
         }, *plans_of([(24, 30.0)]), {
             'ends': ENDS
         }],
+        config=CONFIG + 'resume = True',
         start='20260102_000000')
     run = read_run(str(tmp_path))
     assert run.num_starts == 2 and run.seconds == 270
@@ -122,7 +168,7 @@ def test_older_mmib(tmp_path):
     scalars = list(SCALARS)
     for step, saved, ratio in ((0, 0.0, None), (4, 0.0, 0.8), (7, 1.0, 1.0)):
         scalars.append({
-            'infobatch/kept_share': 0.75,
+            'infobatch/kept_share': 0.25 if step == 7 else 0.75,
             'infobatch/threshold': 0.5,
             'infobatch/mean_score': 1.0,
             'infobatch/saved_iters': saved,
@@ -136,7 +182,9 @@ def test_older_mmib(tmp_path):
     assert run.policy == 'MeanThreshold(ratio=0.5)'
     assert run.annealing_iter == 34 and run.pass_length is None
     assert [p.full_equivalent for p in run.plans] == [0, 4, 8]
-    assert run.worth.value == pytest.approx(0.9) and np.isnan(run.worth.low)
+    # By the iterations of the plan before, not by what the next one keeps.
+    assert run.worth.value == pytest.approx((4 * 0.8 + 3 * 1.0) / 7)
+    assert np.isnan(run.worth.low)
     assert 'older mmib' in run.notes[0]
 
 
@@ -169,7 +217,13 @@ def test_nothing_to_report(tmp_path):
 
 def test_lines_of_a_later_training_of_the_process(tmp_path):
     """MMEngine's visualizer goes on with the folder of the first one."""
-    begin = {'infobatch/kept_share': 1.0, 'step': 0}
+    begin = {
+        'infobatch/kept_share': 1.0,
+        'infobatch/threshold': 0.0,
+        'infobatch/mean_score': 1.0,
+        'infobatch/saved_iters': 0.0,
+        'step': 0
+    }
     write_finished(tmp_path / 'alone')
     write_finished(tmp_path / 'both', scalars=[*SCALARS, begin, *SCALARS])
     alone, both = (read_run(str(tmp_path / n)) for n in ('alone', 'both'))
@@ -179,3 +233,111 @@ def test_lines_of_a_later_training_of_the_process(tmp_path):
     write_finished(tmp_path / 'later', scalars=[])
     note, = read_run(str(tmp_path / 'later')).notes
     assert 'unless each has its own `visualizer.name`' in note
+
+
+def test_resumed_after_its_end(tmp_path):
+    """As a cluster does that queues a job again. Nothing is trained then."""
+    changes = {
+        **VALIDATES, 'train_cfg': dict(max_iters=30, val_interval=15),
+        'default_hooks.logger.interval': 7,
+        'default_hooks.checkpoint.interval': 10
+    }
+    small_runner(tmp_path, **changes).train()
+    once = read_run(str(tmp_path))
+    assert once.metrics['mIoU'].iterations.tolist() == [15, 30]
+    of_another_second(tmp_path)
+    small_runner(tmp_path, resume=True, **changes).train()
+    assert len(list(tmp_path.glob('*/infobatch.jsonl'))) == 2
+    assert repr(read_run(str(tmp_path))) == repr(once) and not once.notes
+
+
+@pytest.mark.parametrize('policy', [None, PRUNES], ids=['baseline', 'pruned'])
+@pytest.mark.parametrize('interval', [3, 1000])
+def test_validations_of_epochs(tmp_path, policy, interval):
+    """They are where the epoch ends, which has no line of a loss."""
+    changes = by_epoch(policy, **VALIDATES)
+    changes['train_cfg'].update(val_interval=1)
+    changes['default_hooks.logger'] = dict(interval=interval)
+    del changes['default_hooks.logger.log_metric_by_epoch']
+    runner = small_runner(tmp_path, **changes)
+    edges = EdgeOfValidations()
+    runner.register_hook(edges)
+    runner.train()
+    run = read_run(str(tmp_path))
+    found = run.metrics['mIoU'].iterations.tolist()
+    assert len(found) == 8 and found == edges.iters
+    if policy:
+        # The same of an older one.
+        next(tmp_path.glob('*/infobatch.jsonl')).unlink()
+        run = read_run(str(tmp_path))
+        assert run.metrics['mIoU'].iterations.tolist() == edges.iters
+
+
+def test_another_training_in_the_folder(tmp_path, caplog):
+    """The first one was stopped at 30, after its checkpoint of 20, and what
+    it left isn't used, until the second one is resumed."""
+    changes = {
+        **VALIDATES, 'train_cfg': dict(max_iters=40, val_interval=10),
+        'default_hooks.logger.interval': 1,
+        'default_hooks.checkpoint.interval': 20
+    }
+    first = small_runner(tmp_path, **changes)
+    first.register_hook(StoppedAt(30))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    assert 'has another training' not in caplog.text
+    of_another_second(tmp_path)
+    second = small_runner(tmp_path, **changes)
+    second.register_hook(StoppedAt(15))
+    with pytest.raises(KeyboardInterrupt):
+        second.train()
+    log, = (tmp_path / second.timestamp).glob('*.log')
+    text = log.read_text()
+    assert f'has another training too, in {first.timestamp}. ' in text
+    run = read_run(str(tmp_path))
+    assert run.start == second.timestamp and run.num_starts == 1
+    assert f'1 other training too, begun at {first.timestamp}:' in run.notes[0]
+    assert run.metrics['mIoU'].iterations.tolist() == [10]
+    checkpoint, notes = read_newest(str(tmp_path), run.start)
+    assert checkpoint is None
+    assert f'iter_20.pth is of another training, begun at {first.timestamp}' \
+        in notes[0]
+    # What MMEngine resumes is the first one: the second one ends at 15.
+    of_another_second(tmp_path)
+    third = small_runner(tmp_path, resume=True, **changes)
+    third.train()
+    log, = (tmp_path / third.timestamp).glob('*.log')
+    assert 'has another training' not in log.read_text()
+    run = read_run(str(tmp_path))
+    assert run.start == first.timestamp and run.num_starts == 2
+    assert f'other training too, begun at {second.timestamp}' in run.notes[0]
+    assert run.metrics['mIoU'].iterations.tolist() == [10, 20, 30, 40]
+    assert run.finished and read_newest(str(tmp_path), run.start)[0]
+
+
+def test_a_baseline_in_the_folder_of_a_pruned_training(tmp_path):
+    """It has no `infobatch.jsonl`, so the config tells whether it goes on."""
+    write_finished(tmp_path)
+    baseline = 'train_cfg = dict(max_iters=40)'
+    lines = [train_line(20, 5.0)]
+    write_start(tmp_path, lines, config=baseline, start='20260102_000000')
+    run = read_run(str(tmp_path))
+    assert not run.has_infobatch and run.loss.values.tolist() == [5.0]
+    assert 'begun at 20260101_000000:' in run.notes[0]
+
+
+def test_worth_of_a_training_that_is_running(tmp_path):
+    """It is what the line at the end would say."""
+    runner = small_runner(
+        tmp_path, **{
+            'train_cfg.max_iters': 60,
+            'train_dataloader.dataset.size': 29
+        })
+    runner.register_hook(StoppedAt(50))
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    run = read_run(str(tmp_path))
+    mean = infobatch_hook(runner).planner.mean_ratio.mean()
+    assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
+    shares = [plan.kept_share for plan in run.plans]
+    assert len(set(shares)) > 2

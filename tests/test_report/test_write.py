@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
@@ -20,7 +21,7 @@ from mmib.pruning import Subset
 from mmib.report import main
 from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
-from mmib.report.images import TrainingImages
+from mmib.report.images import TrainingImages, image_losses
 from mmib.report.table import write_subset
 
 from ..system.processes import run_ranks
@@ -190,6 +191,28 @@ def test_ranked_by_predictions(folders, tmp_path, rank_by):
     shown = [float(value) for value in re.findall('loss <b>(.*?)</b>', text)]
     np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
     assert 'average score <b>' in text and 'last score <b>' in text
+    # It was trained on noise.
+    assert 'The network is too young for this ranking: the mean of' in text
+
+
+def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
+
+    class Knows:
+
+        def __call__(self, image):
+            raise ConfigError('it is a test')
+
+        def losses(self, image, labels):
+            labels = torch.from_numpy(labels.astype(np.int64))
+            logits = torch.arange(5)[:, None, None] == labels
+            return image_losses(3. * logits, labels)
+
+    monkeypatch.setattr('mmib.report.write.open_predictor',
+                        lambda *args: Knows())
+    out = tmp_path / 'report.html'
+    main([str(folders['killed']), '--out', str(out), '--rank-by', 'pixels'])
+    text = text_of(out)
+    assert 'loss <b>' in text and 'too young' not in text
 
 
 @pytest.mark.parametrize('options, rank_by', [
