@@ -2,6 +2,9 @@
 """The state of a training in a checkpoint, and how one goes on from it."""
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
+from mmengine.dist import all_gather
+
 from .datasets import DeliveryCheck
 from .epochs import InfoBatchEpochSampler
 from .planner import Planner
@@ -21,7 +24,8 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
         scores=scores.state_dict(),
         planner=planner.state_dict(sampler.position),
         images=planner.counts.state_dict(),
-        paths_comparable=list(delivery.comparable))
+        paths_comparable=list(delivery.comparable),
+        images_checksum=delivery.checksum)
 
 
 def load_state(state: Optional[Dict[str,
@@ -48,7 +52,8 @@ def load_state(state: Optional[Dict[str,
         ValueError: If the state lacks a part.
     """
     try:
-        reason = _why_afresh(state, sampler, scores, planner.visits.kind)
+        reason = _why_afresh(state, sampler, scores, planner.visits.kind,
+                             delivery)
         if reason is None:
             sampler.load_state_dict(state['sampler'])
             changes = scores.load_state_dict(state['scores'])
@@ -73,7 +78,8 @@ def load_state(state: Optional[Dict[str,
 
 
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
-                scores: ScoreTable, kind: str) -> Optional[str]:
+                scores: ScoreTable, kind: str,
+                delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
     by_epoch = 'is_open' in state['sampler']
@@ -89,6 +95,19 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                        for slots, images in (before, now))
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
+    # Older checkpoints had none.
+    if 'images_checksum' in state:
+        # Each rank reads the folder where it runs.
+        checksums = set(map(int, all_gather(torch.tensor(delivery.checksum))))
+        if len(checksums) > 1:
+            raise ValueError(
+                'The ranks have read different images, or the same in another '
+                'order: `train_dataloader.dataset` must be the same on all '
+                'machines.')
+        if state['images_checksum'] not in checksums:
+            return ('the checkpoint is of other images than those of '
+                    '`train_dataloader.dataset`, or of the same in another '
+                    'order')
     # Without a list the checksum is 0, as it was before there were any.
     if state['sampler'].get('checksum', 0) != sampler.checksum:
         return ('the checkpoint is of another list of images: the `indices` '
