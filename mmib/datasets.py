@@ -70,7 +70,7 @@ def _mixes_images(dataset: object) -> bool:
                for kind in type(dataset).__mro__)
 
 
-def image_path(dataset: Sized, index: int) -> Optional[str]:
+def image_path(dataset: Any, index: int) -> Optional[str]:
     """Path of an image, or None where the data set doesn't tell.
 
     Args:
@@ -80,9 +80,10 @@ def image_path(dataset: Sized, index: int) -> Optional[str]:
     Returns:
         str, optional: ``img_path`` of its data info.
     """
-    if not hasattr(dataset, 'get_data_info'):
+    try:
+        return dataset.get_data_info(index).get('img_path')
+    except AttributeError:  # Of it, or of the one that it wraps.
         return None
-    return dataset.get_data_info(index).get('img_path')
 
 
 def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
@@ -105,7 +106,7 @@ def images_checksum(dataset: Sized) -> int:
 
     Args:
         dataset (Sized): A data set. Each of its paths is read, which takes
-            about 4 seconds for a million images.
+            about 2 seconds for a million images.
 
     Returns:
         int: 32 bits.
