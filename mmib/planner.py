@@ -15,6 +15,8 @@ from .accounting import Accounting, VirtualEpoch
 from .counts import ImageCounts
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
                       check_plan)
+from .pruning.form import check_form, damaged
+from .state import to_arrays
 from .visits import VisitCounter, VisitSums
 from .worth import MeanRatio
 
@@ -295,7 +297,7 @@ class Planner:
         self._logged_start = state_dict['logged_start']
         # They were one in version 0.1.0.
         self._read_start = state_dict.get('read_start', self._logged_start)
-        self.plan_scores = _to_arrays(state_dict['plan_scores'])
+        self.plan_scores = to_arrays(state_dict['plan_scores'])
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
         # Version 0.1.0 didn't have these two.
@@ -307,7 +309,7 @@ class Planner:
             self.epoch.covered_until(position), self._pruned_until)
         if (state_dict['policy_type'] == _type_name(self.policy)
                 and 'policy_state' in state_dict):
-            self.policy.load_state_dict(_to_arrays(state_dict['policy_state']))
+            self._load_policy(to_arrays(state_dict['policy_state']))
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
@@ -316,6 +318,17 @@ class Planner:
             changes.append('from the next plan on the mean weight is ' +
                            ('1' if self.normalize else 'that of the method'))
         return changes
+
+    def _load_policy(self, state: Dict[str, Any]) -> None:
+        where = 'infobatch.planner.policy_state'
+        check_form(state, self.policy.state_form(), where,
+                   {'indices of a pass': self.accounting.pass_length})
+        try:
+            self.policy.load_state_dict(state)
+        # A policy may be anyone's.
+        except Exception as error:
+            raise damaged(where,
+                          f'is none of {self.policy!r} ({error!r})') from error
 
     def is_same_policy(self, state_dict: Dict[str, Any]) -> bool:
         """Whether :meth:`state_dict` was called with the same policy."""
@@ -348,7 +361,3 @@ def _type_name(policy: Policy) -> str:
 def _to_tensors(state: Any) -> Any:
     return apply_to(state, lambda value: isinstance(value, np.ndarray),
                     torch.from_numpy)
-
-
-def _to_arrays(state: Any) -> Any:
-    return apply_to(state, torch.is_tensor, lambda tensor: tensor.numpy())

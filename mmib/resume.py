@@ -2,11 +2,17 @@
 """The state of a training in a checkpoint, and how one goes on from it."""
 from typing import Any, Dict, List, Optional, Tuple
 
+import numpy as np
+import torch
+from mmengine.dist import all_gather
+
 from .datasets import DeliveryCheck
 from .epochs import InfoBatchEpochSampler
 from .planner import Planner
+from .pruning.form import damaged
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
+from .state import check_state, counts_epochs
 
 
 def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
@@ -21,7 +27,8 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
         scores=scores.state_dict(),
         planner=planner.state_dict(sampler.position),
         images=planner.counts.state_dict(),
-        paths_comparable=list(delivery.comparable))
+        paths_comparable=list(delivery.comparable),
+        images_checksum=delivery.checksum)
 
 
 def load_state(state: Optional[Dict[str,
@@ -45,38 +52,45 @@ def load_state(state: Optional[Dict[str,
         None; and what has changed since then, for the log.
 
     Raises:
-        ValueError: If the state lacks a part.
+        ValueError: If the state is damaged.
     """
-    try:
-        reason = _why_afresh(state, sampler, scores, planner.visits.kind)
-        if reason is None:
-            sampler.load_state_dict(state['sampler'])
-            changes = scores.load_state_dict(state['scores'])
-            changes += planner.load_state_dict(state['planner'], iteration,
-                                               sampler.position)
-            if not planner.is_same_policy(state['planner']):
-                sampler.forget_tiers()
-            delivery.load(state['paths_comparable'])
-            # Version 0.1.0 had none.
-            planner.counts.load_state_dict(state.get('images'))
-            return None, changes
+    if state is not None:
+        check_state(state, iteration)
+    reason = _why_afresh(state, sampler, scores, planner.visits.kind, delivery)
+    if reason is not None or state is None:
         sampler.skip(iteration * batch_size)
         planner.begin(
             iteration, sampler.position, iteration
             if state is None else state['planner']['full_equivalent'])
         return reason, []
-    except KeyError as error:
-        raise ValueError(
-            f'`infobatch` in the checkpoint lacks {error}: resume from an '
-            'earlier one, or delete this key from it, and scores start at 1 '
-            'again.') from error
+    _check_scores(state['scores'], scores)
+    sampler.load_state_dict(state['sampler'])
+    changes = scores.load_state_dict(state['scores'])
+    changes += planner.load_state_dict(state['planner'], iteration,
+                                       sampler.position)
+    if not planner.is_same_policy(state['planner']):
+        sampler.forget_tiers()
+    delivery.load(state['paths_comparable'])
+    # Version 0.1.0 had none.
+    planner.counts.load_state_dict(state.get('images'))
+    return None, changes
+
+
+def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
+    """Only the images that are in no pass have none."""
+    in_a_pass = ~np.isnan(scores.by_image())
+    for name in {'scores', 'averages'} & set(state):
+        if np.isnan(state[name].numpy()[in_a_pass]).any():
+            raise damaged(f'infobatch.scores.{name}',
+                          'has NaN for images of a pass')
 
 
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
-                scores: ScoreTable, kind: str) -> Optional[str]:
+                scores: ScoreTable, kind: str,
+                delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
-    by_epoch = 'is_open' in state['sampler']
+    by_epoch = counts_epochs(state)
     if by_epoch is not isinstance(sampler, InfoBatchEpochSampler):
         counts = 'epochs' if by_epoch else 'iterations'
         return f'the checkpoint is of a training that counts {counts}'
@@ -89,6 +103,19 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                        for slots, images in (before, now))
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
+    # Older checkpoints had none.
+    if 'images_checksum' in state:
+        # Each rank reads the folder where it runs.
+        checksums = set(map(int, all_gather(torch.tensor(delivery.checksum))))
+        if len(checksums) > 1:
+            raise ValueError(
+                'The ranks have read different images, or the same in another '
+                'order: `train_dataloader.dataset` must be the same on all '
+                'machines.')
+        if state['images_checksum'] not in checksums:
+            return ('the checkpoint is of other images than those of '
+                    '`train_dataloader.dataset`, or of the same in another '
+                    'order')
     # Without a list the checksum is 0, as it was before there were any.
     if state['sampler'].get('checksum', 0) != sampler.checksum:
         return ('the checkpoint is of another list of images: the `indices` '

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which images the passes of a training have: all, or those of a list."""
 from dataclasses import replace
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -10,20 +10,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from .accounting import VirtualEpoch
-from .datasets import image_numbers, image_path, mixed_in
+from .datasets import image_numbers, image_paths, mixed_in
 from .pruning import EpochPlan, Listed, Policy
-
-
-def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
-    """Path of each image, None where the data set doesn't tell.
-
-    Args:
-        dataset (Sized): A data set.
-        images (np.ndarray): Number of the image of each of its indices, int64
-            of any length.
-    """
-    _, first = np.unique(images, return_index=True)
-    return [image_path(dataset, int(index)) for index in first]
 
 
 def find_listed(policy: Policy, dataset: Any,

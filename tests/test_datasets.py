@@ -5,7 +5,9 @@ import cv2
 import numpy as np
 import pytest
 from mmcv.transforms import BaseTransform
-from mmengine.dataset import BaseDataset, InfiniteSampler, pseudo_collate
+from mmengine.dataset import BaseDataset, ClassBalancedDataset
+from mmengine.dataset import ConcatDataset as EngineConcat
+from mmengine.dataset import InfiniteSampler, RepeatDataset, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, DefaultScope
 from mmseg.datasets import BaseSegDataset
@@ -14,7 +16,7 @@ from torch.utils.data import ConcatDataset
 
 from mmib import InfoBatchSampler
 from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
-                           unwrap_repeats)
+                           images_checksum, unwrap_repeats)
 from mmib.scores import ScoreTable
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (infobatch_hook, small_runner,
@@ -28,7 +30,7 @@ class DrawImage(BaseTransform):
     def transform(self, results):
         if 'broken' in results['img_path']:
             return None
-        value = float(results['img_path'].split('/')[1])
+        value = float(results['img_path'].split('/')[-1])
         size = (8, 8)
         return dict(
             results,
@@ -139,6 +141,68 @@ def test_full_passes_are_those_of_baseline_on_unwrap_repeats(name):
     ours = InfoBatchSampler(dataset, seed=3)
     baseline = InfiniteSampler(unwrap_repeats(dataset), seed=3)
     assert [*islice(ours, 50)] == [*islice(baseline, 50)]
+
+
+class Listed(BaseDataset):
+    """Images with given paths."""
+
+    def __init__(self, paths, **kwargs):
+        self.paths = paths
+        super().__init__(**kwargs)
+
+    load_data_list = PathDataset.load_data_list
+    get_cat_ids = PathDataset.get_cat_ids
+
+
+NAMES = ['a/1.jpg', 'a/2.jpg', 'b/1.jpg', 'b/2.jpg', 'b/\udcff.jpg', 'c.jpg']
+
+
+def moved(*names, root='/data/set/'):
+    return Listed([root + name for name in names])
+
+
+def test_images_in_the_same_order():
+    """The same in another folder, in parts, repeated as a whole, or as the
+    images that `indices` has left."""
+    expected = images_checksum(moved(*NAMES))
+    for dataset in (moved(*NAMES, root=''), moved(*NAMES, root='/'),
+                    moved(*NAMES, root='../another folder/'),
+                    moved(*NAMES,
+                          root='C:/'), Listed(NAMES, serialize_data=False),
+                    EngineConcat([moved(*NAMES[:2]),
+                                  moved(*NAMES[2:])]),
+                    RepeatDataset(moved(*NAMES), times=3),
+                    Listed(['z', *NAMES], indices=[1, 2, 3, 4, 5, 6])):
+        assert images_checksum(dataset) == expected
+
+
+def test_other_images_or_another_order():
+    class_balanced = [
+        ClassBalancedDataset(moved(*NAMES), threshold)
+        for threshold in (0.1, 0.5, 0.9)
+    ]
+    checksums = set(
+        map(images_checksum, [
+            moved(*NAMES),
+            moved(*NAMES[::-1]),
+            moved(*NAMES[:2], *NAMES[:1:-1]),
+            moved(*NAMES[:-1], 'd.jpg'),
+            moved(*NAMES[:-1]),
+            EngineConcat([moved(*NAMES)] * 2), *class_balanced[1:]
+        ]))
+    assert len(checksums) == 8
+    assert images_checksum(class_balanced[0]) in checksums
+
+
+def test_images_without_paths_are_counted():
+    paths = EngineConcat([moved(*NAMES), Listed([None] * 5)])
+    checksums = [
+        images_checksum(dataset)
+        for dataset in (range(5), range(6), Listed([None] * 5), paths,
+                        ConcatDataset([range(2), range(3)]))
+    ]
+    assert checksums[0] == checksums[2] == checksums[4]
+    assert len(set(checksums)) == 3
 
 
 class PathSpy(Hook):

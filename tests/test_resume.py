@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a checkpoint has is what a training goes on with. Whole trainings that
 are resumed are in tests/system."""
+import functools
 import io
 
 import numpy as np
@@ -16,14 +17,18 @@ from mmib.pruning import MeanThreshold, Neyman, QuantileTiers
 from mmib.resume import load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
+from tests.system.processes import run_ranks
+from tests.test_datasets import Listed
 from tests.visits import make_visits
+
+PATHS = [f'folder/{number}.png' for number in range(13)]
 
 
 class Parts:
     """The parts of a hook, without a Runner."""
 
-    def __init__(self, size=13, policy=MeanThreshold(), **kind):
-        dataset = range(size)
+    def __init__(self, size=13, policy=MeanThreshold(), paths=None, **kind):
+        dataset = Listed(paths) if paths else range(size)
         self.sampler = InfoBatchSampler(dataset, seed=3)
         self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
         self.planner = Planner(policy, VisitCounter(self.scores, **kind),
@@ -144,3 +149,50 @@ def test_another_kind_of_score_starts_afresh(kind):
     reason, _ = rest.load(part.state(), 20)
     assert 'scores in the checkpoint are "loss", and those' in reason
     assert (rest.scores.numpy() == 1).all()
+
+
+@pytest.mark.parametrize('paths', [
+    PATHS[::-1],
+    [*PATHS[1:], 'folder/new.png'],
+    None,
+])
+def test_other_images_start_afresh(paths):
+    """Also the same in another order."""
+    part, rest = Parts(paths=PATHS), Parts(paths=paths)
+    part.train(20)
+    reason, _ = rest.load(part.state(), 20)
+    assert 'is of other images than those of `train_dataloader.data' in reason
+    assert (rest.scores.numpy() == 1).all()
+    rest.train(5)
+
+
+def test_the_same_images_in_another_folder_go_on():
+    part = Parts(paths=PATHS)
+    part.train(20)
+    rest = Parts(paths=[f'/data/{path}' for path in PATHS])
+    assert rest.load(part.state(), 20) == (None, [])
+    assert str(rest.state()) == str(part.state())
+
+
+def test_older_checkpoints_go_on_without_a_checksum():
+    part, rest = Parts(paths=PATHS), Parts(paths=PATHS[::-1])
+    part.train(20)
+    state = part.state()
+    del state['images_checksum']
+    assert rest.load(state, 20) == (None, [])
+
+
+def load_on_rank(rank, results, state):
+    parts = Parts(paths=PATHS[::-1] if rank else PATHS)
+    try:
+        parts.load(state, 20)
+    except ValueError as error:
+        results[rank] = str(error)
+
+
+def test_ranks_that_read_images_in_another_order():
+    part = Parts(paths=PATHS)
+    part.train(20)
+    for error in run_ranks(
+            functools.partial(load_on_rank, state=part.state()), 2):
+        assert 'The ranks have read different images, or the same' in error

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mmib import InfoBatchSampler
-from mmib.datasets import image_numbers, unwrap_repeats
+from mmib.datasets import image_numbers, image_paths, unwrap_repeats
 from mmib.pruning import Subset
-from mmib.selection import find_listed, image_paths
+from mmib.selection import find_listed
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, by_epoch,
                                          edges)
 from tests.system.processes import run_ranks

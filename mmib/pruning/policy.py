@@ -149,6 +149,15 @@ class Policy:
         """
         return {}
 
+    def state_form(self) -> Any:
+        """What the state in a checkpoint must look like, or the training
+        stops before its first step.
+
+        Returns:
+            Any: A form, see :mod:`mmib.pruning.form`. By default any dict.
+        """
+        return {}
+
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was called.
 

@@ -264,6 +264,9 @@ class Subset(Policy):
         # Another policy may go on with the list.
         return {type(self._inner).__name__: self._inner.state_dict()}
 
+    def state_form(self) -> Any:
+        return {f'{type(self._inner).__name__}?': self._inner.state_form()}
+
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         name = type(self._inner).__name__
         if name in state_dict:

@@ -398,7 +398,7 @@ def test_a_state_with_a_missing_part(finished, tmp_path):
         try:
             resume(folder, folder, 21)
         except ValueError as error:
-            assert '`infobatch` in the checkpoint lacks' in str(error)
+            assert 'in the checkpoint lacks' in str(error)
             errors += 1
             assert steps(folder) == [], path
         else:

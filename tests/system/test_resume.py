@@ -9,6 +9,7 @@ from mmseg.registry import DATASETS
 
 from mmib.compat import _SkipsWithoutLoading
 from tests.system.small_training import IndexDataset, small_runner
+from tests.test_datasets import path_dataset
 from tests.test_hook import train
 
 # What workers read is seen by the process that started them.
@@ -167,7 +168,8 @@ def test_state_is_plain(tmp_path):
     torch.save(checkpoint['infobatch'], tmp_path / 'state.pth')
     state = torch.load(tmp_path / 'state.pth', weights_only=True)
     assert set(state) == {
-        'sampler', 'scores', 'planner', 'images', 'paths_comparable'
+        'sampler', 'scores', 'planner', 'images', 'paths_comparable',
+        'images_checksum'
     }
     assert state['sampler']['position'] == 21 * 3
     assert state['images']['visits'].sum() == 21 * 3
@@ -179,3 +181,23 @@ def test_past_is_empty():
     batches = _SkipsWithoutLoading(itertools.count(5), 3)
     assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
     assert iter(batches) is batches
+
+
+@pytest.mark.parametrize('dataset, said', [
+    (dict(name='moved/a'), 'goes on in virtual epoch'),
+    (dict(indices=[*range(10, -1, -1)]), 'or of the same in another order. '
+     'All scores start at 1'),
+])
+def test_a_data_set_in_another_folder_or_order(tmp_path, dataset, said):
+    """Scores go with the images to another folder. In another order they
+    would be those of other images."""
+
+    def changes(**dataset):
+        dataset = dict(path_dataset(size=11, **dataset), _delete_=True)
+        return {'train_dataloader.dataset': dataset}
+
+    _, _, slots = run(tmp_path, **changes())
+    _, _, rest = resume(tmp_path, 21, **changes(**dataset))
+    assert (rest == slots[3 * 21:]) is ('goes on' in said)
+    log, = (tmp_path / 'resumed').glob('*/*.log')
+    assert said in log.read_text()
