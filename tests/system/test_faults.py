@@ -212,6 +212,16 @@ def resume(folder, finished, iteration, **changes):
         **changes)
 
 
+def test_names_of_trainings():
+    """Those of one name and second would share the log of the first one, and
+    a seed makes random numbers equal."""
+    names = set()
+    for _ in range(10):
+        torch.manual_seed(0)
+        names.add(small_config('unused').experiment_name)
+    assert len(names) == 10
+
+
 @pytest.fixture
 def folders(tmp_path):
     return tmp_path / 'fault', tmp_path / 'reference'
