@@ -405,6 +405,31 @@ def test_biased_plans_have_no_ratio():
     np.testing.assert_allclose([r.value for r in ratios], 1, rtol=1e-5)
 
 
+def test_scores_are_read_once_within_the_lookahead():
+    """The next plans are drawn from the same ones, without waiting."""
+    training = Training(QuantileTiers(), 2, 9)
+    planner, plans = training.planner, []
+    planner.observers = [
+        lambda epoch, plan: plan is not None and plans.append(
+            (epoch.start, planner.plan_scores))
+    ]
+    training.run(51)
+    (read, scores), *plans = plans
+    reads = 1
+    for start, others in plans:
+        assert (others is not scores) == (start - read >= 2 * 9)
+        if others is not scores:
+            read, scores, reads = start, others, reads + 1
+    assert 2 < reads < len(plans)
+
+
+def test_a_policy_is_told_of_the_middle_of_a_plan():
+    accounting = Accounting(SIZE, 2, 60, 50 / 60)
+    assert accounting.first_progress(20).done == (SIZE / 2) / (100 - 20)
+    assert accounting.progress(50, 3., 20).done == (30 + SIZE / 2) / 80
+    assert accounting.progress(99, 6., 20).done == 1
+
+
 class Listening(QuantileTiers):
     """Keeps what it is told of its tiers."""
 
