@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import io
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -421,6 +422,30 @@ def test_scores_are_read_once_within_the_lookahead():
         if others is not scores:
             read, scores, reads = start, others, reads + 1
     assert 2 < reads < len(plans)
+
+
+def test_the_checksum_is_that_of_each_plan():
+    """Of those too that were drawn without reading scores."""
+
+    def last_checksum(changed=None):
+        numbers = itertools.count()
+
+        def policy(scores, rng):
+            plan = RandomPruning()(scores, rng)
+            if next(numbers) != changed:
+                return plan
+            return replace(plan, indices=plan.indices[::-1].copy())
+
+        training, checksums = Training(policy, 2, 9), []
+        merge = training.planner.visits.merge
+        training.planner.visits.merge = lambda checksum: (
+            checksums.append(checksum) or merge(checksum))
+        training.run(51)
+        assert 2 < len(checksums) < next(numbers) - 3
+        return checksums[-1]
+
+    assert last_checksum() == last_checksum()
+    assert len({last_checksum(changed) for changed in (None, 0, 1, 2, 3)}) == 5
 
 
 def test_a_policy_is_told_of_the_middle_of_a_plan():
