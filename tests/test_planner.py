@@ -414,7 +414,7 @@ def test_scores_are_read_once_within_the_lookahead():
         lambda epoch, plan: plan is not None and plans.append(
             (epoch.start, planner.plan_scores))
     ]
-    training.run(51)
+    training.run(60)
     (read, scores), *plans = plans
     reads = 1
     for start, others in plans:
@@ -422,6 +422,11 @@ def test_scores_are_read_once_within_the_lookahead():
         if others is not scores:
             read, scores, reads = start, others, reads + 1
     assert 2 < reads < len(plans)
+    # Nor has each a line of log, but for the one that begins annealing.
+    *pruned, annealing = [e for e in training.epochs if e.start <= 2 * 51]
+    logged = [epoch.start for epoch in pruned if epoch.logged]
+    assert (np.diff(logged) >= 2 * 9).all() and len(logged) < len(pruned)
+    assert annealing.logged and annealing.start - logged[-1] < 2 * 9
 
 
 def test_the_checksum_is_that_of_each_plan():
