@@ -352,6 +352,17 @@ def test_plans_that_cannot_be_trained_on(changes, message):
     assert '`custom_hooks`' in str(error.value)
 
 
+def test_weights_from_0_on_can_be_trained_on():
+
+    def policy(scores, rng):
+        return full_plan(
+            scores, rng, weights=np.linspace(0, 2, SIZE, dtype=np.float32))
+
+    training = Training(policy, 3, 1)
+    training.run(20)
+    assert {0, 0.5, 2} < {weight for _, weight in training.slots}
+
+
 def test_scores_are_read_only():
     with pytest.raises(ValueError, match='read-only'):
         Training(lambda scores, rng: scores.sort(), 3, 1).run(20)
