@@ -95,6 +95,12 @@ def test_savings_and_the_rest_after_a_change_of_batch_size():
     assert resumed.full_equivalent(3.) == 25
     # The rest is annealing.
     assert resumed.iters_left(0.6) == 2 * 5
+    # Once more, within this epoch and with the same batch size.
+    again = EpochAccounting(100, 20, 5, 6, 0.5)
+    assert again.load_state_dict(resumed.state_dict(3.4), 21, 260, 3.4,
+                                 260) == []
+    assert again.iteration_at(260) == 21
+    assert again.full_equivalent(3.4) == 27
 
 
 @given(st.integers(1, 1000), st.integers(1, 100), st.booleans())
