@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import io
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -352,6 +353,17 @@ def test_plans_that_cannot_be_trained_on(changes, message):
     assert '`custom_hooks`' in str(error.value)
 
 
+def test_weights_from_0_on_can_be_trained_on():
+
+    def policy(scores, rng):
+        return full_plan(
+            scores, rng, weights=np.linspace(0, 2, SIZE, dtype=np.float32))
+
+    training = Training(policy, 3, 1)
+    training.run(20)
+    assert {0, 0.5, 2} < {weight for _, weight in training.slots}
+
+
 def test_scores_are_read_only():
     with pytest.raises(ValueError, match='read-only'):
         Training(lambda scores, rng: scores.sort(), 3, 1).run(20)
@@ -404,6 +416,60 @@ def test_biased_plans_have_no_ratio():
     unbiased.run(60)
     ratios = [epoch.ratio for epoch in unbiased.epochs if epoch.ratio]
     np.testing.assert_allclose([r.value for r in ratios], 1, rtol=1e-5)
+
+
+def test_scores_are_read_once_within_the_lookahead():
+    """The next plans are drawn from the same ones, without waiting."""
+    training = Training(QuantileTiers(), 2, 9)
+    planner, plans = training.planner, []
+    planner.observers = [
+        lambda epoch, plan: plan is not None and plans.append(
+            (epoch.start, planner.plan_scores))
+    ]
+    training.run(60)
+    (read, scores), *plans = plans
+    reads = 1
+    for start, others in plans:
+        assert (others is not scores) == (start - read >= 2 * 9)
+        if others is not scores:
+            read, scores, reads = start, others, reads + 1
+    assert 2 < reads < len(plans)
+    # Nor has each a line of log, but for the one that begins annealing.
+    *pruned, annealing = [e for e in training.epochs if e.start <= 2 * 51]
+    logged = [epoch.start for epoch in pruned if epoch.logged]
+    assert (np.diff(logged) >= 2 * 9).all() and len(logged) < len(pruned)
+    assert annealing.logged and annealing.start - logged[-1] < 2 * 9
+
+
+def test_the_checksum_is_that_of_each_plan():
+    """Of those too that were drawn without reading scores."""
+
+    def last_checksum(changed=None):
+        numbers = itertools.count()
+
+        def policy(scores, rng):
+            plan = RandomPruning()(scores, rng)
+            if next(numbers) != changed:
+                return plan
+            return replace(plan, indices=plan.indices[::-1].copy())
+
+        training, checksums = Training(policy, 2, 9), []
+        merge = training.planner.visits.merge
+        training.planner.visits.merge = lambda checksum: (
+            checksums.append(checksum) or merge(checksum))
+        training.run(51)
+        assert 2 < len(checksums) < next(numbers) - 3
+        return checksums[-1]
+
+    assert last_checksum() == last_checksum()
+    assert len({last_checksum(changed) for changed in (None, 0, 1, 2, 3)}) == 5
+
+
+def test_a_policy_is_told_of_the_middle_of_a_plan():
+    accounting = Accounting(SIZE, 2, 60, 50 / 60)
+    assert accounting.first_progress(20).done == (SIZE / 2) / (100 - 20)
+    assert accounting.progress(50, 3., 20).done == (30 + SIZE / 2) / 80
+    assert accounting.progress(99, 6., 20).done == 1
 
 
 class Listening(QuantileTiers):

@@ -147,7 +147,8 @@ def damages(value):
 # What older versions didn't have.
 OLDER = ('checksum', 'tiers', 'averages', 'last_visit', 'ema', 'policy_state',
          'ratio', 'reliability', 'histogram', 'read_start', 'visits',
-         'mean_ratio', 'images', 'images_checksum')
+         'mean_ratio', 'images', 'images_checksum', 'mean_weight', 'normalize',
+         'own_norms', 'epoch_end')
 # Keys of which such a value changes nothing that is trained on, or is told.
 HARMLESS = {
     'missing': OLDER + ('Neyman', ),

@@ -56,9 +56,11 @@ def test_sums_tell_ratio_norms_and_reliability():
 
 
 @pytest.mark.parametrize('tier, weight, norm', [(0, 2, 1), (1, 2, NAN),
-                                                (1, 2, INF), (1, 0, 1)])
+                                                (1, 2, INF), (1, 0, 1),
+                                                (4, 2, 1)])
 def test_what_does_not_count(tier, weight, norm):
-    """Full passes, gradients that aren't finite, and weight 0."""
+    """Full passes, gradients that aren't finite, weight 0, and tiers for
+    which there is no room."""
     counter = counted([1, tier], [2, weight], [3, norm])
     alone = counted([1], [2], [3])
     np.testing.assert_array_equal(counter.take().by_tier, alone.take().by_tier)
@@ -122,6 +124,16 @@ def test_relative_scores_on_other_ranks():
     state['trends'] = [6., 0., 3.]
     counter.load_state_dict(state)
     assert counter._trends.tolist() == [4.5]
+
+
+def test_relative_scores_of_ranks_are_compared(monkeypatch):
+    """From a plan on, all go on from the mean of those that know one."""
+    monkeypatch.setattr('mmib.visits.get_dist_info', lambda: (1, 3))
+    counter = VisitCounter(ScoreTable(np.arange(3), CPU), relative=True)
+    counter.load_state_dict(dict(counter.state_dict(), trends=[6., 0., 3.]))
+    assert counter.state_dict()['trends'] == [6, 0, 3]
+    counter.take()
+    assert counter.state_dict()['trends'] == [4.5] * 3
 
 
 def visit(counter, indices, losses, weights):

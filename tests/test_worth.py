@@ -66,6 +66,17 @@ def test_interval_holds_the_truth():
     assert 0.92 < np.mean(hits) < 0.98
 
 
+def test_few_visits_have_a_wider_interval():
+    """Ten, and each of them a hundred times."""
+    rng = np.random.default_rng(0)
+    keep, norms = rng.uniform(0.2, 1, 10), rng.gamma(2, size=10)
+    few = variance_ratio(keep, norms)
+    many = variance_ratio(np.tile(keep, 100), np.tile(norms, 100))
+    assert many.value == pytest.approx(few.value)
+    assert math.log(few.high / few.low) == pytest.approx(
+        10 * math.sqrt(10 / 5 * 995 / 1000) * math.log(many.high / many.low))
+
+
 def test_nothing_known():
     assert math.isnan(from_sums(np.zeros(5), np.zeros((5, 5)), 0).value)
     # Five visits for five terms tell nothing.

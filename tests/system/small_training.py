@@ -3,6 +3,7 @@
 import json
 import os
 import os.path as osp
+import uuid
 
 import cv2
 import numpy as np
@@ -99,7 +100,7 @@ def small_config(work_dir, **changes):
             default_scope='mmseg',
             work_dir=str(work_dir),
             log_level='INFO',
-            experiment_name=f'test_{id(changes)}_{torch.rand(1).item()}',
+            experiment_name=f'test_{uuid.uuid4()}',
             randomness=dict(seed=0),
             model=dict(
                 type='EncoderDecoder',

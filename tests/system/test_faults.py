@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What can go wrong in a training, done to a real one. ``docs/faults.md`` is
 the table of it."""
+import builtins
 import copy
 import functools
 import os
@@ -148,9 +149,11 @@ def slots(work_dir, start=0):
     ]
 
 
-def error(work_dir, rank=0):
-    """Of what the first training of this rank ended."""
-    return (work_dir / f'start_0_rank{rank}.error').read_text()
+def kind_of_error(work_dir):
+    """Of what the first training ended, on the first rank. What torch or the
+    system say of it is theirs."""
+    text = (work_dir / 'start_0_rank0.error').read_text()
+    return getattr(builtins, text.split(':')[0])
 
 
 def log(work_dir):
@@ -207,6 +210,16 @@ def resume(folder, finished, iteration, **changes):
         resume=True,
         load_from=str(checkpoint(finished, iteration)),
         **changes)
+
+
+def test_names_of_trainings():
+    """Those of one name and second would share the log of the first one, and
+    a seed makes random numbers equal."""
+    names = set()
+    for _ in range(10):
+        torch.manual_seed(0)
+        names.add(small_config('unused').experiment_name)
+    assert len(names) == 10
 
 
 @pytest.fixture
@@ -286,7 +299,7 @@ def test_a_full_disk(folders, free_disk):
             train(folder, fill, log_level='WARNING', **changes)
         free_disk()
         assert raised.traceback[-1].path.name == 'local_backend.py'
-        errors.append((raised.type, str(raised.value)))
+        errors.append((raised.type, raised.value.errno))
         # The new checkpoint is cut off, and isn't the last one.
         assert_checkpoints(folder, saved=[7, 14], last=7)
         with pytest.raises((OSError, RuntimeError)):
@@ -306,7 +319,7 @@ def test_a_full_disk_with_one_checkpoint(tmp_path, free_disk):
             train(folder, fill, log_level='WARNING', **changes)
         free_disk()
         assert_checkpoints(folder, saved=[14], last=7)
-        with pytest.raises(FileNotFoundError, match='iter_7.pth can not be f'):
+        with pytest.raises(FileNotFoundError, match='iter_7.pth'):
             train(folder, resume=True, **changes)
 
 
@@ -316,8 +329,8 @@ def test_a_full_disk_with_ranks(folders):
     ends = train_ranks(
         2, fault, At(10, partial(fill_disk, fault)), log_level='WARNING')
     assert ends == [1, 1]
-    assert error(fault) == 'OSError: [Errno 27] File too large'
-    assert 'Connection closed by peer' in error(fault, rank=1)
+    # What the other rank says of the connection isn't always the same.
+    assert kind_of_error(fault) is OSError
     assert_checkpoints(fault, saved=[7, 14], last=7)
     assert train_ranks(2, fault, resume=True) == [0, 0]
     assert train_ranks(2, reference) == [0, 0]
@@ -337,9 +350,8 @@ def test_a_worker_dies(folders):
     reference.mkdir()
     ends = train_ranks(1, fault, At(17, armed.touch), **changes)
     assert ends == [1]
-    # 'DataLoader worker (pid ...', unless it died while it sent a batch.
-    assert error(fault).split(':')[0] in ('RuntimeError', 'EOFError',
-                                          'ConnectionResetError')
+    # torch's own, or that of the connection where it died amid a batch.
+    assert issubclass(kind_of_error(fault), (RuntimeError, EOFError, OSError))
     assert not armed.exists()
     assert_checkpoints(fault, saved=[7, 14], last=14)
     train(fault, resume=True, **changes)
@@ -368,9 +380,10 @@ def test_a_checkpoint_that_is_cut_off(finished, tmp_path, size):
     else:
         name.write_text(str(newest))
         os.truncate(newest, size % newest.stat().st_size)
-    with pytest.raises((EOFError, OSError, RuntimeError)) as raised:
+    with pytest.raises(
+            FileNotFoundError if size is None else (EOFError, OSError,
+                                                    RuntimeError)):
         train(tmp_path, resume=True)
-    assert size is not None or str(raised.value) == ' can not be found.'
     assert steps(tmp_path) == []
     resume(tmp_path, tmp_path, 21)
     assert steps(tmp_path) == steps(finished)[21:]

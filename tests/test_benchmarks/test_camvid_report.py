@@ -134,7 +134,7 @@ def test_results_that_are_not_there(monkeypatch, capsys):
     monkeypatch.setattr('sys.argv', ['report.py', 'results.jsonl'])
     with pytest.raises(SystemExit):
         report.main()
-    assert 'No such file' in capsys.readouterr().err
+    assert 'results.jsonl' in capsys.readouterr().err
 
 
 ARMS_WITH_V = [

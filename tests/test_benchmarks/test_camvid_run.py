@@ -183,7 +183,7 @@ def test_the_cell_ends_with_a_run_that_is_stopped(folder, monkeypatch,
 
 @pytest.mark.parametrize('options, said', [
     (['--only', 'tires'], "no arm ['tires']"),
-    (['--again', '1', '--out', 'new.jsonl'], 'No such file'),
+    (['--again', '1', '--out', 'new.jsonl'], 'new.jsonl'),
     (['--again', '1', '--only', 'short'], 'has no cell of'),
     (['--cfg-options', 'val_cfg=None'], 'has no validation'),
     (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),

@@ -93,6 +93,14 @@ def test_savings_and_the_rest_after_a_change_of_batch_size():
     assert resumed.iters_left(0.6) == 3 * 5
     resumed.begin_epoch(3, 19, 220)
     assert resumed.full_equivalent(3.) == 25
+    # The rest is annealing.
+    assert resumed.iters_left(0.6) == 2 * 5
+    # Once more, within this epoch and with the same batch size.
+    again = EpochAccounting(100, 20, 5, 6, 0.5)
+    assert again.load_state_dict(resumed.state_dict(3.4), 21, 260, 3.4,
+                                 260) == []
+    assert again.iteration_at(260) == 21
+    assert again.full_equivalent(3.4) == 27
 
 
 def test_iterations_of_an_older_checkpoint():
@@ -162,6 +170,23 @@ def test_the_budget_is_met(policy, delta, start):
     iters, full_iters = accounting.outcome(policy.expected_share(first), 0)
     assert iters == pytest.approx(ratio * 5000, rel=0.01)
     assert full_iters == 5000
+
+
+def test_what_a_policy_is_told_after_starting_afresh():
+    """5 epochs of 80 slots were trained on, and one is full before pruning
+    begins. They count as full ones."""
+    accounting = EpochAccounting(100, 10, 10, 20, 0.85, epoch=5)
+    accounting.begin(iteration=40, position=400, full_equivalent=50.)
+    accounting.begin_epoch(5, 40, 400)
+    first = accounting.first_progress(0)
+    assert first.slots_left == (17 - 6) * 100
+    # In the middle of an epoch.
+    assert first.done == 0.5 / 11
+    accounting.begin_epoch(6, 50, 500)
+    now = accounting.progress(500, 6., 0)
+    assert (now.done, now.slots_left) == (first.done, first.slots_left)
+    assert now.spent == 600 and now.full_slots == 2000
+    assert accounting.outcome(0.5, 0) == (200 - 0.5 * 110, 200)
 
 
 def test_full_iters_are_refused():

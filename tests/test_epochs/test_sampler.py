@@ -169,6 +169,17 @@ def test_state_at_the_last_batch_of_an_epoch():
     assert len(later) == 0 and list(later) == []
 
 
+def test_skip_is_absolute():
+    """Between two epochs: as a training begins that goes on afresh."""
+    sampler = on_rank(InfoBatchEpochSampler(range(11), seed=3), 1, 2)
+    sampler.connect(prunes(4))
+    for position in (12, 6):
+        sampler.skip(position)
+        assert sampler.position == 2 * position
+    sampler.begin_epoch()
+    assert len(list(sampler)) == 2
+
+
 def test_ranks_of_different_lengths_are_refused(monkeypatch):
     InfoBatchEpochSampler(range(11), round_up=False)
     monkeypatch.setattr('mmib.sampler.get_dist_info', lambda: (0, 2))

@@ -3,6 +3,7 @@ import copy
 import functools
 import os.path as osp
 import sys
+import uuid
 
 import cv2
 import numpy as np
@@ -39,7 +40,7 @@ def config(folder, work_dir, **changes):
     cfg.merge_from_dict(
         dict(
             work_dir=str(work_dir),
-            experiment_name=f'diffusion_{torch.rand(1).item()}',
+            experiment_name=f'diffusion_{uuid.uuid4()}',
             log_level='WARNING',
             model=dict(unet=SMALL, num_bands=4),
             train_dataloader=dict(

@@ -2,6 +2,7 @@
 import copy
 import functools
 import os.path as osp
+import uuid
 
 import numpy as np
 import pytest
@@ -212,7 +213,7 @@ def build(folder, work_dir, policy=dict(type='Neyman'), **changes):
     cfg.param_scheduler = []
     cfg.train_cfg.update(max_iters=50, val_interval=50)
     cfg.work_dir = str(work_dir)
-    cfg.experiment_name = f'llama_{torch.rand(1).item()}'
+    cfg.experiment_name = f'llama_{uuid.uuid4()}'
     if policy:
         cfg = mmib.convert(cfg, policy=policy)
     else:

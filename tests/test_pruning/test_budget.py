@@ -78,6 +78,60 @@ def test_neyman_is_flat_where_scores_tell_nothing(visits):
     assert np.mean(spreads) < 0.5 * noise
 
 
+def shares_after(policy, *norms):
+    """What is kept of each stratum at a kept share of one half, after mean
+    squares and their errors."""
+    for mean_squares, errors in norms:
+        neyman(0.5, 20_000,
+               TierNorms(np.array(mean_squares), np.array(errors)), policy)
+    scores = np.linspace(0, 1, 20_000, dtype=np.float32)
+    plan = policy(scores, np.random.default_rng(0))
+    return [tier.kept / tier.size for tier in plan.tiers]
+
+
+def in_proportion(roots):
+    """Shares with the mean of one half."""
+    return pytest.approx(0.5 * roots / np.mean(roots), abs=1e-3)
+
+
+def test_neyman_forgets_slowly():
+    """The mean of five plans, then a moving average. Gradients that shrink
+    while a network trains count as much."""
+    early, late = np.array([1., 3]), np.array([3., 1])
+    squares = [0.1**i * early for i in range(5)]
+    squares += [0.1**i * late for i in range(5, 10)]
+    shares = shares_after(
+        Neyman(10**9, num_strata=2),
+        *((each, 1e-3 * each) for each in squares))
+    of_early = 0.8**5
+    means = (of_early * early + (1 - of_early) * late) / 2
+    assert shares == in_proportion(np.sqrt(means))
+
+
+def test_neyman_trusts_each_stratum_as_far_as_it_is_known():
+    """A relative error of 0.3 explains a part of the spread, the less where
+    norms are small."""
+    shares = shares_after(Neyman(10**9, num_strata=2), ([1., 3], [0.3, 0.9]))
+    means = np.array([0.5, 1.5])
+    variances = (0.3 * means)**2
+    spread = means.var() - variances.mean()
+    trust = spread / (spread + variances)
+    assert shares == in_proportion(np.sqrt(1 + trust * (means - 1)))
+
+
+def test_neyman_learns_nothing_from_single_visits_or_other_plans():
+    """A visit alone has no error. Nor do norms of as many tiers as another
+    policy had tell of these strata."""
+    # The last tier has no visit.
+    once = [1., 1, 100, 1, np.nan], [0.01, 0.01, 1e-9, 0.01, np.nan]
+    assert shares_after(Neyman(10**9, num_strata=5), once) == 5 * [0.5]
+    known = [1., 9], [0.01, 0.09]
+    first, expected = (
+        shares_after(Neyman(10**9, num_strata=2), *before, known)
+        for before in ([([5.], [0.1]), ([1., 2, 3], [0.1] * 3)], []))
+    assert first == expected == pytest.approx([0.25, 0.75], abs=1e-3)
+
+
 @given(
     st.integers(1, 12), st.floats(0.01, 1), st.integers(2, 200), st.booleans(),
     st.integers(0, 2**31))
@@ -109,7 +163,8 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
     assert len(plan) == max(needed, least)
     assert bool(plan.note) is (least > max(needed, 1))
     assert abs(len(plan) -
-               size * policy.expected_share(policy._progress)) <= 1 or ties
+               size * policy.expected_share(policy._progress)) <= max(
+                   num_tiers, 1) or ties
 
 
 @pytest.mark.parametrize('size', [2, 8, 15, 29])

@@ -5,6 +5,7 @@ import os
 import os.path as osp
 import subprocess
 import sys
+import uuid
 
 import numpy as np
 import pytest
@@ -175,7 +176,7 @@ def build(work_dir,
     cfg = Config(
         dict(
             work_dir=str(work_dir),
-            experiment_name=f'rows_{torch.rand(1).item()}',
+            experiment_name=f'rows_{uuid.uuid4()}',
             randomness=dict(seed=0),
             model=dict(type='TwoLosses'),
             train_dataloader=dict(
