@@ -106,7 +106,6 @@ class Reporter:
                 'raise `delta` if it is less than 1.')
         elif not note:
             self._tell_forecast()
-        self._tell_mean_weight()
 
     def _tell_of_others(self) -> None:
         runner = self._runner
@@ -142,21 +141,20 @@ class Reporter:
             text += (' Passes become shorter by that, not the training: it '
                      'saves time if `train_cfg.max_iters` is less than that '
                      'of the baseline.')
-        self._logger.info(f'InfoBatch: {text}')
+        self._logger.info(f'InfoBatch: {text}{self._told_mean_weight()}')
 
-    def _tell_mean_weight(self) -> None:
+    def _told_mean_weight(self) -> str:
+        """Which mean weight plans have, and why."""
         if not self._planner.policy.rescale:
-            return
+            return ''
         is_one, why = self._mean_weight
         if is_one:
-            text = ('the weights of each plan have a mean of 1, so that steps '
-                    f'are as long as in the baseline: {why}. '
-                    '`normalize=False` keeps the mean of the method.')
-        else:
-            text = ('the weights of each plan have the mean of the method, '
-                    f'1 / kept share: {why}. `normalize=True` makes their '
-                    'mean 1.')
-        self._logger.info(f'InfoBatch: {text}')
+            return (
+                ' The weights of each plan have a mean of 1, so that steps '
+                f'are as long as in the baseline: {why}. '
+                '`normalize=False` keeps the mean of the method.')
+        return (' The weights of each plan have the mean of the method, 1 / '
+                f'kept share: {why}. `normalize=True` makes their mean 1.')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint.

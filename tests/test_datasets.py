@@ -221,9 +221,10 @@ def train(tmp_path, monkeypatch):
     that were recorded in each iteration."""
     records = {}
 
-    def spy(table, numbers, scores, iteration):
-        records[iteration] = (numbers.tolist(), scores.tolist())
-        return record(table, numbers, scores, iteration)
+    def spy(table, visits):
+        records[visits.iteration] = (visits.indices.tolist(),
+                                     visits.scores.tolist())
+        record(table, visits)
 
     record = ScoreTable.record
     monkeypatch.setattr(ScoreTable, 'record', spy)

@@ -79,7 +79,7 @@ def test_mean_weight_of_plans(tmp_path, optimizer, normalize, is_one):
     assert len(means) > 3
     if is_one:
         np.testing.assert_allclose(means, 1, rtol=1e-3)
-        assert 'weights of each plan have a mean of 1' in log
+        assert 'The weights of each plan have a mean of 1' in log
         assert 'they are about those of all images' in log
     else:
         assert np.min(means) > 1.3
