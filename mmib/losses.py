@@ -147,6 +147,9 @@ class InfoBatchLoss(nn.Module):
         else:
             setattr(wrapped, name, value)
 
+    # What the batch is told are Python values, for which `torch.compile` would
+    # compile anew in each step.
+    @torch.compiler.disable
     def forward(self,
                 pred: Tensor,
                 target: Tensor,

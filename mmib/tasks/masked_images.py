@@ -74,11 +74,10 @@ def register_model(model_type: type) -> None:
 class MaskedLoss(InfoBatchLoss):
     """:class:`InfoBatchLoss` of a loss whose third argument is a mask."""
 
-    def forward(  # type: ignore[override]
-            self,
-            pred: Tensor,
-            target: Tensor,
-            mask: Optional[Tensor] = None) -> Tensor:
+    def forward(self,
+                pred: Tensor,
+                target: Tensor,
+                mask: Optional[Tensor] = None) -> Tensor:
         """Compute the loss.
 
         Args:

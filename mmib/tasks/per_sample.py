@@ -3,6 +3,7 @@
 import functools
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
+import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
@@ -73,6 +74,7 @@ def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
             functools.partial(_watch_output, name, batch))
 
 
+@torch.compiler.disable
 def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
                   output: Any) -> None:
     if batch.weights is None:
