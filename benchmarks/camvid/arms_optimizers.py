@@ -3,7 +3,6 @@
 ratio = 0.6
 policy = dict(type='RandomPruning')
 arms = dict(
-    full=dict(seeds=5),
     short=dict(seeds=5, shorten=dict(ratio=ratio)),
     random=dict(
         seeds=5, convert=dict(ratio=ratio, policy=policy, normalize=False)),
