@@ -44,8 +44,8 @@ ARMS = dict(
     full=lambda cfg: cfg,
     short=mmib.shorten,
     short_lr=shorten_with_larger_steps,
-    random=lambda cfg: mmib.convert(cfg, policy=RANDOM),
-    pruned=mmib.convert)
+    random=lambda cfg: mmib.convert(cfg, policy=RANDOM, normalize=False),
+    pruned=lambda cfg: mmib.convert(cfg, normalize=False))
 # Draws of timestep and noise for each held-out image.
 DRAWS = 4
 # Images whose gradients are computed one by one.

@@ -37,8 +37,8 @@ RANDOM = dict(type='RandomPruning')
 ARMS = dict(
     full=lambda cfg: cfg,
     short=mmib.shorten,
-    random=lambda cfg: mmib.convert(cfg, policy=RANDOM),
-    neyman=mmib.convert)
+    random=lambda cfg: mmib.convert(cfg, policy=RANDOM, normalize=False),
+    neyman=lambda cfg: mmib.convert(cfg, normalize=False))
 # Conversations whose gradients are computed one by one.
 NUM_GRADIENTS = 400
 

@@ -15,7 +15,7 @@ from mmengine.config import Config
 
 import mmib
 from benchmarks import (detection_heads, diffusion, instruction_tuning,
-                        label_errors)
+                        label_errors, weights_and_steps)
 from benchmarks.cifar10 import run
 from benchmarks.cifar10.report import block
 
@@ -66,6 +66,42 @@ def test_figures_in_the_text_of_networks_are_those_of_the_tables():
     assert set(figures) <= set(DIFFERENCE.findall(' '.join(tables)))
 
 
+def test_tables_of_optimizers_are_those_of_the_results():
+    page = read('docs', 'optimizers.md')
+    for table in weights_and_steps.tables():
+        assert table in page
+
+
+def test_steps_are_those_of_the_baseline_where_the_mean_weight_is_1():
+    """Within 5 % where pruning and annealing begin, and else not."""
+    found = weights_and_steps.edge_rows(
+        read_results(weights_and_steps.path_of('classifier')), '')
+    plain, divided = ([float(cell.split()[0]) for cell in row]
+                      for row in found.to_numpy())
+    assert np.abs(divided).max() < 5
+    assert plain[0] > 40 and plain[1] < -20
+
+
+def test_cells_of_optimizers_are_of_their_arms():
+    """So that the commands go on with them."""
+    path = osp.join(ROOT, 'benchmarks', 'cifar10',
+                    'swin-w48_1xb64-625_cifar10.py')
+    base = run.load_base('', changes={'evaluation.window': 5}, config=path)
+    arms = {
+        cell.arm: fingerprint(cell.cfg)
+        for cell in run.other_cells({'swin-w48': base}, run.OTHER_ARMS, 1)
+    }
+    for cell in read_results(weights_and_steps.path_of('swin-w48')):
+        assert cell['config'] == arms[cell['arm']]
+    folder = osp.join(ROOT, 'benchmarks', 'camvid')
+    arms = arms_of(
+        '--arms',
+        osp.join(folder, 'arms_optimizers.py'),
+        config=osp.join(folder, 'segformer_w16_1xb8-1k_camvid-72x96.py'))
+    for cell in read_results(weights_and_steps.path_of('segformer')):
+        assert cell['config'] == fingerprint(arms[cell['arm']].cfg)
+
+
 def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
     """Differences with their intervals, wherever a line is broken."""
     page, tables = read('docs', 'evidence_cifar10.md'), map(block, CIFAR10)
@@ -89,11 +125,13 @@ def test_the_table_of_learning_rates_is_that_of_the_results():
     assert markdown(table) in read('docs', 'evidence.md')
 
 
-def arms_of(*options):
+CAMVID = osp.join(ROOT, 'configs', 'upernet',
+                  'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
+
+
+def arms_of(*options, config=CAMVID):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    config = osp.join(ROOT, 'configs', 'upernet',
-                      'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
     return load_arms(parser.parse_args([config, *options]))
 
 

@@ -90,5 +90,12 @@ ORDER = (
     (MORE_PASSES, MAIN, range(5, 8)),
 )
 
-# Networks other than the ResNet.
-OTHER_NETWORKS, OTHER_SEEDS = ('full', 'short', 'random', 'neyman'), range(3)
+# Those of networks other than the ResNet, whose optimizer is AdamW: with the
+# weights of the policies, and with these divided by their mean.
+OTHER_ARMS = dict(
+    ARMS,
+    random=_pruned(RANDOM, normalize=False),
+    neyman=_pruned(NEYMAN, normalize=False),
+    random_mean1=_pruned(RANDOM, normalize=True))
+# If no others are chosen.
+OTHER_NETWORKS, OTHER_SEEDS = ('full', 'short', 'random', 'neyman'), 3

@@ -38,6 +38,8 @@ class Recorder(Hook):
         split (str): Images on which the network is evaluated.
         metric (str): One of :data:`METRICS`. Defaults to ``'accuracy'``.
         step (int): Every how manieth of these images is taken. Defaults to 1.
+        window (int): If above 0, the mean distance that the parameters go in
+            each so many iterations is kept. Defaults to 0.
     """
 
     # Its `after_train` comes after that of InfoBatchHook.
@@ -46,10 +48,12 @@ class Recorder(Hook):
     def __init__(self,
                  split: str,
                  metric: str = 'accuracy',
-                 step: int = 1) -> None:
+                 step: int = 1,
+                 window: int = 0) -> None:
         self.split = split
         self.metric = metric
         self.step = step
+        self.window = window
         self.infobatch: Optional[InfoBatchHook] = None
         self.evals, self._plans, self._steps = [], [], []
         self._eval_seconds = 0.
@@ -61,6 +65,7 @@ class Recorder(Hook):
                 hook.plan_observers.append(self._note_plan)
         self._eval_iters = eval_iters(runner.max_iters)
         self._data = runner.train_dataloader.dataset.data_root
+        self._lengths, self._weights = [], _weights(runner.model)
         self._start = self._last = time.perf_counter()
 
     def _note_plan(self, epoch, plan) -> None:
@@ -68,6 +73,10 @@ class Recorder(Hook):
         self._plans.append((epoch.start, epoch.size, planner.mean_ratio))
 
     def after_train_iter(self, runner, *_, **__) -> None:
+        if self.window:
+            weights = _weights(runner.model)
+            self._lengths.append((weights - self._weights).norm().item())
+            self._weights = weights
         if runner.iter + 1 in self._eval_iters:
             begin = time.perf_counter()
             value = evaluate(runner.model, self._data, self.split, self.metric,
@@ -96,6 +105,11 @@ class Recorder(Hook):
             train_seconds=round(
                 time.perf_counter() - self._start - self._eval_seconds, 2),
             step_ms=round(1000 * float(np.median(self._steps)), 3))
+        if self.window:
+            lengths = torch.tensor(self._lengths).split(self.window)
+            self.summary['step_lengths'] = [
+                round(part.mean().item(), 5) for part in lengths
+            ]
         if self.infobatch is not None:
             self.summary.update(self._of_plans(position, size))
 
@@ -112,6 +126,10 @@ class Recorder(Hook):
             kept_share=round(float(np.mean(pruned)), 4) if pruned else 1.,
             variance_ratio=[_rounded(value) for value in ratio[:3]],
             variance_ratio_of_quarters=[_rounded(v) for v in quarters])
+
+
+def _weights(model: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 def _rounded(value: float) -> Optional[float]:

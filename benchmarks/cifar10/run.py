@@ -25,7 +25,7 @@ from benchmarks.camvid.arm_configs import change, fingerprint
 from benchmarks.camvid.results import append_result, read_results
 
 from . import arms as all_arms
-from .arms import ARMS, PASSES, RATES, TUNED, TUNING_SEEDS
+from .arms import ARMS, OTHER_ARMS, PASSES, RATES, TUNED, TUNING_SEEDS
 
 CONFIG = osp.join(
     osp.dirname(osp.abspath(__file__)), 'resnet-w16_1xb128-1875_cifar10.py')
@@ -98,9 +98,10 @@ def make_cell(file: str,
               name: str,
               seed: int,
               rate: float,
-              passes: int = PASSES) -> Cell:
+              passes: int = PASSES,
+              arm: Optional[dict] = None) -> Cell:
     """The cell of an arm with a seed and its learning rate."""
-    arm = dict(ARMS[name])
+    arm = dict(ARMS[name] if arm is None else arm)
     base = copy.deepcopy(base)
     base.optim_wrapper.optimizer.lr = rate
     subset = arm.pop('subset', None)
@@ -152,14 +153,21 @@ def all_cells(bases: Dict[int, Config], rates: Dict[str,
                                     seed, rates[ARMS[name]['rate']], passes)
 
 
-def other_cells(bases: Dict[str, Config]) -> Iterator[Cell]:
+def other_cells(bases: Dict[str, Config],
+                names: Optional[Sequence[str]] = None,
+                seeds: Optional[int] = None) -> Iterator[Cell]:
     """The cells of other networks, by the name of their results, at the
     learning rate of their config."""
-    for seed in all_arms.OTHER_SEEDS:
+    for seed in range(seeds or all_arms.OTHER_SEEDS):
         for file, base in bases.items():
-            for name in all_arms.OTHER_NETWORKS:
-                yield make_cell(file, base, name, seed,
-                                base.optim_wrapper.optimizer.lr)
+            for name in names or all_arms.OTHER_NETWORKS:
+                yield make_cell(
+                    file,
+                    base,
+                    name,
+                    seed,
+                    base.optim_wrapper.optimizer.lr,
+                    arm=OTHER_ARMS[name])
 
 
 class Results:
@@ -203,7 +211,7 @@ class Results:
                 seed=cell.seed,
                 config=fingerprint(cell.cfg),
                 lr=cell.cfg.optim_wrapper.optimizer.lr /
-                ARMS[cell.arm].get('lr', {}).get('factor', 1),
+                OTHER_ARMS[cell.arm].get('lr', {}).get('factor', 1),
                 **figures))
 
 
@@ -290,19 +298,21 @@ def run(args: argparse.Namespace, start: float) -> Crew:
     crew = Crew(args.jobs, results, deadline, args.official)
     if args.config:
         # As `swin-w48` of `swin-w48_1xb64-938_cifar10.py`.
-        cells = other_cells({
+        bases = {
             osp.basename(path).split('_')[0]: load_base(
                 args.data,
                 num_iters=args.iters,
                 changes=args.cfg_options,
                 config=path)
             for path in args.config
-        })
+        }
+        cells = other_cells(bases, args.only, args.seeds)
     else:
         cells = _tuned_cells(args, crew)
     wanted = [
-        cell for cell in cells if cell.seed < args.seeds and cell.arm in (
-            args.only or ARMS) and (args.official or cell.arm != OFFICIAL)
+        cell for cell in cells
+        if cell.seed < (args.seeds or sys.maxsize) and cell.arm in
+        (args.only or [cell.arm]) and (args.official or cell.arm != OFFICIAL)
     ]
     crew.train(results.missing(wanted))
     return crew
@@ -355,12 +365,11 @@ def main() -> None:
         metavar='SECONDS',
         help='start no cell that would end later than so long after the start')
     parser.add_argument(
-        '--only', nargs='+', choices=list(ARMS), help='names of arms')
+        '--only', nargs='+', choices=list(OTHER_ARMS), help='names of arms')
     parser.add_argument(
         '--seeds',
         type=int,
-        default=sys.maxsize,
-        help='at most so many seeds of each arm')
+        help='at most so many seeds of each arm; with --config as many')
     parser.add_argument(
         '--official',
         metavar='FOLDER',

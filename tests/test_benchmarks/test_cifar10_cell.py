@@ -136,7 +136,7 @@ def test_the_command_with_other_networks(images, tmp_path, monkeypatch):
         config_of('mae-w64'), '--device', 'cpu', '--seeds', '1', '--iters',
         '20', '--only', 'neyman', '--cfg-options',
         'train_dataloader.dataset.indices=None',
-        'train_dataloader.batch_size=4'
+        'train_dataloader.batch_size=4', 'evaluation.window=5'
     ])
     with pytest.raises(SystemExit) as end:
         run.main()
@@ -147,6 +147,9 @@ def test_the_command_with_other_networks(images, tmp_path, monkeypatch):
         assert row['evals'][-1] == [12, row[metric]]
         assert 0 < row['kept_share'] < 1
         assert 0 < row['variance_ratio'][0] < 3
+        # Of 5, 5 and 2 iterations, in which the rate falls to 0.
+        first, _, last = row['step_lengths']
+        assert 0 < last < first
 
 
 def test_the_loss_of_masked_images_is_that_of_the_model(images):
