@@ -92,6 +92,7 @@ def test_savings_and_the_rest_after_a_change_of_batch_size():
     assert resumed.full_equivalent(2.) == 20
     assert resumed.iters_left(0.6) == 3 * 5
     resumed.begin_epoch(3, 19, 220)
+    resumed.expect(220, 100)
     assert resumed.full_equivalent(3.) == 25
     # The rest is annealing.
     assert resumed.iters_left(0.6) == 2 * 5

@@ -105,10 +105,8 @@ def test_the_weight_of_a_conversation_multiplies_its_loss(name, weights):
             atol=1e-5 * float(other.grad.abs().max()))
     if weights:
         torch.testing.assert_close(batch.scores, losses.detach())
-        # That of its share of the mean.
         norms = [
-            norm_at_logits(expected.llama, **each) / 2
-            for each in (SHORT, LONG)
+            norm_at_logits(expected.llama, **each) for each in (SHORT, LONG)
         ]
         torch.testing.assert_close(batch.norms, torch.stack(norms))
 
