@@ -4,7 +4,9 @@
 How a head flattens, matches and selects the boxes of a batch before it calls
 its losses differs from head to head. What it gets doesn't: predictions whose
 images lie along one dimension. So the weight of an image multiplies what flows
-back to its predictions there. The loss keeps its value and its divisor.
+back to its predictions there. The loss keeps its value and its divisor, which
+is that of the batch. The norm of an image is that of the sum over its boxes,
+without this divisor.
 """
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -102,7 +104,7 @@ def register_detector(detector_type: type, *heads: str) -> None:
 class DetectionTask:
     """Detectors of MMDetection."""
 
-    # Boxes are counted in the whole batch, and divide the loss of each image.
+    # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
     # The losses of the images aren't told apart.
     scores = ('gradient', )
@@ -266,6 +268,7 @@ def _note_loss(loss: Tensor, batch: BatchContext) -> None:
     _note_divisors(loss)
 
 
+@torch.no_grad()
 def _note_divisors(loss: Tensor) -> None:
     """Tell each prediction what divides the sums over its boxes that are in
     the loss, as its graph says. Of several divisors the smallest one counts.
@@ -291,11 +294,11 @@ def _step_into(node: Any, divisor: Share) -> Tuple[Share, bool]:
     """What divides the inputs of an operation whose result, a scalar, is
     divided by ``divisor``, and whether they are what is summed up."""
     name = node.name()
-    if name == 'DivBackward0' and node._saved_other.dim() == 0:
+    if name == 'DivBackward0' and node._saved_other.numel() == 1:
         other = node._saved_other
         # Nothing waits for a GPU.
         if other.device.type == 'cpu':
-            other = other.tolist()
+            other = float(np.ravel(other.tolist())[0])
         return divisor * other, False
     if name == 'SumBackward0':
         return divisor, len(node._saved_self_sym_sizes) > 0

@@ -15,6 +15,7 @@ from mmdet.models import dense_heads, detectors, losses  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
 from mmengine.optim import OptimWrapper  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
+from torch.nn.functional import binary_cross_entropy_with_logits  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmib import tasks  # noqa: E402
@@ -184,6 +185,38 @@ def test_norms_do_not_depend_on_the_batch(config, device):
     for own, *others in norms.values():
         assert others == pytest.approx([own] * len(others), rel=1e-4)
     assert len({round(own, 3) for own, *_ in norms.values()}) == 3
+
+
+@pytest.mark.parametrize('loss, divisor', [
+    (lambda pred: pred.sum(), 1),
+    (lambda pred: pred.sum() / 4, 4),
+    (lambda pred: (3 * pred.sum() / torch.tensor([4.])).mean(), 4),
+    (lambda pred: (pred / 0.5).sum() / 2 / torch.tensor(2.), 4),
+    (lambda pred: pred.sum() / 40 + pred.abs().sum() / 4, 4),
+    (lambda pred: pred.abs().mean(), 2),
+    (lambda pred: binary_cross_entropy_with_logits(pred, pred * 0)[None], 2),
+])
+def test_what_divides_a_loss(loss, divisor):
+    context = BatchContext()
+    context.begin(torch.tensor([1., 3.]))
+    pred, = detection._Weigh.apply(context, 0, None,
+                                   torch.rand(2, 5, requires_grad=True))
+    detection._note_divisors(loss(pred).mean())
+    assert pred.grad_fn.divisors == [divisor]
+
+
+def test_weights_are_not_rounded_to_half_precision():
+    weights = torch.tensor([1.009, 2.997])
+    context = BatchContext()
+    context.begin(weights)
+    leaf = torch.rand(2, 100).half().requires_grad_()
+    pred, unused = detection._Weigh.apply(context, 0, None, leaf, leaf * 2)
+    gradient = torch.rand(2, 100).half()
+    pred.backward(gradient)
+    rounded = gradient * weights[:, None].half()
+    assert_close(
+        leaf.grad, (gradient * weights[:, None]).half(), rtol=0, atol=0)
+    assert (leaf.grad != rounded).any()
 
 
 def test_without_gradients_nothing_is_noted():
