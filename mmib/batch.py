@@ -176,6 +176,12 @@ class BatchContext:
                 first.others.append(watched)
         return pred, watched
 
+    def add_watched(self) -> 'Watched':
+        """A prediction that sets its ``norms`` by itself, for
+        :attr:`norms`."""
+        self._watched.append(Watched(1))
+        return self._watched[-1]
+
     def watch_loss(self, value: Tensor) -> None:
         """Look at the gradient that will flow into a loss: mixed precision
         and gradient accumulation multiply it.
@@ -366,7 +372,8 @@ def _by_row(images: Tensor, rows_per_image: RowsPerImage,
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
     """Without a gradient."""
     if len(tensors) == 1:
-        return tensors[0].detach()
+        total = tensors[0]
+        return total.detach() if total.requires_grad else total
     with torch.no_grad():
         return functools.reduce(torch.add, tensors)
 

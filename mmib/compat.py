@@ -188,6 +188,31 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
     change_calls(owner, name, observed)
 
 
+def observe_results(owner: Any, name: str, observe: Callable) -> None:
+    """Call a function with the result of each call of a method.
+
+    What MMEngine adds up to the loss of a batch is known in ``parse_losses``
+    of the model alone. It can go when hooks get the loss before its backward
+    pass.
+
+    Args:
+        owner (object): A model.
+        name (str): The method. Who observed it before doesn't any more.
+        observe (Callable): Takes the result.
+    """
+    method = getattr(owner, name)
+    method = getattr(method, 'unchanged', method)
+
+    @functools.wraps(method)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        observe(result)
+        return result
+
+    setattr(observed, 'unchanged', method)
+    setattr(owner, name, observed)
+
+
 def change_calls(owner: Any, name: str, change: Callable) -> None:
     """Change the arguments of each call of a method.
 

@@ -4,21 +4,23 @@
 How a head flattens, matches and selects the boxes of a batch before it calls
 its losses differs from head to head. What it gets doesn't: predictions whose
 images lie along one dimension. So the weight of an image multiplies what flows
-back to its predictions there. The loss keeps its value and its divisor.
+back to its predictions there. The loss keeps its value and its divisor, which
+is that of the batch. The norm of an image is that of the sum over its boxes,
+without this divisor.
 """
-from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
 import torch
 import torch.nn as nn
 from mmdet.models import dense_heads, detectors, roi_heads
 from mmdet.models.losses import GHMC, GHMR
 from mmengine.hooks import Hook
+from mmengine.utils import apply_to
 from torch import Tensor
 
-from ..batch import BatchContext
-from ..compat import change_calls, observe_calls
-from ..losses import scale_gradient
+from ..batch import BatchContext, Share, to_device
+from ..compat import change_calls, observe_results
 from .wrapping import known
 
 # Predictions (B, ...), of each level or layer.
@@ -65,7 +67,9 @@ BATCH_LOSSES: Tuple[type, ...] = (GHMC, GHMR)
 _METHODS = ('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
             'bbox_loss', 'mask_loss')
 
-Losses = Dict[str, Union[Tensor, List[Tensor]]]
+# The dimension of predictions that runs over the images, or the attribute of
+# a sample of regions that has those of an image.
+Images = Union[int, str]
 
 
 def register_head(head_type: type, images: int = 0) -> None:
@@ -100,7 +104,7 @@ def register_detector(detector_type: type, *heads: str) -> None:
 class DetectionTask:
     """Detectors of MMDetection."""
 
-    # Boxes are counted in the whole batch, and divide the loss of each image.
+    # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
     # The losses of the images aren't told apart.
     scores = ('gradient', )
@@ -115,11 +119,11 @@ class DetectionTask:
         for head, where in list(_heads_of(model, 'model')):
             _connect(head, where, batch)
 
-        def note(losses: Losses) -> None:
+        def note(result: Tuple[Tensor, Any]) -> None:
             if batch.weights is not None:
-                _note_losses(losses, batch)
+                _note_loss(result[0], batch)
 
-        observe_calls(model, 'parse_losses', note)
+        observe_results(model, 'parse_losses', note)
 
 
 def _heads_of(owner: nn.Module, where: str) -> Iterator[Tuple[nn.Module, str]]:
@@ -156,11 +160,9 @@ def _connect(head: nn.Module, where: str, batch: BatchContext) -> None:
     dim = known(head, _IMAGES_OF_HEAD, _METHODS)
     regions = known(head, _REGIONS_OF_HEAD, _METHODS)
     if dim is not None:
-        _weigh_predictions(head, 'loss_by_feat', batch,
-                           partial(_weigh_images, dim=dim))
+        _weigh_predictions(head, 'loss_by_feat', batch, dim)
     elif regions is not None:
-        _weigh_predictions(head, 'loss_and_target', batch,
-                           partial(_weigh_regions, name=regions))
+        _weigh_predictions(head, 'loss_and_target', batch, regions)
     else:
         raise ValueError(
             'InfoBatch needs a loss that is a sum over images, and mmib does '
@@ -171,64 +173,147 @@ def _connect(head: nn.Module, where: str, batch: BatchContext) -> None:
 
 
 def _weigh_predictions(head: nn.Module, method: str, batch: BatchContext,
-                       weigh: Callable) -> None:
+                       images: Images) -> None:
     """Change all predictions among the arguments of a method."""
 
+    def is_pred(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.requires_grad
+
     def change(*args: Any, **kwargs: Any) -> Tuple[tuple, Dict[str, Any]]:
-        if batch.weights is None or not torch.is_grad_enabled():
+        preds: List[Tensor] = []
+        if batch.weights is not None and torch.is_grad_enabled():
+            apply_to((args, kwargs), is_pred, preds.append)
+        if not preds:
             return args, kwargs
-
-        def changed(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.requires_grad:
-                return weigh(value, batch, kwargs)
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(changed, value))
-            return value
-
-        return changed(args), {
-            name: changed(value)
-            for name, value in kwargs.items()
-        }
+        # The regions that were sampled in each image lie one after the other.
+        counts = None if isinstance(images, int) else [
+            len(getattr(x, images)) for x in kwargs['sampling_results']
+        ]
+        dim = images if isinstance(images, int) else 0
+        weighed = iter(_Weigh.apply(batch, dim, counts, *preds))
+        return apply_to((args, kwargs), is_pred, lambda pred: next(weighed))
 
     change_calls(head, method, change)
 
 
-def _weigh_images(pred: Tensor, batch: BatchContext, kwargs: Dict[str, Any],
-                  dim: int) -> Tensor:
-    rows = pred.movedim(dim, 0)
-    assert batch.weights is not None
-    if len(rows) != len(batch.weights):
-        raise ValueError(
-            f'`loss_by_feat` gets a prediction of shape {tuple(pred.shape)} in'
-            f' a batch of {len(batch.weights)} images, and dimension {dim} '
-            'should run over them: correct `images` of '
-            '`mmib.tasks.detection.register_head`.')
-    batch.watch(rows, 1)
-    return scale_gradient(rows, batch.weights).movedim(0, dim)
+class _Weigh(torch.autograd.Function):
+    """The predictions of a head, as they are. What flows back to those of an
+    image is multiplied by its weight, and its norm counts for the batch."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: BatchContext, dim: int,
+                counts: Optional[List[int]], *preds: Tensor) -> tuple:
+        weights = batch.weights
+        assert weights is not None
+        ctx.num_images = len(weights)
+        if counts is not None:
+            images = np.repeat(np.arange(len(counts)), counts)
+            weights = weights[to_device(images, weights.device)]
+        for pred in preds:
+            if pred.shape[dim] != len(weights):
+                raise ValueError(
+                    'A head computes its losses from a prediction of shape '
+                    f'{tuple(pred.shape)} in a batch of {ctx.num_images} '
+                    f'images, and dimension {dim} should run over them: '
+                    'correct `images` of '
+                    '`mmib.tasks.detection.register_head`.')
+        ctx.weights, ctx.dim, ctx.counts = weights, dim, counts
+        ctx.watched = batch.add_watched()
+        # By what the loss of the batch divides what it has of each of them.
+        ctx.divisors = [None] * len(preds)
+        ctx.set_materialize_grads(False)
+        return tuple(pred.detach() for pred in preds)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Optional[Tensor]) -> tuple:
+        # None flows back to what no loss is computed from.
+        seen = {i: x for i, x in enumerate(gradients) if x is not None}
+        weights = {}
+        for num_dims in {x.dim() for x in seen.values()}:
+            shape = [1] * num_dims
+            shape[ctx.dim] = -1
+            weights[num_dims] = ctx.weights.view(shape)
+        # All at once. The weights aren't rounded to half precision.
+        rows = torch._foreach_mul(
+            list(seen.values()), [weights[x.dim()] for x in seen.values()])
+        norms = []
+        weighed: List[Optional[Tensor]] = [None] * len(gradients)
+        for (i, gradient), weighted in zip(seen.items(), rows):
+            norm = _norms(weighted, ctx.dim, ctx.counts)
+            if ctx.divisors[i] is not None:
+                norm = norm * (ctx.divisors[i] / ctx.num_images)
+            norms.append(norm)
+            weighed[i] = weighted.to(gradient.dtype)
+        ctx.watched.norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        return (None, None, None, *weighed)
 
 
-def _weigh_regions(pred: Tensor, batch: BatchContext, kwargs: Dict[str, Any],
-                   name: str) -> Tensor:
-    """The regions that were sampled in each image lie one after the other."""
-    counts = [len(getattr(x, name)) for x in kwargs['sampling_results']]
-    batch.watch(pred, counts)
-    assert batch.weights is not None
-    weights = [w.expand(n) for w, n in zip(batch.weights, counts)]
-    return scale_gradient(pred, torch.cat(weights))
+def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
+    """Norm of each image, float32 of shape (B,)."""
+    if counts is not None:
+        return torch.stack([
+            torch.linalg.vector_norm(image, dtype=torch.float32)
+            for image in gradient.split(counts)
+        ])
+    others = list(range(gradient.dim()))
+    del others[dim]
+    return torch.linalg.vector_norm(gradient, dim=others, dtype=torch.float32)
 
 
-def _note_losses(losses: Losses, batch: BatchContext) -> None:
+def _note_loss(loss: Tensor, batch: BatchContext) -> None:
     """Note the loss of the batch. That of an image isn't known."""
-    terms: List[Tensor] = []
-    for name, loss in losses.items():
-        if 'loss' in name:
-            terms += [loss] if isinstance(loss, Tensor) else loss
-    # MMEngine adds them all, so that the same flows into each.
-    batch.watch_loss(next(term for term in terms if term.requires_grad))
     assert batch.weights is not None
-    batch.add_scores(
-        torch.full_like(batch.weights, torch.nan),
-        torch.stack([term.detach().mean() for term in terms]).sum())
+    batch.add_scores(torch.full_like(batch.weights, torch.nan), loss)
+    batch.watch_loss(loss)
+    _note_divisors(loss)
+
+
+@torch.no_grad()
+def _note_divisors(loss: Tensor) -> None:
+    """Tell each prediction what divides the sums over its boxes that are in
+    the loss, as its graph says. Of several divisors the smallest one counts.
+    """
+    divisor: Share = 1.
+    is_sum = False
+    ways: List[tuple] = [(loss.grad_fn, 0, divisor, is_sum)]
+    seen = set()
+    while ways:
+        node, output, divisor, is_sum = ways.pop()
+        if isinstance(node, _Weigh._backward_cls):
+            known = node.divisors[output]
+            node.divisors[output] = (
+                divisor if known is None else _smaller(known, divisor))
+        elif node is not None and (node, divisor) not in seen:
+            seen.add((node, divisor))
+            if not is_sum:
+                divisor, is_sum = _step_into(node, divisor)
+            ways += [(*edge, divisor, is_sum) for edge in node.next_functions]
+
+
+def _step_into(node: Any, divisor: Share) -> Tuple[Share, bool]:
+    """What divides the inputs of an operation whose result, a scalar, is
+    divided by ``divisor``, and whether they are what is summed up."""
+    name = node.name()
+    if name == 'DivBackward0' and node._saved_other.numel() == 1:
+        other = node._saved_other
+        # Nothing waits for a GPU.
+        if other.device.type == 'cpu':
+            other = float(np.ravel(other.tolist())[0])
+        return divisor * other, False
+    if name == 'SumBackward0':
+        return divisor, len(node._saved_self_sym_sizes) > 0
+    # MMEngine takes the mean of each loss, also of one number.
+    if name == 'MeanBackward0' and node._saved_self_sym_numel > 1:
+        return divisor * node._saved_self_sym_sizes[0], True
+    if getattr(node, '_saved_reduction', None) == 1:  # 'mean'
+        return divisor * len(node._saved_self), True
+    return divisor, False
+
+
+def _smaller(a: Share, b: Share) -> Share:
+    if not isinstance(a, Tensor):
+        a, b = b, a
+    return a.clamp(max=b) if isinstance(a, Tensor) else min(a, b)
 
 
 TASK = DetectionTask()

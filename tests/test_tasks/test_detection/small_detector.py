@@ -56,6 +56,35 @@ RETINANET = dict(
         sampler=dict(type='PseudoSampler'),
         allowed_border=-1,
         pos_weight=-1))
+FCOS = dict(
+    RETINANET,
+    type='FCOS',
+    bbox_head=dict(
+        type='FCOSHead',
+        num_classes=2,
+        in_channels=16,
+        feat_channels=8,
+        stacked_convs=1,
+        strides=[8, 16],
+        regress_ranges=((-1, 24), (24, 1e8)),
+        norm_cfg=None))
+ATSS = dict(
+    RETINANET,
+    type='ATSS',
+    bbox_head=dict(
+        type='ATSSHead',
+        num_classes=2,
+        in_channels=16,
+        feat_channels=8,
+        stacked_convs=1,
+        norm_cfg=None,
+        anchor_generator=ANCHORS,
+        bbox_coder=CODER,
+        loss_bbox=dict(type='GIoULoss')),
+    train_cfg=dict(
+        assigner=dict(type='ATSSAssigner', topk=4),
+        allowed_border=-1,
+        pos_weight=-1))
 ATTENTION = dict(embed_dims=16, num_heads=2, dropout=0.)
 LAYER = dict(
     self_attn_cfg=ATTENTION,
@@ -142,14 +171,14 @@ def build(model):
     return model.train()
 
 
-def draw(folder):
+def draw(folder, size=SIZE, num_boxes=(1, 2, 3, 4)):
     """Images of 64 x 64 with one to four boxes on noise, as COCO has them."""
     rng = np.random.default_rng(0)
     images, annotations = [], []
-    for i in range(SIZE):
+    for i in range(size):
         image = rng.integers(128, size=(64, 64, 3), dtype=np.uint8)
         images.append(dict(id=i, file_name=f'{i}.png', width=64, height=64))
-        for _ in range(1 + i % 4):
+        for _ in range(num_boxes[i % len(num_boxes)]):
             x, y, w, h = rng.integers((0, 0, 16, 16),
                                       (40, 40, 24, 24)).tolist()
             label = int(rng.integers(2))

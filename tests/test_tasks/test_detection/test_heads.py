@@ -2,6 +2,7 @@
 """Each kind of detector: with weights for its images, the gradients are those
 of a mix by hand, which knows nothing of mmib."""
 import copy
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,7 +13,9 @@ pytest.importorskip('mmdet.models', exc_type=ImportError)
 import torch  # noqa: E402
 from mmdet.models import dense_heads, detectors, losses  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
+from mmengine.optim import OptimWrapper  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
+from torch.nn.functional import binary_cross_entropy_with_logits  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmib import tasks  # noqa: E402
@@ -32,6 +35,12 @@ MODELS = [
 
 def make_batch():
     """Images with one and with three boxes."""
+    inputs, samples = make_images()
+    return inputs[:2], samples[:2]
+
+
+def make_images():
+    """Images with one, three and two boxes."""
     torch.manual_seed(1)
     size = dict(
         img_shape=(64, 64),
@@ -40,13 +49,14 @@ def make_batch():
         scale_factor=(1., 1.))
     samples = []
     for boxes in ([[2, 2, 20, 34]], [[4, 8, 24, 24], [30, 8, 62, 24],
-                                     [8, 30, 40, 60]]):
+                                     [8, 30, 40, 60]], [[0, 20, 40, 50],
+                                                        [30, 6, 44, 30]]):
         sample = DetDataSample(metainfo=size)
         sample.gt_instances = InstanceData(
             bboxes=torch.tensor(boxes).float(),
             labels=torch.arange(len(boxes)) % 2)
         samples.append(sample)
-    return torch.rand(2, 3, 64, 64), samples
+    return torch.rand(3, 3, 64, 64), samples
 
 
 def gradients(model, loss):
@@ -63,54 +73,49 @@ def loss_of(model, inputs, samples):
     return model.parse_losses(model.loss(inputs, copy.deepcopy(samples)))[0]
 
 
+@contextmanager
+def divided_by(model, change):
+    """Let all losses be divided by what a function makes of what they are
+    divided by."""
+
+    def changed(loss, args, kwargs):
+        return args, dict(kwargs, avg_factor=change(kwargs['avg_factor']))
+
+    handles = [
+        module.register_forward_pre_hook(changed, with_kwargs=True)
+        for module in model.modules()
+        if '.models.losses.' in type(module).__module__
+    ]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
 def alone(model, inputs, samples):
     """The loss of each image alone, divided by what the loss of the batch is
     divided by."""
-    losses = [
-        module for module in model.modules()
-        if '.models.losses.' in type(module).__module__
-    ]
     factors = []
-
-    def remember(loss, args, kwargs):
-        factors.append(kwargs['avg_factor'])
-
-    def hooked(hook, *batch):
-        handles = [
-            loss.register_forward_pre_hook(hook, with_kwargs=True)
-            for loss in losses
-        ]
-        total = loss_of(model, *batch)
-        for handle in handles:
-            handle.remove()
-        return total
-
-    total = hooked(remember, inputs, samples)
+    with divided_by(model, lambda factor: factors.append(factor) or factor):
+        total = loss_of(model, inputs, samples)
     images = []
     for i in range(len(inputs)):
         left = iter(factors)
-
-        def force(loss, args, kwargs):
-            return args, dict(kwargs, avg_factor=next(left))
-
-        images.append(hooked(force, inputs[i:i + 1], samples[i:i + 1]))
+        with divided_by(model, lambda factor: next(left)):
+            images.append(loss_of(model, inputs[i:i + 1], samples[i:i + 1]))
     assert_close(sum(images), total)
     return images
 
 
-def norms_by_hand(model, inputs, samples, dim):
-    """Norm of the gradient of each image, which lies along a dimension, at
+def norm_by_hand(model, inputs, sample):
+    """Norm of the gradient of an image alone, of which no loss is divided, at
     what the only head of a model predicts."""
-    outs = model._forward(inputs, samples)
+    outs = model._forward(inputs[None], [sample])
     preds = sum(([out] if torch.is_tensor(out) else out for out in outs), [])
-    metas = [sample.metainfo for sample in samples]
-    losses = model.bbox_head.loss_by_feat(
-        *outs, [sample.gt_instances for sample in samples], metas)
+    with divided_by(model, lambda factor: 1):
+        losses = model.bbox_head.loss_by_feat(*outs, [sample.gt_instances],
+                                              [sample.metainfo])
     grads = torch.autograd.grad(model.parse_losses(losses)[0], preds)
-    return torch.stack([
-        torch.cat([grad.select(dim, i).flatten() for grad in grads]).norm()
-        for i in range(len(inputs))
-    ])
+    return torch.cat([grad.flatten() for grad in grads]).norm()
 
 
 @pytest.mark.parametrize('config', MODELS)
@@ -121,8 +126,8 @@ def test_weights_equal_a_mix_by_hand(config):
     images = [gradients(model, image) for image in alone(model, *batch)]
     norms = None
     if config is not small.FASTER_RCNN:
-        # Of DETR the first dimension runs over layers.
-        norms = norms_by_hand(model, *batch, int(config is small.DETR))
+        norms = torch.stack(
+            [norm_by_hand(model, *image) for image in zip(*batch)])
     context = BatchContext()
     task = tasks.attach(model, context)
     assert isinstance(task, detection.DetectionTask)
@@ -146,6 +151,72 @@ def test_weights_equal_a_mix_by_hand(config):
     # The weights do something.
     assert any((ours[name] - plain[name]).norm() > 0.1 * plain[name].norm()
                for name in plain)
+
+
+@pytest.mark.parametrize('device', [
+    'cpu',
+    pytest.param('cuda', marks=[pytest.mark.gpu, NEEDS_OPERATIONS]),
+])
+@pytest.mark.parametrize('config', [
+    *MODELS,
+    pytest.param(small.FCOS, id='FCOS'),
+    pytest.param(small.ATSS, id='ATSS'),
+])
+def test_norms_do_not_depend_on_the_batch(config, device):
+    """Nor on weights, on the scale of a loss in mixed precision, and on how
+    many batches a step takes."""
+    model = small.build(config).to(device)
+    inputs, samples = make_images()
+    context = BatchContext()
+    tasks.attach(model, context)
+    norms = {}
+    batches = [0], [1], [2], [0, 1], [2, 0], [1, 2, 0]
+    for num_batches, images in enumerate(batches, 1):
+        weights = torch.arange(1., 6., 2)[:len(images)]
+        context.begin(weights.to(device))
+        loss = loss_of(model, inputs[images].to(device),
+                       [samples[i].to(device) for i in images])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0)
+        OptimWrapper(
+            optimizer,
+            accumulative_counts=num_batches).update_params(1024 * loss)
+        for image, norm in zip(images, context.norms.tolist()):
+            norms.setdefault(image, []).append(norm)
+    for own, *others in norms.values():
+        assert others == pytest.approx([own] * len(others), rel=1e-4)
+    assert len({round(own, 3) for own, *_ in norms.values()}) == 3
+
+
+@pytest.mark.parametrize('loss, divisor', [
+    (lambda pred: pred.sum(), 1),
+    (lambda pred: pred.sum() / 4, 4),
+    (lambda pred: (3 * pred.sum() / torch.tensor([4.])).mean(), 4),
+    (lambda pred: (pred / 0.5).sum() / 2 / torch.tensor(2.), 4),
+    (lambda pred: pred.sum() / 40 + pred.abs().sum() / 4, 4),
+    (lambda pred: pred.abs().mean(), 2),
+    (lambda pred: binary_cross_entropy_with_logits(pred, pred * 0)[None], 2),
+])
+def test_what_divides_a_loss(loss, divisor):
+    context = BatchContext()
+    context.begin(torch.tensor([1., 3.]))
+    pred, = detection._Weigh.apply(context, 0, None,
+                                   torch.rand(2, 5, requires_grad=True))
+    detection._note_divisors(loss(pred).mean())
+    assert pred.grad_fn.divisors == [divisor]
+
+
+def test_weights_are_not_rounded_to_half_precision():
+    weights = torch.tensor([1.009, 2.997])
+    context = BatchContext()
+    context.begin(weights)
+    leaf = torch.rand(2, 100).half().requires_grad_()
+    pred, unused = detection._Weigh.apply(context, 0, None, leaf, leaf * 2)
+    gradient = torch.rand(2, 100).half()
+    pred.backward(gradient)
+    rounded = gradient * weights[:, None].half()
+    assert_close(
+        leaf.grad, (gradient * weights[:, None]).half(), rtol=0, atol=0)
+    assert (leaf.grad != rounded).any()
 
 
 def test_without_gradients_nothing_is_noted():
