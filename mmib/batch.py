@@ -139,7 +139,8 @@ class BatchContext:
         if all(map(operator.is_, self._scores, self._losses)):
             return self.scores.mean()
         with torch.no_grad():
-            return _sum([loss.mean() for loss in self._losses])
+            return functools.reduce(torch.add,
+                                    (loss.mean() for loss in self._losses))
 
     def watch(self, pred: Tensor,
               rows_per_image: RowsPerImage) -> Tuple[Tensor, 'Watched']:
@@ -370,12 +371,11 @@ def _by_row(images: Tensor, rows_per_image: RowsPerImage,
 
 
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    """Without a gradient."""
-    if len(tensors) == 1:
-        total = tensors[0]
-        return total.detach() if total.requires_grad else total
+    """A tensor of its own, without a gradient."""
     with torch.no_grad():
-        return functools.reduce(torch.add, tensors)
+        # What is kept must neither hold a larger tensor nor be written to.
+        return (tensors[0].clone() if len(tensors) == 1 else functools.reduce(
+            torch.add, tensors))
 
 
 def _whole(pred: Tensor) -> Tensor:

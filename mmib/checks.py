@@ -309,7 +309,7 @@ def check_scores(unweighted_loss: Optional[Any]) -> None:
     """Check that a training step has scored its images.
 
     Args:
-        unweighted_loss (Tensor, optional): Mean of the scores.
+        unweighted_loss (Tensor, optional): Loss of the batch without weights.
 
     Raises:
         RuntimeError: If there are none.

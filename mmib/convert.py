@@ -89,6 +89,9 @@ def convert(cfg: Config,
     check_baseline(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, _ = length_of(cfg)
+    if not isinstance(policy, (dict, type(None))):
+        raise TypeError('`policy` must be the config of a policy, such as '
+                        f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
     # The epochs of a pruned training are shorter, and as many.
@@ -214,6 +217,11 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     has_budget = isclass(kind) and issubclass(kind, ToBudget)
     own = policy.get('ratio') if has_budget else None
+    if has_budget and None not in (ratio, policy.get('full_iters')):
+        raise ValueError(
+            f'`ratio={ratio}` and `full_iters={policy["full_iters"]}` of '
+            f'{name} in `policy` both say how much to prune: remove '
+            '`full_iters`.')
     if None not in (ratio, own) and ratio != own:
         raise ValueError(
             f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
@@ -221,9 +229,9 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
             'them.')
     if ratio is not None and unit == 'epoch' and not has_budget:
         raise ValueError(
-            f'`ratio={ratio}` says nothing to {name} where epochs count, as '
-            'it prunes what it prunes: remove `ratio` (--ratio of the '
-            'command), or take the policy Neyman or Budget.')
+            f'`ratio={ratio}` changes nothing for {name} in a training that '
+            'counts epochs: remove `ratio` (--ratio of the command), or take '
+            'the policy Neyman or Budget.')
     ratio = own if ratio is None else ratio
     ratio = default_ratio(name) if ratio is None else ratio
     if has_budget and policy.get('full_iters') is None:

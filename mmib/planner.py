@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """When a plan is drawn, and from what."""
+import math
 import sys
 import zlib
 from collections import deque
@@ -120,7 +121,7 @@ class Planner:
             plan = self._ask_policy(
                 accounting.progress(start, covered, self.first_pruned,
                                     visits.norms if visits else None), rng)
-            note = plan.note
+            note = plan.note or ''
         if plan is None or plan.is_full:
             size, threshold, plan = accounting.pass_length, 0., None
             tiers = (Tier(size, size), )
@@ -128,6 +129,8 @@ class Planner:
             # A policy may have numpy's numbers, checkpoints plain ones.
             tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
             size, threshold = len(plan), float(plan.threshold)
+            if not math.isfinite(threshold):  # JSON knows no such number.
+                threshold = 0.
             if not self.normalize:
                 mean_weight = accounting.pass_length / size
             self.counts.prune(plan.indices)
@@ -313,8 +316,7 @@ class Planner:
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are those of {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
-        # They were those of the method before there was another mean.
-        if state_dict.get('normalize', False) != self.normalize:
+        if state_dict['normalize'] != self.normalize:
             changes.append('from the next plan on the mean weight is ' +
                            ('1' if self.normalize else 'that of the method'))
         return changes

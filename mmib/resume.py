@@ -64,6 +64,7 @@ def load_state(state: Optional[Dict[str,
             if state is None else state['planner']['full_equivalent'])
         return reason, []
     _check_scores(state['scores'], scores)
+    _add_mean_weight(state)
     sampler.load_state_dict(state['sampler'])
     changes = scores.load_state_dict(state['scores'])
     changes += planner.load_state_dict(state['planner'], iteration,
@@ -76,6 +77,24 @@ def load_state(state: Optional[Dict[str,
     return None, changes
 
 
+def _add_mean_weight(state: Dict[str, Any]) -> None:
+    """Tell which mean weight plans have, which older versions didn't."""
+    planner, sampler = state['planner'], state['sampler']
+    if 'normalize' in planner:
+        return
+    epoch, size = planner['epochs'][0], sampler['size']
+    weights = sampler[
+        'weights'][:max(epoch['start'] + epoch['size'] -
+                        sampler['position'], 0)]
+    of_method = size / epoch['size']
+    planner['normalize'] = bool(
+        of_method > 1.05 and len(weights)
+        and abs(float(weights.mean()) - 1) < (of_method - 1) / 2)
+    for epoch in planner['epochs']:
+        epoch['mean_weight'] = (1. if planner['normalize'] else size /
+                                epoch['size'])
+
+
 def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
     """Only the images that are in no pass have none."""
     in_a_pass = ~np.isnan(scores.by_image())
@@ -85,11 +104,25 @@ def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
                           'has NaN for images of a pass')
 
 
+def _check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
+                 delivery: DeliveryCheck) -> None:
+    """Check that all ranks have the same images: each reads the folder where
+    it runs."""
+    own = torch.tensor(
+        [sampler.pass_length, scores.num_images, delivery.checksum])
+    if any(not torch.equal(other, own) for other in all_gather(own)):
+        raise ValueError(
+            'The ranks have read different images, or the same in another '
+            'order: `train_dataloader.dataset` must be the same on all '
+            'machines.')
+
+
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 scores: ScoreTable, kind: str,
                 delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
+    _check_ranks(sampler, scores, delivery)
     by_epoch = counts_epochs(state)
     if by_epoch is not isinstance(sampler, InfoBatchEpochSampler):
         counts = 'epochs' if by_epoch else 'iterations'
@@ -104,18 +137,9 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
     # Older checkpoints had none.
-    if 'images_checksum' in state:
-        # Each rank reads the folder where it runs.
-        checksums = set(map(int, all_gather(torch.tensor(delivery.checksum))))
-        if len(checksums) > 1:
-            raise ValueError(
-                'The ranks have read different images, or the same in another '
-                'order: `train_dataloader.dataset` must be the same on all '
-                'machines.')
-        if state['images_checksum'] not in checksums:
-            return ('the checkpoint is of other images than those of '
-                    '`train_dataloader.dataset`, or of the same in another '
-                    'order')
+    if state.get('images_checksum', delivery.checksum) != delivery.checksum:
+        return ('the checkpoint is of other images than those of '
+                '`train_dataloader.dataset`, or of the same in another order')
     # Without a list the checksum is 0, as it was before there were any.
     if state['sampler'].get('checksum', 0) != sampler.checksum:
         return ('the checkpoint is of another list of images: the `indices` '
@@ -123,6 +147,9 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 'changed')
     # Version 0.1.0 had losses alone.
     kind_before = state['planner'].get('visits', {}).get('score', 'loss')
+    if kind_before.startswith('gradient'):
+        return ('the scores in the checkpoint are of an older mmib, which '
+                "measured each image's share in the gradient of the batch")
     if kind_before != kind:
         return (f'the scores in the checkpoint are "{kind_before}", and those '
                 f'of InfoBatchHook (`score`, `relative`) are "{kind}"')

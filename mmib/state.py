@@ -13,7 +13,7 @@ from .pruning.form import (FLAG, TEXT, Form, Maybe, array, check_form, damaged,
 
 # Of a tier: products of the terms of V and two scores.
 _NUM_SUMS = (worth.NUM_TERMS + 2)**2
-# Of the forms below, older versions didn't have the keys with a question mark.
+# Checkpoints of older versions lack the keys with a question mark.
 _ORIGIN = (integer(), integer(), real(), real())
 _FINITE, _ANY = real(-inf), real(-inf, finite=False)
 _COUNTS = [integer(), 'bins']

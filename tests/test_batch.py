@@ -293,3 +293,12 @@ def test_norms_of_mixtures(data, share):
         mixed = share[image] * rows[image] + (1 - share[other]) * rows[other]
         expected.append(torch.autograd.grad(mixed, pred)[0].norm())
     assert_close(batch.norms, torch.stack(expected))
+
+
+def test_scores_hold_no_larger_tensor(data):
+    """They are kept for some batches."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    whole = torch.zeros(3, 100)
+    batch.mean(whole[:, 0])
+    assert batch.scores.untyped_storage().nbytes() == 3 * 4

@@ -13,7 +13,8 @@ from mmib.accounting import Accounting
 from mmib.counts import ImageCounts
 from mmib.datasets import DeliveryCheck
 from mmib.planner import Planner
-from mmib.pruning import MeanThreshold, Neyman, QuantileTiers
+from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
+                          RandomPruning, as_policy)
 from mmib.resume import load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
@@ -182,17 +183,52 @@ def test_older_checkpoints_go_on_without_a_checksum():
     assert rest.load(state, 20) == (None, [])
 
 
-def load_on_rank(rank, results, state):
-    parts = Parts(paths=PATHS[::-1] if rank else PATHS)
+def load_on_rank(rank, results, state, other):
+    parts = Parts(len(other), paths=other) if rank else Parts(paths=PATHS)
     try:
         parts.load(state, 20)
     except ValueError as error:
         results[rank] = str(error)
 
 
-def test_ranks_that_read_images_in_another_order():
+@pytest.mark.parametrize('other', [PATHS[::-1], PATHS[:-1]])
+def test_ranks_that_read_other_images(other):
+    """In another order, or fewer."""
     part = Parts(paths=PATHS)
     part.train(20)
     for error in run_ranks(
-            functools.partial(load_on_rank, state=part.state()), 2):
+            functools.partial(load_on_rank, state=part.state(), other=other),
+            2):
         assert 'The ranks have read different images, or the same' in error
+
+
+@pytest.mark.parametrize('was_one', [False, True])
+def test_the_mean_weight_of_an_older_checkpoint(was_one):
+    """It follows from the weights in flight."""
+    part = Parts(policy=RandomPruning(0.5))
+    part.planner.normalize = was_one
+    part.train(20)
+    state = part.state()
+    del state['planner']['normalize']
+    for epoch in state['planner']['epochs']:
+        del epoch['mean_weight']
+    rest = Parts(policy=RandomPruning(0.5))
+    rest.planner.normalize = True
+    _, changes = rest.load(state, 20)
+    assert any('mean weight is 1' in each for each in changes) is not was_one
+    assert (rest.planner.mean_weight == 1) is was_one
+
+
+@pytest.mark.parametrize('threshold', [float('nan'), float('inf')])
+def test_a_policy_without_a_threshold(threshold):
+    """Such a number is of no checkpoint, and of no JSON."""
+
+    def half(scores, rng):
+        indices = rng.permutation(len(scores))[::2]
+        return EpochPlan(indices, np.full(len(indices), 2, np.float32),
+                         threshold)
+
+    part, rest = Parts(policy=as_policy(half)), Parts(policy=as_policy(half))
+    part.train(20)
+    assert part.planner.epoch.threshold == 0
+    assert rest.load(part.state(), 20)[0] is None

@@ -510,7 +510,8 @@ def test_a_ratio_that_says_nothing_is_refused():
         train_dataloader=dict(sampler=dict(type='DefaultSampler')))
     policy = dict(type='MeanThreshold', ratio=0.3)
     assert convert(cfg, policy=policy).custom_hooks[-1].policy == policy
-    with pytest.raises(ValueError, match='`ratio=0.6` says nothing to Mean'):
+    with pytest.raises(
+            ValueError, match='`ratio=0.6` changes nothing for Mean'):
         convert(cfg, 0.6, policy=policy)
 
 
@@ -711,3 +712,17 @@ def test_other_names_of_iteration_based_training(train_cfg):
 def test_arguments_out_of_range(arguments, match):
     with pytest.raises((ValueError, TypeError), match=match):
         convert(baseline(), **arguments)
+
+
+@pytest.mark.parametrize('kwargs, error, text', [
+    (dict(policy='Neyman'), TypeError, "dict\\(type='Neyman'\\), but got"),
+    (dict(ratio=0.5, policy=dict(type='Neyman', full_iters=2000)), ValueError,
+     'both say how much to prune: remove `full_iters`'),
+])
+def test_a_policy_that_is_none_or_has_two_budgets(kwargs, error, text):
+    cfg = Config(
+        dict(
+            train_cfg=dict(type='IterBasedTrainLoop', max_iters=1000),
+            train_dataloader=dict(sampler=dict(type='InfiniteSampler'))))
+    with pytest.raises(error, match=text):
+        convert(cfg, **kwargs)

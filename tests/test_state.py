@@ -156,6 +156,7 @@ HARMLESS = {
              'paths_comparable'),
     'a word': ('note', 'policy', 'policy_type', 'score'),
     'infinite': ('threshold', 'mean_score'),
+    'NaN': ('threshold', 'mean_score'),
     'negative': ('threshold', 'mean_score', 'reliability', 'histogram',
                  'logged_start', 'read_start'),
     'a fraction': ('histogram', ),

@@ -109,7 +109,7 @@ class EpochAccounting(Accounting):
             self._num_steps = epoch * self._steps_per_epoch
 
     def iteration_at(self, position: int) -> int:
-        slots = min(position, self._epoch_end) - self.origin.position
+        slots = max(min(position, self._epoch_end) - self.origin.position, 0)
         # The last batch of an epoch may be short.
         return self.origin.iteration + -(-slots // self.slots_per_iter)
 
@@ -230,4 +230,5 @@ class EpochAccounting(Accounting):
         # Passes were those of another data set, if the list has changed.
         self.origin = self._since = Origin(iteration, position,
                                            float(self.epoch), full_equivalent)
+        self._epoch_end = position
         self.first_epoch = max(self.first_epoch, self.epoch + 1)

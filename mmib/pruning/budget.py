@@ -451,6 +451,7 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
     exact = shares(scale) * sizes
     kept = np.floor(exact + 1e-6).astype(np.int64)
     # The largest remainders round up.
-    missing = max(num_kept - kept.sum(), 0)
+    least_in_all = math.ceil(min_keep * sizes.sum() - 1e-6)
+    missing = max(max(num_kept, least_in_all) - kept.sum(), 0)
     kept[np.argsort(kept - exact, kind='stable')[:missing]] += 1
     return np.minimum(kept, sizes)

@@ -64,12 +64,13 @@ def integer(low: int = 0,
 
 
 def real(low: float = 0, finite: bool = True) -> Form:
-    """A number of at least ``low``, and no NaN."""
+    """A number of at least ``low``, and no NaN where it must be finite."""
 
     def fits(value: Any, _: Sizes) -> bool:
         is_number = isinstance(value, (int, float, np.integer, np.floating))
-        return (is_number and not isinstance(value, bool) and value >= low
-                and (not finite or abs(value) <= sys.float_info.max))
+        return (is_number and not isinstance(value, bool)
+                and (not finite or
+                     (value >= low and abs(value) <= sys.float_info.max)))
 
     return Form(
         f'a {"finite " if finite else ""}number' +

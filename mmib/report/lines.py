@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Check = Callable[[Any], bool]
 
-# More than a float32 has, so that what is computed of it is finite.
+# Larger than any float32: sums and products of such numbers are finite.
 _LARGEST = 1e39
 _MOST = 1e15
 _NOT_FINITE = (math.inf, -math.inf)

@@ -26,8 +26,8 @@ _RANKINGS = dict(
     classes='The order is that of the loss: the mean of the classes in the '
     'labels, each of which counts alike, also where one fills the image.')
 
-# More of the loss of guessing is left to a network that is too young to tell
-# wrong labels from scenes that it hasn't learned.
+# A network whose loss is more than this share of the loss of guessing is too
+# young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
 
 

@@ -219,7 +219,7 @@ class _Weigh(torch.autograd.Function):
                     '`mmib.tasks.detection.register_head`.')
         ctx.weights, ctx.dim, ctx.counts = weights, dim, counts
         ctx.watched = batch.add_watched()
-        # By what the loss of the batch divides what it has of each of them.
+        # Of each prediction: what the loss of the batch is divided by.
         ctx.divisors = [None] * len(preds)
         ctx.set_materialize_grads(False)
         return tuple(pred.detach() for pred in preds)
@@ -270,8 +270,8 @@ def _note_loss(loss: Tensor, batch: BatchContext) -> None:
 
 @torch.no_grad()
 def _note_divisors(loss: Tensor) -> None:
-    """Tell each prediction what divides the sums over its boxes that are in
-    the loss, as its graph says. Of several divisors the smallest one counts.
+    """Find in the graph of the loss what the sums over the boxes of each
+    prediction are divided by. Of several divisors the smallest one counts.
     """
     divisor: Share = 1.
     is_sum = False

@@ -194,3 +194,10 @@ def test_full_iters_are_refused():
     accounting = EpochAccounting(1000, 10, 100, 50, 0.85)
     with pytest.raises(ValueError, match='set `ratio` there'):
         Neyman(full_iters=1000).expected_share(accounting.first_progress(0))
+
+
+def test_iterations_before_an_epoch_begins():
+    """As where a training that is over starts afresh."""
+    accounting = EpochAccounting(100, 10, 10, 6, 1, epoch=6)
+    accounting.begin(60, 600, 60.)
+    assert accounting.iteration_at(600) == 60

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """``Neyman``; ``Budget`` is tested with the policies of the paper."""
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -159,12 +160,22 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
     least = sum(
         max(int(0.1 * tier.size), 1) for tier in plan.tiers if tier.size)
     assert ties or least <= max(0.1 * size, 1)
+    least = max(least, math.ceil(0.1 * size - 1e-6))
     needed = round(share * size)
     assert len(plan) == max(needed, least)
     assert bool(plan.note) is (least > max(needed, 1))
     assert abs(len(plan) -
-               size * policy.expected_share(policy._progress)) <= max(
-                   num_tiers, 1) or ties
+               size * policy.expected_share(policy._progress)) <= 1 or ties
+
+
+@pytest.mark.parametrize('size, min_keep', [(18, 0.9), (100, 0.29)])
+def test_neyman_keeps_what_it_must(size, min_keep):
+    """Also where strata are small."""
+    policy = Neyman(10**9, min_keep=min_keep)
+    rng = np.random.default_rng(0)
+    plan = neyman(0.2, size, policy=policy)(rng.random(size, np.float32), rng)
+    assert len(plan) == np.ceil(min_keep * size)
+    assert plan.note
 
 
 @pytest.mark.parametrize('size', [2, 8, 15, 29])

@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
     'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
 def test_pruned_and_resumed(tmp_path, folder, model):
     """What follows the checkpoint of an epoch is the same to the last bit."""
-    cfg = convert(small.config(tmp_path, folder, model))
+    cfg = convert(small.config(tmp_path, folder, model), ratio=0.75)
     runner, steps = train(cfg)
     hook = small_training.infobatch_hook(runner)
     assert hook.scores.ema == 0.8
