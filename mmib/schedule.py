@@ -223,7 +223,11 @@ def length_of(cfg: Config) -> Tuple[str, int]:
         if is_kind and train_cfg.get(_LENGTH_FIELD[unit]) is not None:
             others = set(_LENGTH_FIELD.values()) - {_LENGTH_FIELD[unit]}
             if not others & set(train_cfg):
-                return unit, int(train_cfg[_LENGTH_FIELD[unit]])
+                length = train_cfg[_LENGTH_FIELD[unit]]
+                if not isinstance(length, (int, float)):
+                    raise ValueError(f'`train_cfg.{_LENGTH_FIELD[unit]}` must '
+                                     f'be a number, but got {length!r}.')
+                return unit, int(length)
     raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
 
 

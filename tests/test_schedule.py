@@ -19,7 +19,7 @@ import mmib
 from mmib import convert, shorten
 from mmib.convert import summary
 from mmib.pruning import Neyman
-from mmib.schedule import IterMap
+from mmib.schedule import IterMap, length_of
 from mmib.zoo import resolve_config
 
 from .system.small_training import EagerTrainLoop
@@ -726,3 +726,9 @@ def test_a_policy_that_is_none_or_has_two_budgets(kwargs, error, text):
             train_dataloader=dict(sampler=dict(type='InfiniteSampler'))))
     with pytest.raises(error, match=text):
         convert(cfg, **kwargs)
+
+
+def test_a_length_that_is_no_number():
+    cfg = Config(dict(train_cfg=dict(by_epoch=False, max_iters='abc')))
+    with pytest.raises(ValueError, match="`train_cfg.max_iters` must.*'abc'"):
+        length_of(cfg)
