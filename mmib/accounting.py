@@ -62,16 +62,11 @@ class VirtualEpoch(NamedTuple):
         """Make it of :meth:`state_dict`."""
         # Version 0.1.0 had neither of them.
         ratio, histogram = state.get('ratio'), state.get('histogram')
-        tiers = tuple(Tier(*tier) for tier in state['tiers'])
-        # That of the method, before there was another one.
-        mean_weight = sum(tier.size for tier in tiers) / state['size']
-        return cls(**dict({
-            'mean_weight': mean_weight,
-            **state
-        },
-                          tiers=tiers,
-                          ratio=ratio and VarianceRatio(*ratio),
-                          histogram=histogram and ScoreHistogram(*histogram)))
+        return cls(**dict(
+            state,
+            tiers=tuple(Tier(*tier) for tier in state['tiers']),
+            ratio=ratio and VarianceRatio(*ratio),
+            histogram=histogram and ScoreHistogram(*histogram)))
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of it or its end. If annealing cuts

@@ -146,8 +146,9 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 'or `weights` of Subset, the `policy` of InfoBatchHook, have '
                 'changed')
     # Version 0.1.0 had losses alone.
-    kind_before = state['planner'].get('visits', {}).get('score', 'loss')
-    if kind_before.startswith('gradient'):
+    visits = state['planner'].get('visits', {})
+    kind_before = visits.get('score', 'loss')
+    if kind_before.startswith('gradient') and 'own_norms' not in visits:
         return ('the scores in the checkpoint are of an older mmib, which '
                 "measured each image's share in the gradient of the batch")
     if kind_before != kind:

@@ -112,9 +112,7 @@ class VisitCounter:
     def kind(self) -> str:
         """str: What a score is. Those of different kinds can't be
         compared."""
-        # In checkpoints "gradient" is that of the batch's loss, as it was.
-        score = 'own gradient' if self.score == 'gradient' else self.score
-        return score + (', relative' if self.relative else '')
+        return self.score + (', relative' if self.relative else '')
 
     def expect(self, num_tiers: int) -> None:
         """Make room for a plan, on all ranks alike.

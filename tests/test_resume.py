@@ -232,3 +232,14 @@ def test_a_policy_without_a_threshold(threshold):
     part.train(20)
     assert part.planner.epoch.threshold == 0
     assert rest.load(part.state(), 20)[0] is None
+
+
+def test_gradients_of_an_older_checkpoint():
+    """They were those of the loss of the whole batch."""
+    part = Parts(score='gradient')
+    part.train(20)
+    state = part.state()
+    assert Parts(score='gradient').load(state, 20)[0] is None
+    del state['planner']['visits']['own_norms']
+    reason, _ = Parts(score='gradient').load(state, 20)
+    assert 'scores in the checkpoint are of an older mmib' in reason

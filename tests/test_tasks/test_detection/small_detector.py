@@ -37,17 +37,15 @@ CODER = dict(type='DeltaXYWHBBoxCoder')
 ASSIGNER = dict(
     type='MaxIoUAssigner', pos_iou_thr=0.4, neg_iou_thr=0.3, min_pos_iou=0)
 L1 = dict(type='L1Loss')
+HEAD = dict(num_classes=2, in_channels=16, feat_channels=8, stacked_convs=1)
 RETINANET = dict(
     type='RetinaNet',
     data_preprocessor=PREPROCESSOR,
     backbone=dict(type='TwoLevels'),
     neck=None,
     bbox_head=dict(
+        HEAD,
         type='RetinaHead',
-        num_classes=2,
-        in_channels=16,
-        feat_channels=8,
-        stacked_convs=1,
         anchor_generator=ANCHORS,
         bbox_coder=CODER,
         loss_bbox=L1),
@@ -60,11 +58,8 @@ FCOS = dict(
     RETINANET,
     type='FCOS',
     bbox_head=dict(
+        HEAD,
         type='FCOSHead',
-        num_classes=2,
-        in_channels=16,
-        feat_channels=8,
-        stacked_convs=1,
         strides=[8, 16],
         regress_ranges=((-1, 24), (24, 1e8)),
         norm_cfg=None))
@@ -72,11 +67,8 @@ ATSS = dict(
     RETINANET,
     type='ATSS',
     bbox_head=dict(
+        HEAD,
         type='ATSSHead',
-        num_classes=2,
-        in_channels=16,
-        feat_channels=8,
-        stacked_convs=1,
         norm_cfg=None,
         anchor_generator=ANCHORS,
         bbox_coder=CODER,
