@@ -18,7 +18,7 @@ from mmseg.structures import SegDataSample
 from step import figures, take_turns, without_infobatch
 
 import mmib
-from mmib.zoo import resolve_config
+from mmib.config.zoo import resolve_config
 
 CONFIG = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 import mmib
 from mmib.compat import allow_scoped_bases
+from mmib.config.zoo import resolve_config
 from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
-from mmib.zoo import resolve_config
 
 # Share of the pixels, those with the highest losses.
 HIGHEST = 0.05

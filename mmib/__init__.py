@@ -17,13 +17,13 @@ except ModuleNotFoundError as error:
         'stack of OpenMMLab.',
         name='mmengine') from None
 
-from .convert import convert
+from .config.convert import convert
+from .config.schedule import shorten
 from .epochs import InfoBatchEpochSampler
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .registry import POLICIES
 from .sampler import InfoBatchSampler
-from .schedule import shorten
 from .version import __version__
 from .visualization import InfoBatchVisualizationHook
 

@@ -17,7 +17,7 @@ from mmengine.visualization import (TensorboardVisBackend, Visualizer,
                                     WandbVisBackend)
 from torch import nn
 
-from .zoo import resolve_config
+from .config.zoo import resolve_config
 
 
 def in_training() -> bool:

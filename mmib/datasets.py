@@ -9,7 +9,7 @@ import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
 from torch.utils.data import ConcatDataset
 
-from .reporter import Reporter
+from .log.reporter import Reporter
 
 
 def unwrap_repeats(dataset: Any) -> Sized:

@@ -9,18 +9,19 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
-from . import compat, epochs, step_size, tasks
+from . import compat, epochs, tasks
 from .batch import BatchContext, to_device
-from .checks import (check_batch, check_hook_arguments, check_length,
-                     check_no_others, check_norms, check_score, check_scores,
-                     check_training)
-from .counts import ImageCounts
+from .config import step_size
+from .config.checks import (check_batch, check_hook_arguments, check_length,
+                            check_no_others, check_norms, check_score,
+                            check_scores, check_training)
 from .datasets import DeliveryCheck, data_samples
 from .epochs import InfoBatchEpochSampler
+from .log.counts import ImageCounts
+from .log.reporter import Reporter
 from .planner import Planner
 from .pruning import EpochPlan, Policy
 from .registry import build_policy
-from .reporter import Reporter
 from .resume import load_state, make_state
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
@@ -41,8 +42,8 @@ class InfoBatchHook(Hook):
     A training that counts iterations needs ``InfoBatchSampler`` and a schedule
     that is shorter by what pruning saves; one that counts epochs needs
     ``InfoBatchEpochSampler``. Each virtual epoch has a line of log and scalars
-    (see :class:`~mmib.reporter.Reporter`). Checkpoints have the state under
-    the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
+    (see :class:`~mmib.log.reporter.Reporter`). Checkpoints have the state
+    under the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the

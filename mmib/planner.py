@@ -13,7 +13,7 @@ import torch
 from mmengine.utils import apply_to
 
 from .accounting import Accounting, VirtualEpoch
-from .counts import ImageCounts
+from .log.counts import ImageCounts
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
                       check_plan)
 from .pruning.form import check_form, damaged

@@ -11,7 +11,7 @@ from typing import Callable, Union
 from mmengine.registry import Registry
 
 from . import pruning
-from .checks import check_no_others
+from .config.checks import check_no_others
 from .pruning import Policy, as_policy
 
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])

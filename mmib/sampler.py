@@ -10,8 +10,8 @@ from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
-from .checks import check_no_others
 from .compat import in_training
+from .config.checks import check_no_others
 from .datasets import unwrap_repeats
 from .pruning import EpochPlan
 

@@ -9,7 +9,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from . import compat
-from .checks import check_no_others
+from .config.checks import check_no_others
 from .hook import InfoBatchHook
 
 

@@ -10,12 +10,12 @@ from typing import Any, Callable, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 
-from mmib.checks import check_form, check_stack
 from mmib.compat import allow_scoped_bases, without_scoped_bases
-from mmib.convert import summary
-from mmib.schedule import infobatch_hooks, length_of
-from mmib.zoo import (find_config, installed_configs, installed_packages,
-                      zoo_name)
+from mmib.config.checks import check_form, check_stack
+from mmib.config.convert import summary
+from mmib.config.schedule import infobatch_hooks, length_of
+from mmib.config.zoo import (find_config, installed_configs,
+                             installed_packages, zoo_name)
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'

@@ -11,16 +11,16 @@ from typing import List, Optional
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
-from mmib.checks import check_form, check_length, check_stack
 from mmib.compat import allow_scoped_bases
-from mmib.convert import account, mean_weight
+from mmib.config.checks import check_form, check_length, check_stack
+from mmib.config.convert import account, mean_weight
+from mmib.config.schedule import infobatch_hooks, length_of
+from mmib.config.zoo import find_config
 from mmib.datasets import image_numbers, unwrap_repeats
-from mmib.forecast import forecast
 from mmib.hook import InfoBatchHook
+from mmib.log.forecast import forecast
 from mmib.pruning import Policy
-from mmib.schedule import infobatch_hooks, length_of
 from mmib.selection import find_listed
-from mmib.zoo import find_config
 
 from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,

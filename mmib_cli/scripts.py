@@ -11,10 +11,10 @@ from typing import Any, Callable, List
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from mmib.checks import check_form, check_stack
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
-from mmib.zoo import LIBRARIES, find_config, mim_folder, resolve_config
+from mmib.config.checks import check_form, check_stack
+from mmib.config.zoo import LIBRARIES, find_config, mim_folder, resolve_config
 
 
 def run_script(
@@ -59,8 +59,8 @@ def library_of(args: List[str]) -> str:
         args (list[str]): Arguments of the script.
 
     Returns:
-        str: One of :data:`~mmib.zoo.LIBRARIES`. Any of them trains a config
-        that names none, so the first one that is installed.
+        str: One of :data:`~mmib.config.zoo.LIBRARIES`. Any of them trains a
+        config that names none, so the first one that is installed.
     """
     for path in map(resolve_config, args):
         if path.endswith('.py') and osp.isfile(path):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
-from mmib.counts import ImageCounts
-from mmib.forecast import forecast
+from mmib.log.counts import ImageCounts
+from mmib.log.forecast import forecast
 from mmib.planner import Planner
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           MeanThreshold, Neyman, QuantileTiers, RandomPruning,

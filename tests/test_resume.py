@@ -10,8 +10,8 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.accounting import Accounting
-from mmib.counts import ImageCounts
 from mmib.datasets import DeliveryCheck
+from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
                           RandomPruning, as_policy)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mmib.accounting import Accounting
-from mmib.counts import ImageCounts
 from mmib.datasets import DeliveryCheck
 from mmib.epochs import EpochAccounting, InfoBatchEpochSampler
+from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
 from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning, Subset,
                           UpperConfidenceBound)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.reporter import worth_in_words
+from mmib.log.reporter import worth_in_words
 from mmib.worth import (MeanRatio, VarianceRatio, correlation, from_sums,
                         mean_squares, terms, variance_ratio)
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, arms: str = ARMS) -> None:
 def load_base(args: argparse.Namespace) -> Config:
     """Load the config of the full training."""
     # The other comparisons do without MMSegmentation.
-    from mmib.zoo import resolve_config
+    from mmib.config.zoo import resolve_config
     allow_scoped_bases()
     cfg = Config.fromfile(resolve_config(args.config))
     cfg.merge_from_dict(args.cfg_options)

@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import jinja2
 from markupsafe import Markup, escape
 
-from ..reporter import worth_in_words
+from ..log.reporter import worth_in_words
 from ..version import __version__
 from .read import Run
 

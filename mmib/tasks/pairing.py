@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 from mmengine.config import Config
 
-from ..schedule import type_name
+from ..config.schedule import type_name
 
 _MODULE = 'mmib.tasks.classification'
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')

@@ -6,7 +6,7 @@ from mmengine.config import Config
 
 from mmib import convert
 from mmib.compat import allow_scoped_bases
-from mmib.zoo import installed_configs, resolve_config, zoo_names
+from mmib.config.zoo import installed_configs, resolve_config, zoo_names
 from mmib_cli.files import load, write_child
 
 KNET = 'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py'

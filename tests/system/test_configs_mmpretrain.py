@@ -16,7 +16,8 @@ from mmpretrain.registry import MODELS  # noqa: E402
 from mmib import convert, tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.compat import allow_scoped_bases  # noqa: E402
-from mmib.zoo import installed_configs, resolve_config, zoo_names  # noqa: E402
+from mmib.config.zoo import installed_configs  # noqa: E402
+from mmib.config.zoo import resolve_config, zoo_names
 from mmib_cli import refusal  # noqa: E402
 from mmib_cli.files import load, write_child  # noqa: E402
 

@@ -11,7 +11,7 @@ from mmengine.model import is_model_wrapper
 from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.reporter import Reporter
+from mmib.log.reporter import Reporter
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,

@@ -10,7 +10,7 @@ from mmengine.utils import is_installed
 
 import mmib
 from mmib.compat import without_scoped_bases
-from mmib.zoo import resolve_config
+from mmib.config.zoo import resolve_config
 from mmib_cli import main
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'

@@ -8,7 +8,7 @@ from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchEpochSampler, InfoBatchHook
-from mmib.convert import account
+from mmib.config.convert import account
 from mmib.pruning import EpochPlan
 
 

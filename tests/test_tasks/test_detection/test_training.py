@@ -13,7 +13,7 @@ from mmengine.hooks import Hook  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
 from mmib import convert  # noqa: E402
-from mmib.zoo import resolve_config  # noqa: E402
+from mmib.config.zoo import resolve_config  # noqa: E402
 from tests.system import small_training  # noqa: E402
 from tests.system.processes import run_ranks  # noqa: E402
 

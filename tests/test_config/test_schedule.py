@@ -17,14 +17,14 @@ from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 import mmib
 from mmib import convert, shorten
-from mmib.convert import summary
+from mmib.config.convert import summary
+from mmib.config.schedule import IterMap, length_of
+from mmib.config.zoo import resolve_config
 from mmib.pruning import Neyman
-from mmib.schedule import IterMap, length_of
-from mmib.zoo import resolve_config
 
-from .system.small_training import EagerTrainLoop
+from ..system.small_training import EagerTrainLoop
 
-ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 
 
 def baseline(max_iters=1000, **changes):

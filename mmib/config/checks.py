@@ -13,7 +13,7 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
-from .accounting import Accounting
+from ..accounting import Accounting
 
 # How MMEngine wants the parts of a config that conversion reads.
 _FORMS = dict(

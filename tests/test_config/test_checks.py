@@ -10,8 +10,9 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS, HOOKS
 from mmseg.models import EncoderDecoder
 from torch.utils.data import BatchSampler
 
-from mmib import InfoBatchSampler, checks
-from mmib.checks import check_batch
+from mmib import InfoBatchSampler
+from mmib.config import checks
+from mmib.config.checks import check_batch
 from tests.system.small_training import small_head, small_runner
 
 

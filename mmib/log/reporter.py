@@ -10,12 +10,12 @@ from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from .accounting import VirtualEpoch
+from ..accounting import VirtualEpoch
+from ..config.step_size import MeanWeight
+from ..planner import Planner
+from ..worth import VarianceRatio
 from .forecast import forecast
 from .plan_log import FILE_NAME, RUN_KEY, PlanLog
-from .planner import Planner
-from .step_size import MeanWeight
-from .worth import VarianceRatio
 
 
 class Reporter:
@@ -29,7 +29,7 @@ class Reporter:
     ``infobatch/reliability``, the correlation of the score that an image had
     with its next one. Beside the trained loss it is
     ``unweighted_loss``, what the baseline's loss of the same batch is.
-    :class:`~mmib.plan_log.PlanLog` keeps the same for a report.
+    :class:`~mmib.log.plan_log.PlanLog` keeps the same for a report.
 
     Args:
         runner (Runner): The runner of the training process.

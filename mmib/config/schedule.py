@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
+from ..pruning.budget import DEFAULT_RATIO
 from .checks import check_form, needs_known_loop
-from .pruning.budget import DEFAULT_RATIO
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter.

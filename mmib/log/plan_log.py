@@ -7,8 +7,8 @@ from typing import Any, List, Optional
 
 from mmengine.dist import is_main_process
 
-from .accounting import Accounting, VirtualEpoch
-from .worth import VarianceRatio
+from ..accounting import Accounting, VirtualEpoch
+from ..worth import VarianceRatio
 
 FILE_NAME = 'infobatch.jsonl'
 # In the message hub: the time at which the training began.

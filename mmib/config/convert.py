@@ -8,17 +8,17 @@ from typing import Any, Optional
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from .accounting import Accounting
+from ..accounting import Accounting
+from ..epochs import EpochAccounting
+from ..hook import InfoBatchHook
+from ..log.forecast import Forecast, forecast
+from ..pruning.budget import DEFAULT_RATIO, ToBudget
+from ..registry import POLICIES
+from ..tasks.pairing import pair_augments
 from .checks import check_delta, no_batch_sampler
-from .epochs import EpochAccounting
-from .forecast import Forecast, forecast
-from .hook import InfoBatchHook
-from .pruning.budget import DEFAULT_RATIO, ToBudget
-from .registry import POLICIES
 from .schedule import (check_baseline, infobatch_hooks, length_of, shorten,
                        type_name)
 from .step_size import MeanWeight, decide, optimizers_of
-from .tasks.pairing import pair_augments
 
 _WHY_NOT = dict(
     RepeatAugSampler=', which asks for each image several times in an epoch '

@@ -7,11 +7,12 @@ import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib import compat, convert, zoo
+from mmib import compat, convert
+from mmib.config import zoo
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = 'upernet/upernet_r18_1xb8-1k_camvid-144x192'
-ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 FIND_BASE = Config._get_cfg_path
 MMSEG = osp.join(mmseg.__path__[0], '.mim', 'configs')
 PATH = osp.join(MMSEG, NAME + '.py')

@@ -8,8 +8,8 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.convert import convert, summary
-from mmib.step_size import decide, optimizers_of
+from mmib.config.convert import convert, summary
+from mmib.config.step_size import decide, optimizers_of
 from tests.system.small_training import (SAVED, build, column, infobatch_hook,
                                          train)
 

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import numpy as np
 
-from mmib.counts import ImageCounts
+from mmib.log.counts import ImageCounts
 
 
 def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():

@@ -2,8 +2,8 @@
 """What pruning will make of a schedule, before the first step."""
 from typing import NamedTuple, Optional
 
-from .accounting import Accounting
-from .pruning import Policy
+from ..accounting import Accounting
+from ..pruning import Policy
 
 
 class Forecast(NamedTuple):
