@@ -16,8 +16,7 @@ from mmpretrain.registry import MODELS  # noqa: E402
 from mmib import convert, tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.compat import allow_scoped_bases  # noqa: E402
-from mmib.config.zoo import installed_configs  # noqa: E402
-from mmib.config.zoo import resolve_config, zoo_names
+from mmib.config import zoo  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
 from mmib_cli.files import load, write_child  # noqa: E402
 
@@ -87,7 +86,7 @@ def build(model, monkeypatch):
 
 def outcome(name, folder, monkeypatch):
     """What comes of a config, in a few words."""
-    path = resolve_config(f'mmpretrain::{name}')
+    path = zoo.resolve_config(f'mmpretrain::{name}')
     try:
         before = load(path)
     except Exception as error:
@@ -124,7 +123,7 @@ def check(before, after):
 
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow)
-    for name in zoo_names(installed_configs('mmpretrain'))
+    for name in zoo.zoo_names(zoo.installed_configs('mmpretrain'))
 ])
 def test_config(name, tmp_path, monkeypatch, record_property):
     allow_scoped_bases()
