@@ -3,6 +3,7 @@
 when it can go."""
 import functools
 import gc
+import inspect
 import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.logging import MessageHub
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.visualization import (TensorboardVisBackend, Visualizer,
                                     WandbVisBackend)
 from torch import nn
@@ -29,6 +30,22 @@ def in_training() -> bool:
     # RuntimeInfoHook, a default hook, keeps the stage up to date.
     info = MessageHub.get_current_instance().runtime_info
     return info.get('loop_stage') == 'train'
+
+
+def loop_counts_epochs() -> Optional[bool]:
+    """Whether the training loop that asks counts epochs. None if who asks is
+    no training loop.
+
+    A loop builds its sampler, and OpenMMLab's reads it before any hook acts.
+    It can go when MMEngine gives samplers their Runner.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get('self')
+        if isinstance(owner, (EpochBasedTrainLoop, IterBasedTrainLoop)):
+            return isinstance(owner, EpochBasedTrainLoop)
+        frame = frame.f_back
+    return None
 
 
 def before_saving(runner: Runner, act: Callable[[], None]) -> None:
@@ -79,9 +96,8 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
     OneDL's loop starts its workers when it asks for the first batch, and skips
     the past by ``skip`` of the sampler. OpenMMLab's has started them before
     the checkpoint was read, so what they were asked for is dropped, and skips
-    the past by asking for each batch of it, so these are none. The same holds
-    for a list of images, which is read after the workers have started. It can
-    go with the support of OpenMMLab's stack.
+    the past by asking for each batch of it, so these are none. It can go with
+    the support of OpenMMLab's stack.
 
     Args:
         loop (IterBasedTrainLoop): The loop, before it begins.

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Plans become the infinite stream of indices that the data loader reads."""
-import zlib
+"""Plans become the stream of indices that the data loader reads."""
 from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional, Sized
 
@@ -10,39 +9,47 @@ from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
-from .compat import in_training
+from . import compat
 from .config.checks import check_no_others
 from .datasets import unwrap_repeats
 from .pruning import EpochPlan
 
+BASELINES = ('InfiniteSampler', 'DefaultSampler')
+"""tuple[str]: What InfoBatchSampler takes the place of, by iterations and by
+epochs."""
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 
-@DATA_SAMPLERS.register_module()
+@DATA_SAMPLERS.register_module(
+    name=['InfoBatchSampler', 'InfoBatchEpochSampler'])
 class InfoBatchSampler(Sampler):
-    """``InfiniteSampler`` that skips what :class:`InfoBatchHook` prunes.
+    """The sampler of the baseline without what :class:`InfoBatchHook` prunes.
 
-    It chains the plans of all virtual epochs to one infinite stream of slots.
-    Rank ``k`` of ``W`` reads the slots ``k, k + W, ...`` of it. Where nothing
-    is pruned, the indices are those of ``InfiniteSampler`` with the same
-    seed, one by one.
+    In a training that counts iterations, the sampler chains the plans of all
+    virtual epochs to one infinite stream of slots, as ``InfiniteSampler``. In
+    one that counts epochs, each epoch is a virtual epoch, as with
+    ``DefaultSampler``: the hook has its plan drawn when the epoch begins, and
+    the epoch ends after the last slot, so it is as much shorter as images are
+    pruned. Where nothing is pruned, the indices are those of the baseline's
+    sampler with the same seed, one by one. The sampler asks the training loop
+    which of the two it is, when it is first read.
+
+    Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``. Every rank asks for
+    the next plan at the same local step. By iterations, the up to ``W - 1``
+    slots that don't fill a step are issued together with the first slots of
+    the next plan; by epochs, slots from the beginning of a plan follow its
+    last one until all ranks have as many.
 
     The slots that were issued stay known until :meth:`take` hands them to the
     hook together with the batch they became. This works because a data loader
     returns batches in the order in which it asked for them, with any number
-    of workers.
+    of workers. So by iterations only one iterator may read the stream: a
+    second one would take slots away from the training loop. By epochs, whoever
+    else reads between two epochs, such as ``PreciseBNHook``, gets full passes.
 
-    A ``RepeatDataset`` is one pass over the data set that it repeats.
-
-    Only one iterator may read it in a training: a second one would take slots
-    away from the training loop.
-
-    Every rank asks for the next plan at the same local step: the up to
-    ``W - 1`` slots that don't fill a step are issued together with the first
-    slots of the next plan.
-
-    It is for a training that counts iterations. One that counts epochs needs
-    :class:`~mmib.epochs.InfoBatchEpochSampler`.
+    By iterations, a ``RepeatDataset`` is one pass over the data set that it
+    repeats. By epochs, repeats of an image belong to one epoch, and have one
+    score.
 
     Args:
         dataset (Sized): The data set.
@@ -50,128 +57,148 @@ class InfoBatchSampler(Sampler):
             its order. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a
             random one. Defaults to None.
+        round_up (bool): Whether all ranks have as many slots in an epoch.
+            Ranks that train together must. Defaults to True.
 
     Raises:
         TypeError: If there is another argument.
-        ValueError: If the data set is empty.
+        ValueError: If the data set is empty, or ranks would have different
+            numbers of slots.
     """
-
-    # What it takes the place of.
-    _baseline = 'InfiniteSampler'
 
     def __init__(self,
                  dataset: Sized,
                  shuffle: bool = True,
                  seed: Optional[int] = None,
+                 round_up: bool = True,
                  **unknown: Any) -> None:
-        check_no_others(unknown, type(self), '`train_dataloader.sampler`')
+        check_no_others(unknown, InfoBatchSampler,
+                        '`train_dataloader.sampler`')
         if len(dataset) == 0:
             raise ValueError(
-                f'{type(self).__name__} got an empty data set: check '
-                '`data_root` and `data_prefix` in `train_dataloader.dataset`.')
+                'InfoBatchSampler got an empty data set: check `data_root` '
+                'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
-        self.pass_length = self._length_of_pass(dataset)
+        if not round_up and self.world_size > 1:
+            raise ValueError(
+                'With `round_up=False` some ranks have a batch less, and the '
+                'others would wait for them: remove it from '
+                '`train_dataloader.sampler`.')
         self.shuffle = shuffle
-        self.indices: Optional[np.ndarray] = None
-        """np.ndarray, optional: Data set index of each index of a plan, int64
-        of shape (pass_length,). None where they are the same."""
-        self.weights: Optional[np.ndarray] = None
-        """np.ndarray, optional: Weight of each index of a plan besides that of
-        its slot, float32 of shape (pass_length,). None where all are 1."""
         self.seed = sync_random_seed() if seed is None else seed
+        self.by_epoch: Optional[bool] = None
+        """bool, optional: Whether the training counts epochs. None until the
+        training loop has asked for something."""
+        self.epoch = 0
+        self._lengths = len(unwrap_repeats(dataset)), len(dataset)
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
-        self._built_in_training = in_training()
+        self._built_in_training = compat.in_training()
+        # By iterations: who reads the stream.
         self._num_readers = 0
-        self._slots: EpochPlan
+        # By epochs: whether the plan of an epoch is drawn and what it has left
+        # isn't over, its slots, and whether the next iterator is that of the
+        # training loop.
+        self.is_open = False
+        self._num_slots = 0
+        self._awaits_loop = False
+        self._slots = self._no_slots()
+        self._full_passes_rng = torch.Generator()
         self._restart(0)
 
+    @property
+    def pass_length(self) -> int:
+        """int: Slots of a full pass."""
+        return self._lengths[self._counts_epochs()]
+
+    def _counts_epochs(self) -> bool:
+        """Whether epochs end. Who reads outside of a training wants an
+        end."""
+        if self.by_epoch is None:
+            self.by_epoch = compat.loop_counts_epochs()
+        return self.by_epoch is not False
+
     def __iter__(self) -> Iterator[int]:
-        """Issue the slots of this rank. All iterators share one position.
+        """Issue the slots of this rank.
 
         Raises:
             RuntimeError: If the training has no hook, or if something else
-                than the training loop reads.
+                than the training loop reads the stream.
         """
         # This runs at the first `next`: torch may call `iter` without it.
+        if not self._counts_epochs():
+            yield from self._stream()
+        self._check_hook()
+        if self._awaits_loop:
+            self._awaits_loop = False
+            while self._issued < len(self._slots):
+                yield self._issue()
+        else:
+            full_pass = self._rounded_up(self._full_plan()).indices
+            yield from full_pass[self.rank::self.world_size].tolist()
+
+    def _stream(self) -> Iterator[int]:
         self._num_readers += 1
         self._check_reader(self._num_readers)
         while True:
-            if self._draw_plan is None and not self._built_in_training:
-                self._check_hook()
+            self._check_hook()
             while self._issued + self.world_size > len(self._slots):
                 self._extend()
-            index = self._slots.indices[self._issued + self.rank]
-            self._issued += self.world_size
+            index = self._issue()
             if self._draw_plan is None:
                 self.take(1)
-            yield int(self.in_dataset(index))
+            yield index
+
+    def _issue(self) -> int:
+        index = self._slots.indices[self._issued + self.rank]
+        self._issued += self.world_size
+        return int(index)
 
     def __len__(self) -> int:
-        """Slots of a full pass."""
-        return self.pass_length
+        """Slots of the training loop's next full pass, as the baseline's
+        sampler counts them: all of them by iterations; those of this rank by
+        epochs, where an open epoch has as many as its plan."""
+        if not self._counts_epochs():
+            return self.pass_length
+        slots = self._num_slots if self.is_open else self.pass_length
+        return -(-slots // self.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Not supported in iteration-based training, as in
-        ``InfiniteSampler``."""
+        """Choose the order of the next full pass, as in ``DefaultSampler``.
+        By iterations it has no effect, as in ``InfiniteSampler``."""
+        self.epoch = epoch
 
     def batch_length(self, batch_size: int) -> int:
-        """Images of this rank in the next batch.
+        """Images of this rank in the next batch. The last batch of an epoch
+        may be shorter.
 
         Args:
-            batch_size (int): Those that the data loader asks for.
+            batch_size (int): Images that the data loader asks for.
         """
-        return batch_size
+        return min(batch_size, self._issued // self.world_size)
+
+    def begin_epoch(self) -> None:
+        """Draw the plan of an epoch, unless a checkpoint had begun one: then
+        it goes on with the rest."""
+        if not self.is_open:
+            self._extend()
+            self.is_open = True
+        # A checkpoint may be of another number of ranks.
+        self._slots = self._rounded_up(self._slots)
+        self._num_slots = len(self._slots)
+        self._issued = 0
+        self._awaits_loop = True
+
+    def end_epoch(self) -> None:
+        """Leave the slots that didn't fill a batch, as ``drop_last`` does."""
+        self._position += len(self._slots)
+        self._slots = self._no_slots()
+        self.is_open = False
 
     @property
     def position(self) -> int:
         """int: Slots of all ranks before the oldest one in flight."""
         return self._position
-
-    def restrict(self, indices: np.ndarray,
-                 weights: Optional[np.ndarray]) -> None:
-        """Begin anew, with passes over some of the images.
-
-        Plans, and the slots that are taken, then count these from 0.
-
-        Args:
-            indices (np.ndarray): Their data set indices, increasing, int64 of
-                shape (M,).
-            weights (np.ndarray, optional): Weight of each, besides those of
-                slots, float32 of shape (M,). None if all are 1.
-        """
-        self.indices, self.weights = indices, weights
-        self.pass_length = len(indices)
-        self._restart(0)
-        self._forget_issued()
-
-    def in_dataset(self, indices: np.ndarray) -> np.ndarray:
-        """Data set indices of those of a plan."""
-        return indices if self.indices is None else self.indices[indices]
-
-    def loss_weights(self, slots: EpochPlan,
-                     is_annealing: bool) -> Optional[np.ndarray]:
-        """Weights that losses have in a step.
-
-        Args:
-            slots (EpochPlan): Those of the batch, of shape (B,).
-            is_annealing (bool): Whether nothing is pruned any more.
-
-        Returns:
-            np.ndarray, optional: float32 of shape (B,). None for those of the
-            baseline.
-        """
-        if self.weights is not None:
-            return slots.weights * self.weights[slots.indices]
-        return None if is_annealing else slots.weights
-
-    @property
-    def checksum(self) -> int:
-        """int: That of the images of a pass, 0 where these are all."""
-        if self.indices is None:
-            return 0
-        weights = b'' if self.weights is None else self.weights.tobytes()
-        return zlib.crc32(self.indices.tobytes() + weights)
 
     def connect(self, draw_plan: DrawPlan) -> None:
         """Let a hook draw the plans from now on.
@@ -217,7 +244,7 @@ class InfoBatchSampler(Sampler):
                 f'A batch of {batch_size} images arrived, but only '
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
-                f'{type(self).__name__} alone, in order.')
+                'InfoBatchSampler alone, in order.')
         taken = self._slots[:end]
         self._slots = self._slots[end:]
         self._issued -= end
@@ -225,7 +252,7 @@ class InfoBatchSampler(Sampler):
         return taken
 
     def skip(self, num_indices: int) -> None:
-        """Go to an absolute position of the stream of full passes.
+        """Go to an absolute position of the full passes.
 
         Where :meth:`load_state_dict` has gone to that position, the plans of
         its state stay. With a hook nothing happens: it has gone to where a
@@ -245,7 +272,9 @@ class InfoBatchSampler(Sampler):
         if self._draw_plan is not None:
             return
         position = num_indices * self.world_size
-        if position != self._position:
+        if self._counts_epochs():
+            self._position, self._slots = position, self._no_slots()
+        elif position != self._position:
             self._restart(position)
         self._forget_issued()
 
@@ -260,7 +289,7 @@ class InfoBatchSampler(Sampler):
         return dict(
             seed=self.seed,
             size=self.pass_length,
-            checksum=self.checksum,
+            is_open=self.is_open,
             position=self._position,
             indices=torch.from_numpy(self._slots.indices.copy()),
             weights=torch.from_numpy(self._slots.weights.copy()),
@@ -284,13 +313,12 @@ class InfoBatchSampler(Sampler):
                 '`train_dataloader.dataset`.')
         self.seed = state_dict['seed']
         self._position = state_dict['position']
+        self.is_open = state_dict['is_open']
         self._forget_issued()
-        indices = state_dict['indices'].numpy()
-        # Version 0.1.0 didn't keep them: these slots aren't counted.
-        tiers = state_dict.get('tiers',
-                               torch.zeros(len(indices), dtype=torch.int16))
         self._slots = EpochPlan(
-            indices, state_dict['weights'].numpy(), tier_of_slot=tiers.numpy())
+            state_dict['indices'].numpy(),
+            state_dict['weights'].numpy(),
+            tier_of_slot=state_dict['tiers'].numpy())
         self._full_passes_rng.set_state(state_dict['full_passes_rng'])
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
 
@@ -300,18 +328,15 @@ class InfoBatchSampler(Sampler):
         tiers = np.zeros_like(self._slots.tier_of_slot)
         self._slots = replace(self._slots, tier_of_slot=tiers)
 
-    @staticmethod
-    def _length_of_pass(dataset: Sized) -> int:
-        return len(unwrap_repeats(dataset))
-
     def _restart(self, position: int) -> None:
         """Draw the full passes again from the seed, up to a position."""
-        self._full_passes_rng = torch.Generator()
         self._full_passes_rng.manual_seed(self.seed)
         self._plans_rng = np.random.default_rng(self.seed)
         self._begin = self._position = position
         self._issued = 0
-        passes, rest = divmod(position, self.pass_length)
+        # The length of a pass isn't known before the loop.
+        passes, rest = divmod(position, self.pass_length) if position else (0,
+                                                                            0)
         for _ in range(passes):
             self._full_plan()
         self._slots = self._full_plan()[rest:] if rest else self._no_slots()
@@ -340,7 +365,11 @@ class InfoBatchSampler(Sampler):
                 [slots.tier_of_slot, plan.tier_of_slot]))
 
     def _full_plan(self) -> EpochPlan:
-        """The next pass of ``InfiniteSampler``."""
+        """The next pass of the baseline's sampler."""
+        if self._counts_epochs():
+            # Plans that prune draw from other generators, so a full pass is
+            # that of the baseline whatever came before.
+            self._full_passes_rng.manual_seed(self.seed + self.epoch)
         if self.shuffle:
             order = torch.randperm(
                 self.pass_length, generator=self._full_passes_rng).numpy()
@@ -352,16 +381,24 @@ class InfoBatchSampler(Sampler):
     def _no_slots() -> EpochPlan:
         return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
 
+    def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
+        """With slots of its beginning again, so that ranks have as many."""
+        missing = -len(plan) % self.world_size
+        if len(plan) == 0 or missing == 0:
+            return plan
+        return plan[np.resize(np.arange(len(plan)), len(plan) + missing)]
+
     def _check_hook(self) -> None:
-        if in_training():
+        if (self._draw_plan is None and not self._built_in_training
+                and compat.in_training()):
             raise RuntimeError(
-                f'{type(self).__name__} is read before any InfoBatchHook, and '
-                'would prune nothing. If the config has none: add '
-                "`custom_hooks = [dict(type='InfoBatchHook')]`, or set "
+                'InfoBatchSampler is read before any InfoBatchHook, and would '
+                'prune nothing. If the config has none: add `custom_hooks = '
+                "[dict(type='InfoBatchHook')]`, or set "
                 '`train_dataloader.sampler.type` back to '
-                f"'{self._baseline}'. If it has one: a hook before it reads "
-                'from `train_dataloader`; let that one build a data loader of '
-                'its own.')
+                f"'{BASELINES[self._counts_epochs()]}'. If it has one: a hook "
+                'before it reads from `train_dataloader`; let that one build '
+                'a data loader of its own.')
 
     def _check_reader(self, number: int) -> None:
         if self._draw_plan is not None and number > 1:
@@ -369,7 +406,8 @@ class InfoBatchSampler(Sampler):
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '
                 'images a batch has: let a hook that looks at the data build '
-                'a data loader of its own. If it was you, before the '
-                'training, as in a notebook: look at '
-                '`runner.train_dataloader.dataset[0]` instead, and build the '
-                'Runner anew.')
+                'a data loader of its own.')
+
+
+InfoBatchEpochSampler = InfoBatchSampler
+"""The name that older configs have for trainings that count epochs."""

@@ -1,0 +1,129 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How far a training that counts iterations is."""
+from typing import Callable, Optional, Tuple
+
+from mmengine.runner import Runner
+
+from .. import compat
+from ..plan_record import PlanRecord
+from ..pruning import Policy, Progress, TierNorms
+from ..sampler import InfoBatchSampler
+from .clock import Clock
+
+
+class IterationClock(Clock):
+    """The clock of a training that counts iterations.
+
+    Args:
+        pass_length (int): Slots of a full pass.
+        slots_per_iter (int): Slots of an iteration, of all ranks.
+        max_iters (int): Iterations of the training.
+        delta (float): Fraction of the iterations after which the training is
+            annealing, in [0, 1].
+        start (float): Fraction of the iterations before which nothing is
+            pruned. Defaults to 0.
+        lookahead (int): Slots that may be in flight when a plan is drawn.
+            Defaults to 0.
+    """
+
+    unit = 'iteration'
+
+    def __init__(self,
+                 pass_length: int,
+                 slots_per_iter: int,
+                 max_iters: int,
+                 delta: float,
+                 start: float = 0.,
+                 lookahead: int = 0) -> None:
+        super().__init__(pass_length, slots_per_iter, max_iters, max_iters,
+                         delta, start)
+        self.lookahead = lookahead
+
+    @property
+    def annealing_start(self) -> int:
+        return self._slots_until(self.annealing_at)
+
+    @property
+    def _start_slot(self) -> int:
+        return self._slots_until(self.start_at)
+
+    def _slots_until(self, iteration: int) -> int:
+        return self.origin.position + self.slots_per_iter * (
+            iteration - self.origin.iteration)
+
+    @property
+    def prunes_nothing(self) -> bool:
+        return self.is_annealing(self.first_pruned)
+
+    def _now(self, iteration: int) -> int:
+        return iteration
+
+    def iteration_at(self, position: int) -> float:
+        return self.origin.iteration + (
+            position - self.origin.position) / self.slots_per_iter
+
+    def covered(self, last: Optional[PlanRecord], start: int) -> float:
+        if last is None:
+            return start / self.pass_length
+        return last.covered_until(start)
+
+    def full_equivalent(self, covered: float) -> float:
+        return self.origin.full_equivalent + (
+            covered -
+            self.origin.covered) * self.pass_length / self.slots_per_iter
+
+    def progress(self,
+                 start: int,
+                 covered: float,
+                 policy: Policy,
+                 norms: Optional[TierNorms] = None) -> Progress:
+        full_iters = self._full_iters(policy) - self.full_equivalent(covered)
+        annealing_iters = self.length - self.annealing_at
+        return Progress(
+            slots_left=self.annealing_start - start,
+            full_slots=full_iters * self.slots_per_iter -
+            annealing_iters * self.slots_per_iter,
+            norms=norms)
+
+    def first_progress(self, policy: Policy) -> Progress:
+        first = self.first_pruned
+        return self.progress(first, first / self.pass_length, policy)
+
+    def _full_iters(self, policy: Policy) -> float:
+        """Iterations of the baseline that cover as many passes."""
+        return policy.full_iters or self.length / (policy.ratio or 1)
+
+    def outcome(self, share: float) -> Tuple[float, float]:
+        pruned_iters = (self.annealing_start -
+                        self.first_pruned) / self.slots_per_iter
+        return self.length, self.length + pruned_iters * (1 / share - 1)
+
+    def check_length(self, prunes: bool) -> None:
+        passes = self.length * self.slots_per_iter / self.pass_length
+        if passes < 2 and prunes:
+            raise ValueError(
+                f'`train_cfg.max_iters = {self.length}` with '
+                f'{self.slots_per_iter} images in an iteration is '
+                f'{passes:.2f} passes over {self.pass_length} images. '
+                'InfoBatch needs two, as nothing can be pruned in the first '
+                'one: train for at least '
+                f'{-(-2 * self.pass_length // self.slots_per_iter)} '
+                'iterations, by a larger --ratio where conversion has '
+                'shortened the training, or remove InfoBatchHook and '
+                'InfoBatchSampler. To try a config in a few iterations, take '
+                'a few images: `train_dataloader.dataset.indices=64`.')
+
+    def connect(self, runner: Runner, sampler: InfoBatchSampler,
+                draw_plan: Callable) -> None:
+        super().connect(runner, sampler, draw_plan)
+        if runner.iter > 0:
+            compat.restart_loader(runner.train_loop)
+
+    def _has_lost_count(self, iteration: int, position: int) -> bool:
+        # After a validation FlexibleRunner saves one iteration too many.
+        return self.iteration_at(position) != iteration
+
+    def _keep_plans(self, pruned_until: int) -> None:
+        after_plan = self.origin.iteration - (
+            self.origin.position - pruned_until) // self.slots_per_iter
+        self.annealing_at = max(self.annealing_at, after_plan)

@@ -1,0 +1,105 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is known of a plan after its slots are gone."""
+import math
+from typing import Any, NamedTuple, Optional, Tuple
+
+from .pruning import ScoreHistogram, Tier
+from .worth import VarianceRatio
+
+
+class PlanRecord(NamedTuple):
+    """A plan as checkpoints, ``infobatch.jsonl`` and reports have it.
+
+    Args:
+        kept (int): Slots of the plan, before annealing cut it short.
+        tiers (tuple[Tier]): Its tiers, by increasing score.
+        covered (float): Virtual epochs before the plan.
+        epoch (int): Which virtual epoch the plan is, from 1.
+        start (int): Number of its first slot in the stream of all ranks.
+        iter (float): Iterations of the training before the plan.
+        full_equivalent (float): Iterations of the baseline that cover as many
+            virtual epochs.
+        saved_iters (float): Iterations saved before the plan.
+        threshold (float): Threshold of the scores. 0 if nothing was pruned,
+            or if the policy has none.
+        mean_weight (float): Mean weight of its slots.
+        mean_score (float): Mean of all scores when the plan was drawn.
+        variance_ratio (VarianceRatio, optional): V of the visits since scores
+            were read before. None where V can't be told.
+        mean_ratio (VarianceRatio, optional): Mean V of the training until
+            then.
+        reliability (float, optional): Correlation of the score that an image
+            had with its next one, over these visits. None where it can't be
+            told.
+        histogram (ScoreHistogram, optional): Scores of the images and of its
+            slots. None of full passes, and where the plan isn't logged.
+        non_finite (int): Losses until then that weren't finite.
+        note (str): What the policy says of the plan.
+        logged (bool): Whether the plan has a line in the log.
+    """
+
+    kept: int
+    tiers: Tuple[Tier, ...]
+    covered: float
+    epoch: int = 1
+    start: int = 0
+    iter: float = 0.
+    full_equivalent: float = 0.
+    saved_iters: float = 0.
+    threshold: float = 0.
+    mean_weight: float = 1.
+    mean_score: float = 1.
+    variance_ratio: Optional[VarianceRatio] = None
+    mean_ratio: Optional[VarianceRatio] = None
+    reliability: Optional[float] = None
+    histogram: Optional[ScoreHistogram] = None
+    non_finite: int = 0
+    note: str = ''
+    logged: bool = True
+
+    def covered_until(self, position: int) -> float:
+        """Virtual epochs before a slot of the plan or its end. If annealing
+        cuts the plan short, it counts with the part that was issued."""
+        # In an epoch some slots may come again, to fill a step of all ranks.
+        return self.covered + min((position - self.start) / self.kept, 1.)
+
+    def to_dict(self) -> dict:
+        """The record as values that checkpoints and JSON know."""
+        histogram = self.histogram and {
+            name: list(values)
+            for name, values in self.histogram._asdict().items()
+        }
+        return dict(
+            self._asdict(),
+            tiers=[list(tier) for tier in self.tiers],
+            variance_ratio=_without_nan(self.variance_ratio),
+            mean_ratio=_without_nan(self.mean_ratio),
+            histogram=histogram)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> 'PlanRecord':
+        """Make a record of :meth:`to_dict`. What else a line has is left
+        out."""
+        known: Any = {
+            name: values[name]
+            for name in cls._fields if name in values
+        }
+        histogram = known.get('histogram')
+        return cls(**dict(
+            known,
+            tiers=tuple(Tier(*tier) for tier in known['tiers']),
+            variance_ratio=_with_nan(known.get('variance_ratio')),
+            mean_ratio=_with_nan(known.get('mean_ratio')),
+            histogram=histogram and ScoreHistogram(**histogram)))
+
+
+def _without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
+    """JSON knows no NaN."""
+    if ratio is None or not math.isfinite(ratio.value):
+        return None
+    return [value if math.isfinite(value) else None for value in ratio]
+
+
+def _with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
+    return ratio and VarianceRatio(
+        *(math.nan if value is None else value for value in ratio))
