@@ -708,6 +708,8 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(ema=1), '`ema`'),
     (dict(relative=True), '`relative` in .* is no argument.*: remove it'),
     (dict(delta=-0.1), '`delta`'),
+    (dict(policy=dict(type='Budget', ramp=True)),
+     '`ramp` in the `policy` of InfoBatchHook.* no argument.*: remove it'),
 ])
 def test_arguments_out_of_range(arguments, match):
     with pytest.raises((ValueError, TypeError), match=match):
