@@ -227,7 +227,7 @@ def test_epochs_go_on_with_another_list(tmp_path, before):
         tmp_path,
         **by_epoch(before,
                    **{'default_hooks.checkpoint.interval': 4})).train()
-    policy = dict(type='Neyman', ratio=0.6, ramp=True)
+    policy = dict(type='Neyman', ratio=0.6)
     runner = small_runner(
         tmp_path / 'resumed',
         **by_epoch(dict(type='Subset', indices=listed, policy=policy)),

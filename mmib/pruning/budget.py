@@ -29,8 +29,6 @@ class ToBudget(Policy):
             counts epochs. Defaults to None.
         ratio (float, optional): Iterations of the training over those of the
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
-        ramp (bool): Whether the kept share falls gradually, so that most is
-            pruned late. Defaults to False.
 
     Raises:
         ValueError: If ``full_iters`` isn't a positive integer, if ``ratio``
@@ -42,7 +40,6 @@ class ToBudget(Policy):
 
     def __init__(self,
                  full_iters: Optional[int] = None,
-                 ramp: bool = False,
                  ratio: Optional[float] = None) -> None:
         if ratio is not None and not 0 < ratio <= 1:
             raise ValueError(
@@ -59,7 +56,6 @@ class ToBudget(Policy):
                 'how much to prune: remove `full_iters` from the `policy` of '
                 'InfoBatchHook in `custom_hooks`.')
         self.full_iters = full_iters
-        self.ramp = ramp
         self.ratio = ratio
         self._progress: Optional[Progress] = None
 
@@ -115,14 +111,7 @@ class ToBudget(Policy):
                 f'{type(self).__name__} must know how far the training is: '
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')
-        share, done = self._needed_share(self._progress), self._progress.done
-        if self.ramp and self._progress.spent is not None:
-            share = _on_ramp(share, done)
-        elif self.ramp:
-            # Passes in as many slots grow along a line, which at its end has
-            # covered what this share would.
-            share = 1 / (1 + (1 / share - 1) * 2 * done / (1 + done))
-        return share
+        return self._needed_share(self._progress)
 
     @staticmethod
     def _num_kept(share: float, size: int) -> int:
@@ -142,19 +131,6 @@ class ToBudget(Policy):
                 f'{100 * most:g} % of {of} can be pruned: kept share '
                 f'{len(plan) / size:.3f}. {remedy} in the `policy` of '
                 'InfoBatchHook in `custom_hooks`.')
-
-
-def _on_ramp(share: float, done: float) -> float:
-    """Where a share is that falls from 1 as ``1 / (1 + c * done)``, with such
-    a ``c`` that its mean from here to the end is ``share``."""
-    if share >= 1 or done >= 1:
-        return share
-    low, high = 0., 1e6
-    for _ in range(60):
-        c = (low + high) / 2
-        mean = math.log((1 + c) / (1 + c * done)) / (c * (1 - done))
-        low, high = (c, high) if mean > share else (low, c)
-    return 1 / (1 + low * done)
 
 
 class Budget(ToBudget):
@@ -180,8 +156,6 @@ class Budget(ToBudget):
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
             No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
             0.75.
-        ramp (bool): Whether the kept share falls gradually, so that most is
-            pruned late. Defaults to False.
         ratio (float, optional): Iterations of the training over those of the
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
@@ -195,9 +169,8 @@ class Budget(ToBudget):
                  full_iters: Optional[int] = None,
                  quantiles: Sequence[float] = (0.2, 0.85),
                  max_ratio: float = 0.75,
-                 ramp: bool = False,
                  ratio: Optional[float] = None) -> None:
-        super().__init__(full_iters, ramp, ratio)
+        super().__init__(full_iters, ratio)
         if len(quantiles) != 2:
             raise ValueError(
                 '`quantiles` needs one entry for each of two tiers, but got '
@@ -299,8 +272,6 @@ class Neyman(ToBudget):
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
             weight exceeds ``1 / min_keep``, but for the rounding of small
             strata. Defaults to 0.1.
-        ramp (bool): Whether the kept share falls gradually, so that most is
-            pruned late. Defaults to False.
         ratio (float, optional): Iterations of the training over those of the
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
 
@@ -317,9 +288,8 @@ class Neyman(ToBudget):
                  full_iters: Optional[int] = None,
                  num_strata: int = 10,
                  min_keep: float = 0.1,
-                 ramp: bool = False,
                  ratio: Optional[float] = None) -> None:
-        super().__init__(full_iters, ramp, ratio)
+        super().__init__(full_iters, ratio)
         if not is_count(num_strata):
             raise ValueError('`num_strata` must be a positive integer, but '
                              f'got {num_strata!r}: {CHANGE_POLICY}')

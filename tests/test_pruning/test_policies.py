@@ -433,29 +433,6 @@ def test_budget_is_met_at_the_end_of_the_training(name):
     assert max(plan.weights.max() for plan in run.plans) <= 4 + 1e-6
 
 
-@pytest.mark.parametrize('policy', [Budget, Neyman])
-def test_the_kept_share_may_fall_gradually(policy):
-    """On the same budget, to 1 / (1 + 2 (c - 1)) where 1 / c is the share
-    without a ramp."""
-    length = dict(max_iters=1200, full_iters=2000, delta=0.85)
-    size = dict(num_images=500, slots_per_iter=8)
-    run = simulate(
-        policy(2000,
-               ramp=True), DISTRIBUTIONS['uniform'](500,
-                                                    np.random.default_rng(0)),
-        **size, **length)
-    assert run.covered == pytest.approx(run.target, rel=0.005)
-    shares = np.array([len(plan) / 500 for plan in run.plans])
-    # Annealing cuts the last one.
-    shares = shares[:-1]
-    assert shares[0] > 0.9 and (np.diff(shares) <= 0).all()
-    assert shares[-1] == pytest.approx(0.37, abs=0.03)
-    # The passes that a slot covers grow along a line.
-    middles = np.cumsum(shares) - shares / 2
-    passes = np.interp(0.5, middles / shares.sum(), 1 / shares)
-    assert passes == pytest.approx((1 + 1 / shares[-1]) / 2, rel=0.05)
-
-
 @given(
     num_images=st.integers(100, 400),
     slots_per_iter=st.integers(1, 16),
