@@ -19,11 +19,10 @@ except ModuleNotFoundError as error:
 
 from .config.convert import convert
 from .config.schedule import shorten
-from .epochs import InfoBatchEpochSampler
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .registry import POLICIES
-from .sampler import InfoBatchSampler
+from .sampler import InfoBatchEpochSampler, InfoBatchSampler
 from .version import __version__
 from .visualization import InfoBatchVisualizationHook
 

@@ -9,14 +9,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
-from . import compat, epochs, tasks
+from . import compat, tasks
 from .batch import BatchContext, to_device
+from .clock import Clock, clock_of
 from .config import step_size
-from .config.checks import (check_batch, check_hook_arguments, check_length,
-                            check_no_others, check_norms, check_score,
-                            check_scores, check_training)
+from .config.checks import (check_batch, check_hook_arguments, check_no_others,
+                            check_norms, check_score, check_scores,
+                            check_training)
 from .datasets import DeliveryCheck, data_samples
-from .epochs import InfoBatchEpochSampler
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
 from .planner import Planner
@@ -39,11 +39,11 @@ class InfoBatchHook(Hook):
     average of the losses at its visits. The last part of the training, after
     ``delta``, sees everything with weight 1.
 
-    A training that counts iterations needs ``InfoBatchSampler`` and a schedule
-    that is shorter by what pruning saves; one that counts epochs needs
-    ``InfoBatchEpochSampler``. Each virtual epoch has a line of log and scalars
-    (see :class:`~mmib.log.reporter.Reporter`). Checkpoints have the state
-    under the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
+    The data loader of the training needs ``InfoBatchSampler``, and a training
+    that counts iterations a schedule that is shorter by what pruning saves.
+    Each virtual epoch has a line of log and scalars (see
+    :class:`~mmib.log.reporter.Reporter`). Checkpoints have the state under
+    the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
@@ -96,8 +96,8 @@ class InfoBatchHook(Hook):
         self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
-        """list[Callable]: Each is called as ``observe(epoch, plan)`` with the
-        ``VirtualEpoch`` and the ``EpochPlan`` (None is a full pass) of every
+        """list[Callable]: Each is called as ``observe(record, plan)`` with the
+        ``PlanRecord`` and the ``EpochPlan`` (None is a full pass) of every
         plan, before its first slot is issued. Append in ``before_run``."""
         self.batch = BatchContext()
         """BatchContext: Weights and scores of the batch in training."""
@@ -105,6 +105,7 @@ class InfoBatchHook(Hook):
         self.sampler: Optional[InfoBatchSampler] = None
         self.scores: Optional[ScoreTable] = None
         self.counts: Optional[ImageCounts] = None
+        self.clock: Optional[Clock] = None
         self.planner: Optional[Planner] = None
         self.dataset: Any = None
         self._batch_size = 0
@@ -129,14 +130,10 @@ class InfoBatchHook(Hook):
         if runner.iter > 0:
             self._resume(runner)
         else:
-            check_length(self.planner.accounting, self.policy.prunes)
+            self.clock.check_length(self.policy.prunes)
         self._loaded = None
         self._reporter.training_begins()
-        self.sampler.connect(self.planner)
-        if isinstance(self.sampler, InfoBatchEpochSampler):
-            epochs.connect(runner, self.planner, self.sampler)
-        elif runner.iter > 0 or self.sampler.indices is not None:
-            compat.restart_loader(runner.train_loop)
+        self.clock.connect(runner, self.sampler, self.planner)
         compat.before_saving(runner, self.planner.merge_scores)
 
     def _attach_losses(self, runner: Runner) -> tasks.Task:
@@ -153,15 +150,14 @@ class InfoBatchHook(Hook):
         ema = task.ema if self.ema is None else self.ema
         self.scores = ScoreTable(images, self._device, ema, num_images)
         self.counts = ImageCounts(images, num_images)
-        accounting = epochs.account_for(runner, self.delta, self.start)
+        self.clock = clock_of(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, check_score(self.score,
                                                        task.scores),
                               self.sampler.weights)
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
-        lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
-        self.planner = Planner(self.policy, visits, self.counts, accounting,
-                               lookahead, observers, mean_weight.is_one)
+        self.planner = Planner(self.policy, visits, self.counts, self.clock,
+                               observers, mean_weight.is_one)
         self._reporter = Reporter(runner, self.planner, mean_weight)
         self._delivery = DeliveryCheck(self.dataset, self._reporter,
                                        self.sampler.indices)
@@ -177,14 +173,14 @@ class InfoBatchHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Put everything needed to continue into the checkpoint."""
-        if self.planner and self.planner.epoch:
+        if self.planner and self.planner.current:
             checkpoint['infobatch'] = make_state(self.sampler, self.scores,
                                                  self.planner, self._delivery)
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Draw the plan of an epoch, where epochs count."""
-        if isinstance(self.sampler, InfoBatchEpochSampler):
-            epochs.begin_epoch(runner, self.planner, self.sampler)
+        self.clock.begin_epoch(runner, self.sampler,
+                               lambda: self.planner.next_share)
 
     def before_train_iter(self,
                           runner: Runner,
@@ -195,18 +191,17 @@ class InfoBatchHook(Hook):
         Raises:
             RuntimeError: If the batch isn't as long as it was asked for.
         """
-        if batch_idx == 0 and isinstance(self.sampler, InfoBatchEpochSampler):
+        if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
         batch_size = self.sampler.batch_length(self._batch_size)
         check_batch(data_batch, batch_size)
-        is_annealing = self.planner.accounting.is_annealing(
-            self.sampler.position)
+        is_annealing = self.clock.is_annealing(self.sampler.position)
         slots = self.sampler.take(batch_size)
         self.counts.visit(slots.indices)
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
-        for last, epoch in self.planner.advance(self.sampler.position):
-            self._reporter.epoch_begins(last, epoch)
+        for record in self.planner.advance(self.sampler.position):
+            self._reporter.epoch_begins(record)
         weights = self.sampler.loss_weights(self._slots, is_annealing)
         self.batch.begin(None if weights is
                          None else to_device(weights, self._device))
@@ -234,7 +229,7 @@ class InfoBatchHook(Hook):
         delivered = self._delivery(indices, data_samples(data_batch))
         visits = self.planner.visits
         visits.record(self._slots, self.batch, delivered,
-                      self.planner.mean_weight, runner.iter)
+                      self.planner.current.mean_weight, runner.iter)
         if visits.lacks_norms:
             check_norms(visits.score)
             self._reporter.no_norms()
@@ -243,8 +238,7 @@ class InfoBatchHook(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
-        if isinstance(self.sampler, InfoBatchEpochSampler):
-            self.sampler.end_epoch()
+        self.clock.end_epoch(self.sampler)
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""

@@ -72,8 +72,8 @@ class PlanRecord(NamedTuple):
         return dict(
             self._asdict(),
             tiers=[list(tier) for tier in self.tiers],
-            variance_ratio=_without_nan(self.variance_ratio),
-            mean_ratio=_without_nan(self.mean_ratio),
+            variance_ratio=without_nan(self.variance_ratio),
+            mean_ratio=without_nan(self.mean_ratio),
             histogram=histogram)
 
     @classmethod
@@ -93,7 +93,7 @@ class PlanRecord(NamedTuple):
             histogram=histogram and ScoreHistogram(**histogram)))
 
 
-def _without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
+def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
     """JSON knows no NaN."""
     if ratio is None or not math.isfinite(ratio.value):
         return None
@@ -101,5 +101,5 @@ def _without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
 
 
 def _with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
-    return ratio and VarianceRatio(
-        *(math.nan if value is None else value for value in ratio))
+    return ratio and VarianceRatio(*(math.nan if value is None else value
+                                     for value in ratio))

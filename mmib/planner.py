@@ -6,14 +6,15 @@ import zlib
 from collections import deque
 from dataclasses import replace
 from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional,
-                    Sequence, Tuple)
+                    Sequence)
 
 import numpy as np
 import torch
 from mmengine.utils import apply_to
 
-from .accounting import Accounting, VirtualEpoch
+from .clock import Clock
 from .log.counts import ImageCounts
+from .plan_record import PlanRecord
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
                       check_plan)
 from .pruning.form import check_form, damaged
@@ -29,11 +30,9 @@ class Planner:
         policy (Policy): Draws the plans that prune.
         visits (VisitCounter): Scores, and what followed the last plan.
         counts (ImageCounts): What plans have left out.
-        accounting (Accounting): How far the training is.
-        lookahead (int): Slots that may be in flight when a plan is drawn.
-        observers (Sequence[Callable]): Each is called with the virtual epoch
-            and the plan (None is a full pass) when a plan was drawn. Defaults
-            to ().
+        clock (Clock): How far the training is.
+        observers (Sequence[Callable]): Each is called with the record and the
+            plan (None is a full pass) when a plan was drawn. Defaults to ().
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
     """
@@ -42,25 +41,20 @@ class Planner:
                  policy: Policy,
                  visits: VisitCounter,
                  counts: ImageCounts,
-                 accounting: Accounting,
-                 lookahead: int,
+                 clock: Clock,
                  observers: Sequence[Callable] = (),
                  normalize: bool = False) -> None:
         self.policy = policy
         self.scores = visits.scores
         self.visits = visits
         self.counts = counts
-        self.accounting = accounting
-        self.lookahead = lookahead
+        self.clock = clock
         self.normalize = normalize
         self.observers = observers
-        self.epoch: Optional[VirtualEpoch] = None
-        """VirtualEpoch, optional: The one in training."""
-        self.num_epochs = 0
-        """int: Virtual epochs that have begun."""
-        self._next_epochs: Deque[VirtualEpoch] = deque()
-        # Nothing is pruned before each image was asked for once.
-        self._full_until = accounting.pass_length
+        self.current: Optional[PlanRecord] = None
+        """PlanRecord, optional: The plan in training."""
+        # Plans that were drawn and haven't begun.
+        self._next: Deque[PlanRecord] = deque()
         self._pruned_until = 0
         # Where the last plan begins that has a line of log, and the one for
         # which the scores were read. The first plan has a line.
@@ -97,68 +91,31 @@ class Planner:
             TypeError: If the policy returns no plan.
             ValueError: If the plan can't be trained on.
         """
-        last, accounting = self.newest, self.accounting
-        covered = accounting.covered(last, start)
-        is_annealing = accounting.is_annealing(start)
-        begins_annealing = (
-            is_annealing and last is not None
-            and not accounting.is_annealing(last.start))
-        logged = begins_annealing or self._is_far_from(self._logged_start,
-                                                       start)
-        if logged:
-            self._logged_start = start
-
-        plan, note, visits, histogram = None, '', None, None
-        mean_weight = 1.
-        if (not is_annealing and start >= self.first_pruned
+        clock, last = self.clock, self.newest
+        covered = clock.covered(last, start)
+        plan, visits = None, None
+        if (not clock.is_annealing(start) and start >= clock.first_pruned
                 and not self.scores.empty):
             if (self.plan_scores is None
-                    or self._is_far_from(self._read_start, start)):
-                visits = self.read_visits()
-                self.plan_scores = self.scores.numpy()
-                self._mean_score = float(self.plan_scores.mean())
-                self._read_start = start
-            plan = self._ask_policy(
-                accounting.progress(start, covered, self.first_pruned,
-                                    visits.norms if visits else None), rng)
-            note = plan.note or ''
-        if plan is None or plan.is_full:
-            size, threshold, plan = accounting.pass_length, 0., None
-            tiers = (Tier(size, size), )
-        else:
-            # A policy may have numpy's numbers, checkpoints plain ones.
-            tiers = tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers)
-            size, threshold = len(plan), float(plan.threshold)
-            if not math.isfinite(threshold):  # JSON knows no such number.
-                threshold = 0.
-            if not self.normalize:
-                mean_weight = accounting.pass_length / size
-            self.counts.prune(plan.indices)
-            if logged:
-                histogram = ScoreHistogram.of(self.plan_scores, plan)
-            # The next plan begins with annealing.
-            plan = plan[:accounting.annealing_start - start]
-            self.visits.expect(len(tiers))
-            self._pruned_until = start + len(plan)
-            # Plans are in random order, so their beginnings tell enough.
-            self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
-                                        self._checksum)
-        epoch = VirtualEpoch(start, covered, size, threshold, tiers,
-                             self._mean_score, self._non_finite, note, logged,
-                             visits.ratio if visits else None,
-                             visits.reliability if visits else None, histogram,
-                             mean_weight)
-        self._next_epochs.append(epoch)
+                    or start - self._read_start >= clock.worth_a_line):
+                visits = self._read_scores(start)
+            progress = clock.progress(start, covered, self.policy,
+                                      visits.norms if visits else None)
+            plan = self._ask_policy(progress, rng)
+        record = self._record(start, covered, last, plan, visits)
+        self._next.append(record)
+        if plan is not None:
+            plan = None if plan.is_full else self._expect(plan, record)
         for observe in self.observers:
-            observe(epoch, plan)
+            observe(record, plan)
         return plan
 
-    def _is_far_from(self, last_start: int, start: int) -> bool:
-        """Whether a plan begins long enough after another one to be worth a
-        line of log, or a wait for new scores."""
-        accounting = self.accounting
-        least = accounting.max_iters // 1000 * accounting.slots_per_iter
-        return start - last_start >= max(self.lookahead, least)
+    def _read_scores(self, start: int) -> VisitSums:
+        visits = self.read_visits()
+        self.plan_scores = self.scores.numpy()
+        self._mean_score = float(self.plan_scores.mean())
+        self._read_start = start
+        return visits
 
     def _ask_policy(self, progress: Progress,
                     rng: np.random.Generator) -> EpochPlan:
@@ -169,17 +126,70 @@ class Planner:
         scores.flags.writeable = False
         plan = self.policy(scores, rng)
         try:
-            check_plan(plan, self.accounting.pass_length)
+            check_plan(plan, self.clock.pass_length)
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f'The policy {self.policy!r} draws no plan to train on: '
                 f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
             ) from None
-        if not plan.is_unbiased(self.accounting.pass_length):
+        if not plan.is_unbiased(self.clock.pass_length):
             # V says nothing of it.
             plan = replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
         if self.normalize:
             plan = replace(plan, weights=plan.weights / plan.weights.mean())
+        return plan
+
+    def _record(self, start: int, covered: float, last: Optional[PlanRecord],
+                plan: Optional[EpochPlan],
+                visits: Optional[VisitSums]) -> PlanRecord:
+        """What is known of a plan that begins with a slot."""
+        clock = self.clock
+        begins_annealing = (
+            clock.is_annealing(start) and last is not None
+            and not clock.is_annealing(last.start))
+        logged = (
+            begins_annealing
+            or start - self._logged_start >= clock.worth_a_line)
+        if logged:
+            self._logged_start = start
+        size = clock.pass_length
+        record = PlanRecord(
+            kept=size,
+            tiers=(Tier(size, size), ),
+            covered=covered,
+            epoch=last.epoch + 1 if last else 1,
+            start=start,
+            mean_score=self._mean_score,
+            variance_ratio=visits.ratio if visits else None,
+            mean_ratio=self.mean_ratio.mean(),
+            reliability=visits.reliability if visits else None,
+            non_finite=self._non_finite,
+            note=plan.note or '' if plan else '',
+            logged=logged)
+        if plan is not None and not plan.is_full:
+            # A policy may have numpy's numbers, checkpoints plain ones.
+            threshold = float(plan.threshold)
+            record = record._replace(
+                kept=len(plan),
+                tiers=tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers),
+                # JSON knows no infinite one.
+                threshold=threshold if math.isfinite(threshold) else 0.,
+                mean_weight=1. if self.normalize else size / len(plan),
+                histogram=(ScoreHistogram.of(self.plan_scores, plan)
+                           if logged else None))
+        return clock.place(record)
+
+    def _expect(self, plan: EpochPlan, record: PlanRecord) -> EpochPlan:
+        """Make ready for the visits of a plan that prunes, and cut it short
+        where annealing begins."""
+        self.counts.prune(plan.indices)
+        # The next plan begins with annealing.
+        plan = plan[:self.clock.annealing_start - record.start]
+        self.visits.expect(len(record.tiers))
+        self._pruned_until = record.start + len(plan)
+        # Plans are in random order, so their beginnings tell enough.
+        self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
+                                    self._checksum)
         return plan
 
     def read_visits(self) -> VisitSums:
@@ -206,46 +216,37 @@ class Planner:
                 f'InfoBatchHook in `custom_hooks`, {self.policy!r}.')
 
     @property
-    def newest(self) -> Optional[VirtualEpoch]:
-        """VirtualEpoch, optional: The one whose plan was drawn last."""
-        return self._next_epochs[-1] if self._next_epochs else self.epoch
+    def newest(self) -> Optional[PlanRecord]:
+        """PlanRecord, optional: The plan that was drawn last."""
+        return self._next[-1] if self._next else self.current
 
     @property
-    def mean_weight(self) -> float:
-        """float: Mean weight of the plan in training."""
-        return self.epoch.mean_weight
+    def next_share(self) -> float:
+        """float: Kept share to expect of the next plans that prune."""
+        newest, pass_length = self.newest, self.clock.pass_length
+        if newest is not None and newest.kept < pass_length:
+            return newest.kept / pass_length
+        share = self.policy.expected_share(
+            self.clock.first_progress(self.policy))
+        return 1. if share is None else share
 
-    @property
-    def prunes_nothing(self) -> bool:
-        """bool: Whether annealing begins before the first full pass ends."""
-        return self.accounting.prunes_nothing(self.first_pruned)
-
-    @property
-    def first_pruned(self) -> int:
-        """int: From which slot on a plan may prune."""
-        return max(self._full_until, self.accounting.pruning_start)
-
-    def advance(
-        self, position: int
-    ) -> Iterator[Tuple[Optional[VirtualEpoch], VirtualEpoch]]:
-        """Go on to the virtual epochs that have begun.
+    def advance(self, position: int) -> Iterator[PlanRecord]:
+        """Go on to the plans that have begun.
 
         Args:
             position (int): Slots that were taken.
 
         Yields:
-            tuple[VirtualEpoch, optional, VirtualEpoch]: The one before, and
-            the one that begins.
+            PlanRecord: The plan that begins.
         """
-        while self._next_epochs and self._next_epochs[0].start < position:
-            last, self.epoch = self.epoch, self._next_epochs.popleft()
-            self.num_epochs += 1
-            yield last, self.epoch
+        while self._next and self._next[0].start < position:
+            self.current = self._next.popleft()
+            yield self.current
 
     def saved_iters(self, position: int) -> float:
         """Iterations that the baseline needs more for the same virtual
-        epochs, at a slot of the one in training."""
-        return self.accounting.saved_iters(self.epoch, position)
+        epochs, at a slot of the plan in training."""
+        return self.clock.saved_iters(self.current, position)
 
     def state_dict(self, position: int) -> Dict[str, Any]:
         """Everything that the accounts and the next plans follow from,
@@ -258,17 +259,12 @@ class Planner:
             dict: Tensors and plain Python values.
         """
         return dict(
-            **self.accounting.state_dict(self.epoch.covered_until(position)),
+            clock=self.clock.state_dict(self.current.covered_until(position)),
+            plans=[plan.to_dict() for plan in (self.current, *self._next)],
             normalize=self.normalize,
             policy=repr(self.policy),
             policy_type=_type_name(self.policy),
             policy_state=_to_tensors(self.policy.state_dict()),
-            epochs=[
-                epoch.state_dict()
-                for epoch in (self.epoch, *self._next_epochs)
-            ],
-            num_epochs=self.num_epochs,
-            full_until=self._full_until,
             pruned_until=self._pruned_until,
             logged_start=self._logged_start,
             read_start=self._read_start,
@@ -291,27 +287,21 @@ class Planner:
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        self.epoch, *next_epochs = map(VirtualEpoch.from_state,
-                                       state_dict['epochs'])
-        self._next_epochs = deque(next_epochs)
-        self.num_epochs = state_dict['num_epochs']
-        self._full_until = state_dict['full_until']
+        self.current, *later = map(PlanRecord.from_dict, state_dict['plans'])
         self._pruned_until = state_dict['pruned_until']
         self._logged_start = state_dict['logged_start']
-        # They were one in version 0.1.0.
-        self._read_start = state_dict.get('read_start', self._logged_start)
+        self._read_start = state_dict['read_start']
         self.plan_scores = to_arrays(state_dict['plan_scores'])
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
-        # Version 0.1.0 didn't have these two.
-        self.visits.load_state_dict(
-            state_dict.get('visits'), self.is_same_policy(state_dict))
-        self.mean_ratio = MeanRatio(*state_dict.get('mean_ratio', ()))
-        changes = self.accounting.load_state_dict(
-            state_dict, iteration, position,
-            self.epoch.covered_until(position), self._pruned_until)
-        if (state_dict['policy_type'] == _type_name(self.policy)
-                and 'policy_state' in state_dict):
+        self.visits.load_state_dict(state_dict['visits'],
+                                    self.is_same_policy(state_dict))
+        self.mean_ratio = MeanRatio(*state_dict['mean_ratio'])
+        changes = self.clock.load_state_dict(
+            state_dict['clock'], iteration, position,
+            self.current.covered_until(position), self._pruned_until)
+        self._next = deque(map(self.clock.place, later))
+        if state_dict['policy_type'] == _type_name(self.policy):
             self._load_policy(to_arrays(state_dict['policy_state']))
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are those of {self.policy!r} '
@@ -324,7 +314,7 @@ class Planner:
     def _load_policy(self, state: Dict[str, Any]) -> None:
         where = 'infobatch.planner.policy_state'
         check_form(state, self.policy.state_form(), where,
-                   {'indices of a pass': self.accounting.pass_length})
+                   {'indices of a pass': self.clock.pass_length})
         try:
             self.policy.load_state_dict(state)
         # A policy may be anyone's.
@@ -346,14 +336,17 @@ class Planner:
             full_equivalent (float): Iterations of the baseline that cover as
                 many passes as what was trained on until then.
         """
-        self.accounting.begin(iteration, position, full_equivalent)
-        pass_length = self.accounting.pass_length
-        passes, rest = divmod(position, pass_length)
+        self.clock.begin(iteration, position, full_equivalent)
+        size = self.clock.pass_length
+        passes, rest = divmod(position, size)
         # The sampler goes on with the rest of this pass.
-        tiers = (Tier(pass_length, pass_length), )
-        self.epoch = VirtualEpoch(position - rest, float(passes), pass_length,
-                                  0., tiers, 1., 0, '', False)
-        self._full_until = position + pass_length
+        self.current = PlanRecord(
+            kept=size,
+            tiers=(Tier(size, size), ),
+            covered=float(passes),
+            epoch=0,
+            start=position - rest,
+            logged=False)
 
 
 def _type_name(policy: Policy) -> str:

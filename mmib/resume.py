@@ -7,12 +7,12 @@ import torch
 from mmengine.dist import all_gather
 
 from .datasets import DeliveryCheck
-from .epochs import InfoBatchEpochSampler
 from .planner import Planner
 from .pruning.form import damaged
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .state import check_state, counts_epochs
+from .state import check_state
+from .upgrade import VERSION, upgrade
 
 
 def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
@@ -23,6 +23,7 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
         dict: Tensors and plain Python values.
     """
     return dict(
+        version=VERSION,
         sampler=sampler.state_dict(),
         scores=scores.state_dict(),
         planner=planner.state_dict(sampler.position),
@@ -55,17 +56,16 @@ def load_state(state: Optional[Dict[str,
         ValueError: If the state is damaged.
     """
     if state is not None:
+        state = upgrade(state)
         check_state(state, iteration)
-    reason = _why_afresh(state, sampler, scores, planner.visits.score,
-                         delivery)
+    reason = _why_afresh(state, sampler, scores, planner, delivery)
     if reason is not None or state is None:
         sampler.skip(iteration * batch_size)
         planner.begin(
             iteration, sampler.position, iteration
-            if state is None else state['planner']['full_equivalent'])
+            if state is None else state['planner']['clock']['full_equivalent'])
         return reason, []
     _check_scores(state['scores'], scores)
-    _add_mean_weight(state)
     sampler.load_state_dict(state['sampler'])
     changes = scores.load_state_dict(state['scores'])
     changes += planner.load_state_dict(state['planner'], iteration,
@@ -73,33 +73,14 @@ def load_state(state: Optional[Dict[str,
     if not planner.is_same_policy(state['planner']):
         sampler.forget_tiers()
     delivery.load(state['paths_comparable'])
-    # Version 0.1.0 had none.
-    planner.counts.load_state_dict(state.get('images'))
+    planner.counts.load_state_dict(state['images'])
     return None, changes
-
-
-def _add_mean_weight(state: Dict[str, Any]) -> None:
-    """Tell which mean weight plans have, which older versions didn't."""
-    planner, sampler = state['planner'], state['sampler']
-    if 'normalize' in planner:
-        return
-    epoch, size = planner['epochs'][0], sampler['size']
-    weights = sampler[
-        'weights'][:max(epoch['start'] + epoch['size'] -
-                        sampler['position'], 0)]
-    of_method = size / epoch['size']
-    planner['normalize'] = bool(
-        of_method > 1.05 and len(weights)
-        and abs(float(weights.mean()) - 1) < (of_method - 1) / 2)
-    for epoch in planner['epochs']:
-        epoch['mean_weight'] = (1. if planner['normalize'] else size /
-                                epoch['size'])
 
 
 def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
     """Only the images that are in no pass have none."""
     in_a_pass = ~np.isnan(scores.by_image())
-    for name in {'scores', 'averages'} & set(state):
+    for name in ('scores', 'averages'):
         if np.isnan(state[name].numpy()[in_a_pass]).any():
             raise damaged(f'infobatch.scores.{name}',
                           'has NaN for images of a pass')
@@ -119,15 +100,14 @@ def _check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
 
 
 def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
-                scores: ScoreTable, kind: str,
+                scores: ScoreTable, planner: Planner,
                 delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
     _check_ranks(sampler, scores, delivery)
-    by_epoch = counts_epochs(state)
-    if by_epoch is not isinstance(sampler, InfoBatchEpochSampler):
-        counts = 'epochs' if by_epoch else 'iterations'
-        return f'the checkpoint is of a training that counts {counts}'
+    unit = state['planner']['clock']['unit']
+    if unit != planner.clock.unit:
+        return f'the checkpoint is of a training that counts {unit}s'
     before = state['sampler']['size'], len(state['scores']['scores'])
     now = sampler.pass_length, scores.num_images
     if before != now:
@@ -138,21 +118,12 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
     # Older checkpoints had none.
-    if state.get('images_checksum', delivery.checksum) != delivery.checksum:
+    if state['images_checksum'] not in (None, delivery.checksum):
         return ('the checkpoint is of other images than those of '
                 '`train_dataloader.dataset`, or of the same in another order')
-    # Without a list the checksum is 0, as it was before there were any.
-    if state['sampler'].get('checksum', 0) != sampler.checksum:
-        return ('the checkpoint is of another list of images: the `indices` '
-                'or `weights` of Subset, the `policy` of InfoBatchHook, have '
-                'changed')
-    # Version 0.1.0 had losses alone.
-    visits = state['planner'].get('visits', {})
-    kind_before = visits.get('score', 'loss')
-    if kind_before.startswith('gradient') and 'own_norms' not in visits:
-        return ('the scores in the checkpoint are of an older mmib, which '
-                "measured each image's share in the gradient of the batch")
+    kind_before, kind = state['planner']['visits'][
+        'score'], planner.visits.score
     if kind_before != kind:
         return (f'the scores in the checkpoint are "{kind_before}", and those '
-                f'of InfoBatchHook are "{kind}"')
+                f'of this training are "{kind}"')
     return None

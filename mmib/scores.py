@@ -255,19 +255,15 @@ class ScoreTable:
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        scores = state_dict['scores']
-        # Before there were averages, they begin with the scores.
-        self._rows[-1] = state_dict.get('averages', scores)
-        self._rows[0] = scores
-        # All ranks alike, and earlier than any to come. Version 0.1.0 didn't
-        # say when, nor before there was `ema`, who was visited.
-        visited = state_dict.get('visited', scores != 1)
-        self._visits.copy_(state_dict.get('last_visit', visited))
+        self._rows[-1] = state_dict['averages']
+        self._rows[0] = state_dict['scores']
+        # All ranks alike, and earlier than any visit to come.
+        self._visits.copy_(state_dict['last_visit'])
         self._non_finite.zero_()
         self._non_finite[0] = state_dict['non_finite']
         self.empty = state_dict['empty']
         self._merged = True
-        ema = state_dict.get('ema', 0.)
+        ema = state_dict['ema']
         return [] if ema == self.ema else [
             f'`ema` is {self.ema} instead of {ema}'
         ]

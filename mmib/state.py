@@ -10,29 +10,41 @@ from mmengine.utils import apply_to
 from . import worth
 from .pruning.form import (FLAG, TEXT, Form, Maybe, array, check_form, damaged,
                            integer, real)
+from .upgrade import VERSION
 
 # Of a tier: products of the terms of V and two scores.
 _NUM_SUMS = (worth.NUM_TERMS + 2)**2
-# Checkpoints of older versions lack the keys with a question mark.
 _ORIGIN = (integer(), integer(), real(), real())
 _FINITE, _ANY = real(-inf), real(-inf, finite=False)
 _COUNTS = [integer(), 'bins']
-_HISTOGRAM = ([_FINITE, 'edges'], _COUNTS, _COUNTS, [real(), 'bins'])
-_EPOCH = {
-    'start': integer(),
-    'covered': real(),
-    'size': integer(1),
-    # Of the log alone.
-    'threshold': _ANY,
+_HISTOGRAM = {
+    'edges': [_FINITE, 'edges'],
+    'all': _COUNTS,
+    'kept': _COUNTS,
+    'weighted': [real(), 'bins']
+}
+# The ends of its interval, and the limit, may be missing.
+_RATIO = Maybe([Maybe(real()), None])
+_PLAN = {
+    'kept': integer(1),
     'tiers': [(integer(), integer()), None],
+    'covered': real(),
+    'epoch': integer(),
+    'start': integer(),
+    # Of the log alone.
+    'iter': _ANY,
+    'full_equivalent': _ANY,
+    'saved_iters': _ANY,
+    'threshold': _ANY,
+    'mean_weight': real(),
     'mean_score': _ANY,
+    'variance_ratio': _RATIO,
+    'mean_ratio': _RATIO,
+    'reliability': Maybe(_FINITE),
+    'histogram': Maybe(_HISTOGRAM),
     'non_finite': integer(),
     'note': TEXT,
-    'logged': FLAG,
-    'ratio?': Maybe((real(), real(), real(), real())),
-    'reliability?': Maybe(_FINITE),
-    'histogram?': Maybe(_HISTOGRAM),
-    'mean_weight?': real()
+    'logged': FLAG
 }
 
 
@@ -50,14 +62,15 @@ def _is_of_generator(value: Any) -> bool:
 
 
 _STATE = {
+    'version': integer(VERSION, VERSION),
     'sampler': {
         'seed': integer(0, 2**64 - 1),
         'size': integer(1, size='indices of a pass'),
-        'checksum?': integer(0, 2**32 - 1),
+        'is_open': FLAG,
         'position': integer(),
         'indices': array('int64', 'slots', low=0, below='indices of a pass'),
         'weights': array('float32', 'slots', low=0),
-        'tiers?': array('int16', 'slots', low=0),
+        'tiers': array('int16', 'slots', low=0),
         'full_passes_rng': Form('the state of a generator of torch',
                                 lambda value, _: _is_of_generator(value)),
         'plans_rng': {
@@ -74,64 +87,57 @@ _STATE = {
     'scores': {
         # Those that are in no pass are NaN.
         'scores': array('float32', 'images', nan=True),
-        'averages?': array('float32', 'images', nan=True),
-        'last_visit?': array('int32', 'images', low=0),
-        'visited?': array('bool', 'images'),
-        'ema?': real(),
+        'averages': array('float32', 'images', nan=True),
+        'last_visit': array('int32', 'images', low=0),
+        'ema': real(),
         'non_finite': integer(),
         'empty': FLAG
     },
     'planner': {
-        'slots_per_iter': integer(1),
-        'annealing_iter': integer(),
-        'full_equivalent': real(),
-        'origin': _ORIGIN,
-        'normalize?': FLAG,
+        'clock': {
+            'unit': Form("'iteration' or 'epoch'", lambda value, _: value in
+                         ('iteration', 'epoch')),
+            'slots_per_iter': integer(1),
+            'annealing_at': integer(),
+            'full_equivalent': real(),
+            'origin': _ORIGIN,
+            'full_until': integer()
+        },
+        'plans': [_PLAN, None],
+        'normalize': FLAG,
         'policy': TEXT,
         'policy_type': TEXT,
-        'policy_state?': {},
-        'epochs': [_EPOCH, None],
-        'num_epochs': integer(),
-        'full_until': integer(),
+        'policy_state': Maybe({}),
         'pruned_until': integer(),
         'logged_start': integer(-sys.maxsize),
-        'read_start?': integer(-sys.maxsize),
+        'read_start': integer(-sys.maxsize),
         'plan_scores': Maybe(array('float32', 'indices of a pass')),
         'mean_score': _ANY,
         'non_finite': integer(),
-        'visits?': {
-            'rows': array('float64 float32', 'ranks', 'sums'),
-            'score': TEXT,
-            'trends?': [real(), 'ranks'],  # Read no more.
-            'own_norms?': FLAG
+        'visits': {
+            'rows': Maybe(array('float64 float32', 'ranks', 'sums')),
+            'score': TEXT
         },
-        'mean_ratio?': (real(), real(), real())
+        'mean_ratio': (real(), real(), real())
     },
-    'images?': {
+    'images': Maybe({
         'visits': array('int32', 'images', low=0),
         'pruned': array('int32', 'images', low=0)
-    },
+    }),
     'paths_comparable': Form('True, False or None, or a list of these',
                              lambda value, _: _are_flags(value)),
-    'images_checksum?': integer(0, 2**32 - 1)
+    'images_checksum': Maybe(integer(0, 2**32 - 1))
 }
-# Those that count epochs have more.
-_BY_EPOCH = {
-    'sampler': {
-        'is_open': FLAG
-    },
-    'planner': {
-        'epoch': integer(),
-        'steps_per_epoch': integer(1),
-        'annealing_epoch': integer(),
-        'annealing_start': integer(),
-        'since': _ORIGIN,
-        'epoch_start': integer(),
-        'epoch_end?': integer(),
-        'num_steps': Maybe(integer())
-    }
+# Of a clock that counts epochs.
+_EPOCHS = {
+    'epoch': integer(),
+    'steps_per_epoch': integer(1),
+    'annealing_start': integer(),
+    'since': _ORIGIN,
+    'epoch_start': integer(),
+    'epoch_end': integer(),
+    'num_steps': Maybe(integer())
 }
-_WITHIN_AN_EPOCH = {'planner': {'num_steps': integer()}}
 
 
 def to_arrays(state: Any) -> Any:
@@ -144,11 +150,6 @@ def to_arrays(state: Any) -> Any:
             return tensor
 
     return apply_to(state, torch.is_tensor, to_array)
-
-
-def counts_epochs(state: Dict[str, Any]) -> bool:
-    """Whether a state is of a training that counts epochs."""
-    return 'is_open' in state['sampler'] or 'num_steps' in state['planner']
 
 
 def check_state(state: Any, iteration: int) -> None:
@@ -164,12 +165,14 @@ def check_state(state: Any, iteration: int) -> None:
     sizes: Dict[str, int] = {}
     state = to_arrays(state)
     check_form(state, _STATE, 'infobatch', sizes)
-    if counts_epochs(state):
-        check_form(state, _BY_EPOCH, 'infobatch', sizes)
-    if state['sampler'].get('is_open'):
-        check_form(state, _WITHIN_AN_EPOCH, 'infobatch', sizes)
-    if not state['planner']['epochs']:
-        raise damaged('infobatch.planner.epochs', 'is empty')
+    clock = state['planner']['clock']
+    if clock['unit'] == 'epoch':
+        check_form(clock, _EPOCHS, 'infobatch.planner.clock', sizes)
+    if state['sampler']['is_open'] and clock.get('num_steps') is None:
+        raise damaged('infobatch.planner.clock.num_steps',
+                      'must be an integer within an epoch')
+    if not state['planner']['plans']:
+        raise damaged('infobatch.planner.plans', 'is empty')
     if sizes.get('sums', 0) % _NUM_SUMS:
         raise damaged('infobatch.planner.visits.rows',
                       f'has no multiple of {_NUM_SUMS} columns')
@@ -187,35 +190,36 @@ def _ranges(state: Dict[str, Any],
     left = len(sampler['indices'])
     # Slots of the plans that were drawn.
     end = position + left
-    epochs = planner['epochs']
+    plans, clock = planner['plans'], planner['clock']
     # Annealing cuts the last plan short, and where epochs count, its first
     # slots come again until all ranks have as many.
-    most = epochs[-1]['size']
-    if counts_epochs(state):
-        most = 2 * (most + planner['slots_per_iter'])
-    starts = [epoch['start'] for epoch in epochs]
+    most = plans[-1]['kept']
+    if clock['unit'] == 'epoch':
+        most = 2 * (most + clock['slots_per_iter'])
+    starts = [plan['start'] for plan in plans]
     yield 'sampler.position', position, starts[0], starts[-1] + most - left
     for i, (start, later) in enumerate(zip(starts, [*starts[1:], end])):
-        yield f'planner.epochs[{i}].start', start, 0, later
-    yield 'planner.full_until', planner['full_until'], 0, position + size
+        yield f'planner.plans[{i}].start', start, 0, later
+    yield 'planner.clock.full_until', clock['full_until'], 0, position + size
     for key in ('pruned_until', 'logged_start', 'read_start'):
-        yield f'planner.{key}', planner.get(key, 0), -inf, end
+        yield f'planner.{key}', planner[key], -inf, end
     # A hook may save before an iteration is counted.
-    for key in ('origin', 'since'):
-        before, slots, *_ = planner.get(key, (0, 0))
-        yield f'planner.{key}[0]', before, 0, iteration + 1
-        yield f'planner.{key}[1]', slots, 0, position
-    yield 'planner.epoch_start', planner.get('epoch_start', 0), 0, position
-    if planner.get('num_steps') is not None:
-        steps = (planner['epoch'] + 1) * planner['steps_per_epoch']
-        yield 'planner.num_steps', planner['num_steps'], 0, steps
-    most_tiers = max(len(epoch['tiers']) for epoch in epochs)
+    for key in {'origin', 'since'} & set(clock):
+        before, slots, *_ = clock[key]
+        yield f'planner.clock.{key}[0]', before, 0, iteration + 1
+        yield f'planner.clock.{key}[1]', slots, 0, position
+    if clock['unit'] == 'epoch':
+        yield 'planner.clock.epoch_start', clock['epoch_start'], 0, position
+    if clock.get('num_steps') is not None:
+        steps = (clock['epoch'] + 1) * clock['steps_per_epoch']
+        yield 'planner.clock.num_steps', clock['num_steps'], 0, steps
+    most_tiers = max(len(plan['tiers']) for plan in plans)
     arrays = {
-        'sampler.tiers': (sampler.get('tiers'), max(most_tiers, 1)),
-        'scores.last_visit': (state['scores'].get('last_visit'),
-                              iteration + 1),
-        'images.visits': (state.get('images', {}).get('visits'), position)
+        'sampler.tiers': (sampler['tiers'], max(most_tiers, 1)),
+        'scores.last_visit': (state['scores']['last_visit'], iteration + 1)
     }
+    if state['images'] is not None:
+        arrays['images.visits'] = state['images']['visits'], position
     for where, (values, high) in arrays.items():
-        if values is not None and len(values):
+        if len(values):
             yield where, int(values.max()), 0, high

@@ -218,27 +218,20 @@ class VisitCounter:
             dict: Tensors and plain Python values.
         """
         self.scores.write()
-        return dict(
-            rows=self._rows.cpu().clone(), score=self.score, own_norms=True)
+        return dict(rows=self._rows.cpu().clone(), score=self.score)
 
-    def load_state_dict(self,
-                        state_dict: Optional[dict],
-                        same_tiers: bool = True) -> None:
+    def load_state_dict(self, state_dict: dict, same_tiers: bool) -> None:
         """Go on from :meth:`state_dict`, on any number of ranks.
 
         Args:
-            state_dict (dict, optional): What it returned. None of a state
-                from before there were visits.
+            state_dict (dict): What it returned.
             same_tiers (bool): Whether the next plans have tiers like those
-                until now; else the sums begin anew. Defaults to True.
+                until now; else the sums begin anew.
         """
         self._rows.zero_()
-        if state_dict is None:
-            return
-        # Norms were those of the batch's loss before they were an image's own.
-        if not same_tiers or not state_dict.get('own_norms'):
-            return
         rows = state_dict['rows']
+        if rows is None or not same_tiers:
+            return
         self.expect(rows.shape[1] // _NUM_COLUMNS**2)
         if len(rows) == len(self._rows):
             self._rows.copy_(rows)

@@ -12,8 +12,8 @@ from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
 from mmib.compat import allow_scoped_bases
-from mmib.config.checks import check_form, check_length, check_stack
-from mmib.config.convert import account, mean_weight
+from mmib.config.checks import check_form, check_stack
+from mmib.config.convert import clock_of, mean_weight
 from mmib.config.schedule import infobatch_hooks, length_of
 from mmib.config.zoo import find_config
 from mmib.datasets import image_numbers, unwrap_repeats
@@ -70,32 +70,24 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
         ValueError: If the training is too short.
     """
     if num_images is None:
-        accounting = account(cfg, hook)
-        first_pruned = accounting.pruning_start
+        clock = clock_of(cfg, hook)
     else:
-        accounting = account(cfg, hook, num_images,
-                             cfg.train_dataloader.batch_size, gpus)
-        check_length(accounting, hook.policy.prunes)
-        first_pruned = max(num_images, accounting.pruning_start)
-    expected = forecast(hook.policy, accounting, first_pruned,
-                        mean_weight(hook, cfg).is_one)
-    note = hook.policy.note_on_schedule(accounting.max_iters)
+        clock = clock_of(cfg, hook, num_images,
+                         cfg.train_dataloader.batch_size, gpus)
+        clock.check_length(hook.policy.prunes)
+    expected = forecast(hook.policy, clock, mean_weight(hook, cfg).is_one)
+    note = hook.policy.note_on_schedule(clock.schedule_iters)
     lines = [expected.when, expected.how_much]
     if num_images is not None:
         lines = [
             f'A pass is {num_images} images, an iteration '
-            f'{accounting.slots_per_iter} of them on {gpus} '
-            f'GPU{"s" * (gpus > 1)}.', *lines,
-            expected.covers(accounting)
+            f'{clock.slots_per_iter} of them on {gpus} '
+            f'GPU{"s" * (gpus > 1)}.', *lines, expected.covers
         ]
-    elif expected.full_iters is not None and accounting.unit == 'epoch':
-        share = expected.iters / expected.full_iters
-        lines.append(f'It runs about {100 * share:.0f} % of the iterations.')
     elif expected.full_iters is not None:
-        lines.append(
-            f'It covers as many passes as about {expected.full_iters:.0f} '
-            'iterations of the baseline: '
-            f'{expected.full_iters - expected.iters:.0f} saved.')
+        share = expected.iters / expected.full_iters
+        lines.append(f'It runs about {100 * share:.0f} % of the iterations '
+                     'that the baseline needs for as many passes.')
     if note:
         lines.append(f'Warning: {note}')
     elif expected.share == 1 and hook.policy.prunes:

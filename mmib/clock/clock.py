@@ -65,6 +65,11 @@ class Clock(ABC):
         self._full_until = pass_length
 
     @property
+    def annealing_iter(self) -> int:
+        """int: Annealing begins after so many iterations of the schedule."""
+        return round(self.annealing_at * self.schedule_iters / self.length)
+
+    @property
     def since(self) -> Origin:
         """Origin: From where on it is known what was pruned."""
         return self.origin
@@ -177,15 +182,15 @@ class Clock(ABC):
         """What a policy is told of the first plan that prunes."""
 
     @abstractmethod
-    def outcome(self, share: float) -> Tuple[float, float]:
+    def outcome(self, share: float) -> Tuple[float, float, float]:
         """What a training comes to in which nothing was trained on yet.
 
         Args:
             share (float): Kept share of the plans that prune.
 
         Returns:
-            tuple[float, float]: Its iterations, and those of the baseline
-            that cover as many passes.
+            tuple[float, float, float]: Its iterations, those of the baseline
+            that cover as many passes, and these passes.
         """
 
     @abstractmethod

@@ -123,16 +123,17 @@ class EpochClock(Clock):
             int(self.since.covered) * self.pass_length + start -
             self.since.position)
         annealing_slots = (self.length - self.annealing_at) * self.pass_length
-        budget = (policy.ratio or 1) * (self.length * self.pass_length)
+        budget = policy.budget * (self.length * self.pass_length)
         return Progress(
             slots_left=budget - spent - annealing_slots,
             full_slots=(self.annealing_at - epoch) * self.pass_length,
             norms=norms)
 
-    def outcome(self, share: float) -> Tuple[float, float]:
+    def outcome(self, share: float) -> Tuple[float, float, float]:
         pruned = self.iters_per_epoch * max(
             self.annealing_at - self._first_epoch, 0)
-        return self.schedule_iters - pruned * (1 - share), self.schedule_iters
+        iters = self.schedule_iters - pruned * (1 - share)
+        return iters, self.schedule_iters, self.length
 
     def check_length(self, prunes: bool) -> None:
         if self.length < 2 and prunes:

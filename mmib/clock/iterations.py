@@ -91,12 +91,14 @@ class IterationClock(Clock):
 
     def _full_iters(self, policy: Policy) -> float:
         """Iterations of the baseline that cover as many passes."""
-        return policy.full_iters or self.length / (policy.ratio or 1)
+        return policy.full_iters or self.length / policy.budget
 
-    def outcome(self, share: float) -> Tuple[float, float]:
+    def outcome(self, share: float) -> Tuple[float, float, float]:
         pruned_iters = (self.annealing_start -
                         self.first_pruned) / self.slots_per_iter
-        return self.length, self.length + pruned_iters * (1 / share - 1)
+        full_iters = self.length + pruned_iters * (1 / share - 1)
+        passes = full_iters * self.slots_per_iter / self.pass_length
+        return self.length, full_iters, passes
 
     def check_length(self, prunes: bool) -> None:
         passes = self.length * self.slots_per_iter / self.pass_length

@@ -13,8 +13,6 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
-from ..accounting import Accounting
-
 # How MMEngine wants the parts of a config that conversion reads.
 _FORMS = dict(
     train_cfg="dict(type='IterBasedTrainLoop', max_iters=...)",
@@ -185,8 +183,7 @@ def check_training(runner: Runner, hook: Hook) -> None:
         raise needs_known_loop(type(loop).__name__)
     _check_strategy(runner)
     _check_hooks(runner, hook)
-    _check_loader(runner.train_dataloader, isinstance(loop,
-                                                      EpochBasedTrainLoop))
+    _check_loader(runner.train_dataloader)
 
 
 def _check_strategy(runner: Runner) -> None:
@@ -216,63 +213,19 @@ def _check_hooks(runner: Runner, hook: Hook) -> None:
             '`default_hooks.checkpoint`.')
 
 
-def _check_loader(loader: DataLoader, by_epoch: bool) -> None:
+def _check_loader(loader: DataLoader) -> None:
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
-    name = 'InfoBatchEpochSampler' if by_epoch else 'InfoBatchSampler'
-    if type(loader.sampler) is not DATA_SAMPLERS.get(name):
+    if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
         raise ValueError(
-            f'InfoBatchHook needs {name}: set `train_dataloader.sampler.type '
-            f"= '{name}'` instead of {type(loader.sampler).__name__}.")
+            'InfoBatchHook needs InfoBatchSampler: set '
+            "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
+            f'{type(loader.sampler).__name__}.')
     if not getattr(loader, 'in_order', True):
         raise ValueError(
             'InfoBatchHook matches weights to images by the order of the '
             'batches: remove `in_order=False` from `train_dataloader`.')
-
-
-def check_length(accounting: Accounting, prunes: bool = True) -> None:
-    """Check that the training is two passes over the data or more.
-
-    Nothing can be pruned in the first one.
-
-    Args:
-        accounting (Accounting): Length of the training and of a pass.
-        prunes (bool): Whether something is to be pruned. Defaults to True.
-
-    Raises:
-        ValueError: If it is less.
-    """
-    if accounting.unit == 'epoch':
-        if accounting.length < 2 and prunes:
-            raise ValueError(
-                '`train_cfg.max_epochs` is '
-                f'{accounting.length}, and InfoBatch needs 2 or more, as '
-                'nothing can be pruned in the first epoch: train for longer, '
-                'or remove InfoBatchHook and InfoBatchEpochSampler. To try a '
-                'config in a short time, take a few images: '
-                '`train_dataloader.dataset.indices=64`.')
-        if accounting.max_iters == 0:
-            raise ValueError(
-                f'An iteration has {accounting.slots_per_iter} images, the '
-                f'data set {accounting.pass_length}, and `drop_last` leaves '
-                'them all: lower `train_dataloader.batch_size`, or remove '
-                '`train_dataloader.drop_last`.')
-        return
-    max_iters, pass_length = accounting.max_iters, accounting.pass_length
-    slots_per_iter = accounting.slots_per_iter
-    passes = max_iters * slots_per_iter / pass_length
-    if passes < 2 and prunes:
-        raise ValueError(
-            f'`train_cfg.max_iters = {max_iters}` with {slots_per_iter} '
-            f'images in an iteration is {passes:.2f} passes over '
-            f'{pass_length} images. InfoBatch needs two, as nothing can be '
-            'pruned in the first one: train for at least '
-            f'{-(-2 * pass_length // slots_per_iter)} iterations, by a larger '
-            '--ratio where conversion has shortened the training, or remove '
-            'InfoBatchHook and InfoBatchSampler. To try a config in a few '
-            'iterations, take a few images: '
-            '`train_dataloader.dataset.indices=64`.')
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:

@@ -8,12 +8,12 @@ from typing import Any, Optional
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from ..accounting import Accounting
-from ..epochs import EpochAccounting
+from ..clock import Clock, EpochClock, IterationClock
 from ..hook import InfoBatchHook
 from ..log.forecast import Forecast, forecast
 from ..pruning.budget import DEFAULT_RATIO, ToBudget
 from ..registry import POLICIES
+from ..sampler import BASELINES
 from ..tasks.pairing import pair_augments
 from .checks import check_delta, no_batch_sampler
 from .schedule import (check_baseline, infobatch_hooks, length_of, shorten,
@@ -165,8 +165,7 @@ def summary(before: Config, after: Config) -> str:
 
 def _forecast(hook: InfoBatchHook, cfg: Config) -> Forecast:
     """Without the data: a pass is one slot."""
-    accounting = account(cfg, hook)
-    return forecast(hook.policy, accounting, accounting.pruning_start,
+    return forecast(hook.policy, clock_of(cfg, hook),
                     mean_weight(hook, cfg).is_one)
 
 
@@ -181,12 +180,12 @@ def mean_weight(hook: InfoBatchHook, cfg: Config) -> MeanWeight:
     return decide(hook.normalize, optimizers)
 
 
-def account(cfg: Config,
-            hook: InfoBatchHook,
-            pass_length: int = 1,
-            batch_size: int = 1,
-            gpus: int = 1) -> Accounting:
-    """The accounts of a training, before it is built.
+def clock_of(cfg: Config,
+             hook: InfoBatchHook,
+             pass_length: int = 1,
+             batch_size: int = 1,
+             gpus: int = 1) -> Clock:
+    """The clock of a training, before it is built.
 
     Args:
         cfg (Config): Its config.
@@ -203,10 +202,10 @@ def account(cfg: Config,
         if not cfg.train_dataloader.get('drop_last'):
             slots += batch_size - 1
         iters_per_epoch = slots // batch_size
-        return EpochAccounting(pass_length, slots_per_iter, iters_per_epoch,
-                               length, hook.delta, hook.start)
-    return Accounting(pass_length, slots_per_iter, length, hook.delta,
-                      hook.start)
+        return EpochClock(pass_length, slots_per_iter, iters_per_epoch, length,
+                          hook.delta, hook.start)
+    return IterationClock(pass_length, slots_per_iter, length, hook.delta,
+                          hook.start)
 
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
@@ -251,16 +250,14 @@ def _sampler(train_dataloader: dict, unit: str) -> dict:
         raise no_batch_sampler()
     sampler = train_dataloader.get('sampler') or {}
     name = type_name(sampler)
-    kind, of = (('InfoBatchSampler',
-                 'InfiniteSampler') if unit == 'iteration' else
-                ('InfoBatchEpochSampler', 'DefaultSampler'))
-    if name not in ('InfiniteSampler', 'DefaultSampler'):
+    if name not in BASELINES:
+        of = BASELINES[unit == 'epoch']
         raise ValueError(
-            f'{kind} takes the place of {of}, not of {name}'
+            f'InfoBatchSampler takes the place of {of}, not of {name}'
             f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
             f"dict(type='{of}', shuffle=True)` first.")
     kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
-    return dict(type=kind, **kept)
+    return dict(type='InfoBatchSampler', **kept)
 
 
 def _custom_imports(custom_imports: Optional[dict]) -> dict:

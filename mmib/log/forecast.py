@@ -2,7 +2,7 @@
 """What pruning will make of a schedule, before the first step."""
 from typing import NamedTuple, Optional
 
-from ..accounting import Accounting
+from ..clock import Clock
 from ..pruning import Policy
 
 
@@ -19,6 +19,7 @@ class Forecast(NamedTuple):
         mean_weight (float, optional): Mean weight of these plans.
         full_iters (float, optional): Iterations of the baseline that cover as
             many passes.
+        passes (float, optional): These passes.
     """
 
     policy: str
@@ -27,6 +28,7 @@ class Forecast(NamedTuple):
     share: Optional[float] = None
     mean_weight: Optional[float] = None
     full_iters: Optional[float] = None
+    passes: Optional[float] = None
 
     @property
     def when(self) -> str:
@@ -45,57 +47,42 @@ class Forecast(NamedTuple):
         return (f'It keeps about {self.share:.3f} of the images, with a mean '
                 f'weight of {self.mean_weight:.2f}.')
 
-    def covers(self, accounting: Accounting) -> str:
-        """A sentence on the passes that it covers, empty where that depends
-        on the losses.
-
-        Args:
-            accounting (Accounting): Length of the training and of a pass.
-        """
+    @property
+    def covers(self) -> str:
+        """str: A sentence on the passes and the iterations of the training,
+        empty where these depend on the losses."""
         if self.full_iters is None:
             return ''
-        if accounting.unit == 'epoch':
-            if self.share == 1:
-                return f'It will take about {self.iters:.0f} iterations.'
-            return (f'It will take about {self.iters:.0f} iterations instead '
-                    f'of {self.full_iters:.0f}: '
-                    f'{self.full_iters - self.iters:.0f} saved.')
-        passes = (
-            self.full_iters * accounting.slots_per_iter /
-            accounting.pass_length)
-        if self.share == 1:
-            return f'It will cover {passes:.1f} passes over the data.'
-        return (f'It will cover {passes:.1f} passes over the data, for which '
-                f'the baseline needs {self.full_iters:.0f} iterations: '
-                f'{self.full_iters - self.iters:.0f} saved.')
+        saved = self.full_iters - self.iters
+        text = (f'It runs {self.iters:.0f} iterations and covers '
+                f'{self.passes:.1f} passes over the data')
+        if saved < 0.5:
+            return f'{text}.'
+        return (f'{text}, for which the baseline needs '
+                f'{self.full_iters:.0f} iterations: {saved:.0f} saved.')
 
 
 def forecast(policy: Policy,
-             accounting: Accounting,
-             first_pruned: int,
+             clock: Clock,
              normalize: bool = False) -> Forecast:
     """Forecast a training in which nothing was trained on yet.
 
-    Where the number of images isn't known, take an accounting with one slot
-    for a pass and for an iteration: only the first pass, which is full, is
-    then left out.
+    Where the number of images isn't known, take a clock with one slot for a
+    pass and for an iteration.
 
     Args:
         policy (Policy): Draws the plans that prune.
-        accounting (Accounting): Length of the training.
-        first_pruned (int): Slots before the first of these plans.
+        clock (Clock): Length of the training.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
     """
     name = repr(policy)
-    until = (f'{accounting.unit} {accounting.annealing_at} of '
-             f'{accounting.length}')
-    if accounting.prunes_nothing(first_pruned):
-        share = 1.
-    else:
-        share = policy.expected_share(accounting.first_progress(first_pruned))
+    until = f'{clock.unit} {clock.annealing_at} of {clock.length}'
+    share: Optional[float] = 1.
+    if not clock.prunes_nothing:
+        share = policy.expected_share(clock.first_progress(policy))
     if share is None:
-        return Forecast(name, until, accounting.max_iters)
+        return Forecast(name, until, clock.schedule_iters)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.
-    iters, full_iters = accounting.outcome(share, first_pruned)
-    return Forecast(name, until, iters, share, mean_weight, full_iters)
+    iters, full_iters, passes = clock.outcome(share)
+    return Forecast(name, until, iters, share, mean_weight, full_iters, passes)

@@ -1,13 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A file of all plans, beside the log, from which a report is made."""
 import json
-import math
 import os.path as osp
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from mmengine.dist import is_main_process
 
-from ..accounting import Accounting, VirtualEpoch
+from ..clock import Clock
+from ..plan_record import PlanRecord, without_nan
 from ..worth import VarianceRatio
 
 FILE_NAME = 'infobatch.jsonl'
@@ -24,12 +24,12 @@ class PlanLog:
 
     Args:
         log_dir (str): Folder of the log.
-        accounting (Accounting): How far the training is.
+        clock (Clock): How far the training is.
     """
 
-    def __init__(self, log_dir: str, accounting: Accounting) -> None:
+    def __init__(self, log_dir: str, clock: Clock) -> None:
         self._path = osp.join(log_dir, FILE_NAME)
-        self._accounting = accounting
+        self._clock = clock
 
     def begins(self, iteration: int, policy: str, run: Optional[str]) -> None:
         """Write what holds for the whole training.
@@ -40,41 +40,20 @@ class PlanLog:
             run (str, optional): Time at which the training began, also where
                 it is resumed. None if the checkpoint doesn't tell.
         """
-        accounting = self._accounting
+        clock = self._clock
         self._write(
             begins=dict(
                 iter=iteration,
-                max_iters=accounting.max_iters,
-                annealing_iter=accounting.annealing_iter,
-                pass_length=accounting.pass_length,
-                slots_per_iter=accounting.slots_per_iter,
+                max_iters=clock.schedule_iters,
+                annealing_iter=clock.annealing_iter,
+                pass_length=clock.pass_length,
+                slots_per_iter=clock.slots_per_iter,
                 policy=policy,
                 run=run))
 
-    def plan(self, number: int, epoch: VirtualEpoch,
-             mean_ratio: VarianceRatio) -> None:
-        """Write a virtual epoch.
-
-        Args:
-            number (int): Which one it is, from 1.
-            epoch (VirtualEpoch): What is known of it.
-            mean_ratio (VarianceRatio): Mean V of the training until now.
-        """
-        accounting = self._accounting
-        self._write(
-            iter=accounting.iteration_at(epoch.start),
-            epoch=number,
-            covered=epoch.covered,
-            full_equivalent=accounting.full_equivalent(epoch.covered),
-            kept=epoch.size,
-            threshold=epoch.threshold,
-            tiers=epoch.tiers,
-            mean_score=epoch.mean_score,
-            saved_iters=accounting.saved_iters(epoch, epoch.start),
-            variance_ratio=_plain(epoch.ratio),
-            mean_ratio=_plain(mean_ratio),
-            reliability=epoch.reliability,
-            histogram=epoch.histogram and epoch.histogram._asdict())
+    def plan(self, record: PlanRecord) -> None:
+        """Write a virtual epoch."""
+        self._write(**record.to_dict())
 
     def ends(self, iteration: int, saved_iters: float, visits: int,
              pruned: int, ratio: Optional[VarianceRatio]) -> None:
@@ -94,16 +73,9 @@ class PlanLog:
                 saved_iters=saved_iters,
                 visits=visits,
                 pruned=pruned,
-                variance_ratio=_plain(ratio)))
+                variance_ratio=without_nan(ratio)))
 
     def _write(self, **line: Any) -> None:
         if is_main_process():
             with open(self._path, 'a', encoding='utf-8') as file:
                 file.write(json.dumps(line) + '\n')
-
-
-def _plain(ratio: Optional[VarianceRatio]) -> Optional[List[Optional[float]]]:
-    """JSON knows no NaN."""
-    if ratio is None or not math.isfinite(ratio.value):
-        return None
-    return [value if math.isfinite(value) else None for value in ratio]

@@ -10,8 +10,8 @@ from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..accounting import VirtualEpoch
 from ..config.step_size import MeanWeight
+from ..plan_record import PlanRecord
 from ..planner import Planner
 from ..worth import VarianceRatio
 from .forecast import forecast
@@ -43,10 +43,11 @@ class Reporter:
         self._logger = runner.logger
         self._planner = planner
         self._mean_weight = mean_weight
-        self._accounting = planner.accounting
-        self._plan_log = PlanLog(runner.log_dir, self._accounting)
+        self._clock = planner.clock
+        self._plan_log = PlanLog(runner.log_dir, self._clock)
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
+        self._last_note = ''
         self._has_told_of_norms = False
         # Written when LoggerHook writes, so that no step waits for them.
         self._unweighted_losses: List[Tensor] = []
@@ -81,10 +82,8 @@ class Reporter:
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
         each other."""
-        accounting = self._accounting
-        by_epoch = accounting.unit == 'epoch'
-        runner = self._runner
-        if (runner.epoch if by_epoch else runner.iter) >= accounting.length:
+        clock, runner = self._clock, self._runner
+        if clock.is_over(runner.iter):
             return
         if runner.iter == 0:
             # A checkpoint keeps it.
@@ -92,17 +91,16 @@ class Reporter:
             self._tell_of_others()
         self._plan_log.begins(runner.iter, repr(self._planner.policy),
                               runner.message_hub.get_info(RUN_KEY))
-        note = self._planner.policy.note_on_schedule(accounting.max_iters)
+        note = self._planner.policy.note_on_schedule(clock.schedule_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
         if not self._planner.policy.prunes:
             return
-        if self._planner.prunes_nothing:
+        if clock.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
-                f'{accounting.unit} {accounting.annealing_at}, before the '
-                'first pass over '
-                f'{accounting.pass_length} images ends. Train longer, or '
+                f'{clock.unit} {clock.annealing_at}, before the first pass '
+                f'over {clock.pass_length} images ends. Train longer, or '
                 'raise `delta` if it is less than 1.')
         elif not note:
             self._tell_forecast()
@@ -125,8 +123,7 @@ class Reporter:
 
     def _tell_forecast(self) -> None:
         planner = self._planner
-        expected = forecast(planner.policy, self._accounting,
-                            planner.first_pruned, planner.normalize)
+        expected = forecast(planner.policy, self._clock, planner.normalize)
         text = expected.when
         if self._runner.iter == 0:
             if expected.share == 1:
@@ -135,12 +132,7 @@ class Reporter:
                     'image. Change the `policy` of InfoBatchHook in '
                     '`custom_hooks`.')
                 return
-            text += (f' {expected.how_much} '
-                     f'{expected.covers(self._accounting)}').rstrip()
-        if self._accounting.unit == 'iteration':
-            text += (' Passes become shorter by that, not the training: it '
-                     'saves time if `train_cfg.max_iters` is less than that '
-                     'of the baseline.')
+            text += f' {expected.how_much} {expected.covers}'.rstrip()
         self._logger.info(f'InfoBatch: {text}{self._told_mean_weight()}')
 
     def _told_mean_weight(self) -> str:
@@ -163,9 +155,9 @@ class Reporter:
             position (int): Slots that were taken.
             changes (list[str]): What has changed since then.
         """
-        self._non_finite = self._planner.epoch.non_finite
+        self._non_finite = self._planner.current.non_finite
         self._logger.info('InfoBatch goes on in virtual epoch '
-                          f'{self._planner.num_epochs} at slot {position}' +
+                          f'{self._planner.current.epoch} at slot {position}' +
                           ''.join(f'; {change}' for change in changes) + '.')
 
     def starts_afresh(self, reason: str) -> None:
@@ -196,21 +188,19 @@ class Reporter:
             'that cannot be read, for which the data set delivers others, are '
             'not noticed.')
 
-    def epoch_begins(self, last: Optional[VirtualEpoch],
-                     epoch: VirtualEpoch) -> None:
+    def epoch_begins(self, record: PlanRecord) -> None:
         """Tell of the virtual epoch that begins with this batch.
 
         Args:
-            last (VirtualEpoch, optional): The one before.
-            epoch (VirtualEpoch): The one that begins.
+            record (PlanRecord): What is known of its plan.
         """
         # The first plan knows too few scores, which the next ones make up.
-        if (epoch.note and last is not None and last.note
-                and not self._has_noted):
-            self._logger.warning(f'InfoBatch: {epoch.note}')
+        if record.note and self._last_note and not self._has_noted:
+            self._logger.warning(f'InfoBatch: {record.note}')
             self._has_noted = True
-        if (not self._has_told_of_weights
-                and epoch.size < self._accounting.pass_length):
+        self._last_note = record.note
+        clock = self._clock
+        if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True
             change = (
                 'The mean weight is 1, so they are about those of all images'
@@ -221,41 +211,32 @@ class Reporter:
                 'the weights of the images in them (not those of detectors). '
                 f'{change}; `unweighted_loss` is the loss of the same images '
                 'without weights.')
-        if not epoch.logged:
+        if not record.logged:
             return
-        pass_length = self._accounting.pass_length
-        kept_share = epoch.size / pass_length
-        saved = self._accounting.saved_iters(epoch, epoch.start)
+        kept_share = record.kept / clock.pass_length
         scalars = {
             'infobatch/kept_share': kept_share,
-            'infobatch/threshold': epoch.threshold,
-            'infobatch/mean_score': epoch.mean_score,
-            'infobatch/saved_iters': saved
+            'infobatch/threshold': record.threshold,
+            'infobatch/mean_score': record.mean_score,
+            'infobatch/saved_iters': record.saved_iters
         }
-        if epoch.ratio is not None:
-            scalars['infobatch/variance_ratio'] = epoch.ratio.value
-        if epoch.reliability is not None:
-            scalars['infobatch/reliability'] = epoch.reliability
+        if record.variance_ratio is not None:
+            scalars['infobatch/variance_ratio'] = record.variance_ratio.value
+        if record.reliability is not None:
+            scalars['infobatch/reliability'] = record.reliability
         self._add_scalars(scalars)
-        self._plan_log.plan(self._planner.num_epochs, epoch,
-                            self._planner.mean_ratio.mean())
-        tiers = ', '.join(f'{kept} of {size}' for size, kept in epoch.tiers)
+        self._plan_log.plan(record)
+        threshold = (f', below a score of {record.threshold:.4f}'
+                     if record.threshold else '')
         self._logger.info(
-            f'InfoBatch: virtual epoch {self._planner.num_epochs}: '
-            f'threshold {epoch.threshold:.4f}, kept share {kept_share:.3f} '
-            f'({epoch.size} of {pass_length} images; by tier {tiers}), '
-            f'mean score {epoch.mean_score:.4f}, {saved:.0f} iterations '
-            f'saved so far, {worth_in_words(epoch.ratio, "the last", ", ")}'
-            f'{self._until_annealing()}')
-        self.non_finite(epoch.non_finite)
-
-    def _until_annealing(self) -> str:
-        accounting = self._accounting
-        left = accounting.annealing_at - accounting.now(self._runner.iter)
-        if accounting.annealing_at >= accounting.length:
-            return 'no annealing'
-        return (f'{left} {accounting.unit}s until annealing'
-                if left > 0 else 'annealing')
+            f'InfoBatch: virtual epoch {record.epoch}, '
+            f'{clock.until_annealing(self._runner.iter)}: '
+            f'{record.kept} of {clock.pass_length} images '
+            f'(kept share {kept_share:.3f}{threshold}), '
+            f'{record.saved_iters:.0f} iterations saved so far, mean score '
+            f'{record.mean_score:.4f}'
+            f'{worth_in_words(record.variance_ratio, ", the last", "")}')
+        self.non_finite(record.non_finite)
 
     def no_norms(self) -> None:
         """Warn once that losses stand in for the norms of gradients."""
@@ -288,10 +269,10 @@ class Reporter:
         """
         saved = self._planner.saved_iters(position)
         self._add_scalars({'infobatch/saved_iters': saved})
-        iteration, since = self._runner.iter, self._accounting.since
+        iteration, since = self._runner.iter, self._clock.since
         # Before the origin an iteration had another number of images.
-        covered = self._planner.epoch.covered_until(position) - since.covered
-        visits = covered * self._accounting.pass_length
+        covered = self._planner.current.covered_until(position) - since.covered
+        visits = covered * self._clock.pass_length
         pruned = max(visits - (position - since.position), 0)
         ratio = self._planner.mean_ratio.mean()
         self._plan_log.ends(iteration, saved, round(visits), round(pruned),

@@ -60,17 +60,21 @@ class ToBudget(Policy):
         self._progress: Optional[Progress] = None
 
     @property
-    def _ratio(self) -> float:
+    def budget(self) -> float:  # type: ignore[override]
         return DEFAULT_RATIO if self.ratio is None else self.ratio
 
     def note_on_schedule(self, max_iters: int) -> str:
-        if self.full_iters is None or max_iters < self.full_iters:
+        if self.full_iters is None:
             return ''
-        return (f'`full_iters = {self.full_iters}` is no more than the '
-                f'{max_iters} iterations of the training, so '
-                f'{type(self).__name__} prunes nothing: it is the length of '
-                'the baseline. Raise it in the `policy` of InfoBatchHook in '
-                '`custom_hooks`, or lower `train_cfg.max_iters`.')
+        ratio = max_iters / self.full_iters
+        note = (f'`full_iters = {self.full_iters}` is how older configs say '
+                f'`ratio = {ratio:.4g}`, for {max_iters} iterations: write '
+                '`ratio` into the `policy` of InfoBatchHook in '
+                '`custom_hooks`, which fits a shorter trial run too.')
+        if ratio >= 1:
+            note += (f' {type(self).__name__} prunes nothing with it, as the '
+                     'training is as long as the baseline.')
+        return note
 
     def begin_plan(self, progress: Progress) -> None:
         self._progress = progress
@@ -78,32 +82,15 @@ class ToBudget(Policy):
     def expected_share(self, progress: Progress) -> float:
         return max(self._needed_share(progress), self._least_share)
 
-    def _needed_share(self, progress: Progress) -> float:
-        """The share that covers the rest of the budget until annealing, in
-        as many slots as if nothing were pruned."""
-        if progress.spent is not None:
-            return self._share_of_epochs(progress)
-        full_iters = self.full_iters or progress.max_iters / self._ratio
-        to_cover = (
-            (full_iters - progress.full_equivalent) * progress.slots_per_iter -
-            progress.annealing_slots)
+    @staticmethod
+    def _needed_share(progress: Progress) -> float:
+        """The share that covers the rest until annealing in the slots that
+        are left."""
+        slots_left, full_slots = progress.slots_left, progress.full_slots
         # This is right for the last plan too, of which annealing leaves a
         # part only: it is as large as if the rest of it still came.
-        return (1. if to_cover <= progress.slots_left else
-                progress.slots_left / to_cover)
-
-    def _share_of_epochs(self, progress: Progress) -> float:
-        if self.full_iters is not None:
-            raise ValueError(
-                f'`full_iters = {self.full_iters}` is for a training that '
-                'counts iterations, and this one counts epochs: remove it from'
-                ' the `policy` of InfoBatchHook in `custom_hooks`, and set '
-                '`ratio` there, the share of the iterations to run.')
-        assert progress.spent is not None
-        budget = (
-            self._ratio * progress.full_slots - progress.spent -
-            progress.annealing_slots)
-        return min(max(budget / max(progress.slots_left, 1), 0.), 1.)
+        return (1. if full_slots <= slots_left else max(
+            slots_left / full_slots, 0.))
 
     def _kept_share(self) -> float:
         if self._progress is None:

@@ -25,39 +25,21 @@ class TierNorms(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where in the training a plan is drawn.
+    """What is left of a training when a plan is drawn.
 
     Args:
-        slots_per_iter (int): Slots of one iteration, of all ranks.
-        max_iters (int): Iterations of the training.
-        slots_left (int): Slots from the start of this plan until annealing
-            begins.
-        annealing_slots (int): Slots after that.
-        full_equivalent (float): Iterations of the baseline that cover as many
-            passes as the virtual epochs before this plan.
-        done (float): Share of the slots between the first that may be pruned
-            and annealing that are gone in the middle of a full pass from here,
-            in [0, 1]. Defaults to 0.
+        slots_left (float): Slots that the training has until annealing, from
+            the start of this plan on.
+        full_slots (float): Slots that full passes would take to cover what is
+            to be covered until then.
         norms (TierNorms, optional): What the visits since the last plan tell
             of its tiers. None if scores were not read since then. Defaults to
             None.
-        spent (int, optional): Slots before this plan, in a training that
-            counts epochs: its epochs are as many as those of the baseline,
-            and the other numbers are those of the baseline. None in one that
-            counts iterations. Defaults to None.
-        full_slots (int): Slots of the whole baseline where ``spent`` is
-            known. Defaults to 0.
     """
 
-    slots_per_iter: int
-    max_iters: int
-    slots_left: int
-    annealing_slots: int
-    full_equivalent: float
-    done: float = 0.
+    slots_left: float
+    full_slots: float
     norms: Optional[TierNorms] = None
-    spent: Optional[int] = None
-    full_slots: int = 0
 
 
 class Policy:
@@ -80,6 +62,12 @@ class Policy:
     rescale = True
     """bool: Whether the weights of the kept images make up for the pruned
     ones. If not, they are 1."""
+    budget = 1.
+    """float: Iterations of the training over those of the baseline that cover
+    as many passes, in (0, 1]."""
+    full_iters: Optional[int] = None
+    """int, optional: Iterations of the baseline, in place of the budget, in
+    older configs."""
     prunes = True
     """bool: Whether plans may leave out images. If not, a training that
     leaves none out is what is asked for."""
