@@ -3,13 +3,12 @@
 import os.path as osp
 import zlib
 from functools import cached_property
-from typing import Any, List, Optional, Sequence, Set, Sized, Union
+from typing import Any, Callable, List, Optional, Sequence, Set, Sized, Union
 
 import numpy as np
 from mmengine.dataset import ClassBalancedDataset, RepeatDataset
 from torch.utils.data import ConcatDataset
 
-from .log.reporter import Reporter
 
 
 def unwrap_repeats(dataset: Any) -> Sized:
@@ -147,7 +146,7 @@ class DeliveryCheck:
 
     Args:
         dataset (Sized): The data set of the data loader.
-        reporter (Reporter): Tells the user of images that aren't.
+        warn (Callable): Takes a sentence for the user.
         indices (np.ndarray, optional): Indices of a pass, increasing, int64
             of any length. None for all. Defaults to None.
     """
@@ -156,10 +155,11 @@ class DeliveryCheck:
 
     def __init__(self,
                  dataset: Sized,
-                 reporter: Reporter,
+                 warn: Callable[[str], None],
                  indices: Optional[np.ndarray] = None) -> None:
         self._dataset = dataset
-        self._reporter = reporter
+        self._warn = warn
+        self._warned_of: Set[str] = set()
         parts = unwrap_repeats(dataset)
         if isinstance(parts, ConcatDataset):
             self._ends = list(parts.cumulative_sizes)
@@ -234,7 +234,7 @@ class DeliveryCheck:
     def _try(self, part: int, index: int) -> None:
         """Take note of an image that came with another path."""
         if self.comparable[part]:
-            self._reporter.not_delivered(image_path(self._dataset, index))
+            self._warn_of(index)
         elif self.comparable[part] is None:
             tried = self._tried[part]
             tried.add(index)
@@ -247,9 +247,23 @@ class DeliveryCheck:
         self.comparable[part] = comparable
         if comparable:
             for index in sorted(self._tried[part]):
-                self._reporter.not_delivered(image_path(self._dataset, index))
-        else:
-            self._reporter.paths_differ(part if len(self._ends) > 1 else None)
+                self._warn_of(index)
+            return
+        of_part = '' if len(self._ends) == 1 else (
+            f' of part {part} of `train_dataloader.dataset`')
+        self._warn(
+            f'InfoBatch: the pipeline{of_part} changes `img_path`, so images '
+            'that cannot be read, for which the data set delivers others, are '
+            'not noticed.')
+
+    def _warn_of(self, index: int) -> None:
+        """Warn once of an image for which another one was delivered."""
+        path = image_path(self._dataset, index)
+        if path not in self._warned_of:
+            self._warned_of.add(path)
+            self._warn('InfoBatch: the data set delivered another image than '
+                       f'{path}, which keeps its score. Check whether this '
+                       'file can be read.')
 
     def load(self, comparable: Union[None, bool,
                                      List[Optional[bool]]]) -> None:

@@ -159,7 +159,7 @@ class InfoBatchHook(Hook):
         self.planner = Planner(self.policy, visits, self.counts, self.clock,
                                observers, mean_weight.is_one)
         self._reporter = Reporter(runner, self.planner, mean_weight)
-        self._delivery = DeliveryCheck(self.dataset, self._reporter,
+        self._delivery = DeliveryCheck(self.dataset, runner.logger.warning,
                                        self.sampler.indices)
 
     def _resume(self, runner: Runner) -> None:

@@ -9,7 +9,7 @@ from mmengine.dist import all_gather
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from .accounting import VirtualEpoch
+from .plan_record import PlanRecord as VirtualEpoch
 from .datasets import image_numbers, image_paths, mixed_in
 from .pruning import EpochPlan, Listed, Policy
 

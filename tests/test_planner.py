@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmib import InfoBatchSampler
-from mmib.accounting import Accounting
+from mmib.clock import IterationClock
 from mmib.log.counts import ImageCounts
 from mmib.log.forecast import forecast
 from mmib.planner import Planner
@@ -24,6 +24,12 @@ from tests.visits import make_visits
 
 CPU = torch.device('cpu')
 SIZE = 13
+
+
+def sampler_by_iterations(seed):
+    sampler = InfoBatchSampler(range(SIZE), seed=seed)
+    sampler.by_epoch = False
+    return sampler
 
 
 class Training:
@@ -39,14 +45,17 @@ class Training:
         self.batch_size = batch_size
         self.lookahead = lookahead
         self.iter = 0
-        self.sampler = InfoBatchSampler(range(SIZE), seed=3)
+        self.sampler = sampler_by_iterations(seed=3)
         self.scores = ScoreTable(np.arange(SIZE), CPU)
-        self.accounting = Accounting(SIZE, batch_size, max_iters,
-                                     annealing_iter / max_iters)
+        self.clock = IterationClock(
+            SIZE,
+            batch_size,
+            max_iters,
+            annealing_iter / max_iters,
+            lookahead=lookahead * batch_size)
         self.planner = Planner(
             as_policy(policy), VisitCounter(self.scores),
-            ImageCounts(np.arange(SIZE)), self.accounting,
-            lookahead * batch_size)
+            ImageCounts(np.arange(SIZE)), self.clock)
         self.epochs = []
         self.slots = []
 
@@ -61,17 +70,16 @@ class Training:
                 next(indices)
             slots = self.sampler.take(self.batch_size)
             self.planner.counts.visit(slots.indices)
-            begun = self.planner.advance(self.sampler.position)
-            self.epochs += [epoch for _, epoch in begun]
+            self.epochs += self.planner.advance(self.sampler.position)
             self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
-            if self.iter < self.accounting.annealing_iter:
+            if self.iter < self.clock.annealing_at:
                 losses = (slots.indices + 1) / (2. + self.iter)
                 losses = torch.tensor(losses).float()
                 self.scores.record(
-                    make_visits(slots.indices, losses, self.iter,
-                                slots.tier_of_slot,
-                                slots.weights / self.planner.mean_weight,
-                                losses.sqrt()))
+                    make_visits(
+                        slots.indices, losses, self.iter, slots.tier_of_slot,
+                        slots.weights / self.planner.current.mean_weight,
+                        losses.sqrt()))
             self.iter += 1
 
     @property
@@ -125,7 +133,7 @@ def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
     assert part.slots + rest.slots == whole.slots
     assert part.epochs + rest.epochs == whole.epochs
     assert rest.saved == whole.saved
-    assert rest.planner.num_epochs == whole.planner.num_epochs
+    assert rest.planner.current == whole.planner.current
 
 
 @given(policies, st.integers(1, 7), st.integers(1, 7), st.integers(0, 4),
@@ -147,19 +155,19 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
     slots = part.slots + rest.slots
     # Weights of 1 are those of full passes and of what is above thresholds.
     planner = rest.planner
-    in_annealing = slots[planner.accounting.annealing_start:]
+    in_annealing = slots[planner.clock.annealing_start:]
     assert {weight for _, weight in in_annealing} <= {1}
-    assert planner.accounting.annealing_iter >= 51
-    assert planner.accounting.annealing_start >= planner._pruned_until
+    assert planner.clock.annealing_at >= 51
+    assert planner.clock.annealing_start >= planner._pruned_until
     for epoch, following in zip(epochs, epochs[1:]):
         plan = slots[epoch.start:following.start]
-        assert len({index for index, _ in plan}) == len(plan) <= epoch.size
-        if len(plan) == epoch.size:
+        assert len({index for index, _ in plan}) == len(plan) <= epoch.kept
+        if len(plan) == epoch.kept:
             assert sum(weight for _, weight in plan) == pytest.approx(SIZE)
         else:
             # Where annealing begins now, or began when the plan was drawn.
             assert following.start in (51 * before,
-                                       planner.accounting.annealing_start)
+                                       planner.clock.annealing_start)
 
 
 def test_the_full_equivalent_goes_on_with_another_batch_size():
@@ -172,7 +180,7 @@ def test_the_full_equivalent_goes_on_with_another_batch_size():
         Training(MeanThreshold(ratio=0), 6, 0, annealing_iter=40))
     assert len(rest.changes) == 3
     left = rest.planner._pruned_until - rest.sampler.position
-    saved = part.saved + left * (13 / part.epochs[-1].size - 1) / 6
+    saved = part.saved + left * (13 / part.epochs[-1].kept - 1) / 6
     rest.run(60)
     assert rest.saved == pytest.approx(saved)
 
@@ -184,7 +192,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     part.run(20)
     part.iter += 1
     rest = part.resumed(Training(MeanThreshold(), 2, 1))
-    assert rest.accounting.annealing_start == 2 * 50
+    assert rest.clock.annealing_start == 2 * 50
     rest.run(60)
     assert rest.planner._pruned_until <= 2 * 50
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
@@ -208,16 +216,15 @@ def test_budget_with_another_batch_size():
 def test_a_training_is_as_it_was_forecast(policy, start):
     """But for the rounding of small plans."""
     training = Training(policy(), 2, 0, max_iters=120, annealing_iter=102)
-    training.accounting.start_iter = round(start * 120)
+    training.clock.start_at = round(start * 120)
     planner = training.planner
-    expected = forecast(planner.policy, planner.accounting,
-                        planner.first_pruned, planner.normalize)
+    expected = forecast(planner.policy, planner.clock, planner.normalize)
     training.run(120)
-    pruned = [epoch for epoch in training.epochs if epoch.size < SIZE]
+    pruned = [epoch for epoch in training.epochs if epoch.kept < SIZE]
     assert expected.full_iters == pytest.approx(120 + training.saved, rel=0.04)
     weights = [
         weight for epoch in pruned
-        for _, weight in training.slots[epoch.start:epoch.start + epoch.size]
+        for _, weight in training.slots[epoch.start:epoch.start + epoch.kept]
     ]
     assert expected.mean_weight == pytest.approx(np.mean(weights), rel=0.05)
 
@@ -232,7 +239,7 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     indices = [index for index, _ in training.slots]
     assert counts.visits.tolist() == np.bincount(indices).tolist()
     cut = next(e for e in training.epochs
-               if e.start < 100 <= e.start + e.size < 113)
+               if e.start < 100 <= e.start + e.kept < 113)
     last = training.epochs[-1]
     either = counts.visits + counts.pruned
     # The last full pass isn't over, and its rest isn't counted yet.
@@ -260,16 +267,16 @@ def test_begin_within_a_training(at, resumed):
     training.run(60)
     epochs += training.epochs if resumed else []
     slots += training.slots if resumed else []
-    pruned = next(epoch for epoch in epochs if epoch.size < SIZE)
+    pruned = next(epoch for epoch in epochs if epoch.kept < SIZE)
     first = pruned.start - 2 * at
     assert SIZE <= first < 3 * SIZE
     assert {weight for _, weight in slots[:first]} == {1}
-    baseline = InfoBatchSampler(range(SIZE), seed=3)
+    baseline = sampler_by_iterations(seed=3)
     expected = [index for index, _ in zip(baseline, range(2 * 60))][2 * at:]
     indices = [index for index, _ in slots]
     assert indices[:first] == expected[:first]
     assert set(indices[:first]) == set(range(SIZE))
-    assert training.accounting.saved_iters(pruned, pruned.start) == (
+    assert training.clock.saved_iters(pruned, pruned.start) == (
         pytest.approx(5))
 
 
@@ -298,7 +305,7 @@ def test_arguments_that_change_with_a_state():
     ]
     rest.run(60)
     # Until annealing.
-    assert {round(0.3 * SIZE), SIZE} <= {epoch.size for epoch in rest.epochs}
+    assert {round(0.3 * SIZE), SIZE} <= {epoch.kept for epoch in rest.epochs}
 
 
 def numpy_numbers(scores, rng):
@@ -387,23 +394,24 @@ def test_normalized_weights():
     for one, other in zip(plain.epochs, normalized.epochs):
         weights = [
             np.array(
-                [w for _, w in training.slots[one.start:one.start + one.size]])
+                [w for _, w in training.slots[one.start:one.start + one.kept]])
             for training in (plain, normalized)
         ]
         np.testing.assert_allclose(
-            weights[1], weights[0] * one.size / SIZE, rtol=1e-6)
-        if one.ratio is not None:
-            np.testing.assert_allclose(other.ratio, one.ratio, rtol=1e-5)
-    assert plain.epochs[-1].ratio is not None
+            weights[1], weights[0] * one.kept / SIZE, rtol=1e-6)
+        if one.variance_ratio is not None:
+            np.testing.assert_allclose(
+                other.variance_ratio, one.variance_ratio, rtol=1e-5)
+    assert plain.epochs[-1].variance_ratio is not None
 
 
 def test_pruning_that_starts_later():
     training = Training(QuantileTiers(), 2, 0)
-    training.planner.accounting.start_iter = 20
+    training.planner.clock.start_at = 20
     training.run(60)
-    sizes = [epoch.size for epoch in training.epochs if epoch.start < 40]
+    sizes = [epoch.kept for epoch in training.epochs if epoch.start < 40]
     assert sizes == [SIZE] * 4  # The last of them begins before.
-    assert training.epochs[4].size < SIZE
+    assert training.epochs[4].kept < SIZE
 
 
 def test_biased_plans_have_no_ratio():
@@ -411,10 +419,13 @@ def test_biased_plans_have_no_ratio():
     for policy in (QuantileTiers(rescale=False), MeanThreshold(0)):
         training = Training(policy, 2, 0)
         training.run(60)
-        assert {epoch.ratio for epoch in training.epochs} == {None}
+        assert {epoch.variance_ratio for epoch in training.epochs} == {None}
     unbiased = Training(RandomPruning(), 2, 0)
     unbiased.run(60)
-    ratios = [epoch.ratio for epoch in unbiased.epochs if epoch.ratio]
+    ratios = [
+        epoch.variance_ratio for epoch in unbiased.epochs
+        if epoch.variance_ratio
+    ]
     np.testing.assert_allclose([r.value for r in ratios], 1, rtol=1e-5)
 
 
@@ -463,13 +474,6 @@ def test_the_checksum_is_that_of_each_plan():
 
     assert last_checksum() == last_checksum()
     assert len({last_checksum(changed) for changed in (None, 0, 1, 2, 3)}) == 5
-
-
-def test_a_policy_is_told_of_the_middle_of_a_plan():
-    accounting = Accounting(SIZE, 2, 60, 50 / 60)
-    assert accounting.first_progress(20).done == (SIZE / 2) / (100 - 20)
-    assert accounting.progress(50, 3., 20).done == (30 + SIZE / 2) / 80
-    assert accounting.progress(99, 6., 20).done == 1
 
 
 class Listening(QuantileTiers):

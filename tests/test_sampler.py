@@ -14,6 +14,13 @@ from mmib.pruning import EpochPlan, MeanThreshold
 from tests.system.processes import run_ranks
 
 
+def by_iterations(*args, **kwargs):
+    """A sampler that the loop of such a training has asked."""
+    sampler = InfoBatchSampler(*args, **kwargs)
+    sampler.by_epoch = False
+    return sampler
+
+
 def on_rank(sampler, rank, world_size):
     """The sampler as another rank has it."""
     sampler.rank, sampler.world_size = rank, world_size
@@ -38,7 +45,7 @@ def full_pass(start, rng):
 
 def connected(planner, shuffle=True):
     """A sampler with a hook."""
-    sampler = InfoBatchSampler(range(11), shuffle, seed=5)
+    sampler = by_iterations(range(11), shuffle, seed=5)
     sampler.connect(planner)
     return sampler
 
@@ -60,7 +67,7 @@ def test_full_passes_are_those_of_infinite_sampler(size, with_hook, world_size,
     for rank in range(world_size):
         baseline, ours = (
             on_rank(kind(range(size), shuffle, seed=3), rank, world_size)
-            for kind in (InfiniteSampler, InfoBatchSampler))
+            for kind in (InfiniteSampler, by_iterations))
         if with_hook:
             ours.connect(full_pass)
         count = 3 * size // world_size + 5
@@ -68,7 +75,7 @@ def test_full_passes_are_those_of_infinite_sampler(size, with_hook, world_size,
 
 
 def baseline_and_ours(rank, results):
-    ours = InfoBatchSampler(range(11), seed=None)
+    ours = by_iterations(range(11), seed=None)
     own_seed = ours.seed
     results[rank] = own_seed, head(ours, 20), head(
         InfiniteSampler(range(11), seed=own_seed), 20)
@@ -96,8 +103,7 @@ def test_all_ranks_share_the_plans_and_draw_them_together(
     plan_sizes = [min(k, size) for k in plan_sizes]
     streams, steps_of_draws = [], []
     for rank in range(world_size):
-        sampler = on_rank(
-            InfoBatchSampler(range(size), seed=0), rank, world_size)
+        sampler = on_rank(by_iterations(range(size), seed=0), rank, world_size)
         plans, steps, issued = [], [], [0]
 
         def planner(start, rng):
@@ -142,7 +148,7 @@ def test_plans_without_shuffle_keep_the_order(shuffle):
 @pytest.mark.parametrize('size', [3, 11, 1000])
 def test_a_loader_that_ran_ahead_of_the_hook(size):
     """OpenMMLab's loop starts the workers when it is built."""
-    sampler = InfoBatchSampler(range(size), seed=0)
+    sampler = by_iterations(range(size), seed=0)
     loader = DataLoader(
         range(size), batch_size=3, sampler=sampler, num_workers=2)
     iterator = iter(loader)
@@ -162,7 +168,7 @@ def test_a_loader_that_ran_ahead_of_the_hook(size):
 
 def test_iterating_again_goes_on():
     """Recent torch calls `iter` more than once."""
-    sampler = InfoBatchSampler(range(7), seed=0)
+    sampler = by_iterations(range(7), seed=0)
     iter(sampler)
     assert head(sampler, 5) + head(sampler, 7) == head(
         InfiniteSampler(range(7), seed=0), 12)
@@ -172,7 +178,7 @@ def test_iterating_again_goes_on():
 def test_skip_is_absolute(size, num_samples, world_size):
     for rank in range(world_size):
         one, two = (
-            on_rank(InfoBatchSampler(range(size), seed=5), rank, world_size)
+            on_rank(by_iterations(range(size), seed=5), rank, world_size)
             for _ in range(2))
         head(one, 4)
         one.skip(num_samples)
@@ -185,7 +191,7 @@ def test_skip_is_absolute(size, num_samples, world_size):
 @settings(max_examples=50)
 def test_state_goes_on_with_the_same_slots(taken, in_flight, with_hook):
     """What is in flight was not trained on and is issued again."""
-    one, two = (InfoBatchSampler(range(11), seed=seed) for seed in (5, 99))
+    one, two = (by_iterations(range(11), seed=seed) for seed in (5, 99))
     if with_hook:
         one.connect(prune_by_index)
     iterator = iter(one)
@@ -223,7 +229,7 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
         of_ranks = []
         for rank in range(world_size):
             sampler = on_rank(
-                InfoBatchSampler(range(11), seed=5), rank, world_size)
+                by_iterations(range(11), seed=5), rank, world_size)
             if state is not None:
                 sampler.load_state_dict(state)
             sampler.connect(prune_by_index)
@@ -244,7 +250,7 @@ def test_skip_to_where_the_state_is_keeps_its_plans():
     one = connected(prune_by_index)
     head(one, 20)
     one.take(15)
-    two = InfoBatchSampler(range(11), seed=9)
+    two = by_iterations(range(11), seed=9)
     two.load_state_dict(one.state_dict())
     two.skip(15)
     assert head(two, 5) == one._slots.indices[:5].tolist()
@@ -259,7 +265,7 @@ def test_skip_with_a_hook_does_nothing():
 
 def test_what_was_read_before_the_state_does_not_count():
     """OpenMMLab's loop reads when it is built, before the checkpoint."""
-    one, two = (InfoBatchSampler(range(11), seed=5) for _ in range(2))
+    one, two = (by_iterations(range(11), seed=5) for _ in range(2))
     head(one, 5)
     head(two, 8)
     two.load_state_dict(one.state_dict())
@@ -278,15 +284,15 @@ def test_a_second_reader_in_training():
 
 
 def test_state_survives_a_checkpoint_of_plain_values(tmp_path):
-    sampler = InfoBatchSampler(range(11), seed=5)
+    sampler = by_iterations(range(11), seed=5)
     head(sampler, 5)
     torch.save(sampler.state_dict(), tmp_path / 'state.pth')
     state = torch.load(tmp_path / 'state.pth', weights_only=True)
-    other = InfoBatchSampler(range(11), seed=0)
+    other = by_iterations(range(11), seed=0)
     other.load_state_dict(state)
     assert head(other, 20) == head(sampler, 20)
     with pytest.raises(ValueError, match='of 11 images, but this one has 12'):
-        InfoBatchSampler(range(12), seed=0).load_state_dict(state)
+        by_iterations(range(12), seed=0).load_state_dict(state)
 
 
 def test_more_is_taken_than_is_in_flight():
@@ -298,13 +304,13 @@ def test_more_is_taken_than_is_in_flight():
 
 def test_epochs_can_be_set():
     """As MMEngine does with any sampler."""
-    InfoBatchSampler(range(5), seed=1).set_epoch(3)
+    by_iterations(range(5), seed=1).set_epoch(3)
 
 
 @pytest.mark.parametrize('with_hook', [True, False])
 def test_memory_does_not_grow(with_hook):
     """What was taken is forgotten; without a hook that is all issued."""
-    sampler = InfoBatchSampler(range(100), seed=0)
+    sampler = by_iterations(range(100), seed=0)
     if with_hook:
         sampler.connect(full_pass)
     iterator = iter(sampler)

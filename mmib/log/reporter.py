@@ -3,7 +3,7 @@
 import glob
 import math
 import os.path as osp
-from typing import List, Optional, Set
+from typing import List, Optional
 
 import torch
 from mmengine.hooks import LoggerHook
@@ -55,7 +55,6 @@ class Reporter:
             (hook.interval
              for hook in runner.hooks if isinstance(hook, LoggerHook)),
             default=0)
-        self._not_delivered: Set[str] = set()
 
     def step(self, unweighted_loss: Optional[Tensor], batch_idx: int) -> None:
         """Log the unweighted loss beside the trained one.
@@ -165,28 +164,6 @@ class Reporter:
         self._logger.warning(
             f'InfoBatch: {reason}. All scores start at 1, and nothing is '
             'pruned until every image was trained on once.')
-
-    def not_delivered(self, path: str) -> None:
-        """Warn once of an image for which another one was delivered."""
-        if path not in self._not_delivered:
-            self._not_delivered.add(path)
-            self._logger.warning(
-                'InfoBatch: the data set delivered another image than '
-                f'{path}, which keeps its score. Check whether this file can '
-                'be read.')
-
-    def paths_differ(self, part: Optional[int]) -> None:
-        """Warn that delivered images can't be told from those asked for.
-
-        Args:
-            part (int, optional): Which part of a ``ConcatDataset``, from 0.
-        """
-        of_part = '' if part is None else (
-            f' of part {part} of `train_dataloader.dataset`')
-        self._logger.warning(
-            f'InfoBatch: the pipeline{of_part} changes `img_path`, so images '
-            'that cannot be read, for which the data set delivers others, are '
-            'not noticed.')
 
     def epoch_begins(self, record: PlanRecord) -> None:
         """Tell of the virtual epoch that begins with this batch.

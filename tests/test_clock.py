@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.epochs import EpochAccounting
+from mmib.clock import EpochClock
 from mmib.pruning import Budget, Neyman
 
 
@@ -13,18 +13,18 @@ from mmib.pruning import Budget, Neyman
 def test_schedulers_make_the_steps_of_the_baseline(iters, sizes,
                                                    slots_per_iter, drop_last):
     """Whatever the epochs keep, each ends where that of the baseline does."""
-    accounting = EpochAccounting(400, slots_per_iter, iters, len(sizes), 1)
+    clock = EpochClock(400, slots_per_iter, iters, len(sizes), 1)
     position = iteration = missing = 0
     for epoch, size in enumerate(sizes):
-        accounting.begin_epoch(epoch, iteration, position)
+        clock.enter(epoch, iteration, position)
         end, missing = position + size, missing + iters
         slots = size - size % slots_per_iter if drop_last else size
-        accounting.expect(position, slots)
+        clock.expect(position, slots)
         due, start = [], position
         while position < start + slots:
             position = min(position + slots_per_iter, start + slots)
             iteration += 1
-            due.append(accounting.steps_due(position))
+            due.append(clock.steps_due(position))
         # The next one makes up for an epoch that has no whole batch.
         if slots:
             assert sum(due) == missing and min(due) >= 0
@@ -44,21 +44,21 @@ def test_a_change_of_batch_size_keeps_the_steps(iters, size, before, after,
     def slots_of(size, slots_per_iter):
         return size - size % slots_per_iter if drop_last else size
 
-    accounting = EpochAccounting(400, before, iters, 2, 1)
-    accounting.begin_epoch(0, 0, 0)
-    accounting.expect(0, slots_of(size, before))
+    clock = EpochClock(400, before, iters, 2, 1)
+    clock.enter(0, 0, 0)
+    clock.expect(0, slots_of(size, before))
     position = iteration = steps = 0
     while position < stop * slots_of(size, before):
         position = min(position + before, size)
         iteration += 1
-        steps += accounting.steps_due(position)
-    resumed = EpochAccounting(400, after, 999, 2, 1)
+        steps += clock.steps_due(position)
+    resumed = EpochClock(400, after, 999, 2, 1)
     resumed.load_state_dict(
-        accounting.state_dict(position / size), iteration, position,
+        clock.state_dict(position / size), iteration, position,
         position / size, 0)
     for epoch in range(2):
         if epoch:
-            resumed.begin_epoch(1, iteration, size)
+            resumed.enter(1, iteration, size)
             position = size
         end = position + slots_of(size * (epoch + 1) - position, after)
         resumed.expect(position, end - position)
@@ -74,12 +74,12 @@ def test_a_change_of_batch_size_keeps_the_steps(iters, size, before, after,
 
 def test_savings_and_the_rest_after_a_change_of_batch_size():
     """Iterations are those of the batch size that they have."""
-    accounting = EpochAccounting(100, 10, 10, 6, 1)
-    accounting.begin_epoch(0, 0, 0)
-    accounting.begin_epoch(1, 10, 100)
-    resumed = EpochAccounting(100, 20, 5, 6, 0.5)
+    clock = EpochClock(100, 10, 10, 6, 1)
+    clock.enter(0, 0, 0)
+    clock.enter(1, 10, 100)
+    resumed = EpochClock(100, 20, 5, 6, 0.5)
     changes = resumed.load_state_dict(
-        accounting.state_dict(2.),
+        clock.state_dict(2.),
         iteration=16,
         position=160,
         covered=2.,
@@ -88,55 +88,43 @@ def test_savings_and_the_rest_after_a_change_of_batch_size():
         'an iteration has 20 images instead of 10',
         'annealing begins at epoch 3 instead of 6'
     ]
-    resumed.begin_epoch(2, 16, 160)
+    resumed.enter(2, 16, 160)
     assert resumed.full_equivalent(2.) == 20
-    assert resumed.iters_left(0.6) == 3 * 5
-    resumed.begin_epoch(3, 19, 220)
+    assert resumed._iters_left(0.6) == 3 * 5
+    resumed.enter(3, 19, 220)
     resumed.expect(220, 100)
     assert resumed.full_equivalent(3.) == 25
     # The rest is annealing.
-    assert resumed.iters_left(0.6) == 2 * 5
+    assert resumed._iters_left(0.6) == 2 * 5
     # Once more, within this epoch and with the same batch size.
-    again = EpochAccounting(100, 20, 5, 6, 0.5)
+    again = EpochClock(100, 20, 5, 6, 0.5)
     assert again.load_state_dict(resumed.state_dict(3.4), 21, 260, 3.4,
                                  260) == []
     assert again.iteration_at(260) == 21
     assert again.full_equivalent(3.4) == 27
 
 
-def test_iterations_of_an_older_checkpoint():
-    """It doesn't say where the epoch ends."""
-    accounting = EpochAccounting(100, 16, 7, 2, 1)
-    accounting.begin_epoch(0, 0, 0)
-    accounting.expect(0, 100)
-    state = accounting.state_dict(1.)
-    del state['epoch_end']
-    resumed = EpochAccounting(100, 16, 7, 2, 1)
-    resumed.load_state_dict(state, 7, 100, 1., 0)
-    assert resumed.iteration_at(100) == 7
-
-
 @given(st.integers(1, 1000), st.integers(1, 100), st.booleans())
 def test_full_epochs_step_as_the_baseline(size, slots_per_iter, drop_last):
     iters = size // slots_per_iter if drop_last else -(-size // slots_per_iter)
-    accounting = EpochAccounting(size, slots_per_iter, iters, 3, 1)
-    accounting.begin_epoch(0, 0, 0)
+    clock = EpochClock(size, slots_per_iter, iters, 3, 1)
+    clock.enter(0, 0, 0)
     slots = iters * slots_per_iter if drop_last else size
-    accounting.expect(0, slots)
+    clock.expect(0, slots)
     for i in range(iters):
-        assert accounting.steps_due(min((i + 1) * slots_per_iter, slots)) == 1
+        assert clock.steps_due(min((i + 1) * slots_per_iter, slots)) == 1
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])
 def test_annealing_and_pruning_begin_with_an_epoch(start, first):
-    accounting = EpochAccounting(100, 10, 10, 20, 0.85, start)
+    clock = EpochClock(100, 10, 10, 20, 0.85, start)
     position = 0
     for epoch in range(20):
-        accounting.begin_epoch(epoch, position // 10, position)
-        assert accounting.is_annealing(position) is (epoch >= 17)
-        assert accounting.covered(None, position) == epoch
+        clock.enter(epoch, position // 10, position)
+        assert clock.is_annealing(position) is (epoch >= 17)
+        assert clock.covered(None, position) == epoch
         if epoch:
-            assert (accounting.pruning_start <= position) is (epoch >= first)
+            assert (clock.first_pruned <= position) is (epoch >= first)
         position += 70
 
 
@@ -149,24 +137,25 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
 @pytest.mark.parametrize('delta, start', [(0.85, 0.), (1, 0.2)])
 def test_the_budget_is_met(policy, delta, start):
     """The shares that follow from what was spent lead to it."""
-    accounting = EpochAccounting(1000, 10, 100, 50, delta, start)
+    clock = EpochClock(1000, 10, 100, 50, delta, start)
     position, shares = 0, []
     for epoch in range(50):
-        accounting.begin_epoch(epoch, position // 10, position)
+        clock.enter(epoch, position // 10, position)
         kept = 1000
-        if (epoch and accounting.pruning_start <= position
-                and not accounting.is_annealing(position)):
-            progress = accounting.progress(position, epoch, 0)
+        if (epoch and clock.first_pruned <= position
+                and not clock.is_annealing(position)):
+            progress = clock.progress(position, epoch, policy)
             policy.begin_plan(progress)
             kept = policy._num_kept(policy._kept_share(), 1000)
             shares.append(kept / 1000)
         position += kept
     ratio = policy.ratio or 0.6
     assert position == pytest.approx(ratio * 50000, abs=100)
-    first = accounting.first_progress(0)
+    first = clock.first_progress(policy)
     assert policy.expected_share(first) == pytest.approx(
         sum(shares) / len(shares), abs=0.01)
-    iters, full_iters = accounting.outcome(policy.expected_share(first), 0)
+    iters, full_iters, passes = clock.outcome(policy.expected_share(first))
+    assert passes == 50
     assert iters == pytest.approx(ratio * 5000, rel=0.01)
     assert full_iters == 5000
 
@@ -174,28 +163,26 @@ def test_the_budget_is_met(policy, delta, start):
 def test_what_a_policy_is_told_after_starting_afresh():
     """5 epochs of 80 slots were trained on, and one is full before pruning
     begins. They count as full ones."""
-    accounting = EpochAccounting(100, 10, 10, 20, 0.85, epoch=5)
-    accounting.begin(iteration=40, position=400, full_equivalent=50.)
-    accounting.begin_epoch(5, 40, 400)
-    first = accounting.first_progress(0)
-    assert first.slots_left == (17 - 6) * 100
-    # In the middle of an epoch.
-    assert first.done == 0.5 / 11
-    accounting.begin_epoch(6, 50, 500)
-    now = accounting.progress(500, 6., 0)
-    assert (now.done, now.slots_left) == (first.done, first.slots_left)
-    assert now.spent == 600 and now.full_slots == 2000
-    assert accounting.outcome(0.5, 0) == (200 - 0.5 * 110, 200)
+    clock = EpochClock(100, 10, 10, 20, 0.85, epoch=5)
+    clock.begin(iteration=40, position=400, full_equivalent=50.)
+    clock.enter(5, 40, 400)
+    policy = Neyman(ratio=0.6)
+    first = clock.first_progress(policy)
+    # 1200 slots, of which 600 are gone and 300 belong to annealing.
+    assert first == (1200 - 600 - 300, (17 - 6) * 100, None)
+    clock.enter(6, 50, 500)
+    assert clock.progress(500, 6., policy) == first
+    assert clock.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
 
 
 def test_full_iters_are_refused():
-    accounting = EpochAccounting(1000, 10, 100, 50, 0.85)
+    clock = EpochClock(1000, 10, 100, 50, 0.85)
     with pytest.raises(ValueError, match='set `ratio` there'):
-        Neyman(full_iters=1000).expected_share(accounting.first_progress(0))
+        clock.first_progress(Neyman(full_iters=1000))
 
 
 def test_iterations_before_an_epoch_begins():
     """As where a training that is over starts afresh."""
-    accounting = EpochAccounting(100, 10, 10, 6, 1, epoch=6)
-    accounting.begin(60, 600, 60.)
-    assert accounting.iteration_at(600) == 60
+    clock = EpochClock(100, 10, 10, 6, 1, epoch=6)
+    clock.begin(60, 600, 60.)
+    assert clock.iteration_at(600) == 60

@@ -7,8 +7,8 @@ from mmengine.config import Config
 from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
-from mmib import InfoBatchEpochSampler, InfoBatchHook
-from mmib.config.convert import account
+from mmib import InfoBatchHook, InfoBatchSampler
+from mmib.config.convert import clock_of
 from mmib.pruning import EpochPlan
 
 
@@ -41,7 +41,7 @@ def test_full_epochs_are_those_of_default_sampler(size, with_hook, world_size,
     for rank in range(world_size):
         baseline, ours = (
             on_rank(kind(range(size), shuffle, seed=3), rank, world_size)
-            for kind in (DefaultSampler, InfoBatchEpochSampler))
+            for kind in (DefaultSampler, InfoBatchSampler))
         assert len(ours) == len(baseline)
         if with_hook:
             ours.connect(lambda start, rng: None)
@@ -65,7 +65,7 @@ def test_ranks_share_the_slots_of_a_plan(kept, world_size, batch_size,
     issued, taken, plans = [], [], []
     for rank in range(world_size):
         sampler = on_rank(
-            InfoBatchEpochSampler(range(11), seed=5), rank, world_size)
+            InfoBatchSampler(range(11), seed=5), rank, world_size)
         sampler.connect(prunes(kept))
         # Workers ask in advance, here without any.
         for epoch in range(3):
@@ -109,21 +109,20 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
         dict(
             train_cfg=dict(by_epoch=True, max_epochs=3),
             train_dataloader=dict(drop_last=drop_last)))
-    accounting = account(cfg, InfoBatchHook(), size, batch_size, world_size)
+    clock = clock_of(cfg, InfoBatchHook(), size, batch_size, world_size)
     for rank in range(world_size):
         sampler = on_rank(
-            InfoBatchEpochSampler(range(size), seed=5), rank, world_size)
+            InfoBatchSampler(range(size), seed=5), rank, world_size)
         sampler.connect(lambda start, rng: None)
         sampler.begin_epoch()
         loader = DataLoader(
             range(size), batch_size, sampler=sampler, drop_last=drop_last)
-        assert len(list(loader)) == len(loader) == accounting.iters_per_epoch
+        assert len(list(loader)) == len(loader) == clock.iters_per_epoch
 
 
 def test_others_read_full_passes():
     ours, baseline = (
-        kind(range(11), seed=3)
-        for kind in (InfoBatchEpochSampler, DefaultSampler))
+        kind(range(11), seed=3) for kind in (InfoBatchSampler, DefaultSampler))
     ours.connect(prunes(4))
     ours.begin_epoch()
     assert len(list(ours)) == 4
@@ -138,12 +137,12 @@ def test_others_read_full_passes():
 
 @pytest.mark.parametrize('world_size', [1, 2, 3])
 def test_state_within_an_epoch_goes_on_with_the_rest(world_size):
-    sampler = InfoBatchEpochSampler(range(11), seed=3)
+    sampler = InfoBatchSampler(range(11), seed=3)
     sampler.connect(prunes(7))
     sampler.begin_epoch()
     plan = list(sampler)
     sampler.take(2)
-    later = on_rank(InfoBatchEpochSampler(range(11), seed=9), 0, world_size)
+    later = on_rank(InfoBatchSampler(range(11), seed=9), 0, world_size)
     later.load_state_dict(sampler.state_dict())
     later.connect(prunes(3))
     later.begin_epoch()
@@ -157,12 +156,12 @@ def test_state_within_an_epoch_goes_on_with_the_rest(world_size):
 
 
 def test_state_at_the_last_batch_of_an_epoch():
-    sampler = InfoBatchEpochSampler(range(11), seed=3)
+    sampler = InfoBatchSampler(range(11), seed=3)
     sampler.connect(prunes(4))
     sampler.begin_epoch()
     list(sampler)
     sampler.take(4)
-    later = InfoBatchEpochSampler(range(11), seed=3)
+    later = InfoBatchSampler(range(11), seed=3)
     later.load_state_dict(sampler.state_dict())
     later.connect(prunes(4))
     later.begin_epoch()
@@ -171,17 +170,17 @@ def test_state_at_the_last_batch_of_an_epoch():
 
 def test_skip_is_absolute():
     """Between two epochs: as a training begins that goes on afresh."""
-    sampler = on_rank(InfoBatchEpochSampler(range(11), seed=3), 1, 2)
-    sampler.connect(prunes(4))
+    sampler = on_rank(InfoBatchSampler(range(11), seed=3), 1, 2)
     for position in (12, 6):
         sampler.skip(position)
         assert sampler.position == 2 * position
+    sampler.connect(prunes(4))
     sampler.begin_epoch()
     assert len(list(sampler)) == 2
 
 
 def test_ranks_of_different_lengths_are_refused(monkeypatch):
-    InfoBatchEpochSampler(range(11), round_up=False)
+    InfoBatchSampler(range(11), round_up=False)
     monkeypatch.setattr('mmib.sampler.get_dist_info', lambda: (0, 2))
     with pytest.raises(ValueError, match='remove it from'):
-        InfoBatchEpochSampler(range(11), seed=0, round_up=False)
+        InfoBatchSampler(range(11), seed=0, round_up=False)
