@@ -15,17 +15,16 @@ from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_length,
                             check_no_others, check_norms, check_score,
                             check_scores, check_training)
-from .datasets import DeliveryCheck, data_samples
+from .datasets import DeliveryCheck, data_samples, image_numbers
 from .epochs import InfoBatchEpochSampler
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
 from .planner import Planner
 from .pruning import EpochPlan, Policy
 from .registry import build_policy
-from .resume import load_state, make_state
+from .resume import check_ranks, load_state, make_state
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .selection import select_images
 from .visits import VisitCounter
 
 
@@ -126,16 +125,17 @@ class InfoBatchHook(Hook):
         """Check the config and connect the parts."""
         check_training(runner, self)
         self._set_up_planner(runner, self._attach_losses(runner))
+        check_ranks(self.sampler, self.scores, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
         else:
-            check_length(self.planner.accounting, self.policy.prunes)
+            check_length(self.planner.accounting)
         self._loaded = None
         self._reporter.training_begins()
         self.sampler.connect(self.planner)
         if isinstance(self.sampler, InfoBatchEpochSampler):
             epochs.connect(runner, self.planner, self.sampler)
-        elif runner.iter > 0 or self.sampler.indices is not None:
+        elif runner.iter > 0:
             compat.restart_loader(runner.train_loop)
         compat.before_saving(runner, self.planner.merge_scores)
 
@@ -149,22 +149,21 @@ class InfoBatchHook(Hook):
         loader = runner.train_dataloader
         self.sampler, self.dataset = loader.sampler, loader.dataset
         self._batch_size = loader.batch_size
-        images, num_images, observers = select_images(runner, self)
+        images = image_numbers(self.dataset)[:self.sampler.pass_length]
         ema = task.ema if self.ema is None else self.ema
-        self.scores = ScoreTable(images, self._device, ema, num_images)
-        self.counts = ImageCounts(images, num_images)
+        self.scores = ScoreTable(images, self._device, ema)
+        self.counts = ImageCounts(images)
         accounting = epochs.account_for(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, check_score(self.score,
-                                                       task.scores),
-                              self.sampler.weights)
+                                                       task.scores))
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)
         self.planner = Planner(self.policy, visits, self.counts, accounting,
-                               lookahead, observers, mean_weight.is_one)
+                               lookahead, self.plan_observers,
+                               mean_weight.is_one)
         self._reporter = Reporter(runner, self.planner, mean_weight)
-        self._delivery = DeliveryCheck(self.dataset, self._reporter,
-                                       self.sampler.indices)
+        self._delivery = DeliveryCheck(self.dataset, self._reporter)
 
     def _resume(self, runner: Runner) -> None:
         reason, changes = load_state(self._loaded, runner.iter,
@@ -207,9 +206,8 @@ class InfoBatchHook(Hook):
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for last, epoch in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(last, epoch)
-        weights = self.sampler.loss_weights(self._slots, is_annealing)
-        self.batch.begin(None if weights is
-                         None else to_device(weights, self._device))
+        self.batch.begin(None if is_annealing else to_device(
+            self._slots.weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -230,8 +228,8 @@ class InfoBatchHook(Hook):
         check_scores(loss)
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
-        indices = self.sampler.in_dataset(self._slots.indices)
-        delivered = self._delivery(indices, data_samples(data_batch))
+        delivered = self._delivery(self._slots.indices,
+                                   data_samples(data_batch))
         visits = self.planner.visits
         visits.record(self._slots, self.batch, delivered,
                       self.planner.mean_weight, runner.iter)

@@ -2,9 +2,8 @@
 """The state of a training in a checkpoint, and how one goes on from it."""
 from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
 import torch
-from mmengine.dist import all_gather
+from mmengine.dist import all_gather, get_dist_info
 
 from .datasets import DeliveryCheck
 from .epochs import InfoBatchEpochSampler
@@ -64,7 +63,7 @@ def load_state(state: Optional[Dict[str,
             iteration, sampler.position, iteration
             if state is None else state['planner']['full_equivalent'])
         return reason, []
-    _check_scores(state['scores'], scores)
+    _check_scores(state['scores'])
     _add_mean_weight(state)
     sampler.load_state_dict(state['sampler'])
     changes = scores.load_state_dict(state['scores'])
@@ -96,19 +95,19 @@ def _add_mean_weight(state: Dict[str, Any]) -> None:
                                 epoch['size'])
 
 
-def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
-    """Only the images that are in no pass have none."""
-    in_a_pass = ~np.isnan(scores.by_image())
+def _check_scores(state: Dict[str, Any]) -> None:
+    """Only with the policy Subset of an older mmib images had none."""
     for name in {'scores', 'averages'} & set(state):
-        if np.isnan(state[name].numpy()[in_a_pass]).any():
-            raise damaged(f'infobatch.scores.{name}',
-                          'has NaN for images of a pass')
+        if torch.isnan(state[name]).any():
+            raise damaged(f'infobatch.scores.{name}', 'has NaN')
 
 
-def _check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
-                 delivery: DeliveryCheck) -> None:
+def check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
+                delivery: DeliveryCheck) -> None:
     """Check that all ranks have the same images: each reads the folder where
     it runs."""
+    if get_dist_info()[1] == 1:
+        return
     own = torch.tensor(
         [sampler.pass_length, scores.num_images, delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
@@ -123,17 +122,18 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
-    _check_ranks(sampler, scores, delivery)
     by_epoch = counts_epochs(state)
     if by_epoch is not isinstance(sampler, InfoBatchEpochSampler):
         counts = 'epochs' if by_epoch else 'iterations'
         return f'the checkpoint is of a training that counts {counts}'
+    if state['sampler'].get('checksum'):
+        return ('the checkpoint is of a training with the policy Subset, of '
+                'an older mmib')
     before = state['sampler']['size'], len(state['scores']['scores'])
     now = sampler.pass_length, scores.num_images
     if before != now:
         before, now = (f'{images} images' +
-                       (f', {slots} with repeats' if slots > images else '') +
-                       (f', {slots} of them listed' if slots < images else '')
+                       (f', {slots} with repeats' if slots > images else '')
                        for slots, images in (before, now))
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')
@@ -141,11 +141,6 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
     if state.get('images_checksum', delivery.checksum) != delivery.checksum:
         return ('the checkpoint is of other images than those of '
                 '`train_dataloader.dataset`, or of the same in another order')
-    # Without a list the checksum is 0, as it was before there were any.
-    if state['sampler'].get('checksum', 0) != sampler.checksum:
-        return ('the checkpoint is of another list of images: the `indices` '
-                'or `weights` of Subset, the `policy` of InfoBatchHook, have '
-                'changed')
     # Version 0.1.0 had losses alone.
     visits = state['planner'].get('visits', {})
     kind_before = visits.get('score', 'loss')

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans become the infinite stream of indices that the data loader reads."""
-import zlib
 from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional, Sized
 
@@ -72,12 +71,6 @@ class InfoBatchSampler(Sampler):
         self.rank, self.world_size = get_dist_info()
         self.pass_length = self._length_of_pass(dataset)
         self.shuffle = shuffle
-        self.indices: Optional[np.ndarray] = None
-        """np.ndarray, optional: Data set index of each index of a plan, int64
-        of shape (pass_length,). None where they are the same."""
-        self.weights: Optional[np.ndarray] = None
-        """np.ndarray, optional: Weight of each index of a plan besides that of
-        its slot, float32 of shape (pass_length,). None where all are 1."""
         self.seed = sync_random_seed() if seed is None else seed
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
@@ -105,7 +98,7 @@ class InfoBatchSampler(Sampler):
             self._issued += self.world_size
             if self._draw_plan is None:
                 self.take(1)
-            yield int(self.in_dataset(index))
+            yield int(index)
 
     def __len__(self) -> int:
         """Slots of a full pass."""
@@ -127,51 +120,6 @@ class InfoBatchSampler(Sampler):
     def position(self) -> int:
         """int: Slots of all ranks before the oldest one in flight."""
         return self._position
-
-    def restrict(self, indices: np.ndarray,
-                 weights: Optional[np.ndarray]) -> None:
-        """Begin anew, with passes over some of the images.
-
-        Plans, and the slots that are taken, then count these from 0.
-
-        Args:
-            indices (np.ndarray): Their data set indices, increasing, int64 of
-                shape (M,).
-            weights (np.ndarray, optional): Weight of each, besides those of
-                slots, float32 of shape (M,). None if all are 1.
-        """
-        self.indices, self.weights = indices, weights
-        self.pass_length = len(indices)
-        self._restart(0)
-        self._forget_issued()
-
-    def in_dataset(self, indices: np.ndarray) -> np.ndarray:
-        """Data set indices of those of a plan."""
-        return indices if self.indices is None else self.indices[indices]
-
-    def loss_weights(self, slots: EpochPlan,
-                     is_annealing: bool) -> Optional[np.ndarray]:
-        """Weights that losses have in a step.
-
-        Args:
-            slots (EpochPlan): Those of the batch, of shape (B,).
-            is_annealing (bool): Whether nothing is pruned any more.
-
-        Returns:
-            np.ndarray, optional: float32 of shape (B,). None for those of the
-            baseline.
-        """
-        if self.weights is not None:
-            return slots.weights * self.weights[slots.indices]
-        return None if is_annealing else slots.weights
-
-    @property
-    def checksum(self) -> int:
-        """int: That of the images of a pass, 0 where these are all."""
-        if self.indices is None:
-            return 0
-        weights = b'' if self.weights is None else self.weights.tobytes()
-        return zlib.crc32(self.indices.tobytes() + weights)
 
     def connect(self, draw_plan: DrawPlan) -> None:
         """Let a hook draw the plans from now on.
@@ -260,7 +208,6 @@ class InfoBatchSampler(Sampler):
         return dict(
             seed=self.seed,
             size=self.pass_length,
-            checksum=self.checksum,
             position=self._position,
             indices=torch.from_numpy(self._slots.indices.copy()),
             weights=torch.from_numpy(self._slots.weights.copy()),

@@ -16,27 +16,24 @@ from mmib.config.checks import check_form, check_length, check_stack
 from mmib.config.convert import account, mean_weight
 from mmib.config.schedule import infobatch_hooks, length_of
 from mmib.config.zoo import find_config
-from mmib.datasets import image_numbers, unwrap_repeats
+from mmib.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
 from mmib.log.forecast import forecast
-from mmib.pruning import Policy
-from mmib.selection import find_listed
 
 from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
-                      conversion)
+                      conversion, listing)
 
 
-def pass_length(cfg: Config, policy: Policy) -> int:
+def pass_length(cfg: Config) -> int:
     """Images in a pass over the training data.
 
     Args:
         cfg (Config): The config of the training.
-        policy (Policy): Draws the plans. It may have a list of images.
 
     Raises:
         FileNotFoundError: If the data isn't there.
-        ValueError: If there are no images, or not those of the list.
+        ValueError: If there are no images, or not those of a list.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
@@ -48,8 +45,7 @@ def pass_length(cfg: Config, policy: Policy) -> int:
     if length == 0:
         raise ValueError('The training data has no images: check '
                          '`train_dataloader.dataset`.')
-    found = find_listed(policy, dataset, image_numbers(dataset))
-    return length if found is None else len(found[1])
+    return length
 
 
 def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
@@ -75,7 +71,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
     else:
         accounting = account(cfg, hook, num_images,
                              cfg.train_dataloader.batch_size, gpus)
-        check_length(accounting, hook.policy.prunes)
+        check_length(accounting)
         first_pruned = max(num_images, accounting.pruning_start)
     expected = forecast(hook.policy, accounting, first_pruned,
                         mean_weight(hook, cfg).is_one)
@@ -98,7 +94,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
             f'{expected.full_iters - expected.iters:.0f} saved.')
     if note:
         lines.append(f'Warning: {note}')
-    elif expected.share == 1 and hook.policy.prunes:
+    elif expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     return [line for line in lines if line]
@@ -129,10 +125,10 @@ def main(args: List[str]) -> None:
     if parsed.gpus < 1:
         raise ValueError(f'--gpus must be 1 or more, but got {parsed.gpus}.')
     if not parsed.infobatch:
-        check_infobatch(parsed, 'policy', 'delta', 'ratio', 'subset')
+        check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()
     allow_scoped_bases()
-    cfg = read(find_config(parsed.config))
+    cfg = listing(parsed)(read(find_config(parsed.config)))
     if parsed.infobatch:
         cfg = conversion(parsed)(cfg)
     cfg.merge_from_dict(parsed.cfg_options)
@@ -143,7 +139,7 @@ def main(args: List[str]) -> None:
                          '--infobatch to convert it first.')
     hook = HOOKS.build(hooks[0])
     try:
-        num_images = pass_length(cfg, hook.policy)
+        num_images = pass_length(cfg)
     # Some data sets assert that their files are there, others try to download
     # them.
     except (OSError, AssertionError, RuntimeError) as error:

@@ -231,20 +231,19 @@ def _check_loader(loader: DataLoader, by_epoch: bool) -> None:
             'batches: remove `in_order=False` from `train_dataloader`.')
 
 
-def check_length(accounting: Accounting, prunes: bool = True) -> None:
+def check_length(accounting: Accounting) -> None:
     """Check that the training is two passes over the data or more.
 
     Nothing can be pruned in the first one.
 
     Args:
         accounting (Accounting): Length of the training and of a pass.
-        prunes (bool): Whether something is to be pruned. Defaults to True.
 
     Raises:
         ValueError: If it is less.
     """
     if accounting.unit == 'epoch':
-        if accounting.length < 2 and prunes:
+        if accounting.length < 2:
             raise ValueError(
                 '`train_cfg.max_epochs` is '
                 f'{accounting.length}, and InfoBatch needs 2 or more, as '
@@ -262,7 +261,7 @@ def check_length(accounting: Accounting, prunes: bool = True) -> None:
     max_iters, pass_length = accounting.max_iters, accounting.pass_length
     slots_per_iter = accounting.slots_per_iter
     passes = max_iters * slots_per_iter / pass_length
-    if passes < 2 and prunes:
+    if passes < 2:
         raise ValueError(
             f'`train_cfg.max_iters = {max_iters}` with {slots_per_iter} '
             f'images in an iteration is {passes:.2f} passes over '

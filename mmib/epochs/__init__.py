@@ -24,7 +24,6 @@ def account_for(runner: Runner, delta: float, start: float) -> Accounting:
     sampler = loader.sampler
     slots_per_iter = loader.batch_size * sampler.world_size
     if isinstance(sampler, InfoBatchEpochSampler):
-        # Schedulers were made before a list of images was read.
         return EpochAccounting(sampler.pass_length, slots_per_iter,
                                len(loader), runner.max_epochs, delta, start,
                                runner.max_iters // max(runner.max_epochs, 1),

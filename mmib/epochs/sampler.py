@@ -73,14 +73,13 @@ class InfoBatchEpochSampler(InfoBatchSampler):
             self._check_hook()
         if not self._awaits_loop:
             indices = self._rounded_up(self._full_plan()).indices
-            yield from self.in_dataset(
-                indices[self.rank::self.world_size]).tolist()
+            yield from indices[self.rank::self.world_size].tolist()
             return
         self._awaits_loop = False
         while self._issued < len(self._slots):
             index = self._slots.indices[self._issued + self.rank]
             self._issued += self.world_size
-            yield int(self.in_dataset(index))
+            yield int(index)
 
     def __len__(self) -> int:
         """Slots of this rank: of the epoch in training, else of a full one."""

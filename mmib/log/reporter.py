@@ -95,8 +95,6 @@ class Reporter:
         note = self._planner.policy.note_on_schedule(accounting.max_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
-        if not self._planner.policy.prunes:
-            return
         if self._planner.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
