@@ -1,14 +1,143 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which image an index of the data set is, through its wrappers."""
+"""Which image an index of the data set is, through its wrappers, and a
+wrapper that shows listed images alone."""
 import os.path as osp
 import zlib
 from functools import cached_property
-from typing import Any, Callable, List, Optional, Sequence, Set, Sized, Union
+from typing import (Any, Callable, Dict, List, Optional, Sequence, Set, Sized,
+                    Union)
 
 import numpy as np
-from mmengine.dataset import ClassBalancedDataset, RepeatDataset
+from mmengine.dataset import (BaseDataset, ClassBalancedDataset, RepeatDataset,
+                              force_full_init)
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
+from .image_list import Images, find_images
+
+
+@DATASETS.register_module()
+class ListedImages:
+    """A wrapper that shows the listed images of a data set, and no others.
+
+    They come in the order of the data set. An image that the data set repeats
+    is listed with all its repeats. Where one of the images can't be read, or
+    another one is mixed into it, this is a listed one too, but within other
+    wrappers, where a data set takes another of its own images.
+
+    Args:
+        dataset (dict or Dataset): The data set, or its config. One that
+            derives from ``BaseDataset`` keeps the listed images only.
+        images (str, Path or Sequence, optional): File with an image a line,
+            or the images themselves: numbers of the images, counted from 0 in
+            the order of the data set, or paths, as the data set has them in
+            ``img_path``, or their ends where these are unique. Defaults to
+            None.
+        without (str, Path or Sequence, optional): The same for images that
+            are left out, in place of ``images``. Defaults to None.
+        lazy_init (bool): Whether to read the list, and the annotations, in
+            :meth:`full_init`. Defaults to False.
+
+    Raises:
+        TypeError: If ``images`` or ``without`` is neither a file nor a list.
+        ValueError: If not exactly one of both is given, if the list can't be
+            used, or if the data set mixes its images.
+
+    Examples:
+        >>> dict(
+        >>>     type='ListedImages',
+        >>>     dataset=dict(type='ADE20KDataset', data_root='data/ade'),
+        >>>     images='hard.txt')
+    """
+
+    def __init__(self,
+                 dataset: Any,
+                 images: Optional[Images] = None,
+                 without: Optional[Images] = None,
+                 lazy_init: bool = False) -> None:
+        if (images is None) is (without is None):
+            raise ValueError(
+                'ListedImages in `train_dataloader.dataset` needs either '
+                '`images`, those to show, or `without`, those to leave out.')
+        self.dataset = (
+            DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
+        self.images = images
+        self.without = without
+        self._fully_initialized = False
+        if not lazy_init:
+            self.full_init()
+
+    @property
+    def metainfo(self) -> dict:
+        """dict: What the data set tells of all its images."""
+        return self.dataset.metainfo
+
+    @property
+    def pipeline(self) -> Any:
+        """Compose: The steps of the data set, which hooks may replace."""
+        return self.dataset.pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: Any) -> None:
+        self.dataset.pipeline = pipeline
+
+    def full_init(self) -> None:
+        """Read the list, and find its images in the data set."""
+        if self._fully_initialized:
+            return
+        if hasattr(self.dataset, 'full_init'):
+            self.dataset.full_init()
+        if mixed_in(self.dataset):
+            raise ValueError(
+                'MultiImageMixDataset within ListedImages, in '
+                '`train_dataloader.dataset`, mixes other images into those of '
+                'the list: let MultiImageMixDataset wrap ListedImages.')
+        of_index = image_numbers(self.dataset)
+        num_images = int(of_index.max()) + 1
+        numbers, note = find_images(
+            self.images if self.without is None else self.without, num_images,
+            lambda: image_paths(self.dataset, of_index))
+        if self.without is not None:
+            numbers = np.setdiff1d(np.arange(num_images), numbers)
+            if len(numbers) == 0:
+                raise ValueError(
+                    '`without` of ListedImages in `train_dataloader.dataset` '
+                    'leaves out all images: list fewer.')
+        self.numbers = numbers
+        """np.ndarray: Numbers of the listed images in the data set,
+        increasing, int64 of shape (M,)."""
+        self.indices = np.flatnonzero(np.isin(of_index, numbers))
+        """np.ndarray: Their indices there, int64 of shape (len(self),)."""
+        if isinstance(self.dataset, BaseDataset):
+            # It takes another image in place of one that can't be read.
+            self.dataset.get_subset_(self.indices.tolist())
+            self.indices = np.arange(len(self.indices))
+        text = f'InfoBatch: the data set has {len(numbers)} of {num_images} '
+        text += 'images, ' + ('those' if self.without is None else 'all but '
+                              'those')
+        listed = self.images if self.without is None else self.without
+        text += f' of {listed}' if isinstance(listed, str) else ' of a list'
+        print_log(f'{text}{note and f"; {note}"}.', 'current')
+        self._fully_initialized = True
+
+    @force_full_init
+    def get_data_info(self, idx: int) -> Dict[str, Any]:
+        """The annotation of a listed image."""
+        return self.dataset.get_data_info(int(self.indices[idx]))
+
+    @force_full_init
+    def get_cat_ids(self, idx: int) -> List[int]:
+        """The categories in a listed image."""
+        return self.dataset.get_cat_ids(int(self.indices[idx]))
+
+    @force_full_init
+    def __getitem__(self, idx: int) -> Any:
+        return self.dataset[int(self.indices[idx])]
+
+    @force_full_init
+    def __len__(self) -> int:
+        return len(self.indices)
 
 
 def unwrap_repeats(dataset: Any) -> Sized:
@@ -52,15 +181,39 @@ def image_numbers(dataset: Any) -> np.ndarray:
         before = np.cumsum([0] + [part.max() + 1 for part in parts])
         return np.concatenate(
             [part + start for part, start in zip(parts, before)])
+    if isinstance(dataset, ListedImages):
+        numbers = image_numbers(dataset.dataset)[dataset.indices]
+        return np.unique(numbers, return_inverse=True)[1]
     return np.arange(len(dataset))
+
+
+def _parts(dataset: Any) -> list:
+    """The data sets that a wrapper has, none of one that is no wrapper."""
+    if isinstance(dataset, ConcatDataset):
+        return list(dataset.datasets)
+    return [dataset.dataset] if hasattr(dataset, 'dataset') else []
+
+
+def _listed(dataset: Any) -> List[np.ndarray]:
+    """Numbers of the images of each list in a data set."""
+    own = [dataset.numbers] if isinstance(dataset, ListedImages) else []
+    return sum(map(_listed, _parts(dataset)), own)
+
+
+def _part_ends(dataset: Any) -> List[int]:
+    """Where each part of a ``ConcatDataset`` ends, as indices of a data
+    set."""
+    if isinstance(dataset, ConcatDataset):
+        return list(dataset.cumulative_sizes)
+    if isinstance(dataset, ListedImages):
+        return np.searchsorted(dataset.indices,
+                               _part_ends(dataset.dataset)).tolist()
+    return [len(dataset)]
 
 
 def mixed_in(dataset: Any) -> bool:
     """Whether a data set mixes other images of it into some."""
-    if isinstance(dataset, ConcatDataset):
-        return any(map(mixed_in, dataset.datasets))
-    return _mixes_images(dataset) or (hasattr(dataset, 'dataset')
-                                      and mixed_in(dataset.dataset))
+    return _mixes_images(dataset) or any(map(mixed_in, _parts(dataset)))
 
 
 def _mixes_images(dataset: object) -> bool:
@@ -101,7 +254,8 @@ def images_checksum(dataset: Sized) -> int:
     """Checksum of the images of a data set and their order.
 
     It is that of their paths within the folder that they share, so that a
-    data set may be moved. Images without a path are counted.
+    data set may be moved. Images without a path are counted. Of a list of
+    images their numbers count too.
 
     Args:
         dataset (Sized): A data set. Each of its paths is read, which takes
@@ -120,10 +274,11 @@ def images_checksum(dataset: Sized) -> int:
     shared = osp.commonprefix([min(known), max(known)])
     begin = len(shared) - len(osp.basename(shared))
     names = '\n'.join(path[begin:] for path in paths)
+    checksum = zlib.crc32(images.astype(np.int64).tobytes())
+    for numbers in _listed(dataset):
+        checksum = zlib.crc32(numbers.tobytes(), checksum)
     # File names may be no text in UTF-8.
-    return zlib.crc32(
-        names.encode(errors='surrogatepass'),
-        zlib.crc32(images.astype(np.int64).tobytes()))
+    return zlib.crc32(names.encode(errors='surrogatepass'), checksum)
 
 
 def data_samples(data_batch: Any) -> Optional[Sequence]:
@@ -147,30 +302,16 @@ class DeliveryCheck:
     Args:
         dataset (Sized): The data set of the data loader.
         warn (Callable): Takes a sentence for the user.
-        indices (np.ndarray, optional): Indices of a pass, increasing, int64
-            of any length. None for all. Defaults to None.
     """
 
     NUM_TRIED = 10
 
-    def __init__(self,
-                 dataset: Sized,
-                 warn: Callable[[str], None],
-                 indices: Optional[np.ndarray] = None) -> None:
+    def __init__(self, dataset: Sized, warn: Callable[[str], None]) -> None:
         self._dataset = dataset
         self._warn = warn
         self._warned_of: Set[str] = set()
-        parts = unwrap_repeats(dataset)
-        if isinstance(parts, ConcatDataset):
-            self._ends = list(parts.cumulative_sizes)
-        else:
-            self._ends = [len(parts)]
-        # Images of a pass that each part has.
+        self._ends = _part_ends(unwrap_repeats(dataset))
         self._sizes = np.diff(self._ends, prepend=0)
-        if indices is not None:
-            self._sizes = np.bincount(
-                self._part_of(np.unique(indices % self._ends[-1])),
-                minlength=len(self._ends))
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
         """list[bool, optional]: Whether the paths of samples are those of the
         data set, for each of its parts; None is not known yet."""

@@ -16,16 +16,15 @@ from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_no_others,
                             check_norms, check_score, check_scores,
                             check_training)
-from .datasets import DeliveryCheck, data_samples
+from .datasets import DeliveryCheck, data_samples, image_numbers
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
 from .planner import Planner
 from .pruning import EpochPlan, Policy
 from .registry import build_policy
-from .resume import load_state, make_state
+from .resume import check_ranks, load_state, make_state
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .selection import select_images
 from .visits import VisitCounter
 
 
@@ -127,10 +126,11 @@ class InfoBatchHook(Hook):
         """Check the config and connect the parts."""
         check_training(runner, self)
         self._set_up_planner(runner, self._attach_losses(runner))
+        check_ranks(self.sampler, self.scores, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
         else:
-            self.clock.check_length(self.policy.prunes)
+            self.clock.check_length()
         self._loaded = None
         self._reporter.training_begins()
         self.clock.connect(runner, self.sampler, self.planner)
@@ -146,21 +146,19 @@ class InfoBatchHook(Hook):
         loader = runner.train_dataloader
         self.sampler, self.dataset = loader.sampler, loader.dataset
         self._batch_size = loader.batch_size
-        images, num_images, observers = select_images(runner, self)
+        images = image_numbers(self.dataset)[:self.sampler.pass_length]
         ema = task.ema if self.ema is None else self.ema
-        self.scores = ScoreTable(images, self._device, ema, num_images)
-        self.counts = ImageCounts(images, num_images)
+        self.scores = ScoreTable(images, self._device, ema)
+        self.counts = ImageCounts(images)
         self.clock = clock_of(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, check_score(self.score,
-                                                       task.scores),
-                              self.sampler.weights)
+                                                       task.scores))
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         self.planner = Planner(self.policy, visits, self.counts, self.clock,
-                               observers, mean_weight.is_one)
+                               self.plan_observers, mean_weight.is_one)
         self._reporter = Reporter(runner, self.planner, mean_weight)
-        self._delivery = DeliveryCheck(self.dataset, runner.logger.warning,
-                                       self.sampler.indices)
+        self._delivery = DeliveryCheck(self.dataset, runner.logger.warning)
 
     def _resume(self, runner: Runner) -> None:
         reason, changes = load_state(self._loaded, runner.iter,
@@ -202,9 +200,8 @@ class InfoBatchHook(Hook):
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for record in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(record)
-        weights = self.sampler.loss_weights(self._slots, is_annealing)
-        self.batch.begin(None if weights is
-                         None else to_device(weights, self._device))
+        self.batch.begin(None if is_annealing else to_device(
+            self._slots.weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -225,8 +222,8 @@ class InfoBatchHook(Hook):
         check_scores(loss)
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
-        indices = self.sampler.in_dataset(self._slots.indices)
-        delivered = self._delivery(indices, data_samples(data_batch))
+        delivered = self._delivery(self._slots.indices,
+                                   data_samples(data_batch))
         visits = self.planner.visits
         visits.record(self._slots, self.batch, delivered,
                       self.planner.current.mean_weight, runner.iter)

@@ -101,5 +101,7 @@ def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
 
 
 def _with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
-    return ratio and VarianceRatio(*(math.nan if value is None else value
-                                     for value in ratio))
+    if ratio is None:
+        return None
+    return VarianceRatio(
+        *(math.nan if value is None else value for value in ratio))

@@ -18,8 +18,7 @@ POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
 for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
                     pruning.MeanThreshold, pruning.Neyman,
                     pruning.QuantileTiers, pruning.RandomPruning,
-                    pruning.ShuffledTiers, pruning.Subset,
-                    pruning.UpperConfidenceBound):
+                    pruning.ShuffledTiers, pruning.UpperConfidenceBound):
     POLICIES.register_module(module=policy_type)
 
 
@@ -50,6 +49,13 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     cfg = {'_scope_': POLICIES.scope, **policy}
     name = cfg.get('type')
     kind = POLICIES.get(name) if isinstance(name, str) else name
+    if name == 'Subset':
+        raise KeyError(
+            'Subset is no policy any more, as a list of images is a data set: '
+            'remove it from the `policy` of InfoBatchHook in `custom_hooks`, '
+            "and give the command --subset FILE, or wrap the data set: "
+            "`train_dataloader.dataset = dict(type='ListedImages', "
+            'dataset=..., images=FILE)`.')
     if not callable(kind):
         known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
         close = difflib.get_close_matches(str(name).lower(), known, 1)
@@ -69,8 +75,6 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
             }, kind, 'the `policy` of InfoBatchHook in `custom_hooks` '
             '(`_delete_=True` in it drops those of the policy that it '
             'inherits)')
-    if isinstance(cfg.get('policy'), dict):  # Of Subset.
-        cfg['policy'] = build_policy(cfg['policy'])
     try:
         built = POLICIES.build(cfg)
     except TypeError as error:

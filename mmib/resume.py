@@ -2,9 +2,8 @@
 """The state of a training in a checkpoint, and how one goes on from it."""
 from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
 import torch
-from mmengine.dist import all_gather
+from mmengine.dist import all_gather, get_dist_info
 
 from .datasets import DeliveryCheck
 from .planner import Planner
@@ -65,7 +64,7 @@ def load_state(state: Optional[Dict[str,
             iteration, sampler.position, iteration
             if state is None else state['planner']['clock']['full_equivalent'])
         return reason, []
-    _check_scores(state['scores'], scores)
+    _check_scores(state['scores'])
     sampler.load_state_dict(state['sampler'])
     changes = scores.load_state_dict(state['scores'])
     changes += planner.load_state_dict(state['planner'], iteration,
@@ -77,19 +76,19 @@ def load_state(state: Optional[Dict[str,
     return None, changes
 
 
-def _check_scores(state: Dict[str, Any], scores: ScoreTable) -> None:
-    """Only the images that are in no pass have none."""
-    in_a_pass = ~np.isnan(scores.by_image())
+def _check_scores(state: Dict[str, Any]) -> None:
+    """Only with the policy Subset of an older mmib images had none."""
     for name in ('scores', 'averages'):
-        if np.isnan(state[name].numpy()[in_a_pass]).any():
-            raise damaged(f'infobatch.scores.{name}',
-                          'has NaN for images of a pass')
+        if torch.isnan(state[name]).any():
+            raise damaged(f'infobatch.scores.{name}', 'has NaN')
 
 
-def _check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
-                 delivery: DeliveryCheck) -> None:
+def check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
+                delivery: DeliveryCheck) -> None:
     """Check that all ranks have the same images: each reads the folder where
     it runs."""
+    if get_dist_info()[1] == 1:
+        return
     own = torch.tensor(
         [sampler.pass_length, scores.num_images, delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
@@ -104,7 +103,6 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 delivery: DeliveryCheck) -> Optional[str]:
     if state is None:
         return 'the checkpoint is of a training without InfoBatchHook'
-    _check_ranks(sampler, scores, delivery)
     unit = state['planner']['clock']['unit']
     if unit != planner.clock.unit:
         return f'the checkpoint is of a training that counts {unit}s'
@@ -112,8 +110,7 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
     now = sampler.pass_length, scores.num_images
     if before != now:
         before, now = (f'{images} images' +
-                       (f', {slots} with repeats' if slots > images else '') +
-                       (f', {slots} of them listed' if slots < images else '')
+                       (f', {slots} with repeats' if slots > images else '')
                        for slots, images in (before, now))
         return (f'the checkpoint is of {before}, and '
                 f'`train_dataloader.dataset` has {now}')

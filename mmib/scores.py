@@ -64,17 +64,13 @@ class ScoreTable:
             first visit of an image sets its loss. Where two ranks visit an
             image between two merges, the earlier visit is lost. Defaults to
             0, the last loss alone.
-        num_images (int, optional): Images of the data set, where not all of
-            them are in a pass: the scores of the others are NaN. If None,
-            they are. Defaults to None.
     """
 
     def __init__(self,
                  images: np.ndarray,
                  device: torch.device,
-                 ema: float = 0.,
-                 num_images: Optional[int] = None) -> None:
-        num_images = num_images or int(images.max()) + 1
+                 ema: float = 0.) -> None:
+        num_images = int(images.max()) + 1
         # Most data sets repeat nothing.
         self._images = None if np.array_equal(
             images, np.arange(num_images)) else images
@@ -84,9 +80,6 @@ class ScoreTable:
         self._emas = torch.tensor(
             [[ema]] if ema else [[0.], [AVERAGE]], device=device)
         self._rows = torch.ones(len(self._emas), num_images, device=device)
-        if self._images is not None:
-            others = np.setdiff1d(np.arange(num_images), images)
-            self._rows[:, to_device(others, device)] = torch.nan
         # Iteration of the last visit, counted from 1, and 0 before the first
         # one: when two ranks visited an image since the last merge, the later
         # visit is the score.

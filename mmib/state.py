@@ -85,7 +85,7 @@ _STATE = {
         }
     },
     'scores': {
-        # Those that are in no pass are NaN.
+        # NaN in no pass of a list, which was a policy once.
         'scores': array('float32', 'images', nan=True),
         'averages': array('float32', 'images', nan=True),
         'last_visit': array('int32', 'images', low=0),

@@ -37,7 +37,8 @@ def _from_unversioned(state: Dict[str, Any]) -> Dict[str, Any]:
     scores = dict(state['scores'])
     clock = _clock(sampler, planner)
     sampler.setdefault('is_open', False)
-    sampler.pop('checksum', None)
+    # That of a list of images, of the former policy Subset.
+    of_list = sampler.pop('checksum', 0)
     # Version 0.1.0 kept no tiers: these slots aren't counted.
     sampler.setdefault('tiers',
                        torch.zeros(len(sampler['indices']), dtype=torch.int16))
@@ -67,7 +68,7 @@ def _from_unversioned(state: Dict[str, Any]) -> Dict[str, Any]:
         scores=scores,
         planner=dict(planner, clock=clock),
         images=state.get('images'),
-        images_checksum=state.get('images_checksum'))
+        images_checksum=of_list or state.get('images_checksum'))
 
 
 def _clock(sampler: Dict[str, Any], planner: Dict[str, Any]) -> Dict[str, Any]:

@@ -74,17 +74,10 @@ class VisitCounter:
         scores (ScoreTable): Score of each image.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``. Defaults to ``'loss'``.
-        weights (np.ndarray, optional): Weight of each index besides those of
-            the plans, float32 of shape (pass_length,). None where all are 1.
-            Defaults to None.
     """
 
-    def __init__(self,
-                 scores: ScoreTable,
-                 score: str = 'loss',
-                 weights: Optional[np.ndarray] = None) -> None:
+    def __init__(self, scores: ScoreTable, score: str = 'loss') -> None:
         self.scores = scores
-        self._weights = weights
         self.score = score
         self.lacks_norms: Optional[bool] = None
         """bool, optional: Whether losses stand in for norms, which can't be
@@ -158,10 +151,6 @@ class VisitCounter:
         weights = to_device(
             np.concatenate([v.weights for v in visits]), device)
         norms = torch.cat([v.norms for v in visits])
-        if self._weights is not None:
-            # They multiply gradients, and say nothing of what was pruned.
-            given = self._weights[np.concatenate([v.indices for v in visits])]
-            norms = norms * to_device(given, device)
         scores = torch.cat([v.scores for v in visits])
         weights, norms, before, scores = torch.stack(
             [weights, norms, before, scores]).to(dtype)

@@ -9,11 +9,12 @@ folder.
 from typing import List
 
 from .files import write_changed
-from .options import add_conversion_options, conversion, file_parser
+from .options import add_conversion_options, conversion, file_parser, listing
 
 
 def main(args: List[str]) -> None:
     parser = file_parser('convert', __doc__)
     add_conversion_options(parser)
     parsed = parser.parse_args(args)
-    write_changed(parsed.config, parsed.out, conversion(parsed))
+    write_changed(parsed.config, parsed.out, conversion(parsed),
+                  listing(parsed))

@@ -25,8 +25,11 @@ _LENGTH_IN_NAME = dict(
 _BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
 
 
-def write_changed(config: str, out: str, change: Callable[[Config],
-                                                          Config]) -> None:
+def write_changed(
+        config: str,
+        out: str,
+        change: Callable[[Config], Config],
+        listing: Callable[[Config], Config] = lambda cfg: cfg) -> None:
     """Write a config that is made of another one, and print what differs.
 
     Args:
@@ -34,6 +37,8 @@ def write_changed(config: str, out: str, change: Callable[[Config],
         out (str): ``.py`` file to write, or a folder, where the file has the
             name of :func:`converted_name`.
         change (Callable): Makes the new config of the original one.
+        listing (Callable): Puts a list of images into the original one
+            before, which isn't printed. Defaults to none.
 
     Raises:
         ValueError: If the original one can't be inherited.
@@ -43,14 +48,15 @@ def write_changed(config: str, out: str, change: Callable[[Config],
     allow_scoped_bases()
     path = find_config(config)
     before = load(path)
-    after = change(before)
+    listed = listing(before)
+    after = change(listed)
     if not out.endswith('.py'):
         out = osp.join(out, converted_name(path, before, after) + '.py')
     if osp.exists(out):
         sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
     mkdir_or_exist(osp.dirname(osp.abspath(out)))
     write_child(path, before, after, out)
-    print(report(before, after))
+    print(report(listed, after))
     print(f'\nWritten to {out}')
 
 
@@ -171,6 +177,8 @@ def converted_name(path: str, before: Config, after: Config) -> str:
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
     suffix = '-infobatch' * bool(infobatch_hooks(after))
+    if new == old and not suffix:
+        return name
 
     def length(number: int) -> str:
         if unit == 'epoch':

@@ -16,27 +16,24 @@ from mmib.config.checks import check_form, check_stack
 from mmib.config.convert import clock_of, mean_weight
 from mmib.config.schedule import infobatch_hooks, length_of
 from mmib.config.zoo import find_config
-from mmib.datasets import image_numbers, unwrap_repeats
+from mmib.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
 from mmib.log.forecast import forecast
-from mmib.pruning import Policy
-from mmib.selection import find_listed
 
 from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
-                      conversion)
+                      conversion, listing)
 
 
-def pass_length(cfg: Config, policy: Policy) -> int:
+def pass_length(cfg: Config) -> int:
     """Images in a pass over the training data.
 
     Args:
         cfg (Config): The config of the training.
-        policy (Policy): Draws the plans. It may have a list of images.
 
     Raises:
         FileNotFoundError: If the data isn't there.
-        ValueError: If there are no images, or not those of the list.
+        ValueError: If there are no images, or not those of a list.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
@@ -48,8 +45,7 @@ def pass_length(cfg: Config, policy: Policy) -> int:
     if length == 0:
         raise ValueError('The training data has no images: check '
                          '`train_dataloader.dataset`.')
-    found = find_listed(policy, dataset, image_numbers(dataset))
-    return length if found is None else len(found[1])
+    return length
 
 
 def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
@@ -74,7 +70,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
     else:
         clock = clock_of(cfg, hook, num_images,
                          cfg.train_dataloader.batch_size, gpus)
-        clock.check_length(hook.policy.prunes)
+        clock.check_length()
     expected = forecast(hook.policy, clock, mean_weight(hook, cfg).is_one)
     note = hook.policy.note_on_schedule(clock.schedule_iters)
     lines = [expected.when, expected.how_much]
@@ -90,7 +86,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
                      'that the baseline needs for as many passes.')
     if note:
         lines.append(f'Warning: {note}')
-    elif expected.share == 1 and hook.policy.prunes:
+    elif expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     return [line for line in lines if line]
@@ -121,10 +117,10 @@ def main(args: List[str]) -> None:
     if parsed.gpus < 1:
         raise ValueError(f'--gpus must be 1 or more, but got {parsed.gpus}.')
     if not parsed.infobatch:
-        check_infobatch(parsed, 'policy', 'delta', 'ratio', 'subset')
+        check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()
     allow_scoped_bases()
-    cfg = read(find_config(parsed.config))
+    cfg = listing(parsed)(read(find_config(parsed.config)))
     if parsed.infobatch:
         cfg = conversion(parsed)(cfg)
     cfg.merge_from_dict(parsed.cfg_options)
@@ -135,7 +131,7 @@ def main(args: List[str]) -> None:
                          '--infobatch to convert it first.')
     hook = HOOKS.build(hooks[0])
     try:
-        num_images = pass_length(cfg, hook.policy)
+        num_images = pass_length(cfg)
     # Some data sets assert that their files are there, others try to download
     # them.
     except (OSError, AssertionError, RuntimeError) as error:

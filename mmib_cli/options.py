@@ -6,6 +6,7 @@ from functools import partial
 from typing import Callable, List, Optional
 
 import mmib
+from mmib.config.convert import list_images
 from mmib.pruning.budget import DEFAULT_RATIO
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
@@ -42,18 +43,21 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--subset',
         metavar='FILE',
-        help='train on the images alone that this file lists; without '
-        '--policy they are not pruned')
+        help='train on the images alone that this file lists')
 
 
 def conversion(args: argparse.Namespace) -> Callable:
     """``mmib.convert`` with the options that are given."""
     policy = args.policy and dict(type=args.policy)
-    if args.subset:
-        within = dict(policy=policy) if policy else {}
-        policy = dict(type='Subset', indices=args.subset, **within)
     others = {} if args.delta is None else dict(delta=args.delta)
     return partial(mmib.convert, ratio=args.ratio, policy=policy, **others)
+
+
+def listing(args: argparse.Namespace) -> Callable:
+    """``list_images`` with the file of --subset, if one is given."""
+    if args.subset is None:
+        return lambda cfg: cfg
+    return partial(list_images, images=args.subset)
 
 
 def shortening(ratio: Optional[float]) -> Callable:

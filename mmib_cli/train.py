@@ -20,8 +20,8 @@ or mmib:: and the name of a config of mmib.
   --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
                  policies MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
-  --subset FILE  With --infobatch: train on the images that FILE lists alone.
-                 Without --policy they are not pruned.
+  --subset FILE  Train on the images that FILE lists alone, with or without
+                 --infobatch or --shorten.
 """
 import argparse
 import copy
@@ -34,16 +34,18 @@ from mmengine.config import Config, DictAction
 
 from .files import converted_name, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
-                      conversion, shortening)
+                      conversion, listing, shortening)
 from .scripts import run_script
 
 
-def change_config(convert: Callable[[Config], Config], suffix: str,
+def change_config(convert: Callable[[Config], Config],
+                  listing: Callable[[Config], Config], suffix: str,
                   options: dict, path: str, before: Config) -> Config:
     """Make the config to train, tell of it, and name its folder.
 
     Args:
         convert (Callable): Makes it of the original one.
+        listing (Callable): Puts a list of images into the original one before.
         suffix (str): End of the folder's name.
         options (dict): What the script changes of it.
         path (str): The original config.
@@ -52,6 +54,7 @@ def change_config(convert: Callable[[Config], Config], suffix: str,
     Returns:
         Config: The config to train.
     """
+    before = listing(before)
     after = convert(before)
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
         trained = copy.deepcopy(after)
@@ -80,21 +83,22 @@ def main(args: List[str]) -> None:
     if ours.infobatch and ours.shorten:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
+    convert = None
     if ours.infobatch:
-        # Another list or policy must not go on from its checkpoints.
-        subset = osp.splitext(osp.basename(ours.subset or ''))[0]
-        suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
-        change = partial(change_config, conversion(ours), suffix, options)
-        run_script('train.py', others, change)
+        convert = conversion(ours)
     elif ours.shorten:
-        check_infobatch(ours, 'policy', 'delta', 'subset')
-        change = partial(change_config, shortening(ours.ratio), '', options)
-        run_script('train.py', others, change)
+        check_infobatch(ours, 'policy', 'delta')
+        convert = shortening(ours.ratio)
     else:
         check_infobatch(
-            ours,
-            'policy',
-            'delta',
-            'subset',
-            ratio='--infobatch, or --shorten')
+            ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
+        if ours.subset is not None:
+            convert = copy.deepcopy
+    if convert is None:
         run_script('train.py', others)
+        return
+    # Another list or policy must not go on from its checkpoints.
+    subset = osp.splitext(osp.basename(ours.subset or ''))[0]
+    suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
+    change = partial(change_config, convert, listing(ours), suffix, options)
+    run_script('train.py', others, change)

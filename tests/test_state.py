@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from mmib.accounting import Accounting
 from mmib.datasets import DeliveryCheck
 from mmib.epochs import EpochAccounting, InfoBatchEpochSampler
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
-from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning, Subset,
+from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning,
                           UpperConfidenceBound)
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
@@ -38,27 +37,11 @@ class EpochParts(Parts):
         self.delivery = DeliveryCheck(images, None)
 
 
-class ListParts(Parts):
-    """Those of a training on a list of images."""
-
-    LIST = np.array([0, 2, 5, 6, 8, 9, 10])
-
-    def __init__(self):
-        super().__init__(
-            policy=Subset(self.LIST.tolist(), policy=Neyman(60, 3)))
-        self.sampler.restrict(self.LIST, None)
-        self.scores = ScoreTable(self.LIST, torch.device('cpu'), num_images=13)
-        self.planner = Planner(self.planner.policy, VisitCounter(self.scores),
-                               ImageCounts(self.LIST, 13),
-                               Accounting(len(self.LIST), 2, 60, 0.85), 0)
-
-
 # Name: the parts of a training.
 KINDS = {
     'Neyman': lambda: Parts(policy=Neyman(60, 3)),
     'UpperConfidenceBound': lambda: Parts(policy=UpperConfidenceBound()),
     'EpsilonGreedy': lambda: Parts(policy=EpsilonGreedy(period=2)),
-    'list': ListParts,
     'epochs': EpochParts,
 }
 

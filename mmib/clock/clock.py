@@ -194,12 +194,9 @@ class Clock(ABC):
         """
 
     @abstractmethod
-    def check_length(self, prunes: bool) -> None:
+    def check_length(self) -> None:
         """Check that the training is two passes over the data or more, as
         nothing can be pruned in the first one.
-
-        Args:
-            prunes (bool): Whether something is to be pruned.
 
         Raises:
             ValueError: If the training is shorter.

@@ -135,8 +135,8 @@ class EpochClock(Clock):
         iters = self.schedule_iters - pruned * (1 - share)
         return iters, self.schedule_iters, self.length
 
-    def check_length(self, prunes: bool) -> None:
-        if self.length < 2 and prunes:
+    def check_length(self) -> None:
+        if self.length < 2:
             raise ValueError(
                 f'`train_cfg.max_epochs` is {self.length}, and InfoBatch '
                 'needs 2 or more, as nothing can be pruned in the first '

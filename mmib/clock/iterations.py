@@ -100,9 +100,9 @@ class IterationClock(Clock):
         passes = full_iters * self.slots_per_iter / self.pass_length
         return self.length, full_iters, passes
 
-    def check_length(self, prunes: bool) -> None:
+    def check_length(self) -> None:
         passes = self.length * self.slots_per_iter / self.pass_length
-        if passes < 2 and prunes:
+        if passes < 2:
             raise ValueError(
                 f'`train_cfg.max_iters = {self.length}` with '
                 f'{self.slots_per_iter} images in an iteration is '

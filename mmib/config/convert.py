@@ -3,7 +3,7 @@
 import copy
 import os
 from inspect import isclass
-from typing import Any, Optional
+from typing import Any, Optional, Sequence, Union
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
@@ -23,6 +23,8 @@ from .step_size import MeanWeight, decide, optimizers_of
 _WHY_NOT = dict(
     RepeatAugSampler=', which asks for each image several times in an epoch '
     'that is shorter by as much, so that a pass has no end')
+_OUTER_WRAPPERS = ('RepeatDataset', 'ClassBalancedDataset',
+                   'MultiImageMixDataset')
 
 
 def default_ratio(policy: str) -> float:
@@ -62,9 +64,9 @@ def convert(cfg: Config,
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans. If
-            None, it is ``Neyman``. ``Neyman`` and ``Budget``, also within
-            ``Subset``, get the ratio, and prune as much as it takes to cover
-            all the passes of the original schedule. Defaults to None.
+            None, it is ``Neyman``. ``Neyman`` and ``Budget`` get the ratio,
+            and prune as much as it takes to cover all the passes of the
+            original schedule. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
@@ -98,7 +100,7 @@ def convert(cfg: Config,
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if built.policy.prunes and _forecast(built, cfg).share == 1:
+    if _forecast(built, cfg).share == 1:
         raise ValueError(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
@@ -114,6 +116,36 @@ def convert(cfg: Config,
         *(cfg.get('custom_hooks') or []),
         dict(type='InfoBatchHook', **hook)
     ]
+    return cfg
+
+
+def list_images(cfg: Config, images: Union[str, Sequence]) -> Config:
+    """Let a training show the images of a list alone.
+
+    :class:`~mmib.datasets.ListedImages` wraps the data set. What repeats or
+    mixes images wraps this, and so has listed ones only. No data is read.
+
+    Args:
+        cfg (Config): The config of a training, which may prune. It stays as
+            it is.
+        images (str or Sequence): The list, see ``ListedImages``.
+
+    Returns:
+        Config: The changed copy.
+
+    Raises:
+        ValueError: If the config has no ``train_dataloader.dataset``.
+    """
+    cfg = copy.deepcopy(cfg)
+    outer = cfg.get('train_dataloader') or {}
+    if not isinstance(outer.get('dataset'), dict):
+        raise ValueError('The config has no data set whose images could be '
+                         'listed: add `train_dataloader.dataset`.')
+    while type_name(outer['dataset']) in _OUTER_WRAPPERS:
+        outer = outer['dataset']
+    outer['dataset'] = dict(
+        type='ListedImages', dataset=outer['dataset'], images=images)
+    cfg.custom_imports = _custom_imports(cfg.get('custom_imports'))
     return cfg
 
 
@@ -136,17 +168,13 @@ def summary(before: Config, after: Config) -> str:
     hook = HOOKS.build(hooks[0])
     outlook = _forecast(hook, after)
     covers = outlook.full_iters
-    if not hook.policy.prunes:
-        sentences = [f'Each pass has the images of {hook.policy!r} alone.']
-    else:
-        sentences = [outlook.when, outlook.how_much]
-        if covers is not None and unit == 'epoch':
-            saved = 100 * (1 - outlook.iters / covers)
-            sentences.append(f'It saves about {saved:.0f} % of the '
-                             'iterations.')
-        elif covers is not None:
-            sentences.append(f'It covers about {100 * covers / full_iters:.0f}'
-                             ' % of the passes of the original schedule.')
+    sentences = [outlook.when, outlook.how_much]
+    if covers is not None and unit == 'epoch':
+        saved = 100 * (1 - outlook.iters / covers)
+        sentences.append(f'It saves about {saved:.0f} % of the iterations.')
+    elif covers is not None:
+        sentences.append(f'It covers about {100 * covers / full_iters:.0f}'
+                         ' % of the passes of the original schedule.')
     if unit == 'iteration' and iters < full_iters:
         sentences.append(f'It saves {full_iters - iters} of {full_iters} '
                          'iterations.')
@@ -210,8 +238,6 @@ def clock_of(cfg: Config,
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     """The one ratio of a conversion, which a policy with a budget gets too."""
-    if isinstance(policy.get('policy'), dict):  # Within a list.
-        return _settle_ratio(ratio, policy['policy'], unit)
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     has_budget = isclass(kind) and issubclass(kind, ToBudget)

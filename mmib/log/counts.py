@@ -15,15 +15,11 @@ class ImageCounts:
     Args:
         images (np.ndarray): Number of the image of each index of the data
             set, from 0, int64 of shape (pass_length,).
-        num_images (int, optional): Images of the data set, where not all of
-            them are in a pass. If None, they are. Defaults to None.
     """
 
-    def __init__(self,
-                 images: np.ndarray,
-                 num_images: Optional[int] = None) -> None:
+    def __init__(self, images: np.ndarray) -> None:
         self._images = images
-        num_images = num_images or int(images.max()) + 1
+        num_images = int(images.max()) + 1
         self.visits = np.zeros(num_images, np.int32)
         """np.ndarray: Slots of each image that were trained on, also where the
         data set couldn't load it, int32 of shape (num_images,)."""

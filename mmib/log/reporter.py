@@ -93,8 +93,6 @@ class Reporter:
         note = self._planner.policy.note_on_schedule(clock.schedule_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
-        if not self._planner.policy.prunes:
-            return
         if clock.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '

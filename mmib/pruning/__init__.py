@@ -7,11 +7,10 @@ from .histogram import ScoreHistogram
 from .plan import EpochPlan, Tier, check_plan, prune
 from .policies import MeanThreshold, QuantileTiers
 from .policy import FunctionPolicy, Policy, Progress, TierNorms, as_policy
-from .subset import Listed, Subset
 
 __all__ = [
     'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
-    'Listed', 'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
-    'RandomPruning', 'ScoreHistogram', 'ShuffledTiers', 'Subset', 'Tier',
-    'TierNorms', 'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
+    'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
+    'RandomPruning', 'ScoreHistogram', 'ShuffledTiers', 'Tier', 'TierNorms',
+    'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
 ]

@@ -23,8 +23,8 @@ class EpochPlan:
     """The ordered slots of one virtual epoch.
 
     Args:
-        indices (np.ndarray): Index of each slot, integer of shape (K,): of
-            the data set, or where a list of images is given, within this.
+        indices (np.ndarray): Data set index of each slot, integer of shape
+            (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
         threshold (float): Score from which on every image is kept, or up to
             which, by a policy that prunes high scores. Defaults to 0, where

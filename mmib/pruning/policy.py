@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What every policy is, and what it is told."""
 import inspect
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -68,22 +68,6 @@ class Policy:
     full_iters: Optional[int] = None
     """int, optional: Iterations of the baseline, in place of the budget, in
     older configs."""
-    prunes = True
-    """bool: Whether plans may leave out images. If not, a training that
-    leaves none out is what is asked for."""
-
-    def select(self, num_images: int, paths: Callable[[], Sequence]) -> Any:
-        """Choose, before the training, which images all of its passes have.
-
-        Args:
-            num_images (int): Images of the data set.
-            paths (Callable): Returns the path of each of them, None where it
-                isn't known.
-
-        Returns:
-            Listed, optional: These images. None, by default, for all.
-        """
-        return None
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:

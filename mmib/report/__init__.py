@@ -52,7 +52,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         '--subset',
         metavar='FILE',
         help='also write the images at the top of the ranking to this file, '
-        'one a line: `indices` of the policy Subset')
+        'one a line, which `mmib train --subset` takes')
     parser.add_argument(
         '--keep',
         type=float,

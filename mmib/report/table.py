@@ -60,7 +60,7 @@ def write_table(table: pd.DataFrame, stem: str) -> List[str]:
 
 def write_subset(images: Images, path: str, keep: float, rank_by: str,
                  lowest: bool) -> str:
-    """List one end of a ranking, for the policy ``Subset``.
+    """List one end of a ranking, for ``mmib train --subset``.
 
     Args:
         images (Images): What is known of the images.

@@ -56,7 +56,7 @@ def write_report(work_dir: str,
             ``'classes'``, for which all are predicted. Defaults to
             ``'score'``.
         subset (str, optional): File to list a part of the images in, for the
-            policy ``Subset``. Defaults to None.
+            option ``--subset`` of a training. Defaults to None.
         keep (float, optional): Share of the images to list. Needed with
             ``subset``. Defaults to None.
         lowest_first (bool): Whether to list the end of the ranking. Defaults

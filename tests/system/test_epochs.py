@@ -248,7 +248,7 @@ def test_validation_at_its_epochs(tmp_path):
 
 
 @DATASETS.register_module()
-class ListedImages(IndexDataset):
+class FullInitDataset(IndexDataset):
 
     def full_init(self):
         """``RepeatDataset`` asks for it."""
@@ -274,7 +274,7 @@ def test_repeats_are_one_epoch(tmp_path):
         _delete_=True,
         type='RepeatDataset',
         times=3,
-        dataset=dict(type='ListedImages', size=SIZE))
+        dataset=dict(type='FullInitDataset', size=SIZE))
     runner = small_runner(tmp_path, **changes)
     assert len(runner.train_loop.dataloader) == 23
     steps = train(runner)
@@ -289,9 +289,9 @@ def test_repeats_are_one_epoch(tmp_path):
     (dict(type='ConcatDataset'), 31, SIZE + 4),
 ])
 def test_wrapped_data_sets(tmp_path, dataset, size, images):
-    part = dict(type='ListedImages', size=SIZE)
+    part = dict(type='FullInitDataset', size=SIZE)
     if dataset['type'] == 'ConcatDataset':
-        few = dict(type='ListedImages', size=4)
+        few = dict(type='FullInitDataset', size=4)
         repeated = dict(type='RepeatDataset', times=2, dataset=few)
         parts = dict(datasets=[part, repeated])
     else:

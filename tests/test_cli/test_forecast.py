@@ -105,24 +105,21 @@ def test_losses_that_decide(forecast):
     ]
 
 
-def test_a_list_of_images(forecast):
-    changes = with_policy(type='Subset', indices=[1, 4, 5, 8])
-    assert forecast(**changes) == [
-        'A pass is 4 images, an iteration 3 of them on 1 GPU.',
-        'Subset(indices=<4 images>) prunes nothing.',
-        'It will cover 22.5 passes over the data.'
-    ]
-    epochs = {
-        'train_cfg': dict(
-            _delete_=True, type='EpochBasedTrainLoop', max_epochs=1),
-        'train_dataloader.sampler.type': 'InfoBatchEpochSampler'
+def listed(images):
+    return {
+        'train_dataloader.dataset': dict(
+            _delete_=True,
+            type='ListedImages',
+            images=images,
+            dataset=dict(type='IndexDataset', size=11))
     }
-    assert forecast(**changes,
-                    **epochs)[-1] == 'It will take about 2 iterations.'
-    changes['custom_hooks.0.policy']['policy'] = dict(type='QuantileTiers')
-    lines = forecast(**changes)
+
+
+def test_a_list_of_images(forecast):
+    lines = forecast(**listed([1, 4, 5, 8]),
+                     **with_policy(type='QuantileTiers'))
     assert lines[0].startswith('A pass is 4 images') and lines[2] == TIERS[2]
-    # The policy counts the passes over the list.
+    # The passes are those over the list.
     assert lines[3].startswith('It will cover 39.')
 
 
@@ -152,7 +149,7 @@ def test_without_data(forecast, capsys):
     (['--infobatch'], {}, 'The config trains with InfoBatch already'),
     (['--infobatch', '--ratio', 2], BASELINE, '`ratio` is the share'),
     (['--gpus', 0], {}, '--gpus must be 1 or more'),
-    ([], with_policy(type='Subset', indices=[11]), 'entry 0 of `indices` is'),
+    ([], listed([11]), 'entry 0 is image 11'),
     (['--cfg-options', 'train_dataloader.dataset.size=0'
       ], {}, 'The training data has no images'),
     (['--cfg-options', 'train_cfg.max_iters=3'

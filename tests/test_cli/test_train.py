@@ -123,26 +123,20 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     ('--policy MeanThreshold', 16, dict(type='MeanThreshold'), 0.85),
     ('--policy Budget --ratio 0.5', 10, dict(type='Budget', ratio=0.5), 0.85),
     ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', ratio=0.8), 0.7),
-    ('--subset hard.txt', 12, dict(type='Subset', indices='hard.txt'), 0.85),
-    ('--subset hard.txt --policy Budget', 12,
-     dict(
-         type='Subset',
-         indices='hard.txt',
-         policy=dict(type='Budget', ratio=0.6)), 0.85),
+    ('--subset hard.txt --policy Budget', 12, dict(type='Budget',
+                                                   ratio=0.6), 0.85),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):
-    own = f'{policy["type"]}{iters}{len(policy)}'
+    own = f'{policy["type"]}{iters}'
     Path('hard.txt').write_text('1\n3\n5\n')
     train(write(f'{own}-20k_six'), '--infobatch', *arguments.split())
     folder = f'work_dirs/{own}-{iters}k-infobatch_six'
     # None goes on from the checkpoints of another.
     if '--subset' in arguments:
         folder += '_hard'
-        assert 'each pass has 3 of ' in read_log(folder + '_Budget' *
-                                                 ('Budget' in arguments))
     if '--policy' in arguments:
-        folder += f'_{policy.get("policy", policy)["type"]}'
+        folder += f'_{policy["type"]}'
     cfg = dumped(folder)
     assert cfg.train_cfg.max_iters == iters
     assert cfg.custom_hooks[-1].policy == policy
@@ -151,6 +145,23 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     printed = capsys.readouterr().out
     assert 'train_cfg.max_iters' in printed
     assert f'It saves {20 - iters} of 20 iterations.' in printed
+    listed = 'the data set has 3 of 6 images, those of hard.txt.'
+    assert (listed in read_log(folder)) is ('--subset' in arguments)
+
+
+@pytest.mark.parametrize('arguments, folder, iters', [
+    ('', 'list-20k_six', 20),
+    ('--shorten', 'list-12k_six', 12),
+])
+def test_a_list_without_pruning(train, arguments, folder, iters):
+    Path('hard.txt').write_text('1\n3\n5\n')
+    train(write('list-20k_six'), '--subset', 'hard.txt', *arguments.split())
+    log = read_log(f'work_dirs/{folder}_hard')
+    assert 'the data set has 3 of 6 images, those of hard.txt.' in log
+    assert f'Iter(train) [{iters}/{iters}]' in log and 'prunes' not in log
+    # It trains as it was dumped.
+    cfg = dumped(f'work_dirs/{folder}_hard')
+    assert cfg.custom_imports['imports'] == ['mmib']
 
 
 def test_shorten_is_the_control(train, capsys):
@@ -176,7 +187,6 @@ def test_shorten_is_the_control(train, capsys):
     (['--infobatch', '--ratio', '0.1'], '`train_cfg.max_iters = 2` .* by a '
      'larger --ratio where'),
     (['--policy', 'Budget'], '--policy needs --infobatch'),
-    (['--subset', 'hard.txt'], '--subset needs --infobatch'),
     (['--shorten', '--delta', '0.8'], '--delta needs --infobatch'),
     (['--shorten', '--infobatch'], '--shorten is the control'),
     (['--infobatch', '--delta', '85'], '`delta` .* but got 85.0: .* --delta'),

@@ -483,21 +483,18 @@ def test_hooks_that_are_no_configs_stay():
     (0.3, dict(type='Budget', ratio=0.3), 0.3),
     (0.3, dict(type=Neyman), 0.3),
 ])
-@pytest.mark.parametrize('listed', [False, True])
 @pytest.mark.parametrize('epochs', [False, True])
-def test_one_ratio(ratio, policy, expected, listed, epochs):
-    """Of the conversion and of its policy, also within a list."""
+def test_one_ratio(ratio, policy, expected, epochs):
+    """Of the conversion and of its policy."""
     cfg = baseline()
     if epochs:
         cfg.train_cfg = dict(by_epoch=True, max_epochs=1000)
         cfg.train_dataloader.sampler.type = 'DefaultSampler'
         cfg.param_scheduler = None
     before = dict(policy)
-    wrapped = dict(type='Subset', indices='a', policy=policy)
-    after = convert(cfg, ratio, policy=wrapped if listed else policy)
+    after = convert(cfg, ratio, policy=policy)
     assert policy == before
-    hook = after.custom_hooks[-1]
-    written = hook.policy.policy if listed else hook.policy
+    written = after.custom_hooks[-1].policy
     assert written.ratio == expected and 'full_iters' not in written
     if not epochs:
         assert after.train_cfg.max_iters == 1000 * expected
@@ -579,15 +576,6 @@ def test_custom_imports(imports, expected):
      '150 % of the passes of the original schedule. Warning: it saves no '
      'iterations, as the training is as long as before and makes more passes. '
      'Lower the ratio to save some.'),
-    (dict(policy=dict(type='Subset', indices='a.txt')),
-     'Each pass has the images of Subset(indices=a.txt) alone. It saves 400 '
-     'of 1000 iterations.'),
-    (dict(
-        policy=dict(
-            type='Subset', indices='a.txt', policy=dict(type='Neyman'))),
-     'Subset(indices=a.txt, policy=Neyman(num_strata=10, min_keep=0.1, '
-     'ratio=0.6)) prunes until iteration 510 of 600. It keeps about 0.560 '
-     'of the images'),
 ])
 def test_summary(arguments, text):
     cfg = baseline(custom_hooks=[dict(type='EMAHook')])
@@ -693,11 +681,8 @@ def test_other_names_of_iteration_based_training(train_cfg):
      'remove `full_iters` from the `policy` of InfoBatchHook'),
     (dict(ratio=0.6, policy=dict(type='Neyman', ratio=0.3)),
      '`ratio=0.6` and the `ratio=0.3` of Neyman .* one number'),
-    (dict(
-        ratio=0.6,
-        policy=dict(
-            type='Subset', indices='a', policy=dict(
-                type='Budget', ratio=0.3))), '`ratio=0.3` of Budget'),
+    (dict(ratio=0.6, policy=dict(type='Budget',
+                                 ratio=0.3)), '`ratio=0.3` of Budget'),
     (dict(delta=0), '`delta=0` Neyman.* would leave nothing out'),
     (dict(delta=0, policy=dict(type='MeanThreshold')), 'leave nothing out'),
     (dict(delta=1e-4, policy=dict(type='QuantileTiers')), 'leave nothing out'),

@@ -236,8 +236,8 @@ def test_policies_are_built_from_configs():
         build_policy(dict(type='MeanThreshold', quantiles=(0.2, 0.85)))
     with pytest.raises(KeyError, match="MeanTreshold.*'Budget'.*custom_imp"):
         build_policy(dict(type='MeanTreshold'))
-    with pytest.raises(TypeError, match='indices.*change the arguments'):
-        build_policy(dict(type='Subset'))
+    with pytest.raises(TypeError, match='tier_of_image.*change the arguments'):
+        build_policy(dict(type=draw))
     for wrong in ('MeanThreshold', None, 0.5):
         with pytest.raises(TypeError, match='`policy` must be a config'):
             build_policy(wrong)

@@ -17,7 +17,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 import mmib.report
-from mmib.pruning import Subset
+from mmib.image_list import find_images
 from mmib.report import main
 from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
@@ -233,9 +233,8 @@ def test_a_list_for_a_training(folders, tmp_path, capsys, options, rank_by):
     order = table.sort_values(rank_by, ascending=lowest, kind='stable')
     size = round(float(options[1]) * len(table))
     assert path.read_text().splitlines() == order.path[:size].tolist()
-    listed = Subset(str(path)).select(len(table), table.path.tolist)
-    assert listed.images.tolist() == sorted(order.image[:size])
-    assert listed.note == ''
+    images, note = find_images(str(path), len(table), table.path.tolist)
+    assert images.tolist() == sorted(order.image[:size]) and note == ''
 
 
 def test_a_list_of_numbers(folders, tmp_path):
@@ -256,8 +255,8 @@ def test_paths_that_a_list_cannot_have(tmp_path, path):
     images = Images(np.array([1., 2.]), paths=['x', path])
     file = str(tmp_path / 'list.txt')
     write_subset(images, file, 1, 'score', True)
-    listed = Subset(file).select(2, lambda: ['x', path])
-    assert listed.images.tolist() == [0, 1] and listed.weights is None
+    listed, _ = find_images(file, 2, lambda: ['x', path])
+    assert listed.tolist() == [0, 1]
 
 
 def test_images_without_a_loss(folders, tmp_path, monkeypatch):

@@ -1,0 +1,283 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Trainings on the images of a list."""
+import functools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from mmib.config.convert import list_images
+from mmib.datasets import (image_numbers, image_path, images_checksum,
+                           unwrap_repeats)
+from mmib.hook import InfoBatchHook
+from tests.system.epoch_training import by_epoch
+from tests.system.processes import run_ranks
+from tests.system.small_training import (BASELINE, column, distribute,
+                                         infobatch_hook, small_config,
+                                         small_runner, train, weights_of)
+from tests.test_datasets import (DATASETS_TO_WRAP, RENAMED, TWO, build, concat,
+                                 path_dataset, wrapper)
+
+# Of 14 images.
+LIST = [1, 2, 4, 7, 8, 10]
+PLAIN = path_dataset(size=14)
+
+
+def only(images=LIST, dataset=PLAIN, **kwargs):
+    return dict(type='ListedImages', dataset=dataset, images=images, **kwargs)
+
+
+def on(dataset, **changes):
+    """Changes for a training on a data set."""
+    return {
+        'train_dataloader.dataset': dict(dataset, _delete_=True),
+        **changes
+    }
+
+
+def epochs_on(dataset, **changes):
+    changes = {**by_epoch(**changes), **on(dataset)}
+    del changes['train_dataloader.dataset.size']
+    return changes
+
+
+def paths_of(dataset):
+    return [image_path(dataset, i) for i in range(len(dataset))]
+
+
+def images_of(steps):
+    return sum(column(steps, 'images'), [])
+
+
+def test_it_shows_the_listed_images():
+    dataset = build(only())
+    assert len(dataset) == 6
+    assert paths_of(dataset) == [f'a/{i}' for i in LIST]
+    assert dataset.get_data_info(-1)['img_path'] == 'a/10'
+    assert [int(sample['inputs'][0, 0, 0]) for sample in dataset] == LIST
+    assert dataset.metainfo == build(PLAIN).metainfo
+    again = pickle.loads(pickle.dumps(dataset))
+    assert paths_of(again) == paths_of(dataset)
+    assert image_numbers(dataset).tolist() == [*range(6)]
+
+
+def test_it_shows_all_but_the_listed_images():
+    dataset = build(only(None, without=LIST))
+    assert paths_of(dataset) == [f'a/{i}' for i in range(14) if i not in LIST]
+    with pytest.raises(ValueError, match='`without`.* leaves out all images'):
+        build(only(None, without=[*range(14)]))
+    for lists in (dict(), dict(images=[0], without=[1])):
+        with pytest.raises(ValueError, match='needs either `images`'):
+            build(dict(type='ListedImages', dataset=PLAIN, **lists))
+
+
+def test_hooks_replace_its_pipeline():
+    dataset = build(only())
+    dataset.pipeline = len
+    assert dataset.dataset.pipeline is dataset.pipeline is len
+    assert not hasattr(build(only(dataset=TWO)), 'pipeline')
+
+
+def test_it_may_wait_until_it_is_needed(tmp_path):
+    dataset = build(only('none.txt', lazy_init=True))
+    assert dataset.metainfo['classes'] == ('even', 'odd')
+    with pytest.raises(ValueError, match="none.txt can't be read"):
+        len(dataset)
+
+
+@pytest.mark.parametrize('name', DATASETS_TO_WRAP)
+def test_it_wraps_other_wrappers(name):
+    """With all repeats of an image. Its numbers are those of a data set that
+    has no more than these images."""
+    cfg, num_images, _ = DATASETS_TO_WRAP[name]
+    inner = build(cfg)
+    names = list(dict.fromkeys(paths_of(inner)))
+    if 'mosaic' in name:
+        with pytest.raises(ValueError, match='MultiImageMixDataset wrap List'):
+            build(only([0], cfg))
+        return
+    dataset = build(only([names[5], names[0]], cfg))
+    expected = [path for path in paths_of(inner) if path in names[:6:5]]
+    assert paths_of(dataset) == expected
+    numbers = image_numbers(dataset)
+    assert [names[:6:5][number] for number in numbers] == expected
+    by_number = build(only([0, 5], cfg))
+    assert paths_of(by_number) == expected
+    assert images_checksum(by_number) == images_checksum(dataset)
+
+
+@pytest.mark.parametrize('name', DATASETS_TO_WRAP)
+def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
+    """A training of all libraries' wrappers on listed images alone."""
+    cfg = small_config(tmp_path, **on(DATASETS_TO_WRAP[name][0]))
+    listed = list_images(cfg, LIST[:3])
+    assert cfg.train_dataloader.dataset == DATASETS_TO_WRAP[name][0]
+    assert listed.custom_imports['imports'] == ['mmib']
+    dataset = build(listed.train_dataloader.dataset)
+    assert len(np.unique(image_numbers(unwrap_repeats(dataset)))) == 3
+    paths = [f'a/{i}' for i in LIST[:3]]
+    assert set(paths_of(dataset)) == set(paths)
+    # Also of those that are mixed.
+    shown = {
+        float(value)
+        for sample in dataset
+        for value in sample['inputs'].unique()
+    }
+    assert {value for value in shown if value != 255} <= {1, 2, 4}
+
+
+def test_a_list_needs_a_data_set(tmp_path):
+    cfg = small_config(tmp_path)
+    cfg.train_dataloader = None
+    with pytest.raises(ValueError, match='no data set whose images'):
+        list_images(cfg, [0])
+
+
+def test_other_lists_have_other_checksums():
+    """Of as many images, with the same names in two folders too."""
+    two = concat(path_dataset('a', 7), path_dataset('b', 7))
+    nameless = dict(type='IndexDataset', size=14)
+    checksums = [
+        images_checksum(build(cfg))
+        for cfg in (PLAIN, only([0, 1]), only([0, 2]), two, only([0, 1], two),
+                    only([7, 8], two),
+                    wrapper('RepeatDataset', only([0, 1, 2]), times=2),
+                    only([0, 1], nameless), only([3, 4], nameless))
+    ]
+    assert len(set(checksums)) == len(checksums)
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+@pytest.mark.parametrize('changes', [on, epochs_on])
+def test_trainings_prune_and_resume(tmp_path, changes, persistent):
+    """By iterations and by epochs: the first pass has each listed image once,
+    all passes have no others, and a resumed training is exact."""
+    hook = dict(type='InfoBatchHook', policy=dict(type='MeanThreshold'))
+    changes = changes(
+        only(), **{
+            'train_dataloader.num_workers': 2,
+            'train_dataloader.persistent_workers': persistent,
+            'custom_hooks': [hook],
+            'default_hooks.checkpoint.interval': 4
+        })
+    runner = small_runner(tmp_path, **changes)
+    steps = train(runner)
+    indices = images_of(steps)
+    assert sorted(indices[:6]) == LIST and set(indices) == set(LIST)
+    assert max(map(max, column(steps, 'weights'))) > 1
+    ours = infobatch_hook(runner)
+    assert ours.scores.num_images == len(ours.counts.visits) == 6
+    assert (ours.scores.by_image() != 1).all()
+    assert ours._delivery.comparable == [True]
+    log = next(tmp_path.glob('*/*.log')).read_text()
+    assert 'the data set has 6 of 14 images, those of a list.' in log
+    by_epoch = 'EpochBased' in str(changes.get('train_cfg'))
+    checkpoint = tmp_path / f'{"epoch" if by_epoch else "iter"}_4.pth'
+    again = small_runner(
+        tmp_path / 'again', resume=True, load_from=str(checkpoint), **changes)
+    rest = train(again)
+    assert 0 < len(rest) < len(steps) and rest == steps[-len(rest):]
+    torch.testing.assert_close(
+        weights_of(again), weights_of(runner), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('changes, baseline', [
+    (on, BASELINE),
+    (epochs_on, dict(policy=None)),
+])
+def test_a_list_of_all_images_is_the_data_set(tmp_path, changes, baseline):
+    runs = []
+    for dataset in (PLAIN, only([*range(14)][::-1])):
+        runner = small_runner(tmp_path, **changes(dataset, **baseline))
+        runs.append((train(runner), weights_of(runner)))
+    assert runs[0][0] == runs[1][0]
+    torch.testing.assert_close(runs[0][1], runs[1][1], rtol=0, atol=0)
+
+
+def test_another_list_starts_afresh(tmp_path):
+    changes = {'default_hooks.checkpoint.interval': 12}
+    small_runner(tmp_path, **on(only(), **changes)).train()
+    for number, (images, said) in enumerate([
+        ([1, 2, 4, 7, 8, 9], 'of other images than those of `train_data'),
+        ([1, 2, 4], 'of 6 images, and `train_dataloader.dataset` has 3'),
+    ]):
+        folder = tmp_path / str(number)
+        runner = small_runner(
+            folder,
+            resume=True,
+            load_from=str(tmp_path / 'iter_12.pth'),
+            **on(only(images), **changes))
+        assert set(images_of(train(runner))) == set(images)
+        log = next(folder.glob('*/*.log')).read_text()
+        assert f'WARNING - InfoBatch: the checkpoint is {said}' in log
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_an_image_that_cannot_be_read(num_workers):
+    """A listed one is delivered in its place."""
+    dataset = build(only([2, 3], path_dataset(size=500, broken=(2, ))))
+    loader = DataLoader(
+        dataset,
+        batch_size=2,
+        num_workers=num_workers,
+        collate_fn=lambda samples: [s['data_samples'] for s in samples])
+    for _ in range(3):
+        for batch in loader:
+            assert [sample.img_path for sample in batch] == ['a/3', 'a/3']
+
+
+@pytest.mark.parametrize('cfg, comparable', [
+    (only([3, 11], path_dataset(size=14, pipeline=RENAMED)), [False]),
+    (only([0, 9, 2],
+          concat(path_dataset('a', 7), path_dataset(
+              'b', 4, pipeline=RENAMED))), [True, False]),
+    (only([0, 2], TWO), [True, None]),
+    (wrapper('RepeatDataset', only([0, 9], TWO), times=2), [True, True]),
+    (only([0, 9], wrapper('RepeatDataset', TWO, times=2)), [True, True]),
+])
+def test_paths_are_compared_in_each_part(tmp_path, cfg, comparable):
+    """All that are listed are scored, also where paths tell nothing."""
+    runner = small_runner(tmp_path, **on(cfg))
+    runner.train()
+    hook = infobatch_hook(runner)
+    assert (hook.scores.numpy() != 1).all()
+    assert hook._delivery.comparable == comparable
+
+
+def train_rank(rank, results, work_dir, images):
+    runner = small_runner(f'{work_dir}/{rank}', **on(only(images[rank])))
+    distribute(runner)
+    try:
+        results[rank] = train(runner)
+    except ValueError as error:
+        results[rank] = str(error)
+
+
+def test_two_ranks_share_the_list(tmp_path):
+    """Slots k, k + W, ... of one stream."""
+    ranks = run_ranks(
+        functools.partial(
+            train_rank, work_dir=str(tmp_path), images=[LIST, LIST]), 2)
+    images = [
+        image for steps in zip(*ranks)
+        for pair in zip(*(step['images'] for step in steps)) for image in pair
+    ]
+    assert sorted(images[:6]) == LIST and set(images) == set(LIST)
+    assert max(map(max, column(ranks[0], 'weights'))) > 1
+
+
+def test_ranks_that_read_other_lists(tmp_path):
+    """They stop before the first step."""
+    for error in run_ranks(
+            functools.partial(
+                train_rank,
+                work_dir=str(tmp_path),
+                images=[LIST, [*LIST[:-1], 11]]), 2):
+        assert 'The ranks have read different images' in error
+
+
+def test_the_policy_of_older_configs():
+    with pytest.raises(KeyError, match='Subset is no policy any more.*--subs'):
+        InfoBatchHook(policy=dict(type='Subset', indices='a.txt'))
