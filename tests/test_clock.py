@@ -125,7 +125,7 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
         assert clock.covered(None, position) == epoch
         if epoch:
             assert (clock.first_pruned <= position) is (epoch >= first)
-        position += 70
+        position += 100
 
 
 @pytest.mark.parametrize('policy', [

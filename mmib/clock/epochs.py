@@ -104,8 +104,10 @@ class EpochClock(Clock):
         return self._progress(self.epoch, start, policy, norms)
 
     def first_progress(self, policy: Policy) -> Progress:
-        return self._progress(self._first_epoch,
-                              self._first_epoch * self.pass_length, policy)
+        # Epochs until then are full ones.
+        passes = self._first_epoch - int(self.since.covered)
+        start = self.since.position + passes * self.pass_length
+        return self._progress(self._first_epoch, start, policy)
 
     def _progress(self,
                   epoch: int,
