@@ -206,8 +206,8 @@ def _part_ends(dataset: Any) -> List[int]:
     if isinstance(dataset, ConcatDataset):
         return list(dataset.cumulative_sizes)
     if isinstance(dataset, ListedImages):
-        return np.searchsorted(dataset.indices,
-                               _part_ends(dataset.dataset)).tolist()
+        ends = _part_ends(unwrap_repeats(dataset.dataset))
+        return np.searchsorted(dataset.indices, ends).tolist()
     return [len(dataset)]
 
 

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings on the images of a list."""
+import copy
 import functools
 import pickle
 
@@ -122,10 +123,11 @@ def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
     # Also of those that are mixed.
     shown = {
         float(value)
-        for sample in dataset
-        for value in sample['inputs'].unique()
+        for i in range(len(dataset))
+        for value in dataset[i]['inputs'].unique()
     }
-    assert {value for value in shown if value != 255} <= {1, 2, 4}
+    # 0 is the edge of a mosaic.
+    assert shown - {0} <= {1, 2, 4}
 
 
 def test_a_list_needs_a_data_set(tmp_path):
@@ -141,8 +143,8 @@ def test_other_lists_have_other_checksums():
     nameless = dict(type='IndexDataset', size=14)
     checksums = [
         images_checksum(build(cfg))
-        for cfg in (PLAIN, only([0, 1]), only([0, 2]), two, only([0, 1], two),
-                    only([7, 8], two),
+        for cfg in (PLAIN, only([0, 1]), only([0, 2]), two, only([1, 2], two),
+                    only([8, 9], two),
                     wrapper('RepeatDataset', only([0, 1, 2]), times=2),
                     only([0, 1], nameless), only([3, 4], nameless))
     ]
@@ -162,7 +164,8 @@ def test_trainings_prune_and_resume(tmp_path, changes, persistent):
             'custom_hooks': [hook],
             'default_hooks.checkpoint.interval': 4
         })
-    runner = small_runner(tmp_path, **changes)
+    # Reading a config takes `_delete_` out of it.
+    runner = small_runner(tmp_path, **copy.deepcopy(changes))
     steps = train(runner)
     indices = images_of(steps)
     assert sorted(indices[:6]) == LIST and set(indices) == set(LIST)

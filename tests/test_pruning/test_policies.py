@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as st_numpy
 from benchmarks.budget import DISTRIBUTIONS, around, simulate, two_values
 from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold, Neyman,
                           Progress, QuantileTiers, RandomPruning, Tier, prune)
+from mmib.pruning.plan import draw
 from mmib.registry import POLICIES, build_policy
 
 finite = st.floats(0, 1e6, width=32)
