@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmib import InfoBatchSampler
-from mmib.accounting import Accounting
+from mmib.clock import IterationClock
 from mmib.datasets import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
@@ -31,10 +31,11 @@ class Parts:
     def __init__(self, size=13, policy=MeanThreshold(), paths=None, **kind):
         dataset = Listed(paths) if paths else range(size)
         self.sampler = InfoBatchSampler(dataset, seed=3)
+        self.sampler.by_epoch = False
         self.scores = ScoreTable(np.arange(size), torch.device('cpu'))
         self.planner = Planner(policy, VisitCounter(self.scores, **kind),
                                ImageCounts(np.arange(size)),
-                               Accounting(size, 2, 60, 0.85), 0)
+                               IterationClock(size, 2, 60, 0.85))
         self.delivery = DeliveryCheck(dataset, None)
 
     def train(self, iters):
@@ -74,25 +75,13 @@ def test_everything_is_restored(comparable):
     assert rest.load(part.state(), 30) == (None, [])
     assert rest.delivery.comparable == comparable
     assert rest.scores.num_non_finite() == part.scores.num_non_finite() > 1
-    assert rest.planner.epoch == part.planner.epoch
+    assert rest.planner.current.to_dict() == part.planner.current.to_dict()
     assert rest.planner.saved_iters(60) == part.planner.saved_iters(60) > 1
     assert rest.planner.counts.visits.sum() == 60
     np.testing.assert_array_equal(rest.planner.counts.pruned,
                                   part.planner.counts.pruned)
     np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
     assert str(rest.state()) == str(part.state())
-
-
-def test_a_state_without_counts():
-    """As version 0.1.0 wrote them."""
-    part, rest = Parts(), Parts()
-    part.train(30)
-    state = part.state()
-    del state['images']
-    assert rest.load(state, 30) == (None, [])
-    assert not rest.planner.counts.visits.any()
-    rest.train(5)
-    assert rest.planner.counts.visits.sum() == 10
 
 
 def test_saved_iterations_go_on_with_other_images():
@@ -106,7 +95,7 @@ def test_saved_iterations_go_on_with_other_images():
 
 
 @pytest.mark.parametrize('path', [('sampler', ), ('scores', 'non_finite'),
-                                  ('planner', 'epochs'),
+                                  ('planner', 'plans'),
                                   ('paths_comparable', )])
 def test_a_part_that_is_missing(path):
     part = Parts()
@@ -219,23 +208,6 @@ def test_ranks_that_read_other_images(other):
         assert 'The ranks have read different images, or the same' in error
 
 
-@pytest.mark.parametrize('was_one', [False, True])
-def test_the_mean_weight_of_an_older_checkpoint(was_one):
-    """It follows from the weights in flight."""
-    part = Parts(policy=RandomPruning(0.5))
-    part.planner.normalize = was_one
-    part.train(20)
-    state = part.state()
-    del state['planner']['normalize']
-    for epoch in state['planner']['epochs']:
-        del epoch['mean_weight']
-    rest = Parts(policy=RandomPruning(0.5))
-    rest.planner.normalize = True
-    _, changes = rest.load(state, 20)
-    assert any('mean weight is 1' in each for each in changes) is not was_one
-    assert (rest.planner.mean_weight == 1) is was_one
-
-
 @pytest.mark.parametrize('threshold', [float('nan'), float('inf')])
 def test_a_policy_without_a_threshold(threshold):
     """Such a number is of no checkpoint, and of no JSON."""
@@ -247,16 +219,5 @@ def test_a_policy_without_a_threshold(threshold):
 
     part, rest = Parts(policy=as_policy(half)), Parts(policy=as_policy(half))
     part.train(20)
-    assert part.planner.epoch.threshold == 0
+    assert part.planner.current.threshold == 0
     assert rest.load(part.state(), 20)[0] is None
-
-
-def test_gradients_of_an_older_checkpoint():
-    """They were those of the loss of the whole batch."""
-    part = Parts(score='gradient')
-    part.train(20)
-    state = part.state()
-    assert Parts(score='gradient').load(state, 20)[0] is None
-    del state['planner']['visits']['own_norms']
-    reason, _ = Parts(score='gradient').load(state, 20)
-    assert 'scores in the checkpoint are of an older mmib' in reason

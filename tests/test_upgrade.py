@@ -1,0 +1,168 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""States of older versions go on. Real checkpoints of one are in
+tests/system/test_older_checkpoints.py."""
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from mmib.pruning import RandomPruning
+from mmib.upgrade import VERSION, upgrade
+from tests.test_resume import PATHS, Parts
+from tests.test_state import EpochParts, states  # noqa: F401
+
+# What version 0.1.0 didn't keep, by the part of a state.
+LATER = dict(
+    sampler=['checksum', 'tiers'],
+    scores=['averages', 'last_visit', 'ema'],
+    planner=['read_start', 'visits', 'mean_ratio', 'normalize'],
+    plan=['ratio', 'reliability', 'histogram', 'mean_weight'],
+    state=['images', 'images_checksum'])
+
+
+def downgraded(state):
+    """A state as mmib wrote it before states had a version."""
+    state = copy.deepcopy(state)
+    del state['version']
+    sampler, planner = state['sampler'], state['planner']
+    clock, plans = planner.pop('clock'), planner.pop('plans')
+    by_epoch = clock.pop('unit') == 'epoch'
+    annealing_at = clock.pop('annealing_at')
+    planner.update(clock)
+    planner['annealing_iter'] = annealing_at
+    if by_epoch:
+        planner['annealing_epoch'] = annealing_at
+    else:
+        del sampler['is_open']
+    planner['num_epochs'] = plans[0]['epoch']
+    planner['epochs'] = []
+    for plan in plans:
+        ratio, histogram = plan['variance_ratio'], plan['histogram']
+        planner['epochs'].append(
+            dict(
+                start=plan['start'],
+                covered=plan['covered'],
+                size=plan['kept'],
+                threshold=plan['threshold'],
+                tiers=plan['tiers'],
+                mean_score=plan['mean_score'],
+                non_finite=plan['non_finite'],
+                note=plan['note'],
+                logged=plan['logged'],
+                ratio=ratio and tuple(ratio),
+                reliability=plan['reliability'],
+                histogram=histogram and tuple(histogram.values()),
+                mean_weight=plan['mean_weight']))
+    planner['visits'].update(own_norms=True, trends=[0.])
+    sampler['checksum'] = 0
+    return state
+
+
+def without(state, later):
+    """A state without what came later."""
+    for part, names in later.items():
+        owners = [state] if part == 'state' else (
+            state['planner']['epochs'] if part == 'plan' else [state[part]])
+        for owner in owners:
+            for name in names:
+                owner.pop(name)
+    return state
+
+
+def trained(iters=30, **kwargs):
+    parts = Parts(**kwargs)
+    parts.train(iters)
+    return parts
+
+
+def test_a_state_of_this_version_stays():
+    state = trained().state()
+    assert upgrade(state) is state and state['version'] == VERSION
+
+
+def test_nothing_is_lost():
+    """But where a plan began, which is of the log alone."""
+    state = trained(policy=RandomPruning(0.5), paths=PATHS).state()
+    rest = Parts(policy=RandomPruning(0.5), paths=PATHS)
+    assert rest.load(downgraded(state), 30) == (None, [])
+    again = rest.state()
+    for of in (state, again):
+        for plan in of['planner']['plans']:
+            for name in ('iter', 'full_equivalent', 'saved_iters',
+                         'mean_ratio'):
+                del plan[name]
+    assert str(again) == str(state)
+
+
+def test_version_0_1_0():
+    part, rest = trained(), Parts()
+    state = without(downgraded(part.state()), LATER)
+    assert rest.load(state, 30) == (None, [])
+    np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
+    assert not rest.planner.counts.visits.any()
+    assert not rest.sampler._slots.tier_of_slot.any()
+    rest.train(5)
+    assert rest.planner.counts.visits.sum() == 10
+    assert rest.sampler.position == 70
+
+
+def test_a_training_by_epochs(states):  # noqa: F811
+    state = downgraded(states['epochs'])
+    parts = EpochParts()
+    assert parts.load(state, 20) == (None, [])
+    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
+    # All slots until here were trained on, before this was kept.
+    del state['planner']['epoch_end']
+    parts = EpochParts()
+    assert parts.load(state, 20) == (None, [])
+    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
+
+
+@pytest.mark.parametrize('was_one', [False, True])
+def test_the_mean_weight_follows_from_the_weights_in_flight(was_one):
+    part = Parts(policy=RandomPruning(0.5))
+    part.planner.normalize = was_one
+    part.train(20)
+    state = without(
+        downgraded(part.state()),
+        dict(planner=['normalize'], plan=['mean_weight']))
+    rest = Parts(policy=RandomPruning(0.5))
+    rest.planner.normalize = True
+    _, changes = rest.load(state, 20)
+    assert any('mean weight is 1' in each for each in changes) is not was_one
+    assert (rest.planner.current.mean_weight == 1) is was_one
+
+
+def test_gradients_of_the_batch_start_afresh():
+    """They weren't an image's own."""
+    state = downgraded(trained(20, score='gradient').state())
+    assert Parts(score='gradient').load(state, 20)[0] is None
+    del state['planner']['visits']['own_norms']
+    reason, _ = Parts(score='gradient').load(state, 20)
+    assert 'scores in the checkpoint are "gradient of the batch"' in reason
+
+
+def test_a_list_of_the_former_subset_starts_afresh():
+    state = downgraded(trained(paths=PATHS).state())
+    state['sampler']['checksum'] = 5
+    reason, _ = Parts(paths=PATHS).load(state, 30)
+    assert 'the checkpoint is of other images' in reason
+
+
+@pytest.mark.parametrize('path', [('sampler', ), ('planner', 'epochs'),
+                                  ('planner', 'origin'), ('scores', 'scores')])
+def test_a_damaged_one_is_told(path):
+    state = owner = downgraded(trained().state())
+    for name in path[:-1]:
+        owner = owner[name]
+    del owner[path[-1]]
+    with pytest.raises(ValueError, match='`infobatch` in .*: resume from'):
+        Parts().load(state, 30)
+
+
+def test_a_state_of_a_later_version_is_refused():
+    state = trained().state()
+    state['version'] = torch.tensor(VERSION + 1).item()
+    with pytest.raises(ValueError, match='`infobatch.version`'):
+        Parts().load(state, 30)
