@@ -24,7 +24,7 @@ _HISTOGRAM = {
     'weighted': [real(), 'bins']
 }
 # The ends of its interval, and the limit, may be missing.
-_RATIO = Maybe([Maybe(real()), None])
+_RATIO = Maybe((Maybe(real()), ) * 4)
 _PLAN = {
     'kept': integer(1),
     'tiers': [(integer(), integer()), None],

@@ -14,7 +14,7 @@ from mmib.datasets import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
-                          RandomPruning, as_policy)
+                          as_policy)
 from mmib.resume import check_ranks, load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
@@ -172,25 +172,6 @@ def test_the_same_images_in_another_folder_go_on():
     rest = Parts(paths=[f'/data/{path}' for path in PATHS])
     assert rest.load(part.state(), 20) == (None, [])
     assert str(rest.state()) == str(part.state())
-
-
-def test_the_policy_subset_of_older_versions():
-    part, rest = Parts(), Parts()
-    part.train(20)
-    state = part.state()
-    state['sampler']['checksum'] = 7
-    state['scores']['scores'][3] = float('nan')
-    reason, _ = rest.load(state, 20)
-    assert reason == ('the checkpoint is of a training with the policy Subset,'
-                      ' of an older mmib')
-
-
-def test_older_checkpoints_go_on_without_a_checksum():
-    part, rest = Parts(paths=PATHS), Parts(paths=PATHS[::-1])
-    part.train(20)
-    state = part.state()
-    del state['images_checksum']
-    assert rest.load(state, 20) == (None, [])
 
 
 def check_on_rank(rank, results, other):

@@ -141,7 +141,7 @@ HARMLESS = {
     ('reliability', 'edges', 'logged_start', 'read_start'),
     'a fraction': ('edges', 'weighted'),
     'too large': ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
-    'short': ('tiers', 'selected', 'paths_comparable'),
+    'short': ('tiers', 'edges', 'rows', 'paths_comparable'),
     'more dimensions': ('full_passes_rng', ),
 }
 
