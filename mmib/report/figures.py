@@ -66,24 +66,6 @@ def draw(title: str,
     return Picture(title, _to_uri(light), _to_uri(dark), note)
 
 
-def to_array(plot: Callable[[Axes], None],
-             size: Tuple[float, float] = SMALL) -> np.ndarray:
-    """Make pixels of a plot, on white.
-
-    Args:
-        plot (Callable): Draws it, as ``plot(axes)``.
-        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
-
-    Returns:
-        np.ndarray: RGB, uint8 of shape (H, W, 3).
-    """
-    file = io.BytesIO()
-    _save(plot, size, file, 'rgba', dpi=100)
-    width, height = (round(100 * side) for side in size)
-    pixels = np.frombuffer(file.getvalue(), np.uint8)
-    return pixels.reshape(height, width, 4)[..., :3].copy()
-
-
 def _save(plot: Callable[[Axes], None], size: Tuple[float, float],
           file: io.BytesIO, kind: str, **options: Any) -> None:
     with mpl.rc_context({

@@ -143,40 +143,6 @@ def overlay(image: np.ndarray, labels: np.ndarray,
                     mixed).astype(np.uint8)
 
 
-def row(results: dict, palette: np.ndarray) -> np.ndarray:
-    """An image beside its labels.
-
-    Args:
-        results (dict): What :meth:`TrainingImages.read` returns.
-        palette (np.ndarray): RGB of each label, uint8 of shape (256, 3).
-
-    Returns:
-        np.ndarray: BGR, uint8 of shape (H, W or 2 W, 3).
-    """
-    pictures = [results['img']]
-    if results.get('gt_seg_map') is not None:
-        pictures.append(overlay(pictures[0], results['gt_seg_map'], palette))
-    return np.hstack(pictures)
-
-
-def stack(rows: List[np.ndarray]) -> np.ndarray:
-    """Pictures under each other, at the width of two in the gallery.
-
-    Args:
-        rows (list[np.ndarray]): BGR, each uint8 of shape (H, W, 3).
-
-    Returns:
-        np.ndarray: RGB, uint8 of shape (sum of H, W, 3).
-    """
-    width = 2 * SIDE
-    pictures = [
-        cv2.resize(
-            row, (width, max(round(row.shape[0] * width / row.shape[1]), 1)),
-            interpolation=cv2.INTER_AREA) for row in rows
-    ]
-    return np.ascontiguousarray(np.vstack(pictures)[..., ::-1])
-
-
 def to_uri(image: np.ndarray) -> str:
     """A small JPEG as a data URI.
 
