@@ -40,14 +40,12 @@ def main(argv: Optional[List[str]] = None) -> None:
         'lowest (default: %(default)s)')
     parser.add_argument(
         '--rank-by',
-        choices=('score', 'pixels', 'classes'),
+        choices=('score', 'pixels'),
         default='score',
         help='what ranks the images: score, a moving average from the '
-        'training (default); or how little the labels are like the '
-        'predictions of the network, which then predicts all images: pixels, '
-        'the mean of the highest 5 %% of the pixel losses, finds small errors '
-        'too; classes, the mean loss of the classes in the mask, each of '
-        'which counts alike, is for images that one class fills')
+        'training (default); or pixels, the mean of the highest 5 %% of the '
+        'pixel losses of the network, which then predicts all images: this '
+        'finds small errors too')
     parser.add_argument(
         '--subset',
         metavar='FILE',

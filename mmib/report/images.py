@@ -17,9 +17,7 @@ from ..datasets import image_numbers, image_path, unwrap_repeats
 from .config import ConfigError, buildable, imports_of, scope_of
 
 IGNORED = 255
-# Rankings by the predictions of all images.
-RANKINGS = ('pixels', 'classes')
-# Share of the pixels that counts for the first one.
+# Share of the pixels that ranks an image by its predictions.
 TOP_PIXELS = 0.05
 
 
@@ -30,14 +28,11 @@ class ImageLosses(NamedTuple):
     Args:
         pixels (float): Mean of the highest 5 % of the pixels. NaN where
             nothing is labelled.
-        classes (float): Mean of the classes in the labels, each of which
-            counts alike. NaN where nothing is labelled.
         sums (np.ndarray): Sum over the pixels of each class, of shape (C,).
         counts (np.ndarray): Labelled pixels of each class, of shape (C,).
     """
 
     pixels: float
-    classes: float
     sums: np.ndarray
     counts: np.ndarray
 
@@ -421,7 +416,6 @@ def image_losses(logits: Tensor, labels: Tensor) -> ImageLosses:
     sums = torch.bincount(labels, losses, len(logits))
     counts = torch.bincount(labels, minlength=len(logits))
     return ImageLosses(highest.mean().item(),
-                       (sums / counts)[counts > 0].mean().item(),
                        sums.cpu().numpy(),
                        counts.cpu().numpy())
 
@@ -442,7 +436,7 @@ def losses_of_images(
         why it fails, of the last of them; and what :func:`mean_and_guess`
         returns.
     """
-    losses = {name: np.full(num_images, np.nan) for name in RANKINGS}
+    losses = np.full(num_images, np.nan)
     reason = ''
     sums = counts = np.zeros(1)
     for number in track_iter_progress(range(num_images)):
@@ -454,10 +448,9 @@ def losses_of_images(
         except ConfigError as error:
             reason = str(error)
             continue
-        for name in RANKINGS:
-            losses[name][number] = getattr(found, name)
+        losses[number] = found.pixels
         sums, counts = sums + found.sums, counts + found.counts
-    return losses, reason, mean_and_guess(sums, counts)
+    return dict(pixels=losses), reason, mean_and_guess(sums, counts)
 
 
 def mean_and_guess(sums: np.ndarray,

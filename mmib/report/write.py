@@ -22,9 +22,7 @@ _RANKINGS = dict(
     'more; where there is none, that of the last score.',
     pixels='The order is that of the loss: the mean of the highest 5 % of the '
     'pixel losses of the network. Where it is high, some of the labels are '
-    'unlike the predictions.',
-    classes='The order is that of the loss: the mean of the classes in the '
-    'labels, each of which counts alike, also where one fills the image.')
+    'unlike the predictions.')
 
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
@@ -52,9 +50,8 @@ def write_report(work_dir: str,
         predictions (bool): Whether to predict them. Defaults to True.
         trust (bool): Whether the config may import and build anything, which
             may run any code. Defaults to False.
-        rank_by (str): What ranks the images: ``'score'``, or ``'pixels'`` or
-            ``'classes'``, for which all are predicted. Defaults to
-            ``'score'``.
+        rank_by (str): What ranks the images: ``'score'``, or ``'pixels'``,
+            for which all are predicted. Defaults to ``'score'``.
         subset (str, optional): File to list a part of the images in, for the
             policy ``Subset``. Defaults to None.
         keep (float, optional): Share of the images to list. Needed with
