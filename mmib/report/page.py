@@ -135,17 +135,12 @@ def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
 
 def _worth(run: Run) -> Figure:
     title = 'Choice of images'
-    if run.worth is None:
+    if run.worth is None or not math.isfinite(run.worth.low):
         return Figure(
             title, '–', 'What it was worth isn\'t known: too few '
             'visits followed a plan')
-    value = f'V {run.worth.value:.2f}'
-    if not math.isfinite(run.worth.low):
-        return Figure(
-            title, value, 'The mean of all plans, without an interval. Below '
-            '1 the choice helps, at random it is 1')
-    return Figure(title, value, worth_in_words(run.worth, 'On average the',
-                                               '.'))
+    return Figure(title, f'V {run.worth.value:.2f}',
+                  worth_in_words(run.worth, 'On average the', '.'))
 
 
 def split_progress(pictures: list) -> Tuple[list, list]:

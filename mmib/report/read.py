@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from ..pruning import ScoreHistogram
-from ..worth import MeanRatio, VarianceRatio
+from ..worth import VarianceRatio
 from .config import ConfigError, read_config
 from .lines import read_records
 
@@ -38,8 +38,7 @@ class Plan:
         mean_score (float): Mean of all scores.
         tiers (list[tuple[int, int]]): Size and kept images of each tier, by
             increasing score; empty where the log doesn't tell.
-        ratio (VarianceRatio, optional): V of the plans before it. Without an
-            interval (NaN) where the log has none.
+        ratio (VarianceRatio, optional): V of the plans before it.
         mean_ratio (VarianceRatio, optional): Mean V of the training until
             then. None where the log doesn't tell.
         reliability (float, optional): Correlation of a score and the next.
@@ -402,8 +401,8 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
             reason = ('The first line of `infobatch.jsonl` can\'t be read'
                       if lines else 'This is a training of an older mmib, '
                       'without `infobatch.jsonl`')
-            notes.append(f'{reason}: tiers, histograms of scores and the '
-                         'intervals of V are left out.')
+            notes.append(f'{reason}: tiers, histograms of scores and V are '
+                         'left out.')
     metrics = _metrics(scalars)
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
@@ -478,16 +477,13 @@ def _plans_of_scalars(scalars: List[dict]) -> List[Plan]:
     for line in scalars:
         if 'infobatch/kept_share' not in line:
             continue
-        value = line.get('infobatch/variance_ratio')
         plans.append(
             Plan(
                 iteration=line['step'],
                 full_equivalent=line['step'] + line['infobatch/saved_iters'],
                 kept_share=line['infobatch/kept_share'],
                 threshold=line['infobatch/threshold'],
-                mean_score=line['infobatch/mean_score'],
-                ratio=value and VarianceRatio(value, *[math.nan] * 3),
-                reliability=line.get('infobatch/reliability')))
+                mean_score=line['infobatch/mean_score']))
     return plans
 
 
@@ -529,15 +525,7 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
 def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
     if ends:
         return _ratio(ends.get('variance_ratio'))
-    if plans and plans[-1].mean_ratio is not None:
-        return plans[-1].mean_ratio
-    mean = MeanRatio()
-    for before, plan in zip(plans, plans[1:]):
-        if plan.ratio is not None:
-            # It is of the visits since the plan before. NaN where there are
-            # no intervals, so is that of the mean.
-            mean = mean.add(plan.ratio, plan.iteration - before.iteration)
-    return mean.mean() if mean.visits else None
+    return plans[-1].mean_ratio if plans else None
 
 
 def _seconds(starts: List[_Start]) -> Optional[float]:
