@@ -47,20 +47,6 @@ def main(argv: Optional[List[str]] = None) -> None:
         'pixel losses of the network, which then predicts all images: this '
         'finds small errors too')
     parser.add_argument(
-        '--subset',
-        metavar='FILE',
-        help='also write the images at the top of the ranking to this file, '
-        'one a line: `indices` of the policy Subset')
-    parser.add_argument(
-        '--keep',
-        type=float,
-        metavar='SHARE',
-        help='with --subset: share of the data set to list, in (0, 1]')
-    parser.add_argument(
-        '--lowest',
-        action='store_true',
-        help='with --subset: list the end of the ranking')
-    parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(
         '--trust',
@@ -73,13 +59,6 @@ def main(argv: Optional[List[str]] = None) -> None:
     if args.no_predictions and args.rank_by != 'score':
         parser.error(f'--rank-by {args.rank_by} is of predictions: leave '
                      '--no-predictions out')
-    if (args.subset is None) is not (args.keep
-                                     is None) or (args.lowest
-                                                  and args.subset is None):
-        parser.error('--subset FILE and --keep SHARE go together; --lowest '
-                     'needs both')
-    if args.keep is not None and not 0 < args.keep <= 1:
-        parser.error('--keep: give a share in (0, 1]')
     try:
         from .read import ReportError
         from .write import write_report
@@ -91,7 +70,7 @@ def main(argv: Optional[List[str]] = None) -> None:
     try:
         paths = write_report(args.work_dir, args.compare, args.out,
                              args.images, not args.no_predictions, args.trust,
-                             args.rank_by, args.subset, args.keep, args.lowest)
+                             args.rank_by)
     except ReportError as error:
         sys.exit(f'Error: {error}')
     print('\n'.join(paths))

@@ -13,7 +13,7 @@ from .config import ConfigError
 from .gallery import Card, cards
 from .images import TrainingImages, losses_of_images, open_predictor
 from .read import ReportError, Run, read_run
-from .table import image_table, write_subset, write_table
+from .table import image_table, write_table
 
 # What a high place in each ranking means.
 _RANKINGS = dict(
@@ -35,10 +35,7 @@ def write_report(work_dir: str,
                  num_images: int = 12,
                  predictions: bool = True,
                  trust: bool = False,
-                 rank_by: str = 'score',
-                 subset: Optional[str] = None,
-                 keep: Optional[float] = None,
-                 lowest_first: bool = False) -> List[str]:
+                 rank_by: str = 'score') -> List[str]:
     """Write the report of a training.
 
     Args:
@@ -52,16 +49,10 @@ def write_report(work_dir: str,
             may run any code. Defaults to False.
         rank_by (str): What ranks the images: ``'score'``, or ``'pixels'``,
             for which all are predicted. Defaults to ``'score'``.
-        subset (str, optional): File to list a part of the images in, for the
-            policy ``Subset``. Defaults to None.
-        keep (float, optional): Share of the images to list. Needed with
-            ``subset``. Defaults to None.
-        lowest_first (bool): Whether to list the end of the ranking. Defaults
-            to False.
 
     Returns:
-        list[str]: Paths of the page, of the tables of all images where the
-        scores are known, and of the list.
+        list[str]: Paths of the page, and of the tables of all images where
+        the scores are known.
 
     Raises:
         ReportError: If a folder has nothing of a training, a file can't be
@@ -88,7 +79,7 @@ def write_report(work_dir: str,
     if run.has_infobatch:
         notes += more
     images = checkpoint.images if checkpoint is not None else None
-    reader, lists, young = None, [], ''
+    reader, young = None, ''
     if images is not None:
         notes += checkpoint.notes
         by_losses = rank_by != 'score'
@@ -100,12 +91,8 @@ def write_report(work_dir: str,
         highest, lowest = cards(images, num_images, reader, predictor, rank_by)
         folder = _shorten_paths(highest + lowest)
         tables = write_table(image_table(images), f'{stem}_images')
-        if subset is not None:
-            lists.append(
-                write_subset(images, subset, keep, rank_by, lowest_first))
-    elif rank_by != 'score' or subset is not None:
-        option = '--subset' if subset else f'--rank-by {rank_by}'
-        raise ReportError(f'{option} needs a checkpoint with a '
+    elif rank_by != 'score':
+        raise ReportError(f'--rank-by {rank_by} needs a checkpoint with a '
                           f'state of InfoBatch. {" ".join(more)}')
     else:
         highest, lowest, tables, folder = [], [], [], ''
@@ -140,7 +127,7 @@ def write_report(work_dir: str,
     # A path may be no text in UTF-8.
     with open(out, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
-    return [out, *tables, *lists]
+    return [out, *tables]
 
 
 def _open(run: Run, checkpoint: Checkpoint, predictions: bool, trust: bool,

@@ -17,12 +17,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 import mmib.report
-from mmib.pruning import Subset
 from mmib.report import main
-from mmib.report.checkpoint import Images
 from mmib.report.config import ConfigError
 from mmib.report.images import TrainingImages, image_losses
-from mmib.report.table import write_subset
 
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
@@ -214,51 +211,6 @@ def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
     assert 'loss <b>' in text and 'too young' not in text
 
 
-@pytest.mark.parametrize('options, rank_by', [
-    (['--keep', '.25'], 'average'),
-    (['--keep', '.5', '--lowest'], 'average'),
-])
-def test_a_list_for_a_training(folders, tmp_path, capsys, options, rank_by):
-    """It is read as it was written, with all that a path may have."""
-    path = tmp_path / 'list.txt'
-    main([
-        str(folders['killed']), '--out',
-        str(tmp_path / 'report.html'), '--images', '0', '--subset',
-        str(path), *options
-    ])
-    assert capsys.readouterr().out.splitlines()[-1] == str(path)
-    table = pd.read_csv(tmp_path / 'report_images.csv')
-    lowest = '--lowest' in options
-    order = table.sort_values(rank_by, ascending=lowest, kind='stable')
-    size = round(float(options[1]) * len(table))
-    assert path.read_text().splitlines() == order.path[:size].tolist()
-    listed = Subset(str(path)).select(len(table), table.path.tolist)
-    assert listed.images.tolist() == sorted(order.image[:size])
-    assert listed.note == ''
-
-
-def test_a_list_of_numbers(folders, tmp_path):
-    """Without the data set; the last image was never visited."""
-    path, out = tmp_path / 'list.txt', str(tmp_path / 'a.html')
-    options = [str(folders['finished']), '--out', out, '--subset', str(path)]
-    main([*options, '--keep', '0.25'])
-    # By the average, where 0 and 10 are exchanged.
-    assert path.read_text() == '0\n9\n8\n'
-    with pytest.raises(SystemExit, match='--keep 1 is 12 images, .* of 11 of'):
-        main([*options, '--keep', '1'])
-    with pytest.raises(SystemExit, match='another file with --subset'):
-        main([*options[:-1], str(tmp_path / 'no' / 'file'), '--keep', '.1'])
-
-
-@pytest.mark.parametrize('path', ['1', 'a\nb', ' a', 'a\rb', None])
-def test_paths_that_a_list_cannot_have(tmp_path, path):
-    images = Images(np.array([1., 2.]), paths=['x', path])
-    file = str(tmp_path / 'list.txt')
-    write_subset(images, file, 1, 'score', True)
-    listed = Subset(file).select(2, lambda: ['x', path])
-    assert listed.images.tolist() == [0, 1] and listed.weights is None
-
-
 def test_images_without_a_loss(folders, tmp_path, monkeypatch):
     """They come after all others, and the page says why."""
     read = TrainingImages.read
@@ -282,10 +234,6 @@ def test_images_without_a_loss(folders, tmp_path, monkeypatch):
 @pytest.mark.parametrize('name, options, match', [
     ('finished', ['--rank-by', 'pixels'], 'by pixels, as .* numbers'),
     ('stopped', ['--rank-by', 'pixels'], 'needs a checkpoint .* There is no'),
-    ('stopped', ['--subset', 'a', '--keep', '.1'], '--subset needs a check'),
-    ('finished', ['--subset', 'a'], '2'),
-    ('finished', ['--lowest'], '2'),
-    ('finished', ['--subset', 'a', '--keep', '2'], '2'),
     ('finished', ['--rank-by', 'pixels', '--no-predictions'], '2'),
 ])
 def test_what_cannot_be_ranked(folders, tmp_path, capsys, name, options,
