@@ -22,7 +22,8 @@ def main(argv: Optional[List[str]] = None) -> None:
         description='Write one HTML file that shows a training: what was '
         'saved, metrics, what was pruned, and the images with the highest and '
         'the lowest scores. It opens without a server. The training may be '
-        'finished, running or stopped.')
+        'finished, running or stopped. The config in its folder is code, and '
+        'is run.')
     parser.add_argument('work_dir', help='folder of the training')
     parser.add_argument(
         '--compare',
@@ -48,11 +49,6 @@ def main(argv: Optional[List[str]] = None) -> None:
         'finds small errors too')
     parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='import the custom_imports of the config and build what it '
-        'names, which may run any code. Without it the folder is only read')
     args = parser.parse_args(argv)
     if args.images < 0:
         parser.error('--images: give 0 or more')
@@ -69,7 +65,7 @@ def main(argv: Optional[List[str]] = None) -> None:
                  "installed: pip install 'mmib[report]'")
     try:
         paths = write_report(args.work_dir, args.compare, args.out,
-                             args.images, not args.no_predictions, args.trust,
+                             args.images, not args.no_predictions,
                              args.rank_by)
     except ReportError as error:
         sys.exit(f'Error: {error}')

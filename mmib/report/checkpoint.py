@@ -46,9 +46,9 @@ class Images:
         last_visit (np.ndarray, optional): Iteration of the last visit, from
             1; 0 before the first one.
         paths (list[str], optional): Path of each, None where it isn't known.
-        losses (dict[str, np.ndarray]): What the network's predictions say of
-            each: float64 of shape (N,) by the name of a ranking, NaN where it
-            isn't known; empty if they weren't asked.
+        losses (np.ndarray, optional): Pixel loss of its prediction, NaN where
+            it isn't known, float64 of shape (N,). None if nothing was
+            predicted.
     """
 
     scores: np.ndarray
@@ -57,24 +57,22 @@ class Images:
     pruned: Optional[np.ndarray] = None
     last_visit: Optional[np.ndarray] = None
     paths: Optional[List[Optional[str]]] = None
-    losses: Dict[str, np.ndarray] = field(default_factory=dict)
+    losses: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
         return len(self.scores)
 
-    def ranked(self, rank_by: str = 'score') -> np.ndarray:
-        """Numbers of the images of which it is known, the highest first.
-
-        Args:
-            rank_by (str): ``'score'``, which is the average where there is
-                one, or a name in :attr:`losses`. Defaults to ``'score'``.
+    def ranked(self) -> np.ndarray:
+        """Numbers of the images, the highest first, without those of which
+        nothing is known: by loss where there are losses, else by average, else
+        by score.
 
         Returns:
             np.ndarray: int64 of shape (M,).
         """
-        values = self.losses.get(rank_by)
-        if values is None:
-            values = self.scores if self.averages is None else self.averages
+        values = next(
+            column for column in (self.losses, self.averages, self.scores)
+            if column is not None)
         order = np.argsort(-values, kind='stable')
         return order[~np.isnan(values[order])]
 

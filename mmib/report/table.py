@@ -13,13 +13,12 @@ def image_table(images: Images) -> pd.DataFrame:
     """What is known of each image.
 
     Args:
-        images (Images): It.
+        images (Images): The images.
 
     Returns:
         pd.DataFrame: Columns ``image`` (its number), ``path``, ``score``,
-        ``average``, ``visits``, ``pruned`` and ``last_visit``, and ``loss_``
-        with the name of a ranking for each that there is; what isn't known is
-        empty.
+        ``average``, ``visits``, ``pruned``, ``last_visit``, and
+        ``loss_pixels`` if the network was asked; what isn't known is empty.
     """
     size = len(images)
     table = pd.DataFrame({
@@ -32,21 +31,22 @@ def image_table(images: Images) -> pd.DataFrame:
         column = getattr(images, name)
         table[name] = pd.array([pd.NA] * size if column is None else column,
                                'Int64')
-    for name, column in images.losses.items():
-        table[f'loss_{name}'] = column
+    if images.losses is not None:
+        table['loss_pixels'] = images.losses
     return table
 
 
-def write_table(table: pd.DataFrame, stem: str) -> List[str]:
-    """Write a table as CSV and as JSON, a list of records.
+def write_table(images: Images, stem: str) -> List[str]:
+    """Write :func:`image_table` as CSV and as JSON, a list of records.
 
     Args:
-        table (pd.DataFrame): It.
+        images (Images): The images.
         stem (str): Path without the end.
 
     Returns:
         list[str]: Paths of the files.
     """
+    table = image_table(images)
     paths = [f'{stem}.csv', f'{stem}.json']
     # A path may be no text in UTF-8.
     table.to_csv(

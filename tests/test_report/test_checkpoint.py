@@ -21,9 +21,8 @@ def test_scores_and_counts(tmp_path):
                                                      10).tolist()
     # By the average.
     assert images.ranked().tolist() == [0, *range(9, 0, -1), 10]
-    images.losses['pixels'] = np.where(
-        np.arange(12) < 2, np.nan, np.arange(12))
-    assert images.ranked('pixels').tolist() == list(range(11, 1, -1))
+    images.losses = np.where(np.arange(12) < 2, np.nan, np.arange(12))
+    assert images.ranked().tolist() == list(range(11, 1, -1))
     assert images.visits.tolist() == [5] * 12
     assert images.pruned.tolist() == list(range(12))
     assert images.last_visit.tolist() == list(range(11, -1, -1))
