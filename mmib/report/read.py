@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from ..pruning import ScoreHistogram
 from ..worth import VarianceRatio
-from .starts import (Start, is_plan, is_total, join, of_newest, read_config,
+from .starts import (Start, config_of, is_plan, is_total, join, of_newest,
                      read_start)
 
 # What a validation line has beside metrics.
@@ -185,27 +185,12 @@ def read_run(work_dir: str) -> Run:
             'The log has no losses and metrics. Of several trainings in one '
             'process MMEngine writes those of all into the folder of the '
             'first one, unless each has its own `visualizer.name`.')
-    config = _config_of(work_dir, starts or every[-1:], notes)
+    config = config_of(work_dir, starts or every[-1:], notes)
     return _make_run(work_dir, config, starts, scalars, plans, notes)
 
 
 def _listed(names: List[str]) -> str:
     return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
-
-
-def _config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
-    paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
-    paths.sort(key=osp.getmtime, reverse=True)
-    paths[:0] = [start.config_path for start in starts[-1:]]
-    reason = 'the folder has none'
-    for path in filter(osp.isfile, paths):
-        try:
-            return read_config(path)
-        # A config is code, which may raise anything.
-        except Exception as error:
-            reason = f'{path} can\'t be read ({type(error).__name__})'
-    notes.append(f'The config isn\'t known: {reason}.')
-    return Config()
 
 
 def _make_run(work_dir: str, config: Config, starts: List[Start],
@@ -262,7 +247,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         worth=_worth(ends, plans),
         visits=(ends or {}).get('visits'),
         pruned=(ends or {}).get('pruned'),
-        seconds=sum(times) if None not in times else None,
+        seconds=None if None in times else sum(times) or None,
         num_starts=len(starts),
         notes=notes)
 

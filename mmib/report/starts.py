@@ -101,6 +101,28 @@ class Start:
         return (last - first).total_seconds()
 
 
+def config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
+    """The newest config that can be read, an empty one if there is none.
+
+    Args:
+        work_dir (str): The work folder.
+        starts (list[Start]): Starts, of which the last one counts.
+        notes (list[str]): Gets a sentence if no config can be read.
+    """
+    paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
+    paths.sort(key=osp.getmtime, reverse=True)
+    paths[:0] = [start.config_path for start in starts[-1:]]
+    reason = 'the folder has none'
+    for path in filter(osp.isfile, paths):
+        try:
+            return read_config(path)
+        # A config is code, which may raise anything.
+        except Exception as error:
+            reason = f'{path} can\'t be read ({type(error).__name__})'
+    notes.append(f'The config isn\'t known: {reason}.')
+    return Config()
+
+
 def read_start(folder: str) -> Start:
     begin = ends = None
     plans = []

@@ -82,9 +82,7 @@ def _notes(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],
             'metrics and losses alone.'
         ]
     notes += unread
-    if checkpoint is not None:
-        notes += checkpoint.notes
-        if checkpoint.images is None:
-            notes.append(f'{checkpoint.name} has no state of InfoBatch, so '
-                         'the scores of the images aren\'t known.')
+    if checkpoint is not None and checkpoint.images is None:
+        notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
+                     'scores of the images aren\'t known.')
     return notes

@@ -15,7 +15,7 @@ def test_scores_and_counts(tmp_path):
     write_checkpoint(tmp_path)
     checkpoint, notes = read_newest(str(tmp_path))
     images = checkpoint.images
-    assert notes == checkpoint.notes == []
+    assert notes == []
     assert np.isnan(images.scores[11])
     assert images.scores[:11].tolist() == np.float32(np.arange(11) /
                                                      10).tolist()
@@ -30,11 +30,11 @@ def test_scores_and_counts(tmp_path):
 
 def test_older_checkpoint(tmp_path):
     write_checkpoint(tmp_path, older=True)
-    checkpoint, _ = read_newest(str(tmp_path))
+    checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint.images.visits is None
     # By the last score.
     assert checkpoint.images.ranked().tolist() == list(range(10, -1, -1))
-    assert 'older mmib' in checkpoint.notes[0]
+    assert 'older mmib' in notes[0]
 
 
 def test_without_mmib(tmp_path):
