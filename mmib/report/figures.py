@@ -333,23 +333,6 @@ def histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
     return plot
 
 
-def final_scores(scores: np.ndarray) -> Picture:
-    """The scores in a checkpoint.
-
-    Args:
-        scores (np.ndarray): Those of images that were visited, of shape
-            (M,).
-    """
-
-    def plot(axes: Axes) -> None:
-        counts, edges = np.histogram(scores.astype(np.float64), bins=30)
-        axes.stairs(counts, edges, fill=True, color=RUN)
-        axes.set_xlabel('score')
-        axes.set_ylabel('images')
-
-    return draw('Scores in the checkpoint', plot)
-
-
 def _finish(axes: Axes, run: Run) -> None:
     """The axis of iterations, with annealing in it."""
     axes.set_xlabel('iterations')

@@ -5,7 +5,6 @@ import os.path as osp
 from typing import List, NamedTuple, Optional
 
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
@@ -55,10 +54,6 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         str: The page.
     """
     images = checkpoint.images if checkpoint is not None else None
-    final_scores = []
-    if images is not None and not np.isnan(images.scores).all():
-        final_scores.append(
-            figures.final_scores(images.scores[~np.isnan(images.scores)]))
     progress = figures.progress(run, other)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(osp.dirname(__file__)),
@@ -79,7 +74,6 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         worth=figures.worth(run),
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
-        final_scores=final_scores,
         gallery=gallery,
         ranking=_RANKINGS[rank_by],
         checkpoint=checkpoint.name if checkpoint else '',
