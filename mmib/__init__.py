@@ -24,10 +24,8 @@ from .losses import InfoBatchLoss
 from .registry import POLICIES
 from .sampler import InfoBatchEpochSampler, InfoBatchSampler
 from .version import __version__
-from .visualization import InfoBatchVisualizationHook
 
 __all__ = [
     'POLICIES', 'InfoBatchEpochSampler', 'InfoBatchHook', 'InfoBatchLoss',
-    'InfoBatchSampler', 'InfoBatchVisualizationHook', '__version__', 'convert',
-    'shorten'
+    'InfoBatchSampler', '__version__', 'convert', 'shorten'
 ]

@@ -8,14 +8,11 @@ import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
 
-import numpy as np
 import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.logging import MessageHub
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
-from mmengine.visualization import (TensorboardVisBackend, Visualizer,
-                                    WandbVisBackend)
 from torch import nn
 
 from .config.zoo import resolve_config
@@ -68,26 +65,6 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
         save_checkpoint(*args, **kwargs)
 
     runner.save_checkpoint = act_and_save
-
-
-def add_histogram(visualizer: Visualizer, name: str, values: np.ndarray,
-                  step: int) -> None:
-    """Add a histogram to TensorBoard and WandB, where these are backends.
-
-    It can go when MMEngine's visualizer knows histograms.
-
-    Args:
-        visualizer (Visualizer): That of the runner.
-        name (str): What it is of.
-        values (np.ndarray): Of any shape.
-        step (int): The iteration.
-    """
-    for backend in visualizer._vis_backends.values():
-        if isinstance(backend, TensorboardVisBackend):
-            backend.experiment.add_histogram(name, values, step)
-        elif isinstance(backend, WandbVisBackend):
-            wandb = backend.experiment
-            wandb.log({name: wandb.Histogram(values)}, commit=False)
 
 
 def restart_loader(loop: IterBasedTrainLoop) -> None:

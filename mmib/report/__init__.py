@@ -22,7 +22,8 @@ def main(argv: Optional[List[str]] = None) -> None:
         description='Write one HTML file that shows a training: what was '
         'saved, metrics, what was pruned, and the images with the highest and '
         'the lowest scores. It opens without a server. The training may be '
-        'finished, running or stopped.')
+        'finished, running or stopped. The config in its folder is code, and '
+        'is run.')
     parser.add_argument('work_dir', help='folder of the training')
     parser.add_argument(
         '--compare',
@@ -40,48 +41,20 @@ def main(argv: Optional[List[str]] = None) -> None:
         'lowest (default: %(default)s)')
     parser.add_argument(
         '--rank-by',
-        choices=('score', 'pixels', 'classes'),
+        choices=('score', 'pixels'),
         default='score',
         help='what ranks the images: score, a moving average from the '
-        'training (default); or how little the labels are like the '
-        'predictions of the network, which then predicts all images: pixels, '
-        'the mean of the highest 5 %% of the pixel losses, finds small errors '
-        'too; classes, the mean loss of the classes in the mask, each of '
-        'which counts alike, is for images that one class fills')
-    parser.add_argument(
-        '--subset',
-        metavar='FILE',
-        help='also write the images at the top of the ranking to this file, '
-        'one a line, which `mmib train --subset` takes')
-    parser.add_argument(
-        '--keep',
-        type=float,
-        metavar='SHARE',
-        help='with --subset: share of the data set to list, in (0, 1]')
-    parser.add_argument(
-        '--lowest',
-        action='store_true',
-        help='with --subset: list the end of the ranking')
+        'training (default); or pixels, the mean of the highest 5 %% of the '
+        'pixel losses of the network, which then predicts all images: this '
+        'finds small errors too')
     parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='import the custom_imports of the config and build what it '
-        'names, which may run any code. Without it the folder is only read')
     args = parser.parse_args(argv)
     if args.images < 0:
         parser.error('--images: give 0 or more')
     if args.no_predictions and args.rank_by != 'score':
         parser.error(f'--rank-by {args.rank_by} is of predictions: leave '
                      '--no-predictions out')
-    if (args.subset is None) is not (args.keep
-                                     is None) or (args.lowest
-                                                  and args.subset is None):
-        parser.error('--subset FILE and --keep SHARE go together; --lowest '
-                     'needs both')
-    if args.keep is not None and not 0 < args.keep <= 1:
-        parser.error('--keep: give a share in (0, 1]')
     try:
         from .read import ReportError
         from .write import write_report
@@ -92,8 +65,8 @@ def main(argv: Optional[List[str]] = None) -> None:
                  "installed: pip install 'mmib[report]'")
     try:
         paths = write_report(args.work_dir, args.compare, args.out,
-                             args.images, not args.no_predictions, args.trust,
-                             args.rank_by, args.subset, args.keep, args.lowest)
+                             args.images, not args.no_predictions,
+                             args.rank_by)
     except ReportError as error:
         sys.exit(f'Error: {error}')
     print('\n'.join(paths))

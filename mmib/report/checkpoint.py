@@ -46,9 +46,9 @@ class Images:
         last_visit (np.ndarray, optional): Iteration of the last visit, from
             1; 0 before the first one.
         paths (list[str], optional): Path of each, None where it isn't known.
-        losses (dict[str, np.ndarray]): What the network's predictions say of
-            each: float64 of shape (N,) by the name of a ranking, NaN where it
-            isn't known; empty if they weren't asked.
+        losses (np.ndarray, optional): Pixel loss of its prediction, NaN where
+            it isn't known, float64 of shape (N,). None if nothing was
+            predicted.
     """
 
     scores: np.ndarray
@@ -57,24 +57,22 @@ class Images:
     pruned: Optional[np.ndarray] = None
     last_visit: Optional[np.ndarray] = None
     paths: Optional[List[Optional[str]]] = None
-    losses: Dict[str, np.ndarray] = field(default_factory=dict)
+    losses: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
         return len(self.scores)
 
-    def ranked(self, rank_by: str = 'score') -> np.ndarray:
-        """Numbers of the images of which it is known, the highest first.
-
-        Args:
-            rank_by (str): ``'score'``, which is the average where there is
-                one, or a name in :attr:`losses`. Defaults to ``'score'``.
+    def ranked(self) -> np.ndarray:
+        """Numbers of the images, the highest first, without those of which
+        nothing is known: by loss where there are losses, else by average, else
+        by score.
 
         Returns:
             np.ndarray: int64 of shape (M,).
         """
-        values = self.losses.get(rank_by)
-        if values is None:
-            values = self.scores if self.averages is None else self.averages
+        values = next(
+            column for column in (self.losses, self.averages, self.scores)
+            if column is not None)
         order = np.argsort(-values, kind='stable')
         return order[~np.isnan(values[order])]
 
@@ -90,14 +88,12 @@ class Checkpoint:
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str, optional): Time at which its training began. None where it
             doesn't tell.
-        notes (list[str]): Sentences on what is missing and why.
     """
 
     path: str
     images: Optional[Images] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
     run: Optional[str] = None
-    notes: List[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -115,8 +111,8 @@ def read_newest(work_dir: str,
             checkpoints of another one aren't used. Defaults to ''.
 
     Returns:
-        tuple[Checkpoint, optional, list[str]]: It, or None; and a sentence for
-        each that is newer and can't be read.
+        tuple[Checkpoint, optional, list[str]]: The checkpoint, or None; and a
+        sentence on each newer one that can't be read, and on what is missing.
     """
     notes: List[str] = []
     for path in _newest_first(work_dir):
@@ -125,6 +121,11 @@ def read_newest(work_dir: str,
             if run and checkpoint.run not in (None, run):
                 raise _Unreadable('is of another training, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
+            if checkpoint.images is not None and (checkpoint.images.last_visit
+                                                  is None):
+                notes.append(
+                    'The checkpoint is of an older mmib, which didn\'t count '
+                    'the visits of each image: these columns are empty.')
             return checkpoint, notes
         except _Unreadable as error:
             notes.append(f'{osp.basename(path)} {error}.')
@@ -174,7 +175,7 @@ def _read(path: str) -> Checkpoint:
     state = checkpoint.get('infobatch')
     if state is not None:
         try:
-            found.images = _images(state, found.notes)
+            found.images = _images(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _Unreadable('has a damaged state of InfoBatch '
                               f'({type(error).__name__})') from error
@@ -212,7 +213,7 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: dict, notes: List[str]) -> Images:
+def _images(state: dict) -> Images:
     table, counts = state['scores'], state.get('images') or {}
     columns = {
         name: column.numpy().copy()
@@ -231,10 +232,6 @@ def _images(state: dict, notes: List[str]) -> Images:
     shapes = {column.shape for column in (visited, *columns.values())}
     if len(shapes) > 1 or scores.ndim != 1 or len(scores) == 0:
         raise ValueError
-    if not {'visits', 'pruned', 'last_visit'} <= columns.keys():
-        notes.append(
-            'The checkpoint is of an older mmib, which didn\'t count the '
-            'visits of each image: these columns are empty.')
     for name in {'scores', 'averages'} & columns.keys():
         columns[name][~visited] = np.nan
     return Images(**columns)

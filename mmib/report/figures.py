@@ -27,6 +27,30 @@ _DARK = {
     OTHER: '#ffa94d',
     ACCENT: '#4fd1ae'
 }
+_STYLE = {
+    # A pair of $ in a name is no formula.
+    'text.parse_math': False,
+    'text.color': TEXT,
+    'axes.labelcolor': TEXT,
+    'xtick.labelcolor': TEXT,
+    'ytick.labelcolor': TEXT,
+    'axes.edgecolor': FAINT,
+    'grid.color': FAINT,
+    'xtick.color': FAINT,
+    'ytick.color': FAINT,
+    'font.family': 'DejaVu Sans',
+    'font.size': 9,
+    'axes.grid': True,
+    'axes.axisbelow': True,
+    'grid.linewidth': 0.5,
+    'axes.spines.top': False,
+    'axes.spines.right': False,
+    'legend.frameon': False,
+    'lines.linewidth': 1.6,
+    # Glyphs as outlines: no font is needed.
+    'svg.fonttype': 'path',
+    'svg.hashsalt': 'mmib'
+}
 
 
 @dataclass
@@ -59,60 +83,15 @@ def draw(title: str,
         size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
     """
     file = io.BytesIO()
-    _save(plot, size, file, 'svg', transparent=True, metadata={'Date': None})
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout='constrained')
+        plot(figure.add_subplot())
+        figure.savefig(
+            file, format='svg', transparent=True, metadata={'Date': None})
     light = dark = file.getvalue().decode()
     for colour, other in _DARK.items():
         dark = dark.replace(colour, other)
     return Picture(title, _to_uri(light), _to_uri(dark), note)
-
-
-def to_array(plot: Callable[[Axes], None],
-             size: Tuple[float, float] = SMALL) -> np.ndarray:
-    """Make pixels of a plot, on white.
-
-    Args:
-        plot (Callable): Draws it, as ``plot(axes)``.
-        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
-
-    Returns:
-        np.ndarray: RGB, uint8 of shape (H, W, 3).
-    """
-    file = io.BytesIO()
-    _save(plot, size, file, 'rgba', dpi=100)
-    width, height = (round(100 * side) for side in size)
-    pixels = np.frombuffer(file.getvalue(), np.uint8)
-    return pixels.reshape(height, width, 4)[..., :3].copy()
-
-
-def _save(plot: Callable[[Axes], None], size: Tuple[float, float],
-          file: io.BytesIO, kind: str, **options: Any) -> None:
-    with mpl.rc_context({
-            # A pair of $ in a name is no formula.
-            'text.parse_math': False,
-            'text.color': TEXT,
-            'axes.labelcolor': TEXT,
-            'xtick.labelcolor': TEXT,
-            'ytick.labelcolor': TEXT,
-            'axes.edgecolor': FAINT,
-            'grid.color': FAINT,
-            'xtick.color': FAINT,
-            'ytick.color': FAINT,
-            'font.family': 'DejaVu Sans',
-            'font.size': 9,
-            'axes.grid': True,
-            'axes.axisbelow': True,
-            'grid.linewidth': 0.5,
-            'axes.spines.top': False,
-            'axes.spines.right': False,
-            'legend.frameon': False,
-            'lines.linewidth': 1.6,
-            # Glyphs as outlines: no font is needed.
-            'svg.fonttype': 'path',
-            'svg.hashsalt': 'mmib'
-    }):
-        figure = Figure(figsize=size, layout='constrained')
-        plot(figure.add_subplot())
-        figure.savefig(file, format=kind, **options)
 
 
 def _to_uri(svg: str) -> str:
@@ -352,23 +331,6 @@ def histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
         axes.legend()
 
     return plot
-
-
-def final_scores(scores: np.ndarray) -> Picture:
-    """The scores in a checkpoint.
-
-    Args:
-        scores (np.ndarray): Those of images that were visited, of shape
-            (M,).
-    """
-
-    def plot(axes: Axes) -> None:
-        counts, edges = np.histogram(scores.astype(np.float64), bins=30)
-        axes.stairs(counts, edges, fill=True, color=RUN)
-        axes.set_xlabel('score')
-        axes.set_ylabel('images')
-
-    return draw('Scores in the checkpoint', plot)
 
 
 def _finish(axes: Axes, run: Run) -> None:

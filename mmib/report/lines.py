@@ -149,8 +149,6 @@ _FORMS: Dict[str, Dict[str, Check]] = {
         'infobatch/threshold': _is_number,
         'infobatch/mean_score': _is_number,
         'infobatch/saved_iters': _is_number,
-        'infobatch/variance_ratio': _or_missing(_is_positive),
-        'infobatch/reliability': _or_missing(_is_number),
     },
     'step': {
         'step': _is_count,

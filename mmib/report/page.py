@@ -2,13 +2,16 @@
 """One HTML file of everything."""
 import math
 import os.path as osp
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional
 
 import jinja2
 from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
 from ..version import __version__
+from . import figures
+from .checkpoint import Checkpoint
+from .pictures import Gallery
 from .read import Run
 
 # A narrow space at which no line breaks.
@@ -23,15 +26,35 @@ class Figure(NamedTuple):
     note: str = ''
 
 
-def render(**content: Any) -> str:
-    """Fill the template.
+# What a high place in each ranking means.
+_RANKINGS = dict(
+    score='An image with a high score had a high loss when it was trained on. '
+    'The order is that of the average score, in which its later visits count '
+    'more; where there is none, that of the last score.',
+    pixels='The order is that of the loss: the mean of the highest 5 % of the '
+    'pixel losses of the network. Where it is high, some of the labels are '
+    'unlike the predictions.')
+
+
+def render(run: Run, other: Optional[Run], notes: List[str],
+           checkpoint: Optional[Checkpoint], gallery: Gallery, rank_by: str,
+           tables: List[str]) -> str:
+    """Draw the plots, and fill ``template.html``.
 
     Args:
-        content: What ``template.html`` names.
+        run (Run): The training.
+        other (Run, optional): One to compare it with.
+        notes (list[str]): Sentences on what is missing and why.
+        checkpoint (Checkpoint, optional): The newest one.
+        gallery (Gallery): Pictures of images.
+        rank_by (str): What ranks the images.
+        tables (list[str]): Names of the files that list all images.
 
     Returns:
         str: The page.
     """
+    images = checkpoint.images if checkpoint is not None else None
+    progress = figures.progress(run, other)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(osp.dirname(__file__)),
         autoescape=True,
@@ -40,7 +63,22 @@ def render(**content: Any) -> str:
         lstrip_blocks=True)
     environment.filters.update(figure=number, sentence=_sentence)
     return environment.get_template('template.html').render(
-        version=__version__, **content)
+        version=__version__,
+        run=run,
+        other=other,
+        summary=summary(run, other),
+        notes=notes,
+        # Those of the first metric and the loss, and all others.
+        progress=progress[:4],
+        more_progress=progress[4:],
+        worth=figures.worth(run),
+        pruning=figures.pruning(run),
+        histograms=figures.histograms(run),
+        gallery=gallery,
+        ranking=_RANKINGS[rank_by],
+        checkpoint=checkpoint.name if checkpoint else '',
+        num_images=len(images) if images is not None else 0,
+        tables=tables)
 
 
 def _sentence(text: str) -> Markup:
@@ -135,19 +173,9 @@ def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
 
 def _worth(run: Run) -> Figure:
     title = 'Choice of images'
-    if run.worth is None:
+    if run.worth is None or not math.isfinite(run.worth.low):
         return Figure(
             title, '–', 'What it was worth isn\'t known: too few '
             'visits followed a plan')
-    value = f'V {run.worth.value:.2f}'
-    if not math.isfinite(run.worth.low):
-        return Figure(
-            title, value, 'The mean of all plans, without an interval. Below '
-            '1 the choice helps, at random it is 1')
-    return Figure(title, value, worth_in_words(run.worth, 'On average the',
-                                               '.'))
-
-
-def split_progress(pictures: list) -> Tuple[list, list]:
-    """Those of the first metric and the loss, and all others."""
-    return pictures[:4], pictures[4:]
+    return Figure(title, f'V {run.worth.value:.2f}',
+                  worth_in_words(run.worth, 'On average the', '.'))

@@ -2,23 +2,21 @@
 """What the log files in a work folder tell of a training."""
 import glob
 import math
-import os
 import os.path as osp
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+from mmengine.config import Config
 
 from ..pruning import ScoreHistogram
-from ..worth import MeanRatio, VarianceRatio
-from .config import ConfigError, read_config
-from .lines import read_records
+from ..worth import VarianceRatio
+from .starts import (Start, config_of, is_plan, is_total, join, of_newest,
+                     read_start)
 
 # What a validation line has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
-_TIME = re.compile(r'^(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - ', re.MULTILINE)
 
 
 class ReportError(Exception):
@@ -38,8 +36,7 @@ class Plan:
         mean_score (float): Mean of all scores.
         tiers (list[tuple[int, int]]): Size and kept images of each tier, by
             increasing score; empty where the log doesn't tell.
-        ratio (VarianceRatio, optional): V of the plans before it. Without an
-            interval (NaN) where the log has none.
+        ratio (VarianceRatio, optional): V of the plans before it.
         mean_ratio (VarianceRatio, optional): Mean V of the training until
             then. None where the log doesn't tell.
         reliability (float, optional): Correlation of a score and the next.
@@ -72,7 +69,7 @@ class Run:
     Args:
         path (str): Its work folder.
         start (str): Name of the folder in it of the first start.
-        config (dict): Its config, empty if it can't be read.
+        config (Config): Its config, empty if it can't be read.
         plans (list[Plan]): Virtual epochs in the log; none without mmib.
         loss (Curve): The loss without weights.
         metrics (dict[str, Curve]): Metrics of the validation, by name.
@@ -80,7 +77,6 @@ class Run:
         max_iters (int, optional): Iterations of the whole training. None of
             one that counts epochs and hasn't ended.
         annealing_iter (int, optional): The first one of annealing.
-        pass_length (int, optional): Images of a full pass.
         policy (str): What draws the plans.
         finished (bool): Whether the training has ended by itself.
         saved_iters (float): What the baseline needs more for as many passes.
@@ -94,14 +90,13 @@ class Run:
 
     path: str
     start: str
-    config: dict
+    config: Config
     plans: List[Plan]
     loss: Curve
     metrics: Dict[str, Curve]
     last_iter: int
     max_iters: Optional[int]
     annealing_iter: Optional[int]
-    pass_length: Optional[int]
     policy: str
     finished: bool
     saved_iters: float
@@ -142,53 +137,6 @@ class Run:
         return np.interp(iterations, *np.transpose(known))
 
 
-@dataclass
-class _Start:
-    """The lines of one start of a training."""
-
-    folder: str
-    begin: Optional[dict]
-    ends: Optional[dict]
-    plans: List[dict]
-    scalars: List[dict]
-    skipped: int
-
-    @property
-    def name(self) -> str:
-        return osp.basename(self.folder)
-
-    @property
-    def trained(self) -> bool:
-        """Whether it trained on anything. A training that is resumed after its
-        end writes its total again."""
-        return bool(
-            self.begin or self.plans or not all(map(_is_total, self.scalars)))
-
-    def training(self, last: str) -> str:
-        """Name of the first start of its training.
-
-        Args:
-            last (str): That of the start before.
-        """
-        if self.begin is not None:
-            resumes = self.begin['iter'] > 0
-            return self.begin.get('run') or (last if resumes else self.name)
-        try:
-            resumes = read_config(_config_in(self.folder)).get('resume')
-        except (OSError, ConfigError):
-            resumes = True
-        return last if resumes else self.name
-
-    def cut(self) -> Tuple[float, float]:
-        """From which plan and which line on it replaces what an earlier start
-        has."""
-        if self.begin is not None:
-            return self.begin['iter'], self.begin['iter'] + 1
-        steps = [line['step'] for line in self.scalars]
-        first = min(steps, default=math.inf)
-        return first, first
-
-
 def read_run(work_dir: str) -> Run:
     """Read the log files of a training.
 
@@ -207,9 +155,9 @@ def read_run(work_dir: str) -> Run:
         folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
         if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
     # Tests of a checkpoint leave folders too.
-    trained = [start for start in map(_read_start, folders) if start.trained]
-    starts, others = _of_newest(trained)
-    scalars, plans = _join(starts)
+    every = [read_start(folder) for folder in folders]
+    starts, others = of_newest([start for start in every if start.trained])
+    scalars, plans = join(starts)
     notes = []
     if others:
         notes.append(
@@ -224,7 +172,7 @@ def read_run(work_dir: str) -> Run:
             '`scalars.json` can\'t be read, and are left out: the files are '
             'damaged, or of another version.')
     if not starts:
-        if not folders and not glob.glob(
+        if not every and not glob.glob(
                 osp.join(glob.escape(work_dir), '*.pth')):
             raise ReportError(
                 f'{work_dir} has nothing of a training: a report is made of '
@@ -237,144 +185,19 @@ def read_run(work_dir: str) -> Run:
             'The log has no losses and metrics. Of several trainings in one '
             'process MMEngine writes those of all into the folder of the '
             'first one, unless each has its own `visualizer.name`.')
-    config = _config_of(
-        work_dir, starts[-1].folder if starts else (folders or [None])[-1],
-        notes)
+    config = config_of(work_dir, starts or every[-1:], notes)
     return _make_run(work_dir, config, starts, scalars, plans, notes)
-
-
-def _read_start(folder: str) -> _Start:
-    begin = ends = None
-    plans = []
-    records, skipped = read_records(osp.join(folder, 'infobatch.jsonl'))
-    for line in records:
-        if 'begins' in line:
-            begin = line['begins']
-        elif 'ends' in line:
-            ends = line['ends']
-        elif 'kept' in line:
-            plans.append(line)
-    records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
-    scalars = [line for line in records if 'step' in line]
-    _count_iterations(scalars)
-    return _Start(folder, begin, ends, plans, _of_one_training(scalars),
-                  skipped + more)
-
-
-def _count_iterations(scalars: List[dict]) -> None:
-    """Give each line the iterations before it. Validations of trainings that
-    count epochs have the epoch as ``step``."""
-    # Without mmib all epochs are equally long.
-    firsts: Dict[int, int] = {}
-    for line in scalars:
-        if 'iter' in line and 'epoch' in line:
-            firsts.setdefault(line['epoch'], line['iter'])
-    length = next((firsts[epoch + 1] - first
-                   for epoch, first in firsts.items() if epoch + 1 in firsts),
-                  0)
-    if any(map(_is_plan, scalars)):
-        length = 0
-    last = 0
-    open_lines: List[dict] = []
-    for line in scalars:
-        if _is_plan(line):
-            # That of the next epoch, or the total: nothing was trained since.
-            for validation in open_lines:
-                validation['step'] = max(line['step'], last)
-            open_lines = []
-        elif 'iter' in line:
-            line['step'] = line['iter']
-            last, open_lines = max(line['iter'], last), []
-        elif 0 < line['step'] < last:
-            line['step'] = max(length * line['step'], last)
-            open_lines.append(line)
-        else:
-            line['step'] = max(line['step'], last)
-
-
-def _of_one_training(scalars: List[dict]) -> List[dict]:
-    """The lines until another training begins."""
-    last = -1
-    for i, line in enumerate(scalars):
-        if 'loss' not in line:
-            continue
-        if line['step'] <= last:
-            # Its plans come before its first loss.
-            while scalars[i - 1]['step'] < line['step']:
-                i -= 1
-            return scalars[:i]
-        last = line['step']
-    return scalars
-
-
-def _of_newest(starts: List[_Start]) -> Tuple[List[_Start], List[str]]:
-    """The starts of the newest training; and the first ones of all others of
-    which the folder has lines."""
-    names: List[str] = []
-    for start in starts:
-        names.append(start.training(names[-1] if names else start.name))
-    newest = [s for s, name in zip(starts, names) if name == names[-1]]
-    others = dict.fromkeys(name for s, name in zip(starts, names)
-                           if name != names[-1] and (s.plans or s.scalars))
-    return newest, list(others)
 
 
 def _listed(names: List[str]) -> str:
     return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
 
 
-def _join(starts: List[_Start]) -> Tuple[List[dict], List[dict]]:
-    """The lines of all starts. From its first iteration on, a later start
-    replaces what an earlier one had."""
-    scalars: List[dict] = []
-    plans: List[dict] = []
-    for start in starts:
-        first_plan, first_line = start.cut()
-        plans = [line for line in plans if line['iter'] < first_plan]
-        scalars = [
-            line for line in scalars
-            if line['step'] < (first_plan if _is_plan(line) else first_line)
-        ]
-        plans += start.plans
-        scalars += start.scalars
-    return scalars, plans
-
-
-def _is_plan(line: dict) -> bool:
-    return any(name.startswith('infobatch/') for name in line)
-
-
-def _is_total(line: dict) -> bool:
-    """Whether it is the last line of a training, which has nothing else."""
-    return line.keys() == {'infobatch/saved_iters', 'step'}
-
-
-def _config_in(folder: str) -> str:
-    return osp.join(folder, 'vis_data', 'config.py')
-
-
-def _config_of(work_dir: str, folder: Optional[str], notes: List[str]) -> dict:
-    paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
-    paths.sort(key=osp.getmtime, reverse=True)
-    if folder is not None:
-        paths.insert(0, _config_in(folder))
-    reason = 'the folder has none'
-    for path in paths:
-        try:
-            return read_config(path)
-        except OSError:
-            continue
-        except ConfigError as error:
-            reason = str(error)
-    notes.append(f'The config isn\'t known: {reason}.')
-    return {}
-
-
-def _make_run(work_dir: str, config: dict, starts: List[_Start],
+def _make_run(work_dir: str, config: Config, starts: List[Start],
               scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
     begin = next((s.begin for s in reversed(starts) if s.begin), {})
     ends = starts[-1].ends if starts else None
-    hook = _hook_of(config)
+    hook, loop = _hook_of(config), config.get('train_cfg') or {}
     steps = [line['step'] for line in scalars]
     steps += [line['iter'] for line in lines]
     last_iter = max(steps, default=begin.get('iter', 0))
@@ -382,9 +205,9 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
         last_iter = ends['iter']
     max_iters = begin.get('max_iters')
     if max_iters is None:
-        max_iters = _get(config, 'train_cfg', 'max_iters')
+        max_iters = loop.get('max_iters')
     annealing_iter = begin.get('annealing_iter')
-    max_epochs = _get(config, 'train_cfg', 'max_epochs')
+    max_epochs = loop.get('max_epochs')
     if max_epochs is not None and begin:
         # Of the baseline. Those of a pruned training follow from its epochs.
         max_iters = last_iter if ends else None
@@ -402,9 +225,9 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
             reason = ('The first line of `infobatch.jsonl` can\'t be read'
                       if lines else 'This is a training of an older mmib, '
                       'without `infobatch.jsonl`')
-            notes.append(f'{reason}: tiers, histograms of scores and the '
-                         'intervals of V are left out.')
-    metrics = _metrics(scalars)
+            notes.append(f'{reason}: tiers, histograms of scores and V are '
+                         'left out.')
+    times = [start.seconds() for start in starts] or [None]
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
     return Run(
@@ -413,11 +236,10 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
         config=config,
         plans=plans,
         loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
-        metrics=metrics,
+        metrics=_metrics(scalars),
         last_iter=last_iter,
         max_iters=max_iters,
         annealing_iter=annealing_iter,
-        pass_length=pass_length,
         policy=begin.get('policy') or _in_words(hook.get('policy')),
         finished=ends is not None
         or (max_iters is not None and last_iter >= max_iters > 0),
@@ -425,18 +247,12 @@ def _make_run(work_dir: str, config: dict, starts: List[_Start],
         worth=_worth(ends, plans),
         visits=(ends or {}).get('visits'),
         pruned=(ends or {}).get('pruned'),
-        seconds=_seconds(starts),
+        seconds=None if None in times else sum(times) or None,
         num_starts=len(starts),
         notes=notes)
 
 
-def _get(config: dict, *names: str) -> Any:
-    for name in names:
-        config = config.get(name) if isinstance(config, dict) else None
-    return config
-
-
-def _hook_of(config: dict) -> dict:
+def _hook_of(config: Config) -> dict:
     hooks = config.get('custom_hooks') or []
     return next(
         (hook for hook in hooks
@@ -478,16 +294,13 @@ def _plans_of_scalars(scalars: List[dict]) -> List[Plan]:
     for line in scalars:
         if 'infobatch/kept_share' not in line:
             continue
-        value = line.get('infobatch/variance_ratio')
         plans.append(
             Plan(
                 iteration=line['step'],
                 full_equivalent=line['step'] + line['infobatch/saved_iters'],
                 kept_share=line['infobatch/kept_share'],
                 threshold=line['infobatch/threshold'],
-                mean_score=line['infobatch/mean_score'],
-                ratio=value and VarianceRatio(value, *[math.nan] * 3),
-                reliability=line.get('infobatch/reliability')))
+                mean_score=line['infobatch/mean_score']))
     return plans
 
 
@@ -495,7 +308,7 @@ def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
     """Metrics by name, mIoU first."""
     points: Dict[str, list] = {}
     for line in scalars:
-        if 'loss' in line or 'lr' in line or _is_plan(line):
+        if 'loss' in line or 'lr' in line or is_plan(line):
             continue
         for name, value in line.items():
             if name not in _NO_METRICS and isinstance(value, (int, float)):
@@ -518,7 +331,7 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
     plan = plans[-1]
     saved = plan.full_equivalent - plan.iteration
     final = [
-        line['infobatch/saved_iters'] for line in scalars if _is_total(line)
+        line['infobatch/saved_iters'] for line in scalars if is_total(line)
     ]
     if final:
         return final[-1]
@@ -529,33 +342,4 @@ def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
 def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
     if ends:
         return _ratio(ends.get('variance_ratio'))
-    if plans and plans[-1].mean_ratio is not None:
-        return plans[-1].mean_ratio
-    mean = MeanRatio()
-    for before, plan in zip(plans, plans[1:]):
-        if plan.ratio is not None:
-            # It is of the visits since the plan before. NaN where there are
-            # no intervals, so is that of the mean.
-            mean = mean.add(plan.ratio, plan.iteration - before.iteration)
-    return mean.mean() if mean.visits else None
-
-
-def _seconds(starts: List[_Start]) -> Optional[float]:
-    """Wall time from the first to the last line of each text log."""
-    total = 0.
-    for start in starts:
-        paths = glob.glob(osp.join(glob.escape(start.folder), '*.log'))
-        if not paths:
-            return None
-        with open(paths[0], 'rb') as file:
-            text = file.read(1 << 16)
-            file.seek(max(os.fstat(file.fileno()).st_size - (1 << 16), 0))
-            text += b'\n' + file.read()
-        times = _TIME.findall(text.decode(errors='replace'))
-        if not times:
-            return None
-        first, last = (
-            datetime.strptime(time, '%Y/%m/%d %H:%M:%S')
-            for time in (times[0], times[-1]))
-        total += (last - first).total_seconds()
-    return total or None
+    return plans[-1].mean_ratio if plans else None

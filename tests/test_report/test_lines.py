@@ -21,8 +21,6 @@ PLAN_SCALARS = {
     'infobatch/threshold': 0.5,
     'infobatch/mean_score': 1.0,
     'infobatch/saved_iters': 0.0,
-    'infobatch/variance_ratio': 0.9,
-    'infobatch/reliability': 0.5,
     'step': 4
 }
 LINES = [

@@ -12,8 +12,8 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.datasets import CIFAR10  # noqa: E402
 
-from mmib.report.config import ConfigError, buildable  # noqa: E402
-from mmib.report.images import TrainingImages, open_predictor  # noqa: E402
+from mmib.report.images import CannotShow, TrainingImages  # noqa: E402
+from mmib.report.predictions import Predictor  # noqa: E402
 from mmib.report.read import read_run  # noqa: E402
 from mmib.report.write import write_report  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
@@ -96,13 +96,13 @@ def test_report_has_classes_and_predictions(trained):
 def test_predictions_are_those_of_the_model(trained):
     """The classes are easily told apart."""
     import torch
-    cfg = Config.fromfile(str(next(trained.glob('*.py')))).to_dict()
+    cfg = Config.fromfile(str(next(trained.glob('*.py'))))
     state = torch.load(
         str(trained / 'epoch_8.pth'), weights_only=False)['state_dict']
-    reader = TrainingImages(cfg, 16, trust=False)
-    predict = open_predictor(cfg, state, False, 'cpu')
+    reader = TrainingImages(cfg, 16)
+    predict = Predictor(cfg, state, 'cpu')
     names = [
-        reader.names(predict(reader.read(number)['img']))
+        reader.names(predict(reader.info(number)).pred_label)
         for number in range(16)
     ]
     labels = [reader.names(reader.read(n)['gt_label']) for n in range(16)]
@@ -120,17 +120,15 @@ def test_epochs_are_shown_in_iterations(trained):
     assert (np.diff(curve.iterations) > 0).all()
 
 
-@pytest.mark.parametrize('part', [
-    dict(type='CIFAR10', data_root='data'),
-    dict(type='TimmClassifier', model_name='hf-hub:a/b'),
-    dict(type='HuggingFaceClassifier', model_name='a/b'),
-    dict(type='TIMMBackbone', model_name='hf-hub:a/b'),
-])
-def test_what_unpickles_or_fetches_needs_trust(part):
-    config = dict(default_scope='mmpretrain')
-    with pytest.raises(ConfigError, match='may read more than images'):
-        buildable(config, part, trust=False)
-    assert buildable(config, part, trust=True).type == part['type']
+def test_weights_are_not_fetched(trained):
+    """Those of the checkpoint are there."""
+    cfg = Config.fromfile(str(next(trained.glob('*.py'))))
+    cfg.model.pretrained = 'http://nowhere/weights.pth'
+    with pytest.raises(CannotShow, match='the checkpoint lacks `backbone'):
+        Predictor(cfg, {}, 'cpu')
+    cfg.model = dict(type='MAE', backbone=cfg.model.backbone)
+    with pytest.raises(CannotShow, match='doesn\'t tell classes'):
+        Predictor(cfg, {}, 'cpu')
 
 
 def test_a_data_set_that_holds_its_images(monkeypatch):
@@ -139,18 +137,19 @@ def test_a_data_set_that_holds_its_images(monkeypatch):
     monkeypatch.setattr(
         CIFAR10, 'load_data_list',
         lambda self: [dict(img=pixels.copy(), gt_label=i) for i in range(3)])
-    config = dict(
-        default_scope='mmpretrain',
-        train_dataloader=dict(
-            dataset=dict(
-                type='CIFAR10',
-                data_root='nowhere',
-                pipeline=[dict(type='PackInputs')])))
-    reader = TrainingImages(config, 3, trust=True)
+    dataset = dict(
+        type='CIFAR10',
+        data_root='nowhere',
+        pipeline=[dict(type='PackInputs')])
+    reader = TrainingImages(
+        Config(
+            dict(
+                default_scope='mmpretrain',
+                train_dataloader=dict(dataset=dataset))), 3)
     assert reader.paths() == [None] * 3 and reader.has_pixels
     results = reader.read(2)
     # Red in the order of OpenCV.
     assert results['img'][0, 0].tolist() == [0, 0, 200]
-    assert results['held'][0, 0].tolist() == [200, 0, 0]
+    assert reader.info(2)['img'][0, 0].tolist() == [200, 0, 0]
     assert reader.names(results['gt_label']) == 'bird'
     assert not osp.exists('nowhere')

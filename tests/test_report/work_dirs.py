@@ -52,6 +52,7 @@ def plan(iteration, full_equivalent, kept, **changes):
             mean_score=1.5,
             saved_iters=full_equivalent - iteration,
             variance_ratio=[0.9, 0.8, 1.0, 0.7] if kept < 12 else None,
+            mean_ratio=[0.9, 0.85, 0.95, None] if kept < 12 else None,
             reliability=0.6 if kept < 12 else None,
             histogram=dict(edges=edges, all=some, kept=some, weighted=some)),
         **changes)

@@ -1,0 +1,274 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Pictures of the images at both ends of a ranking."""
+import base64
+import os.path as osp
+from dataclasses import dataclass, field
+from typing import List, Optional, Tuple
+
+import cv2
+import numpy as np
+from mmengine.config import Config
+from mmengine.device import get_device
+
+from .checkpoint import Checkpoint, Images
+from .images import CannotShow, TrainingImages
+from .predictions import Predictor, losses_of_images
+from .read import ReportError
+
+# Longest side of a picture.
+SIDE = 240
+OPACITY = 0.5
+# A label that is no class.
+IGNORED = 255
+# A network whose loss is more than this share of the loss of guessing is too
+# young: it ranks scenes that it hasn't learned before wrong labels.
+_YOUNG = 0.5
+
+
+@dataclass
+class Card:
+    """An image in the gallery.
+
+    Args:
+        number (int): Its number.
+        path (str, optional): Its file, below the folder that all have in
+            common.
+        figures (list[tuple[str, float]]): Name and value of what is known of
+            it, the one that ranks first.
+        rank (int): 1 is the highest.
+        visits (int, optional): How often it was trained on.
+        pruned (int, optional): How often it was pruned.
+        pictures (list[tuple[str, str]]): Title and data URI of each picture.
+        classes (list[tuple[str, str]]): What the label and the prediction of a
+            whole image say.
+        note (str): Why pictures are missing.
+    """
+
+    number: int
+    path: Optional[str]
+    figures: List[Tuple[str, float]]
+    rank: int
+    visits: Optional[int]
+    pruned: Optional[int]
+    pictures: List[Tuple[str, str]] = field(default_factory=list)
+    classes: List[Tuple[str, str]] = field(default_factory=list)
+    note: str = ''
+
+
+@dataclass
+class Gallery:
+    """The images at both ends of a ranking. No image is in both.
+
+    Args:
+        highest (list[Card]): The highest, the highest first.
+        lowest (list[Card]): The lowest, the lowest first.
+        folder (str): The folder that all of them have in common.
+        classes (list[tuple[str, str]]): Name and colour of each class that
+            pixels may have.
+        young (str): That the network is too young for the ranking, or nothing.
+        notes (list[str]): Sentences on what is missing and why.
+    """
+
+    highest: List[Card] = field(default_factory=list)
+    lowest: List[Card] = field(default_factory=list)
+    folder: str = ''
+    classes: List[Tuple[str, str]] = field(default_factory=list)
+    young: str = ''
+    notes: List[str] = field(default_factory=list)
+
+
+def take_pictures(config: Config,
+                  checkpoint: Checkpoint,
+                  count: int,
+                  predictions: bool = True,
+                  by_losses: bool = False) -> Gallery:
+    """Show the images at both ends of the ranking, as far as possible.
+
+    Args:
+        config (Config): Config of the training.
+        checkpoint (Checkpoint): A checkpoint with images, which get their
+            paths, and their losses with ``by_losses``.
+        count (int): Images of each end.
+        predictions (bool): Whether to predict them. Defaults to True.
+        by_losses (bool): Whether to predict all images, and rank them by their
+            pixel losses. Defaults to False.
+
+    Returns:
+        Gallery: The images, which have fewer pictures and reasons in notes
+        where something is missing.
+
+    Raises:
+        ReportError: If the images can't be ranked.
+    """
+    gallery, images = Gallery(), checkpoint.images
+    assert images is not None
+    reader = _open_reader(config, images, gallery.notes)
+    predictor = None
+    if reader is not None and predictions and (count or by_losses):
+        predictor = _open_predictor(config, checkpoint, gallery.notes)
+    if by_losses:
+        gallery.young = _add_losses(images, reader, predictor, gallery.notes)
+    order = images.ranked().tolist()
+    highest = order[:count]
+    lowest = order[len(highest):][-count:][::-1] if count else []
+    ranks = {number: rank for rank, number in enumerate(order, 1)}
+    gallery.highest = [_card(images, n, ranks[n]) for n in highest]
+    gallery.lowest = [_card(images, n, ranks[n]) for n in lowest]
+    cards = gallery.highest + gallery.lowest
+    gallery.folder = _shorten_paths(cards)
+    if reader is not None:
+        for card in cards:
+            _add_pictures(card, reader, predictor)
+        if any(len(card.pictures) > 1 for card in cards):
+            colours = reader.palette.tolist()
+            gallery.classes = [(name, 'rgb({}, {}, {})'.format(*colour))
+                               for name, colour in zip(reader.classes, colours)
+                               ]
+    return gallery
+
+
+def _open_reader(config: Config, images: Images,
+                 notes: List[str]) -> Optional[TrainingImages]:
+    try:
+        reader = TrainingImages(config, len(images))
+        images.paths = reader.paths()
+    except CannotShow as error:
+        notes.append('Images have numbers instead of paths and pictures, '
+                     f'because of the data set: {error}.')
+        return None
+    if not any(images.paths):
+        notes.append('Images have numbers instead of paths: the data set has '
+                     'no files.')
+        if not reader.has_pixels:
+            return None
+    return reader
+
+
+def _open_predictor(config: Config, checkpoint: Checkpoint,
+                    notes: List[str]) -> Optional[Predictor]:
+    try:
+        return Predictor(config, checkpoint.weights, get_device())
+    except CannotShow as error:
+        notes.append(f'There are no predictions: {error}.')
+        return None
+
+
+def _add_losses(images: Images, reader: Optional[TrainingImages],
+                predictor: Optional[Predictor], notes: List[str]) -> str:
+    """Let the network tell the losses of all images.
+
+    Returns:
+        str: That it is too young for the ranking, or nothing.
+    """
+    reason, mean, guess = ''.join(notes[-1:]), 0., 0.
+    if reader is not None and predictor is not None:
+        images.losses, reason, (mean, guess) = losses_of_images(
+            reader, predictor, len(images))
+    if images.losses is None or np.isnan(images.losses).all():
+        raise ReportError('The images can\'t be ranked by pixels, as there '
+                          f'are no predictions. {reason}')
+    if reason:
+        notes.append(f'{np.isnan(images.losses).sum()} of {len(images)} '
+                     f'images have no loss: {reason}.')
+    if not mean > _YOUNG * guess:
+        return ''
+    return (f'The network is too young for this ranking: the mean of its '
+            f'pixel losses, {mean:.2f}, is more than half of {guess:.2f}, the '
+            'loss of guessing each pixel by how frequent the classes are. '
+            'Scenes that the network hasn\'t learned yet may come before '
+            'wrong labels. Train longer, then rank again.')
+
+
+def _card(images: Images, number: int, rank: int) -> Card:
+    figures = {
+        'loss': images.losses,
+        'average score': images.averages,
+        'last score': images.scores
+    }
+    counts = [
+        None if column is None else int(column[number])
+        for column in (images.visits, images.pruned)
+    ]
+    return Card(
+        number,
+        images.paths[number] if images.paths else None,
+        [(name, float(column[number]))
+         for name, column in figures.items() if column is not None],
+        rank,
+        visits=counts[0],
+        pruned=counts[1])
+
+
+def _add_pictures(card: Card, reader: TrainingImages,
+                  predict: Optional[Predictor]) -> None:
+    try:
+        results = reader.read(card.number)
+        image, labels = results['img'], results.get('gt_seg_map')
+        card.pictures.append(('image', to_uri(image)))
+        if labels is not None:
+            card.pictures.append(
+                ('labels', to_uri(overlay(image, labels, reader.palette))))
+        if results.get('gt_label') is not None:
+            card.classes.append(('class', reader.names(results['gt_label'])))
+        if predict is None:
+            return
+        sample = predict(reader.info(card.number))
+        if 'pred_sem_seg' in sample:
+            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            card.pictures.append(
+                ('prediction', to_uri(overlay(image, labels, reader.palette))))
+        elif 'pred_label' in sample:
+            card.classes.append(
+                ('predicted', reader.names(sample.pred_label.cpu())))
+    except CannotShow as error:
+        card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
+                    f'{error}.'
+
+
+def _shorten_paths(cards: List[Card]) -> str:
+    """Take the folder that all have in common from the paths."""
+    paths = [card.path for card in cards if card.path]
+    try:
+        folder = osp.commonpath([osp.dirname(path) for path in paths])
+    except ValueError:  # None, or relative and absolute ones.
+        return ''
+    for card in cards:
+        if card.path and folder:
+            card.path = osp.relpath(card.path, folder)
+    return folder
+
+
+def overlay(image: np.ndarray, labels: np.ndarray,
+            palette: np.ndarray) -> np.ndarray:
+    """Colour the pixels of an image by label; those that are ignored stay.
+
+    Args:
+        image (np.ndarray): BGR, uint8 of shape (H, W, 3).
+        labels (np.ndarray): Integers of shape (H, W).
+        palette (np.ndarray): RGB of each label, uint8 of shape (256, 3).
+
+    Returns:
+        np.ndarray: BGR, uint8 of shape (H, W, 3).
+    """
+    if labels.shape != image.shape[:2]:
+        raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
+                         f'image of {image.shape[:2]}')
+    colours = palette[labels.astype(np.uint8), ::-1]
+    mixed = (1 - OPACITY) * image + OPACITY * colours
+    return np.where((labels == IGNORED)[..., None], image,
+                    mixed).astype(np.uint8)
+
+
+def to_uri(image: np.ndarray) -> str:
+    """A small JPEG as a data URI.
+
+    Args:
+        image (np.ndarray): BGR, uint8 of shape (H, W, 3).
+    """
+    scale = SIDE / max(image.shape[:2])
+    if scale < 1:
+        size = [max(round(scale * side), 1) for side in image.shape[1::-1]]
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    _, data = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, 85])
+    return 'data:image/jpeg;base64,' + base64.b64encode(
+        data.tobytes()).decode()

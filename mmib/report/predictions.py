@@ -1,0 +1,205 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the network of a checkpoint says of an image."""
+import copy
+import math
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.utils import track_iter_progress
+from torch import Tensor
+
+from .images import CannotShow, TrainingImages, in_short
+
+# Share of the pixels that ranks an image by its predictions.
+TOP_PIXELS = 0.05
+# Libraries of which predictions are shown.
+_SCOPES = ('mmseg', 'mmpretrain')
+
+
+class Predictor:
+    """The network of a checkpoint, on whole images, as in a test.
+
+    Args:
+        config (Config): Config of the training.
+        weights (dict[str, Tensor]): Parameters and buffers of the model.
+        device (str): Where it runs.
+
+    Raises:
+        CannotShow: If the model can't be built, or predicts no classes.
+    """
+
+    def __init__(self, config: Config, weights: dict, device: str) -> None:
+        scope = config.get('default_scope')
+        if scope not in _SCOPES:
+            raise CannotShow('predictions are made of models of '
+                             'MMSegmentation and of classifiers of MMPretrain '
+                             'alone')
+        try:
+            with DefaultScope.overwrite_default_scope(scope):
+                self._pipeline = Compose(_test_pipeline_of(config))
+                self._model = _build(config)
+            # Those of losses, which may be wrapped, don't matter.
+            missing = self._model.load_state_dict(
+                weights, strict=False).missing_keys
+            self._model.to(device).eval()
+        except CannotShow:
+            raise
+        # What a model may raise isn't known.
+        except Exception as error:
+            raise CannotShow(in_short(error)) from error
+        if not hasattr(self._model, 'predict'):
+            raise CannotShow(
+                f'{type(self._model).__name__} doesn\'t tell classes')
+        if missing:
+            raise CannotShow(f'the checkpoint lacks `{missing[0]}`')
+
+    @torch.no_grad()
+    def __call__(self, info: dict) -> Any:
+        """Predict an image.
+
+        Args:
+            info (dict): What :meth:`TrainingImages.info` returns.
+
+        Returns:
+            BaseDataElement: With ``pred_sem_seg`` and ``seg_logits``, or with
+            ``pred_label``.
+
+        Raises:
+            CannotShow: If the image can't be predicted.
+        """
+        try:
+            return self._model.test_step(
+                pseudo_collate([self._pipeline(info)]))[0]
+        except Exception as error:
+            raise CannotShow(in_short(error)) from error
+
+
+def _build(config: Config) -> BaseModel:
+    part = copy.deepcopy(config.model)
+    if config.get('data_preprocessor') is not None:
+        part.setdefault('data_preprocessor', config.data_preprocessor)
+    # The checkpoint has the weights: none are fetched.
+    for child in (part, part.get('backbone') or {}):
+        if child.get('pretrained'):
+            child['pretrained'] = None
+    return MODELS.build(part)
+
+
+def _test_pipeline_of(config: Config) -> list:
+    """The steps of a test, but for those that load labels."""
+    for name in ('test_dataloader', 'val_dataloader'):
+        part = (config.get(name) or {}).get('dataset')
+        while isinstance(part, dict):
+            if part.get('pipeline'):
+                return [
+                    step for step in copy.deepcopy(part['pipeline'])
+                    if 'LoadAnnotations' not in str(step.get('type'))
+                ]
+            part = (part.get('datasets') or [part.get('dataset')])[0]
+    raise CannotShow('the config has no pipeline for tests')
+
+
+class ImageLosses(NamedTuple):
+    """Pixel losses of an image, the higher, the less its labels are like the
+    predictions.
+
+    Args:
+        highest (float): Mean of the highest 5 % of the pixels. NaN where
+            nothing is labelled.
+        sums (np.ndarray): Sum over the pixels of each class, of shape (C,).
+        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
+    """
+
+    highest: float
+    sums: np.ndarray
+    counts: np.ndarray
+
+
+def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
+    """Compare the labels of an image with its prediction.
+
+    Args:
+        sample (BaseDataElement): What :class:`Predictor` returns.
+        labels (np.ndarray): Label of each pixel, integers of shape (H, W).
+            What is no class is ignored.
+
+    Raises:
+        CannotShow: If these aren't the labels of this image.
+    """
+    if 'seg_logits' not in sample:
+        raise CannotShow('the network doesn\'t tell classes of pixels')
+    logits: Tensor = sample.seg_logits.data
+    if labels.shape != logits.shape[1:]:
+        raise CannotShow(f'labels of {labels.shape} pixels don\'t fit a '
+                         f'prediction of {tuple(logits.shape[1:])}')
+    if len(logits) == 1:
+        # Of a binary model mmseg gives the probability.
+        logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
+    target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
+    labelled = (target >= 0) & (target < len(logits))
+    target = target[labelled]
+    losses = F.cross_entropy(
+        logits[:, labelled].T.float(), target, reduction='none')
+    highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
+    sums = torch.bincount(target, losses, len(logits))
+    counts = torch.bincount(target, minlength=len(logits))
+    return ImageLosses(highest.mean().item(),
+                       sums.cpu().numpy(),
+                       counts.cpu().numpy())
+
+
+def losses_of_images(
+        reader: TrainingImages, predict: Predictor, num_images: int
+) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
+    """Predict all images, and compare them with their labels.
+
+    Args:
+        reader (TrainingImages): Reads the images.
+        predict (Predictor): Predicts them.
+        num_images (int): How many there are.
+
+    Returns:
+        tuple[np.ndarray, str, optional, tuple[float, float]]: The mean of the
+        highest 5 % of the pixel losses of each, float64 of shape (N,), NaN of
+        images where it fails; why it fails, of the last of them; and what
+        :func:`mean_and_guess` returns.
+    """
+    losses = np.full(num_images, np.nan)
+    reason = None
+    sums = counts = np.zeros(1)
+    for number in track_iter_progress(range(num_images)):
+        try:
+            labels = reader.read(number).get('gt_seg_map')
+            if labels is None:
+                raise CannotShow('the pipeline loads no labels')
+            found = image_losses(predict(reader.info(number)), labels)
+        except CannotShow as error:
+            reason = str(error)
+            continue
+        losses[number] = found.highest
+        sums, counts = sums + found.sums, counts + found.counts
+    return losses, reason, mean_and_guess(sums, counts)
+
+
+def mean_and_guess(sums: np.ndarray,
+                   counts: np.ndarray) -> Tuple[float, float]:
+    """What a network has learned of the labels.
+
+    Args:
+        sums (np.ndarray): Sum of the pixel losses of each class, of shape
+            (C,).
+        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
+
+    Returns:
+        tuple[float, float]: Mean pixel loss; and that of guessing each pixel
+        by how frequent the classes are.
+    """
+    total = max(counts.sum(), 1)
+    shares = counts[counts > 0] / total
+    return float(sums.sum() / total), float(-(shares * np.log(shares)).sum())
