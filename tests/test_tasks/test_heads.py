@@ -18,8 +18,8 @@ from torch.testing import assert_close
 from mmib import InfoBatchLoss
 from mmib.batch import BatchContext
 from mmib.tasks import attach
-from mmib.tasks.segmentation import heads, register_head, register_segmentor
-from mmib.tasks.segmentation.heads import _follow_matching, wrap_losses
+from mmib.tasks.segmentation import register_head, register_segmentor
+from mmib.tasks.segmentation.heads import TABLE, _follow_matching
 from tests.system.small_training import small_head
 
 B, C, SIZE = 3, 5, 16
@@ -239,6 +239,12 @@ def test_point_head():
     assert_close(grad, baseline_grad * WEIGHTS.view(-1, 1, 1, 1))
 
 
+def wrap_losses(model, batch):
+    """All losses of a model, wrapped."""
+    attach(model, batch)
+    return [x for x in model.modules() if isinstance(x, InfoBatchLoss)]
+
+
 class HeadsAlone(nn.Module):
     """A segmentor of which nothing but its heads matters."""
 
@@ -350,7 +356,7 @@ def test_heads_of_users():
     with pytest.raises(ValueError, match=message):
         wrap_losses(model, BatchContext())
     register_head(EdgeHead, 'loss_decode')
-    message = "the loss `loss_edge`.*'loss_decode', 'loss_edge'"
+    message = 'told of the loss `model.decode_head.loss_edge`.*register_head'
     with pytest.raises(ValueError, match=message):
         wrap_losses(model, BatchContext())
     register_head(EdgeHead, 'loss_decode', 'loss_edeg')
@@ -376,7 +382,7 @@ def test_a_config_may_write_the_loss_out():
     (dict(decode=[ce(), dict(type='UnknownLoss')]),
      'model.decode_head.loss_decode.*FCNHead.*none for UnknownLoss'),
     (dict(decode=ce(), aux=[dict(type='UnknownLoss')]),
-     'model.auxiliary_head.loss_decode.*none for UnknownLoss'),
+     'model.auxiliary_head.0.loss_decode.*none for UnknownLoss'),
 ])
 def test_losses_without_a_value_per_image(heads, message):
     with pytest.raises(ValueError, match=message):
@@ -421,8 +427,7 @@ class CalledElsewhere(EncoderDecoder):
 
 @pytest.mark.parametrize('kind', [EdgeSegmentor, CalledElsewhere])
 def test_a_third_head_is_never_trained_without_weights(monkeypatch, kind):
-    monkeypatch.setattr(heads, '_HEADS_OF_SEGMENTOR',
-                        dict(heads._HEADS_OF_SEGMENTOR))
+    monkeypatch.setattr(TABLE, 'models', dict(TABLE.models))
 
     def build():
         model = make_model(decode=ce())
@@ -431,8 +436,8 @@ def test_a_third_head_is_never_trained_without_weights(monkeypatch, kind):
         return model
 
     message = {
-        EdgeSegmentor: 'EdgeSegmentor computes its losses in its own way',
-        CalledElsewhere: '`model.edge_head.loss_decode` is a loss outside'
+        EdgeSegmentor: 'EdgeSegmentor, which is `model`, computes its losses',
+        CalledElsewhere: 'told of the loss `model.edge_head.loss_decode`'
     }
     with pytest.raises(ValueError, match=message[kind]) as error:
         wrap_losses(build(), BatchContext())

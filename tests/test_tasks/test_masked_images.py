@@ -364,9 +364,9 @@ def test_models_that_compare_images_are_refused(kind, mae):
 
 def test_unknown_parts_are_refused(mae, monkeypatch):
     batch = BatchContext()
-    monkeypatch.setattr(masked_images, '_MODELS', {**masked_images._MODELS})
-    monkeypatch.setattr(masked_images, '_LOSS_OF_HEAD',
-                        {**masked_images._LOSS_OF_HEAD})
+    for rows in ('models', 'heads'):
+        monkeypatch.setattr(masked_images.TABLE, rows,
+                            dict(getattr(masked_images.TABLE, rows)))
 
     class MyMAE(selfsup.MAE):
 
@@ -380,8 +380,7 @@ def test_unknown_parts_are_refused(mae, monkeypatch):
 
     mae.__class__ = MyMAE
     with pytest.raises(
-            ValueError, match='no loss per image of MyMAE.*'
-            'register_model'):
+            ValueError, match='MyMAE, which is `model`, .*register_model'):
         tasks.attach(mae, batch)
     masked_images.register_model(MyMAE)
     mae.head.__class__ = MyHead
@@ -405,7 +404,8 @@ def test_unknown_parts_are_refused(mae, monkeypatch):
 
 def test_cae_is_refused(mae):
     mae.__class__ = selfsup.CAE
-    with pytest.raises(ValueError, match='no loss per image of CAE'):
+    with pytest.raises(
+            ValueError, match='CAE, which is `model`, .*register_model'):
         tasks.attach(mae, BatchContext())
 
 

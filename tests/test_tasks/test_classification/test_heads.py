@@ -18,9 +18,9 @@ from torch.testing import assert_close  # noqa: E402
 from mmib import InfoBatchLoss  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
-from mmib.tasks.classification import heads as known_heads  # noqa: E402
 from mmib.tasks.classification import register_classifier  # noqa: E402
 from mmib.tasks.classification import register_head  # noqa: E402
+from mmib.tasks.classification.heads import TABLE  # noqa: E402
 
 from .small_classifier import model_cfg  # noqa: E402
 from .utils import ByHand, assert_same, step, wrapped_in  # noqa: E402
@@ -277,8 +277,7 @@ def test_every_classifier_is_known():
     for name in classifiers.__all__:
         kind = getattr(classifiers, name)
         assert name == 'BaseClassifier' or any(
-            kind in table for table in (known_heads._LOSSES_OF_HEAD,
-                                        known_heads._HEADS_OF_CLASSIFIER))
+            kind in rows for rows in (TABLE.heads, TABLE.models))
 
 
 class OwnLossHead(heads.LinearClsHead):
@@ -300,9 +299,8 @@ class TwoHeadsClassifier(classifiers.ImageClassifier):
 
 @pytest.fixture
 def restore_tables(monkeypatch):
-    for name in ('_LOSSES_OF_HEAD', '_HEADS_OF_CLASSIFIER'):
-        monkeypatch.setattr(known_heads, name,
-                            dict(getattr(known_heads, name)))
+    for rows in ('heads', 'models'):
+        monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
 
 
 def test_a_head_of_ones_own(restore_tables):
@@ -312,7 +310,8 @@ def test_a_head_of_ones_own(restore_tables):
     with pytest.raises(ValueError, match='none for OwnLossHead.*register_he'):
         attach(copy.deepcopy(model), BatchContext())
     register_head(OwnLossHead, 'loss_module')
-    with pytest.raises(ValueError, match='`model.head.loss_b` is a loss outs'):
+    with pytest.raises(
+            ValueError, match='told of the loss `model.head.loss_b`'):
         attach(copy.deepcopy(model), BatchContext())
     register_head(OwnLossHead, 'loss_module', 'loss_c')
     with pytest.raises(ValueError, match='has no loss `loss_c`: correct its'):
@@ -327,7 +326,7 @@ def test_a_classifier_of_ones_own(restore_tables):
     model = make_model(linear())
     model.other = copy.deepcopy(model.head)
     with pytest.raises(
-            ValueError, match='`model.other.loss_module` is a loss'):
+            ValueError, match='told of the loss `model.other.loss_module`'):
         attach(copy.deepcopy(model), BatchContext())
     model.__class__ = TwoHeadsClassifier
     with pytest.raises(ValueError, match='TwoHeadsC.*register_classifier'):
@@ -347,7 +346,7 @@ def test_what_has_no_loss_of_an_image():
     ):
         attach(model, BatchContext())
     model.head = None
-    with pytest.raises(ValueError, match='`model.head` is None, so there is'):
+    with pytest.raises(ValueError, match='ImageClassifier has no head, so'):
         attach(model, BatchContext())
     nested = make_model(tasks(a=tasks(b=linear())))
     with pytest.raises(
