@@ -58,9 +58,6 @@ class InfoBatchHook(Hook):
             ``'gradient'``, the norm of the gradient of the image's loss at
             the predictions. If None, it is the loss, in detectors the
             gradient. Defaults to None.
-        relative (bool): Whether the score of a visit is divided by a moving
-            mean of all images, so that scores of different ages can be
-            compared while the losses fall. Defaults to False.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -86,18 +83,16 @@ class InfoBatchHook(Hook):
         delta: float = 0.85,
         ema: Optional[float] = None,
         score: Optional[str] = None,
-        relative: bool = False,
         start: float = 0.,
         normalize: Optional[bool] = None,
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(delta, ema, score, start, normalize, relative)
+        check_hook_arguments(delta, ema, score, start, normalize)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
         self.score = score
-        self.relative = relative
         self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
@@ -161,7 +156,7 @@ class InfoBatchHook(Hook):
         accounting = epochs.account_for(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, check_score(self.score,
                                                        task.scores),
-                              self.relative, self.sampler.weights)
+                              self.sampler.weights)
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)

@@ -56,7 +56,8 @@ def load_state(state: Optional[Dict[str,
     """
     if state is not None:
         check_state(state, iteration)
-    reason = _why_afresh(state, sampler, scores, planner.visits.kind, delivery)
+    reason = _why_afresh(state, sampler, scores, planner.visits.score,
+                         delivery)
     if reason is not None or state is None:
         sampler.skip(iteration * batch_size)
         planner.begin(
@@ -153,5 +154,5 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 "measured each image's share in the gradient of the batch")
     if kind_before != kind:
         return (f'the scores in the checkpoint are "{kind_before}", and those '
-                f'of InfoBatchHook (`score`, `relative`) are "{kind}"')
+                f'of InfoBatchHook are "{kind}"')
     return None

@@ -102,7 +102,7 @@ _STATE = {
         'visits?': {
             'rows': array('float64 float32', 'ranks', 'sums'),
             'score': TEXT,
-            'trends': [real(), 'ranks'],
+            'trends?': [real(), 'ranks'],  # Read no more.
             'own_norms?': FLAG
         },
         'mean_ratio?': (real(), real(), real())

@@ -19,8 +19,6 @@ from .scores import ScoreTable, Visits
 # the one it has. The first term is 1.
 _NUM_COLUMNS = worth.NUM_TERMS + 2
 _PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
-# Share of a batch in the moving mean of all scores.
-_BATCH_SHARE = 0.04
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,6 @@ class VisitCounter:
         scores (ScoreTable): Score of each image.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``. Defaults to ``'loss'``.
-        relative (bool): Whether it is divided by a moving mean of all
-            images. Defaults to False.
         weights (np.ndarray, optional): Weight of each index besides those of
             the plans, float32 of shape (pass_length,). None where all are 1.
             Defaults to None.
@@ -86,18 +82,14 @@ class VisitCounter:
     def __init__(self,
                  scores: ScoreTable,
                  score: str = 'loss',
-                 relative: bool = False,
                  weights: Optional[np.ndarray] = None) -> None:
         self.scores = scores
         self._weights = weights
         self.score = score
-        self.relative = relative
         self.lacks_norms: Optional[bool] = None
         """bool, optional: Whether losses stand in for norms, which can't be
         seen. None before the first batch."""
         self._rank, world_size = get_dist_info()
-        # The moving mean of each rank, equal when a plan is drawn.
-        self._trends = torch.zeros(world_size, device=scores.device)
         # Sums of products of each rank, by tier. (MPS has no float64.)
         device = scores.device
         self._rows = torch.zeros(
@@ -107,12 +99,6 @@ class VisitCounter:
             device=device)
         scores.on_write = self.add
         self.expect(1)
-
-    @property
-    def kind(self) -> str:
-        """str: What a score is. Those of different kinds can't be
-        compared."""
-        return self.score + (', relative' if self.relative else '')
 
     def expect(self, num_tiers: int) -> None:
         """Make room for a plan, on all ranks alike.
@@ -150,8 +136,6 @@ class VisitCounter:
             # With weight 0 nothing flows back, so the norm isn't known, and
             # the image keeps its score as if another one was delivered.
             delivered = delivered & (slots.weights > 0)
-        if self.relative:
-            scores = scores / self._follow(scores, batch.weights)
         if not delivered.all():
             slots = slots[delivered]
             where = to_device(np.flatnonzero(delivered), scores.device)
@@ -199,19 +183,6 @@ class VisitCounter:
         else:
             rows.index_add_(0, tiers, products.T)
 
-    def _follow(self, scores: Tensor, weights: Tensor) -> Tensor:
-        """Take a batch into the moving mean, and give it. What isn't finite
-        doesn't count, and a loss that is far too large as ten times the mean.
-        """
-        trend = self._trends[self._rank]
-        weights = torch.where(torch.isfinite(scores), weights, 0.)
-        mean = (weights * scores.nan_to_num(0, 0, 0)).sum() / weights.sum()
-        later = trend.lerp(torch.minimum(mean, 10 * trend), _BATCH_SHARE)
-        mean = torch.where(trend > 0, later, mean)
-        trend.copy_(torch.where(mean > 0, mean, trend))
-        # As long as all losses are 0.
-        return torch.where(trend > 0, trend, 1.)
-
     def merge(self, checksum: int) -> bool:
         """Make scores and sums of all ranks equal, in one collective. It takes
         none if nothing was recorded since the last one.
@@ -225,13 +196,10 @@ class VisitCounter:
         """
         self.scores.write()
         row = self._rows[self._rank]
-        trend = self._trends[self._rank].to(row.dtype)
-        rows = self.scores.merge(
-            torch.cat([row.new_tensor([checksum]), trend[None], row]))
+        rows = self.scores.merge(torch.cat([row.new_tensor([checksum]), row]))
         if rows is None:
             return True
-        self._trends = rows[:, 1].float()
-        self._rows = rows[:, 2:].contiguous()
+        self._rows = rows[:, 1:].contiguous()
         return bool((rows[:, 0] == checksum).all())
 
     def take(self) -> VisitSums:
@@ -239,7 +207,6 @@ class VisitCounter:
         self.scores.write()
         total = self._rows.cpu().numpy().sum(0)
         self._rows = torch.zeros_like(self._rows)
-        self._trends.fill_(_mean_of_positive(self._trends))
         by_tier = total.reshape(-1, _NUM_COLUMNS, _NUM_COLUMNS)
         return VisitSums(by_tier[:, :worth.NUM_TERMS, :worth.NUM_TERMS],
                          by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
@@ -252,10 +219,7 @@ class VisitCounter:
         """
         self.scores.write()
         return dict(
-            rows=self._rows.cpu().clone(),
-            score=self.kind,
-            own_norms=True,
-            trends=self._trends.tolist())
+            rows=self._rows.cpu().clone(), score=self.score, own_norms=True)
 
     def load_state_dict(self,
                         state_dict: Optional[dict],
@@ -271,10 +235,6 @@ class VisitCounter:
         self._rows.zero_()
         if state_dict is None:
             return
-        trends = torch.tensor(state_dict['trends'])
-        self._trends.copy_(
-            trends if len(trends) ==
-            len(self._trends) else _mean_of_positive(trends))
         # Norms were those of the batch's loss before they were an image's own.
         if not same_tiers or not state_dict.get('own_norms'):
             return
@@ -284,8 +244,3 @@ class VisitCounter:
             self._rows.copy_(rows)
         else:
             self._rows[0] = rows.sum(0)
-
-
-def _mean_of_positive(values: Tensor) -> Tensor:
-    """0 if there are none."""
-    return values.sum() / (values > 0).sum().clamp(1)

@@ -141,15 +141,25 @@ def test_another_policy_learns_nothing_from_the_tiers_of_the_last(policy):
     rest.train(20)
 
 
-@pytest.mark.parametrize(
-    'kind',
-    [dict(score='gradient'), dict(relative=True)], ids=str)
-def test_another_kind_of_score_starts_afresh(kind):
-    part, rest = Parts(), Parts(**kind)
+@pytest.mark.parametrize('before, score', [('loss', 'gradient'),
+                                           ('loss, relative', 'loss')])
+def test_another_kind_of_score_starts_afresh(before, score):
+    """Older versions could divide scores by a moving mean of all images."""
+    part, rest = Parts(), Parts(score=score)
     part.train(20)
-    reason, _ = rest.load(part.state(), 20)
-    assert 'scores in the checkpoint are "loss", and those' in reason
+    state = part.state()
+    state['planner']['visits'].update(score=before, trends=[1.])
+    reason, _ = rest.load(state, 20)
+    assert f'scores in the checkpoint are "{before}", and those' in reason
     assert (rest.scores.numpy() == 1).all()
+
+
+def test_older_states_have_a_moving_mean_of_all_images():
+    part, rest = Parts(), Parts()
+    part.train(20)
+    state = part.state()
+    state['planner']['visits']['trends'] = [1.]
+    assert rest.load(state, 20) == (None, [])
 
 
 @pytest.mark.parametrize('paths', [

@@ -55,7 +55,7 @@ class ListParts(Parts):
 
 # Name: the parts of a training.
 KINDS = {
-    'Neyman': lambda: Parts(policy=Neyman(60, 3), relative=True),
+    'Neyman': lambda: Parts(policy=Neyman(60, 3)),
     'UpperConfidenceBound': lambda: Parts(policy=UpperConfidenceBound()),
     'EpsilonGreedy': lambda: Parts(policy=EpsilonGreedy(period=2)),
     'list': ListParts,

@@ -81,61 +81,6 @@ def test_room_for_more_tiers_keeps_what_is_known():
     np.testing.assert_array_equal(by_tier[:, 0, 3], [18, 0, 0, 0, 4])
 
 
-def test_relative_scores_compare_while_losses_fall():
-    """Plans of all images with a high loss and some others are no fair
-    sample, but for their weights."""
-    rng = np.random.default_rng(0)
-    own = np.linspace(1, 5, 20)
-    scores = ScoreTable(np.arange(20), CPU)
-    counter = VisitCounter(scores, relative=True)
-    for step in range(600):
-        if step == 300:
-            state = counter.state_dict()
-            counter = VisitCounter(scores, relative=True)
-            counter.load_state_dict(state)
-        indices = np.r_[rng.choice(10, 2, replace=False), 10:20]
-        weights = np.where(indices < 10, 5, 1)
-        visit(counter, indices, 0.995**step * own[indices], weights)
-    # The mean lags behind by as many batches as it remembers.
-    np.testing.assert_allclose(scores.numpy(), own / 3 * 0.995**25, rtol=0.15)
-
-
-def test_relative_scores_where_a_mean_tells_nothing():
-    """No finite loss, and losses that are all 0."""
-    scores = ScoreTable(np.arange(3), CPU)
-    counter = VisitCounter(scores, relative=True)
-    for loss, score in ((NAN, 1), (0, 0), (INF, 0)):
-        visit(counter, np.arange(2), np.full(2, loss), 1)
-        assert scores.numpy().tolist() == [score, score, 1]
-    visit(counter, np.arange(2), np.array([6, NAN]), np.array([1, 9]))
-    assert scores.numpy().tolist() == [1, 0, 1]
-    visit(counter, np.arange(2), np.array([3, INF]), np.array([1, 9]))
-    np.testing.assert_allclose(scores.numpy(), [3 / 5.88, 0, 1], rtol=1e-6)
-    # One that is far too large moves the mean as ten times itself would.
-    visit(counter, np.arange(1), np.array([1e20]), 1)
-    assert float(counter._trends) == pytest.approx(5.88 * 1.36)
-
-
-def test_relative_scores_on_other_ranks():
-    """Each goes on from its own mean, and others from that of all."""
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU), relative=True)
-    visit(counter, np.arange(2), np.full(2, 6), 1)
-    state = counter.state_dict()
-    state['trends'] = [6., 0., 3.]
-    counter.load_state_dict(state)
-    assert counter._trends.tolist() == [4.5]
-
-
-def test_relative_scores_of_ranks_are_compared(monkeypatch):
-    """From a plan on, all go on from the mean of those that know one."""
-    monkeypatch.setattr('mmib.visits.get_dist_info', lambda: (1, 3))
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU), relative=True)
-    counter.load_state_dict(dict(counter.state_dict(), trends=[6., 0., 3.]))
-    assert counter.state_dict()['trends'] == [6, 0, 3]
-    counter.take()
-    assert counter.state_dict()['trends'] == [4.5] * 3
-
-
 def visit(counter, indices, losses, weights):
     """A batch of these losses."""
     batch = BatchContext()

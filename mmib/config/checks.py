@@ -85,10 +85,10 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
         if parameter not in ('dataset', 'unknown')
     ]
     close = difflib.get_close_matches(name, known, 1)
-    hint = f': did you mean `{close[0]}`?' if close else ''
+    hint = f'did you mean `{close[0]}`?' if close else 'remove it.'
     raise TypeError(f'`{name}` in {where} is no argument of '
                     f'{owner.__name__}, which '
-                    f'has {", ".join(known)}{hint or "."}')
+                    f'has {", ".join(known)}: {hint}')
 
 
 def check_delta(delta: float, where: str) -> None:
@@ -109,7 +109,7 @@ def check_delta(delta: float, where: str) -> None:
 
 def check_hook_arguments(delta: float, ema: Optional[float],
                          score: Optional[str], start: float,
-                         normalize: Optional[bool], relative: bool) -> None:
+                         normalize: Optional[bool]) -> None:
     """Check the arguments of InfoBatchHook.
 
     Raises:
@@ -125,12 +125,10 @@ def check_hook_arguments(delta: float, ema: Optional[float],
         raise ValueError("`score` must be 'loss' or 'gradient', but got "
                          f'{score!r}: change it at InfoBatchHook in '
                          '`custom_hooks`.')
-    for name, value, known in (('relative', relative, (True, False)),
-                               ('normalize', normalize, (True, False, None))):
-        if not any(value is each for each in known):
-            raise TypeError(
-                f'`{name}` must be {" or ".join(map(str, known))}, but got '
-                f'{value!r}: change it at InfoBatchHook in `custom_hooks`.')
+    if not any(normalize is each for each in (True, False, None)):
+        raise TypeError(
+            '`normalize` must be True or False or None, but got '
+            f'{normalize!r}: change it at InfoBatchHook in `custom_hooks`.')
     if not 0 <= start < 1 or 0 < delta <= start:
         raise ValueError(
             '`start` is the fraction of the iterations before pruning begins '

@@ -131,8 +131,7 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
 @pytest.mark.parametrize(
     'hook', [
         dict(score='gradient'),
-        dict(relative=True),
-        dict(score='gradient', relative=True, ema=0.8),
+        dict(score='gradient', ema=0.8),
         dict(policy=dict(type='Neyman')),
     ],
     ids=str)
@@ -160,7 +159,7 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
 @pytest.mark.parametrize(
     'hook', [
         dict(score='gradient'),
-        dict(relative=True, ema=0.8),
+        dict(ema=0.8),
         dict(policy=dict(type='Neyman', full_iters=60)),
     ],
     ids=str)

@@ -184,11 +184,7 @@ def train(rank, setting, work_dir, prefix, resume, victims):
                          by_epoch else 'InfoBatchSampler'),
             dataset=dict(size=setting.size)),
         custom_hooks=[
-            dict(
-                type='InfoBatchHook',
-                policy=policy_of(setting),
-                # Each rank has a moving mean of its own then.
-                relative=setting.policy == 'Neyman'),
+            dict(type='InfoBatchHook', policy=policy_of(setting)),
             dict(type='StepLog', path=prefix),
             dict(type='PlanLog', path=f'{prefix}_rank{rank}.jsonl')
         ])

@@ -94,7 +94,7 @@ def test_resume_is_exact(tmp_path, loader, loop):
             policy=dict(
                 type='Neyman', full_iters=56, num_strata=3, min_keep=0.3)),
         dict(score='gradient'),
-        dict(ema=0.8, relative=True),
+        dict(ema=0.8),
         dict(delta=1),
     ],
     ids=str)

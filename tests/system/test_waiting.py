@@ -168,8 +168,7 @@ def test_hook(tmp_path, broken, score):
     runner = build(
         tmp_path, **{
             'train_dataloader.dataset.broken': broken,
-            'custom_hooks.0.score': score,
-            'custom_hooks.0.relative': score == 'gradient'
+            'custom_hooks.0.score': score
         })
     runner.register_hook(watch)
     runner.train()
