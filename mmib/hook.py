@@ -13,8 +13,8 @@ from . import compat, epochs, tasks
 from .batch import BatchContext, to_device
 from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_length,
-                            check_no_others, check_norms, check_score,
-                            check_scores, check_training)
+                            check_no_others, check_norms, check_scores,
+                            check_training)
 from .datasets import DeliveryCheck, data_samples
 from .epochs import InfoBatchEpochSampler
 from .log.counts import ImageCounts
@@ -36,8 +36,9 @@ class InfoBatchHook(Hook):
     In each virtual epoch images with a low score are pruned at random, and
     the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
-    average of the losses at its visits. The last part of the training, after
-    ``delta``, sees everything with weight 1.
+    average of the losses at its visits. Detectors have the norm of the
+    gradient of the loss at the predictions in the place of the loss. The last
+    part of the training, after ``delta``, sees everything with weight 1.
 
     A training that counts iterations needs ``InfoBatchSampler`` and a schedule
     that is shorter by what pruning saves; one that counts epochs needs
@@ -54,10 +55,6 @@ class InfoBatchHook(Hook):
         ema (float, optional): Share of the old score in the new one at each
             visit but the first, in [0, 1). If None, it is 0, the last loss
             alone, or that of the task, see its page. Defaults to None.
-        score (str, optional): What the score of a visit is: ``'loss'``, or
-            ``'gradient'``, the norm of the gradient of the image's loss at
-            the predictions. If None, it is the loss, in detectors the
-            gradient. Defaults to None.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -82,17 +79,15 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
         ema: Optional[float] = None,
-        score: Optional[str] = None,
         start: float = 0.,
         normalize: Optional[bool] = None,
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(delta, ema, score, start, normalize)
+        check_hook_arguments(delta, ema, start, normalize)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
-        self.score = score
         self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
@@ -154,9 +149,7 @@ class InfoBatchHook(Hook):
         self.scores = ScoreTable(images, self._device, ema, num_images)
         self.counts = ImageCounts(images, num_images)
         accounting = epochs.account_for(runner, self.delta, self.start)
-        visits = VisitCounter(self.scores, check_score(self.score,
-                                                       task.scores),
-                              self.sampler.weights)
+        visits = VisitCounter(self.scores, task.score, self.sampler.weights)
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         lookahead = epochs.slots_ahead(loader, accounting.slots_per_iter)

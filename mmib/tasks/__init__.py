@@ -6,7 +6,7 @@ of one library, and is imported only where that library is in use.
 """
 import importlib
 import sys
-from typing import Iterator, Protocol, Sequence, Tuple
+from typing import Iterator, Protocol, Sequence
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -32,9 +32,9 @@ class Task(Protocol):
     """Share of the old score in the new one, where InfoBatchHook isn't told
     another one."""
 
-    scores: Tuple[str, ...]
-    """What the score of a visit can be, ``'loss'`` or ``'gradient'``, that
-    first which counts where InfoBatchHook isn't told another one."""
+    score: str
+    """What the score of a visit is: ``'loss'``, or ``'gradient'``, the norm of
+    the gradient of the image's loss at the predictions."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""

@@ -95,7 +95,7 @@ class DetectionTask:
     # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
     # The losses of the images aren't told apart.
-    scores = ('gradient', )
+    score = 'gradient'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, detectors.BaseDetector)

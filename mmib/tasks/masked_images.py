@@ -108,7 +108,7 @@ class MaskedImagesTask:
 
     # What is masked is drawn anew at each visit, and with it the score.
     ema = 0.8
-    scores = ('loss', 'gradient')
+    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, selfsup.BaseSelfSupervisor)

@@ -31,7 +31,7 @@ class PerSampleTask:
     """
 
     ema = 0.
-    scores = ('loss', 'gradient')
+    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         # Models of these return means, and their tasks know more.

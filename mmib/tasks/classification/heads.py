@@ -44,7 +44,7 @@ class ClassificationTask:
     """Classifiers and retrievers of MMPretrain."""
 
     ema = 0.
-    scores = ('loss', 'gradient')
+    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, (BaseClassifier, BaseRetriever))

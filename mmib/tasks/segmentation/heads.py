@@ -48,7 +48,7 @@ class SegmentationTask:
     """Segmentors with a ``decode_head``, mostly with others besides."""
 
     ema = 0.
-    scores = ('loss', 'gradient')
+    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None

@@ -13,6 +13,7 @@ from mmengine.hooks import Hook  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
 from mmib import convert  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
 from mmib.config.zoo import resolve_config  # noqa: E402
 from tests.system import small_training  # noqa: E402
 from tests.system.processes import run_ranks  # noqa: E402
@@ -119,11 +120,11 @@ def test_two_ranks(tmp_path, folder):
     np.testing.assert_array_equal(scores, same)
 
 
-def test_the_loss_is_no_score(tmp_path, folder):
-    cfg = convert(small.config(tmp_path, folder), score='loss')
-    message = "loss of an image.*remove `score='loss'`.*'gradient'` counts"
-    with pytest.raises(ValueError, match=message):
-        Runner.from_cfg(cfg).train()
+def test_without_norms_there_are_no_scores(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(BatchContext, 'norms', None)
+    runner = Runner.from_cfg(convert(small.config(tmp_path, folder)))
+    with pytest.raises(RuntimeError, match="can't be seen here: train with"):
+        runner.train()
 
 
 def test_a_config_of_the_zoo():
