@@ -42,18 +42,8 @@ class Task(Protocol):
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         """Let each loss of the model take the weights of the batch, and add
-        to its scores. A model that is attached stays so.
-
-        Args:
-            model (nn.Module): The model that will be trained, changed in
-                place.
-            batch (BatchContext): Weights and scores of the batch in training.
-            hooks (Sequence[Hook]): Hooks of the training, which may change the
-                model in the middle of it.
-
-        Raises:
-            ValueError: If a loss of it has no value per image.
-        """
+        to the scores of the batch, see :func:`attach`. A model that is
+        attached stays so."""
 
 
 def tasks_in_use() -> Iterator[Task]:
@@ -67,11 +57,11 @@ def attach(model: nn.Module, batch: BatchContext,
            hooks: Sequence[Hook] = ()) -> Task:
     """Let the task of a model connect its losses with the hook.
 
-    Where something changes the losses of a model, call it again: what is
-    connected stays so.
+    Where something changes the losses of a model, call this function again:
+    what is connected stays so.
 
     Args:
-        model (nn.Module): The model that will be trained.
+        model (nn.Module): The model that will be trained, changed in place.
         batch (BatchContext): Weights and scores of the batch in training.
         hooks (Sequence[Hook]): Hooks of the training, which may change the
             model in the middle of it. Defaults to none.

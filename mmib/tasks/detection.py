@@ -114,7 +114,12 @@ class DetectionTask:
 
         def note(result: Tuple[Tensor, Any]) -> None:
             if batch.weights is not None:
-                _note_loss(result[0], batch)
+                loss = result[0]
+                # The loss of an image isn't known.
+                batch.add_scores(
+                    torch.full_like(batch.weights, torch.nan), loss)
+                batch.watch_loss(loss)
+                _note_divisors(loss)
 
         observe_results(model, 'parse_losses', note)
 
@@ -207,14 +212,6 @@ def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
     others = list(range(gradient.dim()))
     del others[dim]
     return torch.linalg.vector_norm(gradient, dim=others, dtype=torch.float32)
-
-
-def _note_loss(loss: Tensor, batch: BatchContext) -> None:
-    """Note the loss of the batch. That of an image isn't known."""
-    assert batch.weights is not None
-    batch.add_scores(torch.full_like(batch.weights, torch.nan), loss)
-    batch.watch_loss(loss)
-    _note_divisors(loss)
 
 
 @torch.no_grad()

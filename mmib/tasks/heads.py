@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The table of heads: which heads the models of a library have, and what mmib
 knows of each head."""
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch.nn as nn
 
@@ -97,7 +97,7 @@ class HeadTable:
             elif part is not None:
                 yield from self._find(part, f'{where}.{name}')
 
-    def _known(self, module: nn.Module, rows: Dict[Type, Any]) -> Any:
+    def _known(self, module: nn.Module, rows: Dict[type, Any]) -> Any:
         """The row of the nearest class of a module, None of a subclass that
         computes its losses in its own way."""
         kind = next((x for x in type(module).__mro__ if x in rows), None)
@@ -154,7 +154,6 @@ class LossTable(HeadTable):
         self,
         model: nn.Module,
         batch: BatchContext,
-        kind: Type[InfoBatchLoss] = InfoBatchLoss,
         is_only_logged: Callable[[nn.Module, str, nn.Module],
                                  bool] = lambda *args: False
     ) -> List[Tuple[nn.Module, Wrapped]]:
@@ -163,8 +162,6 @@ class LossTable(HeadTable):
         Args:
             model (nn.Module): A model of the library.
             batch (BatchContext): Weights and scores of the batch in training.
-            kind (type): Class that wraps a loss. Defaults to
-                :class:`~mmib.InfoBatchLoss`.
             is_only_logged (Callable): Tells of a head, the name of an
                 attribute and a loss that this loss isn't trained, so that the
                 loss stays as it is. Defaults to never.
@@ -181,7 +178,7 @@ class LossTable(HeadTable):
             if is_only_logged(head, name, loss):
                 logged.add(loss)
                 return loss
-            return wrap(loss, batch, kind)
+            return wrap(loss, batch)
 
         found = []
         for where, head, names in self.find(model):
@@ -229,16 +226,12 @@ class LossTable(HeadTable):
                     'train without InfoBatchHook.')
 
 
-def wrap(loss: nn.Module,
-         batch: BatchContext,
-         kind: Type[InfoBatchLoss] = InfoBatchLoss) -> InfoBatchLoss:
+def wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
     """Wrap a loss, or take the one that was wrapped before.
 
     Args:
         loss (nn.Module): A loss.
         batch (BatchContext): Weights and scores of the batch in training.
-        kind (type): Class that wraps the loss. Defaults to
-            :class:`~mmib.InfoBatchLoss`.
 
     Returns:
         InfoBatchLoss: The wrapped loss.
@@ -246,8 +239,8 @@ def wrap(loss: nn.Module,
     Raises:
         ValueError: If mmib doesn't know how the loss falls into images.
     """
-    if not isinstance(loss, kind):
-        loss = kind(loss)
+    if not isinstance(loss, InfoBatchLoss):
+        loss = InfoBatchLoss(loss)
     check_loss(loss.loss)
     loss.batch = batch
     return loss

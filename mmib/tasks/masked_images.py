@@ -45,29 +45,6 @@ _COMPARE_IMAGES = (selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo,
 Elements = Tuple[Union[Tensor, int], ...]
 
 
-class MaskedLoss(InfoBatchLoss):
-    """:class:`InfoBatchLoss` of a loss whose third argument is a mask."""
-
-    def forward(self,
-                pred: Tensor,
-                target: Tensor,
-                mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            pred (Tensor): Predictions, such as those of each patch, of shape
-                (B, L, C), or of each pixel, (B, C, H, W).
-            target (Tensor): What they should be, of the same shape.
-            mask (Tensor, optional): 1 where the loss counts, of shape (B, L)
-                or (B, 1, H, W). None counts everything. Defaults to None.
-
-        Returns:
-            Tensor: The loss, scalar.
-        """
-        masked = {} if mask is None else dict(mask=mask)
-        return super().forward(pred, target, **masked)
-
-
 @register_unreduced(PixelReconstructionLoss, reduces=False)
 def pixel_reconstruction(loss: PixelReconstructionLoss,
                          pred: Tensor,
@@ -122,7 +99,7 @@ class MaskedImagesTask:
                 'pruning would change it: use a model that compares an image '
                 'with itself, such as MAE, SimMIM or BYOL, or train without '
                 'InfoBatchHook.')
-        for head, losses in TABLE.wrap(model, batch, MaskedLoss):
+        for head, losses in TABLE.wrap(model, batch):
             if isinstance(head, _OF_MASKED_TOKENS):
                 _follow_masks(head, sum(losses.values(), []))
 
