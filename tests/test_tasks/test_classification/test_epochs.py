@@ -12,8 +12,9 @@ from mmengine.runner import Runner  # noqa: E402
 from torch import nn  # noqa: E402
 
 from mmib import InfoBatchLoss  # noqa: E402
+from tests.system.small_training import infobatch_hook  # noqa: E402
 
-from .small_classifier import config, hook_of  # noqa: E402
+from .small_classifier import config  # noqa: E402
 from .test_training import RESNET  # noqa: E402
 
 MAX_EPOCHS, SIZE, BATCH = 6, 22, 4
@@ -41,7 +42,7 @@ class ClassifierLog(Hook):
         self.steps = []
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        hook = hook_of(runner)
+        hook = infobatch_hook(runner)
         weights, scores = hook.batch.weights, hook.batch.scores
         loss = runner.model.head.loss_module
         assert isinstance(loss, InfoBatchLoss)
