@@ -122,17 +122,13 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument('--policy', default='QuantileTiers')
     parser.add_argument('--ratio', type=float, default=0.6)
-    parser.add_argument('--score', default='loss')
     parser.add_argument(
         '--at', type=float, nargs='+', default=[0.3, 0.6, 0.95])
     parser.add_argument('--images', type=int, default=300)
     args = parser.parse_args()
 
     runner = build_runner(
-        args,
-        ratio=args.ratio,
-        policy=dict(type=args.policy),
-        score=args.score)
+        args, ratio=args.ratio, policy=dict(type=args.policy))
     audit = Audit(args.at, args.images)
     runner.register_hook(audit)
     runner.train()

@@ -14,8 +14,7 @@ from .batch import BatchContext, to_device
 from .clock import Clock, clock_of
 from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_no_others,
-                            check_norms, check_score, check_scores,
-                            check_training)
+                            check_norms, check_scores, check_training)
 from .datasets import DeliveryCheck, data_samples, image_numbers
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
@@ -35,8 +34,9 @@ class InfoBatchHook(Hook):
     In each virtual epoch images with a low score are pruned at random, and
     the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
-    average of the losses at its visits. The last part of the training, after
-    ``delta``, sees everything with weight 1.
+    average of the losses at its visits. Detectors have the norm of the
+    gradient of the loss at the predictions in the place of the loss. The last
+    part of the training, after ``delta``, sees everything with weight 1.
 
     The data loader of the training needs ``InfoBatchSampler``, and a training
     that counts iterations a schedule that is shorter by what pruning saves.
@@ -53,10 +53,6 @@ class InfoBatchHook(Hook):
         ema (float, optional): Share of the old score in the new one at each
             visit but the first, in [0, 1). If None, it is 0, the last loss
             alone, or that of the task, see its page. Defaults to None.
-        score (str, optional): What the score of a visit is: ``'loss'``, or
-            ``'gradient'``, the norm of the gradient of the image's loss at
-            the predictions. If None, it is the loss, in detectors the
-            gradient. Defaults to None.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -81,17 +77,15 @@ class InfoBatchHook(Hook):
         policy: Union[dict, Policy, Callable] = dict(type='Neyman'),
         delta: float = 0.85,
         ema: Optional[float] = None,
-        score: Optional[str] = None,
         start: float = 0.,
         normalize: Optional[bool] = None,
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(delta, ema, score, start, normalize)
+        check_hook_arguments(delta, ema, start, normalize)
         self.policy = build_policy(policy)
         self.delta = delta
         self.ema = ema
-        self.score = score
         self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
@@ -151,8 +145,7 @@ class InfoBatchHook(Hook):
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
         self.clock = clock_of(runner, self.delta, self.start)
-        visits = VisitCounter(self.scores, check_score(self.score,
-                                                       task.scores))
+        visits = VisitCounter(self.scores, task.score)
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))
         self.planner = Planner(self.policy, visits, self.counts, self.clock,

@@ -4,6 +4,7 @@
 How a loss falls into images is known for each class of losses, see
 :func:`register_unreduced`. The losses of a library are registered by its task.
 """
+import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
@@ -121,6 +122,9 @@ class InfoBatchLoss(nn.Module):
         self.batch = batch or BatchContext()
         # From here on what isn't its own is set on the loss.
         self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
+        # MMPretrain's losses of masked images take a mask as third argument.
+        parameters = inspect.signature(self.loss.forward).parameters
+        self._third = 'mask' if 'mask' in parameters else 'weight'
         # Buffers of a loss have the names that they have without it.
         self._register_state_dict_hook(_without_prefix)
         self._register_load_state_dict_pre_hook(_with_prefix)
@@ -162,8 +166,8 @@ class InfoBatchLoss(nn.Module):
                 shape (B, C, H, W).
             target (Tensor): Labels, such as those of shape (B, H, W).
             weight (Tensor, optional): Weight of each element, such as of each
-                pixel, of shape (B, H, W). It counts in score and loss.
-                Defaults to None.
+                pixel, of shape (B, H, W), which counts in score and loss; or
+                the mask of a loss that takes one. Defaults to None.
             **kwargs: What the wrapped loss takes besides. With
                 ``reduction_override='none'``, as pixel samplers call it, or
                 without gradients nothing is scored or weighted.
@@ -178,7 +182,7 @@ class InfoBatchLoss(nn.Module):
         """
         # Some losses don't know the argument.
         if weight is not None:
-            kwargs['weight'] = weight
+            kwargs[self._third] = weight
         weights = self.batch.row_weights
         unreduced = _UNREDUCED.get(type(self.loss))
         as_baseline = weights is None and not (unreduced

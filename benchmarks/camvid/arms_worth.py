@@ -20,9 +20,4 @@ arms = dict(
     budget=dict(
         seeds=8, convert=dict(ratio=ratio, policy=dict(type='Budget'))),
     neyman=dict(
-        seeds=8, convert=dict(ratio=ratio, policy=dict(type='Neyman'))),
-    neyman_gradient=dict(
-        seeds=8,
-        convert=dict(
-            ratio=ratio, policy=dict(type='Neyman'), score='gradient',
-            ema=0.8)))
+        seeds=8, convert=dict(ratio=ratio, policy=dict(type='Neyman'))))

@@ -4,7 +4,7 @@ conversion of a config refuses with the same words."""
 import difflib
 import inspect
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional
 
 from mmengine._strategy import SingleDeviceStrategy
 from mmengine.config import Config
@@ -105,8 +105,7 @@ def check_delta(delta: float, where: str) -> None:
             f'in [0, 1], but got {delta}: change {where}.')
 
 
-def check_hook_arguments(delta: float, ema: Optional[float],
-                         score: Optional[str], start: float,
+def check_hook_arguments(delta: float, ema: Optional[float], start: float,
                          normalize: Optional[bool]) -> None:
     """Check the arguments of InfoBatchHook.
 
@@ -119,10 +118,6 @@ def check_hook_arguments(delta: float, ema: Optional[float],
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
-    if score not in ('loss', 'gradient', None):
-        raise ValueError("`score` must be 'loss' or 'gradient', but got "
-                         f'{score!r}: change it at InfoBatchHook in '
-                         '`custom_hooks`.')
     if not any(normalize is each for each in (True, False, None)):
         raise TypeError(
             '`normalize` must be True or False or None, but got '
@@ -273,30 +268,6 @@ def check_scores(unweighted_loss: Optional[Any]) -> None:
             'InfoBatchHook.')
 
 
-def check_score(score: Optional[str], known: Tuple[str, ...]) -> str:
-    """Check that a model has scores of a kind.
-
-    Args:
-        score (str, optional): What the score of a visit should be. None is the
-            first one of those it can be.
-        known (tuple[str]): What it can be in this model.
-
-    Returns:
-        str: What it is.
-
-    Raises:
-        ValueError: If it can't be that.
-    """
-    if score is None:
-        return known[0]
-    if score not in known:
-        raise ValueError(
-            f"the {score} of an image isn't known in this model: remove "
-            f"`score={score!r}` from InfoBatchHook in `custom_hooks`, for "
-            f'which `score={known[0]!r}` counts.')
-    return score
-
-
 def check_norms(score: str) -> None:
     """Check that the scores are none, where no norm of a gradient is seen.
 
@@ -308,7 +279,6 @@ def check_norms(score: str) -> None:
     """
     if score == 'gradient':
         raise RuntimeError(
-            "`score='gradient'` needs the gradient at the predictions, which "
-            "can't be seen in this model: set `score='loss'` at InfoBatchHook "
-            'in `custom_hooks`, or where a model has no such scores train '
-            'without it.')
+            'The score of an image is the norm of the gradient at the '
+            "predictions in this model, which can't be seen here: train "
+            'without InfoBatchHook.')

@@ -6,7 +6,7 @@ of one library, and is imported only where that library is in use.
 """
 import importlib
 import sys
-from typing import Iterator, Protocol, Sequence, Tuple
+from typing import Iterator, Protocol, Sequence
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -32,9 +32,9 @@ class Task(Protocol):
     """Share of the old score in the new one, where InfoBatchHook isn't told
     another one."""
 
-    scores: Tuple[str, ...]
-    """What the score of a visit can be, ``'loss'`` or ``'gradient'``, that
-    first which counts where InfoBatchHook isn't told another one."""
+    score: str
+    """What the score of a visit is: ``'loss'``, or ``'gradient'``, the norm of
+    the gradient of the image's loss at the predictions."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
@@ -42,18 +42,8 @@ class Task(Protocol):
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         """Let each loss of the model take the weights of the batch, and add
-        to its scores. A model that is attached stays so.
-
-        Args:
-            model (nn.Module): The model that will be trained, changed in
-                place.
-            batch (BatchContext): Weights and scores of the batch in training.
-            hooks (Sequence[Hook]): Hooks of the training, which may change the
-                model in the middle of it.
-
-        Raises:
-            ValueError: If a loss of it has no value per image.
-        """
+        to the scores of the batch, see :func:`attach`. A model that is
+        attached stays so."""
 
 
 def tasks_in_use() -> Iterator[Task]:
@@ -67,11 +57,11 @@ def attach(model: nn.Module, batch: BatchContext,
            hooks: Sequence[Hook] = ()) -> Task:
     """Let the task of a model connect its losses with the hook.
 
-    Where something changes the losses of a model, call it again: what is
-    connected stays so.
+    Where something changes the losses of a model, call this function again:
+    what is connected stays so.
 
     Args:
-        model (nn.Module): The model that will be trained.
+        model (nn.Module): The model that will be trained, changed in place.
         batch (BatchContext): Weights and scores of the batch in training.
         hooks (Sequence[Hook]): Hooks of the training, which may change the
             model in the middle of it. Defaults to none.

@@ -8,7 +8,7 @@ back to its predictions there. The loss keeps its value and its divisor, which
 is that of the batch. The norm of an image is that of the sum over its boxes,
 without this divisor.
 """
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..batch import BatchContext, Share, to_device
 from ..compat import change_calls, observe_results
-from .wrapping import known
+from .heads import HeadTable
 
 # Predictions (B, ...), of each level or layer.
 _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
@@ -37,35 +37,36 @@ _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
 # (layers, B, Q, C), and of an encoder (B, Q, C).
 _OF_QUERIES = (dense_heads.ConditionalDETRHead, dense_heads.DETRHead,
                dense_heads.DINOHead, dense_heads.DeformableDETRHead)
-# Head: the dimension of its predictions that runs over the images.
-_IMAGES_OF_HEAD: Dict[type, int] = {
-    **dict.fromkeys(_DENSE, 0),
-    **dict.fromkeys(_OF_QUERIES, -3),
-    # (layers, B, Q, ...), of classes and of masks.
-    dense_heads.MaskFormerHead: 1,
-}
-# Head of regions: which of the regions of an image it predicts.
-_REGIONS_OF_HEAD: Dict[type, str] = {
-    roi_heads.BBoxHead: 'priors',
-    roi_heads.SABLHead: 'priors',
-    roi_heads.FCNMaskHead: 'pos_priors',
-}
-# What has heads: the attributes that hold them.
-_HEADS: Dict[type, Tuple[str, ...]] = {
-    detectors.DetectionTransformer: ('bbox_head', ),
-    detectors.MaskFormer: ('panoptic_head', ),
-    detectors.RPN: ('bbox_head', ),
-    detectors.SingleStageDetector: ('bbox_head', ),
-    detectors.TwoStageDetector: ('rpn_head', 'roi_head'),
-    roi_heads.CascadeRoIHead: ('bbox_head', 'mask_head'),
-    roi_heads.DynamicRoIHead: ('bbox_head', 'mask_head'),
-    roi_heads.StandardRoIHead: ('bbox_head', 'mask_head'),
-}
+_OF_REGIONS = ('bbox_head', 'mask_head')
+# A head has the dimension of its predictions that runs over the images, or a
+# head of regions what a sample of regions calls those of an image.
+TABLE = HeadTable(
+    'mmib.tasks.detection',
+    methods=('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
+             'bbox_loss', 'mask_loss'),
+    models={
+        detectors.SingleStageDetector: ('bbox_head', ),
+        detectors.DetectionTransformer: ('bbox_head', ),
+        detectors.MaskFormer: ('panoptic_head', ),
+        detectors.RPN: ('bbox_head', ),
+        detectors.TwoStageDetector: ('rpn_head', 'roi_head'),
+        roi_heads.CascadeRoIHead: _OF_REGIONS,
+        roi_heads.DynamicRoIHead: _OF_REGIONS,
+        roi_heads.StandardRoIHead: _OF_REGIONS,
+    },
+    heads={
+        **dict.fromkeys(_DENSE, 0),
+        **dict.fromkeys(_OF_QUERIES, -3),
+        # (layers, B, Q, ...), of classes and of masks.
+        dense_heads.MaskFormerHead: 1,
+        roi_heads.BBoxHead: 'priors',
+        roi_heads.SABLHead: 'priors',
+        roi_heads.FCNMaskHead: 'pos_priors',
+    },
+    register_model='register_detector')
+register_detector = TABLE.register_model
 # Losses that weigh a box by all boxes of the batch.
 BATCH_LOSSES: Tuple[type, ...] = (GHMC, GHMR)
-# A subclass that has another one of these computes its losses in its own way.
-_METHODS = ('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
-            'bbox_loss', 'mask_loss')
 
 # The dimension of predictions that runs over the images, or the attribute of
 # a sample of regions that has those of an image.
@@ -85,20 +86,7 @@ def register_head(head_type: type, images: int = 0) -> None:
         images (int): Dimension of these tensors that runs over the images.
             Defaults to 0.
     """
-    _IMAGES_OF_HEAD[head_type] = images
-
-
-def register_detector(detector_type: type, *heads: str) -> None:
-    """Tell mmib of a detector that overrides ``loss``.
-
-    All of its loss must come from its heads.
-
-    Args:
-        detector_type (type): Class of the detector. Subclasses that don't
-            override ``loss`` again are meant too.
-        *heads (str): Attributes with a head. Without any it is ``bbox_head``.
-    """
-    _HEADS[detector_type] = heads or ('bbox_head', )
+    TABLE.heads[head_type] = images
 
 
 class DetectionTask:
@@ -107,74 +95,39 @@ class DetectionTask:
     # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
     # The losses of the images aren't told apart.
-    scores = ('gradient', )
+    score = 'gradient'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, detectors.BaseDetector)
 
-    def attach(self,
-               model: nn.Module,
-               batch: BatchContext,
-               hooks: Sequence[Hook] = ()) -> None:
-        for head, where in list(_heads_of(model, 'model')):
-            _connect(head, where, batch)
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, BATCH_LOSSES):
+                raise ValueError(
+                    f'{type(module).__name__}, `model.{name}`, weighs a box by'
+                    ' all boxes of the batch, so the loss of an image depends '
+                    'on which others there are: use another loss, or train '
+                    'without InfoBatchHook.')
+        for _, head, images in TABLE.find(model):
+            _weigh_predictions(head, batch, images)
 
         def note(result: Tuple[Tensor, Any]) -> None:
             if batch.weights is not None:
-                _note_loss(result[0], batch)
+                loss = result[0]
+                # The loss of an image isn't known.
+                batch.add_scores(
+                    torch.full_like(batch.weights, torch.nan), loss)
+                batch.watch_loss(loss)
+                _note_divisors(loss)
 
         observe_results(model, 'parse_losses', note)
 
 
-def _heads_of(owner: nn.Module, where: str) -> Iterator[Tuple[nn.Module, str]]:
-    """The heads in a detector that compute losses, and the place of each."""
-    names = known(owner, _HEADS, _METHODS)
-    if names is None:
-        raise ValueError(
-            f'{type(owner).__name__}, which is `{where}`, computes its losses '
-            'in its own way, so that some might be trained without weights: '
-            'if all of its loss comes from its heads, say so with '
-            '`mmib.tasks.detection.register_detector`, or train without '
-            'InfoBatchHook.')
-    for name in names:
-        heads = getattr(owner, name, None)
-        for head in heads if isinstance(heads, nn.ModuleList) else [heads]:
-            if head is None:
-                continue
-            if any(isinstance(head, kind) for kind in _HEADS):
-                yield from _heads_of(head, f'{where}.{name}')
-            else:
-                yield head, f'{where}.{name}'
-
-
-def _connect(head: nn.Module, where: str, batch: BatchContext) -> None:
-    """Let a head compute its losses from predictions to which what flows back
-    is weighted."""
-    for name, module in head.named_modules():
-        if isinstance(module, BATCH_LOSSES):
-            raise ValueError(
-                f'{type(module).__name__}, `{where}.{name}`, weighs a box by '
-                'all boxes of the batch, so the loss of an image depends on '
-                'which others there are: use another loss, or train without '
-                'InfoBatchHook.')
-    dim = known(head, _IMAGES_OF_HEAD, _METHODS)
-    regions = known(head, _REGIONS_OF_HEAD, _METHODS)
-    if dim is not None:
-        _weigh_predictions(head, 'loss_by_feat', batch, dim)
-    elif regions is not None:
-        _weigh_predictions(head, 'loss_and_target', batch, regions)
-    else:
-        raise ValueError(
-            'InfoBatch needs a loss that is a sum over images, and mmib does '
-            f'not know whether that of {type(head).__name__} is one: change '
-            f'`{where}`, tell mmib what it predicts with '
-            '`mmib.tasks.detection.register_head`, or train without '
-            'InfoBatchHook.')
-
-
-def _weigh_predictions(head: nn.Module, method: str, batch: BatchContext,
+def _weigh_predictions(head: nn.Module, batch: BatchContext,
                        images: Images) -> None:
-    """Change all predictions among the arguments of a method."""
+    """Let a head compute its losses from predictions to which what flows back
+    is weighted: all predictions among the arguments of a method."""
 
     def is_pred(value: Any) -> bool:
         return isinstance(value, Tensor) and value.requires_grad
@@ -193,6 +146,7 @@ def _weigh_predictions(head: nn.Module, method: str, batch: BatchContext,
         weighed = iter(_Weigh.apply(batch, dim, counts, *preds))
         return apply_to((args, kwargs), is_pred, lambda pred: next(weighed))
 
+    method = 'loss_by_feat' if isinstance(images, int) else 'loss_and_target'
     change_calls(head, method, change)
 
 
@@ -260,14 +214,6 @@ def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
     return torch.linalg.vector_norm(gradient, dim=others, dtype=torch.float32)
 
 
-def _note_loss(loss: Tensor, batch: BatchContext) -> None:
-    """Note the loss of the batch. That of an image isn't known."""
-    assert batch.weights is not None
-    batch.add_scores(torch.full_like(batch.weights, torch.nan), loss)
-    batch.watch_loss(loss)
-    _note_divisors(loss)
-
-
 @torch.no_grad()
 def _note_divisors(loss: Tensor) -> None:
     """Find in the graph of the loss what the sums over the boxes of each
@@ -318,4 +264,4 @@ def _smaller(a: Share, b: Share) -> Share:
 
 TASK = DetectionTask()
 
-__all__ = ['TASK', 'DetectionTask', 'register_detector', 'register_head']
+__all__ = ['TASK', 'register_detector', 'register_head']

@@ -11,6 +11,7 @@ from mmengine.utils import is_list_of
 from torch import Tensor
 
 from ..batch import BatchContext, mean_images
+from ..compat import change_calls
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -31,7 +32,7 @@ class PerSampleTask:
     """
 
     ema = 0.
-    scores = ('loss', 'gradient')
+    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         # Models of these return means, and their tasks know more.
@@ -39,24 +40,17 @@ class PerSampleTask:
         return (isinstance(model, BaseModel)
                 and library not in ('mmseg', 'mmpretrain', 'mmdet'))
 
-    def attach(self,
-               model: nn.Module,
-               batch: BatchContext,
-               hooks: Sequence[Hook] = ()) -> None:
-        assert isinstance(model, BaseModel)
-        if getattr(model.parse_losses, 'is_weighted', False):
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
+        if hasattr(model.parse_losses, 'unchanged'):
             return
         _watch_predictions(model, batch)
-        parse_losses = model.parse_losses
 
-        @functools.wraps(parse_losses)
-        def parse_weighted(losses: Losses) -> Tuple[Tensor, Dict[str, Any]]:
-            if batch.weights is not None:
-                losses = weighted(losses, batch)
-            return parse_losses(losses)
+        def weigh(losses: Losses) -> Tuple[Tuple[Losses], dict]:
+            return (losses if batch.weights is None else weighted(
+                losses, batch), ), {}
 
-        parse_weighted.is_weighted = True  # type: ignore[attr-defined]
-        model.parse_losses = parse_weighted
+        change_calls(model, 'parse_losses', weigh)
 
 
 def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
@@ -157,5 +151,3 @@ def _score(losses: Losses, total: Tensor) -> Tensor:
 
 
 TASK = PerSampleTask()
-
-__all__ = ['SCORE', 'TASK', 'PerSampleTask', 'weighted']

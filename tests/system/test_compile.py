@@ -25,9 +25,6 @@ class Frames(Hook):
     {
         'custom_hooks.0.policy': dict(type='Neyman', ratio=0.6)
     },
-    {
-        'custom_hooks.0.score': 'gradient'
-    },
 ])
 def test_nothing_is_compiled_again(tmp_path, changes):
     """Plans of several lengths, and annealing."""

@@ -45,7 +45,7 @@ REFUSED = {
     'each image several times in an epoch': 'RepeatAugSampler',
     'images are compared with each other': 'compares images with each other',
     'mixes images by itself': 'mixes images without telling',
-    'no loss per image of the model': 'no loss per image of|knows no losses',
+    'no loss per image of the model': 'in its own way|knows no losses',
     'its training loop is none of MMEngine': 'knows the training loops',
 }
 

@@ -13,6 +13,7 @@ from mmseg.models.losses import CrossEntropyLoss
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.log.reporter import Reporter
 from mmib.scores import ScoreTable
+from mmib.tasks import segmentation
 from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,
                                          assert_pruned, build, check_resumed,
@@ -129,16 +130,18 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
 
 
 @pytest.mark.parametrize(
-    'hook', [
-        dict(score='gradient'),
-        dict(score='gradient', ema=0.8),
-        dict(policy=dict(type='Neyman')),
+    'score, hook', [
+        ('gradient', {}),
+        ('gradient', dict(ema=0.8)),
+        ('loss', dict(policy=dict(type='Neyman'))),
     ],
     ids=str)
 @pytest.mark.parametrize('num_workers', [0, 2])
-def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
+def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
+                                    num_workers):
     """What the hook does with visits, in many iterations: sums of them are
     made every 32."""
+    monkeypatch.setattr(segmentation.TASK, 'score', score)
     runner = build(
         tmp_path, **{
             'train_cfg.max_iters': 100,
@@ -157,13 +160,14 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
 
 
 @pytest.mark.parametrize(
-    'hook', [
-        dict(score='gradient'),
-        dict(ema=0.8),
-        dict(policy=dict(type='Neyman', full_iters=60)),
+    'score, hook', [
+        ('gradient', {}),
+        ('loss', dict(ema=0.8)),
+        ('loss', dict(policy=dict(type='Neyman', full_iters=60))),
     ],
     ids=str)
-def test_resume_with_scores_of_other_kinds(tmp_path, hook):
+def test_resume_with_scores_of_other_kinds(tmp_path, monkeypatch, score, hook):
+    monkeypatch.setattr(segmentation.TASK, 'score', score)
     changes = of_hook(hook)
     runner = build(tmp_path, **changes)
     steps = train(runner)

@@ -10,6 +10,7 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
+from mmib.tasks import per_sample
 from tests.system.small_training import infobatch_hook
 
 SIZE, BATCH = 414, 64
@@ -89,8 +90,9 @@ def test_a_short_last_batch_teaches_nothing(tmp_path):
     assert abs(ratio.value - 1) < 0.02
 
 
-def test_scores_of_gradients_are_alike(tmp_path):
+def test_scores_of_gradients_are_alike(tmp_path, monkeypatch):
     """That of a sample in a batch of few isn't larger."""
-    hook, _ = train(tmp_path, **{'custom_hooks.0.score': 'gradient'})
+    monkeypatch.setattr(per_sample.TASK, 'score', 'gradient')
+    hook, _ = train(tmp_path)
     scores = hook.scores.numpy()
     assert scores.max() < 6 * np.median(scores)

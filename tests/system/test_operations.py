@@ -11,15 +11,11 @@ from .operations import operations_per_step
 from .small_training import BASELINE, build
 
 
-@pytest.mark.parametrize('score', ['loss', 'gradient'])
 @pytest.mark.parametrize('policy', ['Neyman', 'MeanThreshold'])
-def test_segmentation(tmp_path, policy, score):
+def test_segmentation(tmp_path, policy):
     """Two heads, and passes of 100 iterations and more."""
     counts = []
-    for changes in (BASELINE, {
-            'custom_hooks.0.policy.type': policy,
-            'custom_hooks.0.score': score
-    }):
+    for changes in (BASELINE, {'custom_hooks.0.policy.type': policy}):
         runner = build(
             tmp_path / str(len(counts)), **{
                 'train_cfg.max_iters': 300,

@@ -93,7 +93,6 @@ def test_resume_is_exact(tmp_path, loader, loop):
         dict(
             policy=dict(
                 type='Neyman', full_iters=56, num_strata=3, min_keep=0.3)),
-        dict(score='gradient'),
         dict(ema=0.8),
         dict(delta=1),
     ],

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmib.batch import BatchContext
 from mmib.losses import InfoBatchLoss
-from mmib.tasks import segmentation  # noqa: F401
+from mmib.tasks import segmentation
 
 from .small_training import build, infobatch_hook
 
@@ -161,15 +161,12 @@ class WatchHook(Hook):
 
 @pytest.mark.parametrize('score', ['loss', 'gradient'])
 @pytest.mark.parametrize('broken', [(), (1, 4)])
-def test_hook(tmp_path, broken, score):
+def test_hook(tmp_path, monkeypatch, broken, score):
     """No step of a whole training waits, also where plans cross in a batch,
     and where losses aren't finite."""
     watch = WatchHook()
-    runner = build(
-        tmp_path, **{
-            'train_dataloader.dataset.broken': broken,
-            'custom_hooks.0.score': score
-        })
+    monkeypatch.setattr(segmentation.TASK, 'score', score)
+    runner = build(tmp_path, **{'train_dataloader.dataset.broken': broken})
     runner.register_hook(watch)
     runner.train()
     names = set().union(*(w.operations.names for w in watch.watches))

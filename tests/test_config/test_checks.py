@@ -60,7 +60,7 @@ BAD_CONFIGS = {
                '`policy` must be a config'),
     'a typing error in the hook': (
         with_hook(dleta=0.8), TypeError, '`dleta` in `custom_hooks` is no '
-        'argument of InfoBatchHook, which has policy, delta, ema, score, '
+        'argument of InfoBatchHook, which has policy, delta, ema, '
         'start, normalize: did you mean `delta`'),
     'an argument of another hook': (with_hook(interval=5), TypeError,
                                     '`interval` .* start, normalize.'),

@@ -128,7 +128,7 @@ def test_other_arguments_of_the_hook():
     with pytest.raises(
             TypeError,
             match='`emma` .* is no argument of InfoBatchHook, which has '
-            'policy, delta, ema, score, start, normalize: did you '
+            'policy, delta, ema, start, normalize: did you '
             'mean `ema`'):
         convert(baseline(), emma=0.8)
 
@@ -692,6 +692,7 @@ def test_other_names_of_iteration_based_training(train_cfg):
     (dict(delta=1.1), '`delta`'),
     (dict(ema=1), '`ema`'),
     (dict(relative=True), '`relative` in .* is no argument.*: remove it'),
+    (dict(score='loss'), '`score` in .* is no argument.*: remove it'),
     (dict(delta=-0.1), '`delta`'),
     (dict(policy=dict(type='Budget', ramp=True)),
      '`ramp` in the `policy` of InfoBatchHook.* no argument.*: remove it'),

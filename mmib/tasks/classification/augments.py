@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Batch augmentations of MMPretrain that tell mmib which images they mix."""
-from typing import Any, Iterable, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 import torch.nn.functional as F
@@ -35,7 +35,8 @@ class PairedMixup(Mixup):
     """
 
     batch: Optional[BatchContext] = None
-    """BatchContext, optional: It is told of the mixtures."""
+    """BatchContext, optional: The batch in training, which is told of the
+    mixtures."""
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
         """Mix image i with image B - 1 - i, ``inputs.flip(0)``.
@@ -71,12 +72,10 @@ class PairedMixup(Mixup):
 
 @BATCH_AUGMENTS.register_module()
 class PairedCutMix(PairedMixup, CutMix):
-    """``CutMix`` that mixes as :class:`PairedMixup` does.
+    """``CutMix`` that mixes image i of the batch with image B - 1 - i.
 
     Args:
-        alpha (float): As of ``CutMix``, as all others.
-        cutmix_minmax (list[float], optional): Defaults to None.
-        correct_lam (bool): Defaults to True.
+        *args, **kwargs: Arguments of ``CutMix``.
     """
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
@@ -89,15 +88,10 @@ class PairedCutMix(PairedMixup, CutMix):
 
 @BATCH_AUGMENTS.register_module()
 class PairedResizeMix(PairedMixup, ResizeMix):
-    """``ResizeMix`` that mixes as :class:`PairedMixup` does.
+    """``ResizeMix`` that mixes image i of the batch with image B - 1 - i.
 
     Args:
-        alpha (float): As of ``ResizeMix``, as all others.
-        lam_min (float): Defaults to 0.1.
-        lam_max (float): Defaults to 0.8.
-        interpolation (str): Defaults to ``'bilinear'``.
-        cutmix_minmax (list[float], optional): Defaults to None.
-        correct_lam (bool): Defaults to True.
+        *args, **kwargs: Arguments of ``ResizeMix``.
     """
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
@@ -130,15 +124,11 @@ def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
     Raises:
         ValueError: If one mixes images and tells nothing of it.
     """
-    for augment in _parts(batch_augments):
+    for augment in getattr(batch_augments, 'augments', [batch_augments]):
         if isinstance(augment, PairedMixup):
             augment.batch = batch
         elif augment is not None:
             raise ValueError(_own_permutation(augment))
-
-
-def _parts(batch_augments: Any) -> Iterable[Any]:
-    return getattr(batch_augments, 'augments', [batch_augments])
 
 
 def _own_permutation(augment: Any) -> str:

@@ -112,10 +112,3 @@ def train(work_dir, **changes):
     runner = Runner.from_cfg(config(work_dir, **changes))
     runner.train()
     return runner
-
-
-def hook_of(runner):
-    """The InfoBatchHook of a Runner."""
-    return next(
-        hook for hook in runner.hooks
-        if type(hook).__name__ == 'InfoBatchHook')

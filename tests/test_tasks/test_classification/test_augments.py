@@ -235,7 +235,7 @@ def test_what_a_recipe_puts_into_the_model_is_attached():
     model = make_model(paired(AUGMENTS[0]))
     batch = BatchContext()
     for _ in range(2):
-        attach(model, batch, [hook])
+        attach(model, batch, [hook, recipe(batch_augments=None)])
     (new, ) = hook.schedule.values()
     assert not isinstance(new['loss'].loss, InfoBatchLoss)
     # What the hook does at the epoch.
@@ -279,8 +279,3 @@ def test_a_recipe_that_cannot_be_attached_stops_before_the_first_step(
     model = make_model(paired(AUGMENTS[0]))
     with pytest.raises(ValueError, match='SwitchRecipeHook.*' + message):
         attach(model, BatchContext(), [recipe(**kwargs)])
-
-
-def test_a_recipe_without_augments_is_fine():
-    model = make_model(paired(AUGMENTS[0]))
-    attach(model, BatchContext(), [recipe(batch_augments=None)])

@@ -5,18 +5,16 @@ import pytest
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 
 import torch  # noqa: E402
-from mmengine.dataset import DefaultSampler  # noqa: E402
 from mmengine.hooks import Hook  # noqa: E402
 from mmengine.registry import HOOKS  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
-from torch import nn  # noqa: E402
 
 from mmib import InfoBatchLoss  # noqa: E402
+from tests.system.small_training import infobatch_hook  # noqa: E402
 
-from .small_classifier import config, hook_of  # noqa: E402
-from .test_training import RESNET  # noqa: E402
+from .small_classifier import config  # noqa: E402
 
-MAX_EPOCHS, SIZE, BATCH = 6, 22, 4
+MAX_EPOCHS, SIZE = 6, 22
 PRUNES = dict(type='InfoBatchHook', policy=dict(type='Budget', ratio=0.6))
 
 
@@ -41,7 +39,7 @@ class ClassifierLog(Hook):
         self.steps = []
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        hook = hook_of(runner)
+        hook = infobatch_hook(runner)
         weights, scores = hook.batch.weights, hook.batch.scores
         loss = runner.model.head.loss_module
         assert isinstance(loss, InfoBatchLoss)
@@ -130,66 +128,3 @@ def test_a_recipe_is_switched_in_its_epoch(tmp_path, num_workers):
         if before['epoch'] == 2:
             assert after['images'] == before['images']
             assert after['weights'] == before['weights']
-
-
-@HOOKS.register_module()
-class Statistics(Hook):
-    """Writes down what PreciseBNHook made of an epoch, and by hand what it
-    is."""
-
-    # After PreciseBNHook.
-    priority = 'NORMAL'
-
-    def __init__(self):
-        self.pairs = []
-
-    def after_train_epoch(self, runner):
-        model, loader = runner.model, runner.train_dataloader
-        norm = next(m for m in model.modules()
-                    if isinstance(m, nn.BatchNorm2d))
-        sampler = DefaultSampler(loader.dataset, seed=loader.sampler.seed)
-        sampler.set_epoch(runner.epoch)
-        batches = torch.utils.data.DataLoader(
-            loader.dataset,
-            loader.batch_size,
-            sampler=sampler,
-            collate_fn=loader.collate_fn)
-        means, inputs = [], []
-        handle = norm.register_forward_pre_hook(
-            lambda _, args: inputs.append(args[0]))
-        now = norm.running_mean.clone()
-        with torch.no_grad():
-            for i, batch in enumerate(batches):
-                if i * BATCH >= 8:
-                    break
-                # Statistics of the layer's inputs need no update of them.
-                model.eval()
-                model(**model.data_preprocessor(batch, False))
-                means.append(inputs[-1].mean((0, 2, 3)))
-        model.train()
-        handle.remove()
-        self.pairs.append((now, torch.stack(means).mean(0)))
-
-
-@pytest.mark.parametrize('num_workers', [0, 2])
-def test_precise_batch_norm(tmp_path, num_workers):
-    """It reads whole data, as in the baseline, and the plans stay as they
-    are."""
-    changes = {
-        **RESNET,
-        'train_dataloader.num_workers': num_workers,
-        'train_dataloader.persistent_workers': num_workers > 0,
-    }
-    log = Statistics()
-    precise = dict(type='PreciseBNHook', num_samples=8, priority=30)
-    runner, steps = run(tmp_path, log, **by_epoch(precise, **changes))
-    assert len(log.pairs) == MAX_EPOCHS
-    for ours, expected in log.pairs:
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
-    _, alone = run(tmp_path / 'alone', **by_epoch(**changes))
-    assert [len(s['images'])
-            for s in steps] == [len(s['images']) for s in alone]
-    for epoch in range(MAX_EPOCHS):
-        images = sum((s['images'] for s in steps if s['epoch'] == epoch), [])
-        assert len(set(images)) == len(images)
-    assert len(steps) < 0.8 * MAX_EPOCHS * 6

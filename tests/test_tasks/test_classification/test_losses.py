@@ -166,10 +166,3 @@ def test_buffers_have_the_names_of_the_baseline(read, load):
     assert (other.loss_module.cum_samples == 7).all()
     with pytest.raises(RuntimeError, match='cum_samples'):
         load(wrapped, {}, strict=True)
-
-
-def test_a_loss_with_parameters_is_refused():
-    loss = mmpretrain_losses.CrossEntropyLoss()
-    loss.scale = nn.Parameter(torch.ones(1))
-    with pytest.raises(ValueError, match=r'of its own \(scale\): keep them'):
-        check_loss(loss)

@@ -12,8 +12,9 @@ from mmpretrain.registry import MODELS  # noqa: E402
 
 from mmib import convert  # noqa: E402
 from tests.system.operations import operations_per_step  # noqa: E402
+from tests.system.small_training import infobatch_hook  # noqa: E402
 
-from .small_classifier import config, hook_of, train  # noqa: E402
+from .small_classifier import config, train  # noqa: E402
 
 MIXED = {
     'model.train_cfg': dict(augments=[
@@ -64,32 +65,21 @@ def losses(runner):
     return history.data[0]
 
 
-def check_training(runner):
-    hook = hook_of(runner)
+@pytest.mark.parametrize('kind', ['plain', 'mixed', 'ResNet'])
+def test_training_scores_each_image_and_saves_iterations(
+        request, tmp_path, kind):
+    if kind == 'ResNet':
+        runner = train(tmp_path, **RESNET, **MIXED)
+    else:
+        runner = request.getfixturevalue(
+            dict(plain='trained', mixed='trained_on_mixtures')[kind])
+    hook = infobatch_hook(runner)
     scores = hook.scores.numpy()
     assert np.isfinite(scores).all() and (scores != 1).all()
     assert hook.planner.saved_iters(hook.sampler.position) > 1
     assert not hook.planner.visits.lacks_norms
-
-
-def test_training_scores_each_image_and_saves_iterations(trained):
-    check_training(trained)
-
-
-def test_training_a_resnet(tmp_path):
-    check_training(train(tmp_path, **RESNET, **MIXED))
-
-
-def test_training_on_mixtures(trained_on_mixtures):
-    check_training(trained_on_mixtures)
-
-
-def test_paths_of_samples_tell_what_was_delivered(trained):
-    assert hook_of(trained)._delivery.comparable == [True]
-
-
-def test_mixed_samples_have_their_paths(trained_on_mixtures):
-    assert hook_of(trained_on_mixtures)._delivery.comparable == [True]
+    # Paths of samples tell what was delivered.
+    assert hook._delivery.comparable == [True]
 
 
 def test_a_trained_model_is_one_without_mmib(trained_on_mixtures):
@@ -137,7 +127,7 @@ def test_a_converted_config_trains(tmp_path):
     assert read.model.train_cfg.augments.type == 'PairedMixup'
     runner = Runner.from_cfg(read)
     runner.train()
-    hook = hook_of(runner)
+    hook = infobatch_hook(runner)
     assert hook.planner.saved_iters(hook.sampler.position) > 0
 
 

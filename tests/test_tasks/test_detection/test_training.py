@@ -13,8 +13,10 @@ from mmengine.hooks import Hook  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
 from mmib import convert  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
 from mmib.config.zoo import resolve_config  # noqa: E402
 from tests.system import small_training  # noqa: E402
+from tests.system.operations import operations_per_step  # noqa: E402
 from tests.system.processes import run_ranks  # noqa: E402
 
 from . import small_detector as small  # noqa: E402
@@ -119,11 +121,31 @@ def test_two_ranks(tmp_path, folder):
     np.testing.assert_array_equal(scores, same)
 
 
-def test_the_loss_is_no_score(tmp_path, folder):
-    cfg = convert(small.config(tmp_path, folder), score='loss')
-    message = "loss of an image.*remove `score='loss'`.*'gradient'` counts"
-    with pytest.raises(ValueError, match=message):
-        Runner.from_cfg(cfg).train()
+def test_without_norms_there_are_no_scores(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(BatchContext, 'norms', None)
+    runner = Runner.from_cfg(convert(small.config(tmp_path, folder)))
+    with pytest.raises(RuntimeError, match="can't be seen here: train with"):
+        runner.train()
+
+
+def test_operations(tmp_path):
+    """A step dispatches at most 30 operations more than the baseline's, as
+    tests/system/test_operations.py counts them: two levels of two predictions
+    each."""
+    # Heads take image by image apart, and box by box.
+    small.draw(tmp_path, size=128, num_boxes=(2, ))
+    plain, pruned = (
+        small.config(
+            tmp_path / name, tmp_path, **{
+                'train_cfg.max_epochs': 8,
+                'train_dataloader.drop_last': True,
+                'train_dataloader.batch_sampler': None
+            }) for name in ('plain', 'pruned'))
+    counts = [
+        operations_per_step(Runner.from_cfg(cfg), 150, 214)
+        for cfg in (plain, convert(pruned))
+    ]
+    assert counts[1] - counts[0] <= 30, counts
 
 
 def test_a_config_of_the_zoo():

@@ -1,0 +1,246 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The table of heads: which heads the models of a library have, and what mmib
+knows of each head."""
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+
+import torch.nn as nn
+
+from ..batch import BatchContext
+from ..losses import InfoBatchLoss, check_loss, is_known
+
+Names = Tuple[str, ...]
+# Name of an attribute of a head: its losses.
+Wrapped = Dict[str, List[InfoBatchLoss]]
+
+
+class HeadTable:
+    """What mmib knows of the models and heads of a library.
+
+    What is known of a class counts for its subclasses too, unless they compute
+    their losses in their own way.
+
+    Args:
+        module (str): Module with the functions ``register_head`` and
+            ``register_model``, such as ``'mmib.tasks.segmentation'``.
+        methods (tuple[str]): A subclass that overrides one of these computes
+            its losses in its own way.
+        models (dict[type, tuple[str]]): Models, and heads that consist of
+            other heads: the attributes that hold a head, or a ``ModuleList``
+            or ``ModuleDict`` of heads.
+        heads (dict[type, Any]): What is known of each head.
+        register_model (str): Name of the function that stands for
+            :meth:`register_model` in ``module``.
+    """
+
+    def __init__(self, module: str, methods: Names, models: Dict[type, Names],
+                 heads: Dict[type, Any], register_model: str) -> None:
+        self.models = models
+        self.heads = heads
+        self._methods = methods
+        self._register_head = f'`{module}.register_head`'
+        self._register_model = f'`{module}.{register_model}`'
+        # Of most models of the library.
+        self._default_names = next(iter(models.values()))
+
+    def register_model(self, model_type: type, *heads: str) -> None:
+        """Tell mmib which heads a model has that overrides ``loss``.
+
+        All of its loss must come from these heads: a term that the model adds
+        itself would be trained without weights. Subclasses are meant too,
+        unless they override ``loss`` again.
+
+        Args:
+            model_type (type): Class of the model.
+            *heads (str): Attributes with a head, or a ``ModuleList`` of heads.
+                Without any they are ``decode_head`` and ``auxiliary_head`` of
+                a segmentor, ``bbox_head`` of a detector, ``head`` of others.
+
+        Examples:
+            >>> register_segmentor(MySegmentor, 'decode_head', 'edge_head')
+        """
+        self.models[model_type] = heads or self._default_names
+
+    def find(self, model: nn.Module) -> List[Tuple[str, nn.Module, Any]]:
+        """Find the heads of a model.
+
+        Args:
+            model (nn.Module): A model of the library.
+
+        Returns:
+            list[tuple[str, nn.Module, Any]]: Place of each head, the head, and
+            what is known of it.
+
+        Raises:
+            ValueError: If the model or a head isn't known.
+        """
+        found = list(self._find(model, 'model'))
+        if not found:
+            raise ValueError(
+                f'{type(model).__name__} has no head, so there is no loss: '
+                'give `model` a head.')
+        return found
+
+    def _find(self, module: nn.Module,
+              where: str) -> Iterator[Tuple[str, nn.Module, Any]]:
+        row = self._known(module, self.heads)
+        if row is not None:
+            yield where, module, row
+            return
+        names = self._known(module, self.models)
+        if names is None:
+            raise self._unknown(module, where)
+        for name in names:
+            part = getattr(module, name, None)
+            if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+                for key, head in part.named_children():
+                    yield from self._find(head, f'{where}.{name}.{key}')
+            elif part is not None:
+                yield from self._find(part, f'{where}.{name}')
+
+    def _known(self, module: nn.Module, rows: Dict[type, Any]) -> Any:
+        """The row of the nearest class of a module, None of a subclass that
+        computes its losses in its own way."""
+        kind = next((x for x in type(module).__mro__ if x in rows), None)
+        if kind is None or any(
+                getattr(type(module), method, None) is not getattr(
+                    kind, method, None) for method in self._methods):
+            return None
+        return rows[kind]
+
+    def _unknown(self, module: nn.Module, where: str) -> ValueError:
+        name = type(module).__name__
+        if where == 'model' or isinstance(module, tuple(self.models)):
+            return ValueError(
+                f'{name}, which is `{where}`, computes its losses in its own '
+                'way, and what it adds itself would be trained without '
+                'weights: if all of its loss comes from its heads, name them '
+                f'with {self._register_model}, or train without '
+                'InfoBatchHook.')
+        return ValueError(
+            f'InfoBatch needs a loss per image, and mmib knows none for {name}'
+            f', which computes its losses in its own way: change `{where}`, '
+            f'tell mmib of this head with {self._register_head}, or train '
+            'without InfoBatchHook.')
+
+
+class LossTable(HeadTable):
+    """The table of a library whose losses are called on whole batches: of each
+    head it has the attributes with a loss.
+
+    Args:
+        *args: See :class:`HeadTable`.
+    """
+
+    def register_head(self, head_type: type, *losses: str) -> None:
+        """Tell mmib which losses a head calls.
+
+        The head must call nothing else, each loss with the predictions and
+        labels of the whole batch. Subclasses are meant too, unless they
+        compute their losses in their own way.
+
+        Args:
+            head_type (type): Class of the head, or of a model that calls its
+                losses itself.
+            *losses (str): Attributes with a loss, or a ``ModuleList`` of
+                losses. Without any it is ``loss_decode`` of a segmentor,
+                ``loss_module`` of others.
+
+        Examples:
+            >>> register_head(MyHead, 'loss_decode', 'loss_edge')
+        """
+        self.heads[head_type] = losses or next(iter(self.heads.values()))
+
+    def wrap(
+        self,
+        model: nn.Module,
+        batch: BatchContext,
+        is_only_logged: Callable[[nn.Module, str, nn.Module],
+                                 bool] = lambda *args: False
+    ) -> List[Tuple[nn.Module, Wrapped]]:
+        """Wrap the losses of a model in place. Wrapped losses stay so.
+
+        Args:
+            model (nn.Module): A model of the library.
+            batch (BatchContext): Weights and scores of the batch in training.
+            is_only_logged (Callable): Tells of a head, the name of an
+                attribute and a loss that this loss isn't trained, so that the
+                loss stays as it is. Defaults to never.
+
+        Returns:
+            list[tuple[nn.Module, dict]]: Each head, and its wrapped losses.
+
+        Raises:
+            ValueError: If mmib doesn't know the model, a head or a loss.
+        """
+        logged: Set[nn.Module] = set()
+
+        def wrap_one(loss: nn.Module, head: nn.Module, name: str) -> nn.Module:
+            if is_only_logged(head, name, loss):
+                logged.add(loss)
+                return loss
+            return wrap(loss, batch)
+
+        found = []
+        for where, head, names in self.find(model):
+            wrapped: Wrapped = {}
+            for name in names:
+                if not hasattr(head, name):
+                    raise ValueError(
+                        f'{type(head).__name__} has no loss `{name}`: correct '
+                        f'its {self._register_head}.')
+                loss = getattr(head, name)
+                is_list = isinstance(loss, nn.ModuleList)
+                try:
+                    losses = [
+                        wrap_one(each, head, name)
+                        for each in (loss if is_list else [loss])
+                    ]
+                except ValueError as error:
+                    raise ValueError(
+                        f'`{where}.{name}` of '
+                        f'{type(head).__name__}: {error}') from None
+                setattr(head, name,
+                        nn.ModuleList(losses) if is_list else losses[0])
+                wrapped[name] = [
+                    x for x in losses if isinstance(x, InfoBatchLoss)
+                ]
+            found.append((head, wrapped))
+        self._check_all_wrapped(model, logged)
+        return found
+
+    def _check_all_wrapped(self, model: nn.Module,
+                           logged: Set[nn.Module]) -> None:
+        """Check that no loss is left that would be trained without weights."""
+        inside = tuple(f'{name}.' for name, module in model.named_modules()
+                       if isinstance(module, InfoBatchLoss))
+        for name, module in model.named_modules():
+            is_loss = is_known(module) or hasattr(module, 'loss_name')
+            if (is_loss and module not in logged
+                    and not isinstance(module, InfoBatchLoss)
+                    and not name.startswith(inside)):
+                raise ValueError(
+                    f'mmib was not told of the loss `model.{name}`, which '
+                    'would be trained without weights: name all heads of '
+                    f'{type(model).__name__} with {self._register_model}, and '
+                    f'all losses of a head with {self._register_head}, or '
+                    'train without InfoBatchHook.')
+
+
+def wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
+    """Wrap a loss, or take the one that was wrapped before.
+
+    Args:
+        loss (nn.Module): A loss.
+        batch (BatchContext): Weights and scores of the batch in training.
+
+    Returns:
+        InfoBatchLoss: The wrapped loss.
+
+    Raises:
+        ValueError: If mmib doesn't know how the loss falls into images.
+    """
+    if not isinstance(loss, InfoBatchLoss):
+        loss = InfoBatchLoss(loss)
+    check_loss(loss.loss)
+    loss.batch = batch
+    return loss
