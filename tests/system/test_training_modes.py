@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a training may have besides: averaged weights, accumulated gradients,
-mixed precision, compilation, other runners and ranks, validation.
+mixed precision, other runners and ranks, validation. Compilation is in
+``test_compile.py``.
 
 Each mode is trained in one go, which writes checkpoints, and resumed from one
 of these. What follows is the same to the last bit.
@@ -12,16 +13,15 @@ import os.path as osp
 import numpy as np
 import pytest
 import torch
-from mmengine.hooks import Hook
 from mmengine.optim.optimizer import amp_optimizer_wrapper
-from torch._dynamo.utils import counters
-from torch.utils._pytree import tree_flatten
 
+from tests.system.epoch_training import by_epoch
 from tests.system.processes import run_ranks
-from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
-                                         SAVED, assert_pruned, build,
-                                         check_resumed, column, distribute,
-                                         infobatch_hook, train, weights_of)
+from tests.system.small_training import (BASELINE, MAX_ITERS, SAVED,
+                                         VALIDATION, assert_equal,
+                                         assert_pruned, build, check_resumed,
+                                         column, distribute, infobatch_hook,
+                                         load, state_of, train, weights_of)
 
 RATIO_0 = dict(custom_hooks=[
     dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))
@@ -29,34 +29,14 @@ RATIO_0 = dict(custom_hooks=[
 SINGLE_DEVICE = dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))
 # MMEngine writes no optimizer into `best_*`, so it must have no state.
 STATELESS = {'optim_wrapper.optimizer.momentum': 0.}
-VALIDATION = {
+VALIDATED = {
+    **VALIDATION,
     **STATELESS,
     'default_hooks.checkpoint.save_best': 'mIoU',
     'default_hooks.checkpoint.interval': 1000,
     # So the best one is after the first plans.
     'train_cfg': dict(val_interval=7, val_begin=14),
-    'val_cfg': dict(type='ValLoop'),
-    'val_dataloader': dict(
-        batch_size=1,
-        num_workers=0,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        dataset=dict(type='ValDataset', size=5)),
-    'val_evaluator': dict(type='IoUMetric'),
-    'model.test_cfg': dict(mode='whole'),
 }
-
-
-def assert_equal(state, other):
-    """Compare nested tensors and plain values."""
-    leaves, structure = tree_flatten(state)
-    other_leaves, other_structure = tree_flatten(other)
-    assert structure == other_structure
-    for leaf, other_leaf in zip(leaves, other_leaves):
-        assert np.array_equal(leaf, other_leaf)
-
-
-def load(path):
-    return torch.load(path, map_location='cpu', weights_only=False)
 
 
 def load_last(runner):
@@ -139,47 +119,19 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
             column(steps[:3], name), column(full[:3], name), rtol=0.02)
 
 
-class CountGraphs(Hook):
-    """Counts what was compiled until each step."""
-
-    def __init__(self):
-        self.graphs = []
-
-    def after_train_iter(self, runner, *args, **kwargs):
-        self.graphs.append(counters['stats']['unique_graphs'])
-
-
-def test_compiled(tmp_path):
-    """Weights change each step and are no part of what is compiled."""
-    expected = train(build(tmp_path / 'eager'))
-    torch._dynamo.reset()
-    counters.clear()
-    changes = dict(compile=dict(backend='aot_eager'))
-    count = CountGraphs()
-    # Beyond a limit torch would silently go on without compilation.
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        runner = build(tmp_path, **changes)
-        runner.register_hook(count)
-        steps = train(runner)
-        check_resumed(tmp_path, runner, steps, **changes)
-    # MMEngine counts the steps, which torch notices in the second one.
-    assert 0 < count.graphs[1] == count.graphs[ANNEALING_ITER - 1]
-    # One for the loss without weights.
-    assert count.graphs[ANNEALING_ITER] <= count.graphs[1] + 2
-    assert count.graphs[ANNEALING_ITER] == count.graphs[-1]
-
-    assert_pruned(steps)
-    for name in ('images', 'weights'):
-        assert column(steps, name) == column(expected, name)
-    for name in ('loss', 'scores', 'norms'):
-        np.testing.assert_allclose(
-            column(steps, name), column(expected, name), rtol=1e-4)
-
-
-def test_flexible_runner(tmp_path):
-    _, steps = train_and_resume(tmp_path, **SINGLE_DEVICE)
-    assert column(steps[:3], 'images') == column(
-        train(build(tmp_path / 'runner'))[:3], 'images')
+@pytest.mark.parametrize('changes', [{}, by_epoch()], ids=['iters', 'epochs'])
+def test_flexible_runner(tmp_path, changes):
+    expected = train(build(tmp_path / 'runner', **changes))
+    changes = {
+        **changes,
+        **SINGLE_DEVICE, 'default_hooks.checkpoint': dict(
+            interval=SAVED, by_epoch=False)
+    }
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
+    assert column(steps[:3], 'images') == column(expected[:3], 'images')
+    assert max(map(max, column(steps, 'weights'))) > 1
+    check_resumed(tmp_path, runner, steps, **changes)
 
 
 def table_of(steps_of_ranks, size=11):
@@ -218,12 +170,12 @@ def test_validation(tmp_path):
     """It doesn't touch the training, also in the middle of a plan. That the
     best checkpoint can be resumed is in :func:`test_ranks`."""
     without = train(build(tmp_path / 'without', **STATELESS))
-    runner = build(tmp_path, **VALIDATION)
+    runner = build(tmp_path, **VALIDATED)
     steps = train(runner)
     assert steps == without
     checkpoint = load(best_of(tmp_path))
     assert len(checkpoint['infobatch']['sampler']['indices']) > 0
-    finished = build(tmp_path, resume=True, **VALIDATION)
+    finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(
         infobatch_hook(finished).scores.numpy(),
@@ -239,7 +191,7 @@ MODES_OF_RANKS = {
                 type='MMDistributedDataParallel', device_ids=None))),
     'diff_rank_seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
     'no seed': dict(randomness=dict(seed=None)),
-    'validation': VALIDATION,
+    'validation': VALIDATED,
 }
 
 
@@ -266,14 +218,12 @@ def train_modes(folder, rank, results):
             if name == 'validation' else str(work_dir / f'iter_{SAVED}.pth'))
         resumed, resumed_steps = train_on_ranks(
             work_dir / 'resumed', resume=True, load_from=checkpoint)
-        hook = infobatch_hook(runner)
         results[rank][name] = dict(
             steps=steps,
             resumed_steps=resumed_steps,
             weights=weights_of(runner),
             resumed_weights=weights_of(resumed),
-            stream=hook.sampler.state_dict(),
-            planner=hook.planner.state_dict(hook.sampler.position),
+            state=state_of(runner),
             best=checkpoint)
 
 
@@ -288,7 +238,7 @@ def ranks(tmp_path_factory):
 def test_ranks(ranks, mode):
     folder, (one, two) = ranks[0], [results[mode] for results in ranks[1]]
     # The same plans, of which each rank has its slots.
-    for part in ('stream', 'planner', 'weights', 'resumed_weights'):
+    for part in ('state', 'weights', 'resumed_weights'):
         assert_equal(two[part], one[part])
     assert column(one['steps'], 'images') != column(two['steps'], 'images')
     for rank in (one, two):
