@@ -130,12 +130,9 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
 
 @pytest.mark.parametrize(
     'hook', [
-        dict(score='gradient'),
-        dict(relative=True),
-        dict(score='gradient', relative=True, ema=0.8),
+        dict(ema=0.8),
         dict(policy=dict(type='Neyman')),
-    ],
-    ids=str)
+    ], ids=str)
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
     """What the hook does with visits, in many iterations: sums of them are
@@ -159,9 +156,8 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, hook, num_workers):
 
 @pytest.mark.parametrize(
     'hook', [
-        dict(score='gradient'),
-        dict(relative=True, ema=0.8),
-        dict(policy=dict(type='Neyman', full_iters=60)),
+        dict(ema=0.8),
+        dict(policy=dict(type='Neyman', ratio=0.67)),
     ],
     ids=str)
 def test_resume_with_scores_of_other_kinds(tmp_path, hook):

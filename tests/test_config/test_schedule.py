@@ -550,6 +550,9 @@ def test_custom_imports(imports, expected):
 def test_summary(arguments, text):
     cfg = baseline(custom_hooks=[dict(type='EMAHook')])
     assert text in summary(cfg, convert(cfg, **arguments))
+    # AdamW divides by the size of the gradient.
+    cfg.optim_wrapper = dict(optimizer=dict(type='AdamW'))
+    assert 'mean weight of 1.00. ' in summary(cfg, convert(cfg))
     # Of the control there is nothing to tell.
     assert summary(cfg, shorten(cfg)) == ''
 
