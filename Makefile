@@ -22,7 +22,7 @@ PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
 
-test: $(VENV)/installed
+test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-openmmlab: $(OPENMMLAB)/installed
@@ -36,10 +36,10 @@ test-mmpretrain: $(MMPRETRAIN)/installed
 test-mmdet: $(MMDET)/installed
 	$(MMDET)/bin/python -m pytest -m "mmdet and not slow and not gpu" $(ARGS)
 
-coverage: $(VENV)/installed
+coverage: $(VENV)/installed-test
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
-lint: $(VENV)/installed
+lint: $(VENV)/installed-test
 	$(BIN)/flake8 mmib mmib_cli tools benchmarks tests configs docs examples setup.py
 	$(BIN)/isort --check-only --diff mmib mmib_cli tools benchmarks tests docs examples setup.py
 	$(BIN)/yapf --recursive --parallel --diff mmib mmib_cli tools benchmarks tests configs docs examples setup.py
@@ -52,6 +52,11 @@ docs: $(VENV)/installed-docs
 $(VENV)/installed: setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install torch==2.13.0
+	$(BIN)/python -m pip install -e '.[onedl,report]'
+	touch $@
+
+# The tests of the folder examples need diffusers, peft and transformers.
+$(VENV)/installed-test: $(VENV)/installed
 	$(BIN)/python -m pip install -e '.[onedl,test,examples]'
 	touch $@
 

@@ -264,7 +264,8 @@ class Watched:
             norms = torch.linalg.vector_norm(
                 gradient[:, None] if len(shape) == 1 else gradient,
                 dim=tuple(range(1, max(len(shape), 2))),
-                dtype=torch.float32)
+                dtype=torch.promote_types(gradient.dtype,
+                                          torch.float32)).float()
             if len(norms) != num_images or isinstance(self.rows_per_image,
                                                       list):
                 squares, _ = sum_images(norms.square(), self.rows_per_image,

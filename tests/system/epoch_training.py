@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs of small trainings that count epochs."""
+"""The training of ``small_training.py``, by epochs."""
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from tests.system.small_training import distribute, small_runner, train
+from tests.system.small_training import build, distribute, train
 
 MAX_EPOCHS = 8
 # Images of the data set, and of a batch.
@@ -26,7 +26,6 @@ def by_epoch(policy=PRUNES, **changes):
         'custom_hooks': hooks,
         'log_processor.by_epoch': True,
         'default_hooks.checkpoint': dict(interval=1000, by_epoch=True),
-        'optim_wrapper.optimizer.momentum': 0.9,
         **changes,
     }
 
@@ -48,7 +47,8 @@ class EdgeLog(Hook):
 
 
 def edges(work_dir, **changes):
-    runner = small_runner(work_dir, **changes)
+    """Train, and return what there was at the edges, also at the last one."""
+    runner = build(work_dir, **changes)
     log = EdgeLog()
     runner.register_hook(log)
     runner.train()
@@ -89,6 +89,6 @@ SCHEDULES = {
 
 
 def train_rank(rank, results, work_dir, changes):
-    runner = small_runner(work_dir, **changes)
+    runner = build(work_dir, **changes)
     distribute(runner)
     results[rank] = train(runner)

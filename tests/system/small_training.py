@@ -1,9 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A training of a second that needs no files, and ways to look at it."""
+import copy
 import json
 import os
 import os.path as osp
 import uuid
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -19,6 +21,7 @@ from mmengine.runner import FlexibleRunner, IterBasedTrainLoop, Runner
 from mmengine.structures import PixelData
 from mmseg.registry import DATASETS, MODELS
 from mmseg.structures import SegDataSample
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import Dataset
 
 from mmib import InfoBatchHook
@@ -31,6 +34,17 @@ ANNEALING_ITER = 34
 BASELINE = {
     'train_dataloader.sampler.type': 'InfiniteSampler',
     'custom_hooks': [],
+}
+# Changes for one that is validated, of which the iterations are given apart.
+VALIDATION = {
+    'val_cfg': dict(type='ValLoop'),
+    'val_dataloader': dict(
+        batch_size=1,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dict(type='ValDataset', size=5)),
+    'val_evaluator': dict(type='IoUMetric', iou_metrics=['mIoU']),
+    'model.test_cfg': dict(mode='whole'),
 }
 
 
@@ -131,7 +145,8 @@ def small_config(work_dir, **changes):
                 vis_backends=[dict(type='LocalVisBackend')])),
         # MMEngine would do it five times, in half of the time.
         format_python_code=False)
-    cfg.merge_from_dict(changes)
+    # MMEngine takes `_delete_` out of what it merges.
+    cfg.merge_from_dict(copy.deepcopy(changes))
     return cfg
 
 
@@ -162,6 +177,33 @@ def weights_of(runner):
     return {name: value.cpu() for name, value in model.state_dict().items()}
 
 
+def state_of(runner):
+    """What InfoBatch would write into a checkpoint now."""
+    checkpoint = {}
+    infobatch_hook(runner).before_save_checkpoint(runner, checkpoint)
+    return checkpoint['infobatch']
+
+
+def load(path):
+    """A checkpoint."""
+    return torch.load(path, map_location='cpu', weights_only=False)
+
+
+def read_log(work_dir):
+    """All lines of all log files of a work folder."""
+    return ''.join(path.read_text()
+                   for path in sorted(Path(work_dir).glob('*/*.log')))
+
+
+def assert_equal(state, other):
+    """Compare nested tensors and plain values, bit by bit."""
+    leaves, structure = tree_flatten(state)
+    other_leaves, other_structure = tree_flatten(other)
+    assert structure == other_structure
+    for leaf, other_leaf in zip(leaves, other_leaves):
+        assert np.array_equal(leaf, other_leaf)
+
+
 def distribute(runner, **kwargs):
     """Wrap the model where there are ranks: MMEngine's launcher does it for
     GPUs alone."""
@@ -185,9 +227,9 @@ def read_lines(path):
 
 @HOOKS.register_module()
 class StepLog(Hook):
-    """Writes down what each step really used: its iteration, images, loss,
-    weights, and scores if it prunes. ``path`` begins the name of a file for
-    each rank, which outlives the process."""
+    """Writes down what each step really used: its iteration, learning rate,
+    images, loss, weights, and scores if it prunes. ``path`` begins the name
+    of a file for each rank, which outlives the process."""
 
     # Before InfoBatchHook takes weights and scores back.
     priority = 'HIGH'
@@ -199,6 +241,7 @@ class StepLog(Hook):
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         step = dict(
             iter=runner.iter,
+            lr=runner.optim_wrapper.get_lr(),
             images=[int(image[0, 0, 0]) for image in data_batch['inputs']],
             loss=outputs['loss'].item(),
             weights=weights_of_batch(runner, data_batch))
@@ -242,21 +285,21 @@ def build(work_dir, **changes):
         train_cfg=dict(max_iters=MAX_ITERS),
         default_hooks=dict(checkpoint=dict(interval=SAVED)),
         optim_wrapper=dict(optimizer=dict(momentum=0.9)))
-    cfg.merge_from_dict(changes)
+    cfg.merge_from_dict(copy.deepcopy(changes))
     return (FlexibleRunner if 'strategy' in cfg else Runner).from_cfg(cfg)
 
 
-def check_resumed(tmp_path, runner, steps, **changes):
-    """Resume from the checkpoint in the middle: all that follows is the same
-    to the last bit. Returns the resumed Runner."""
+def check_resumed(folder, runner, steps, name=f'iter_{SAVED}', **changes):
+    """Resume from a checkpoint in the folder of a training: all that follows
+    is the same to the last bit. Returns the resumed Runner, which works in
+    the folder ``resumed`` of that folder."""
+    path = folder / f'{name}.pth'
     resumed = build(
-        tmp_path / 'resumed',
-        resume=True,
-        load_from=str(tmp_path / f'iter_{SAVED}.pth'),
-        **changes)
-    assert train(resumed) == steps[SAVED:]
-    torch.testing.assert_close(
-        weights_of(resumed), weights_of(runner), rtol=0, atol=0)
+        folder / 'resumed', resume=True, load_from=str(path), **changes)
+    later = train(resumed)
+    assert later == steps[load(path)['meta']['iter']:]
+    assert_equal(weights_of(resumed), weights_of(runner))
+    assert_equal(state_of(resumed), state_of(runner))
     return resumed
 
 

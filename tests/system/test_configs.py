@@ -9,9 +9,9 @@ from mmib.compat import allow_scoped_bases
 from mmib.config.zoo import installed_configs, resolve_config, zoo_names
 from mmib_cli.files import load, write_child
 
-KNET = 'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py'
 SAMPLE = ('upernet/upernet_r50_4xb4-80k_ade20k-512x512.py',
-          'vpd/vpd_sd_4xb8-25k_nyu-480x480.py', KNET)
+          'vpd/vpd_sd_4xb8-25k_nyu-480x480.py',
+          'knet/knet-s3_r50-d8_upernet_8xb2-adamw-80k_ade20k-512x512.py')
 
 
 def numbers(node, name):
@@ -89,23 +89,3 @@ def test_config(name, tmp_path, record_property):
     write_child(path, before, convert(before, 0.6), out)
     check_schedule(before, Config.fromfile(out))
     record_property('configs converted', 1)
-
-
-@pytest.mark.parametrize('key, value, problem', [
-    ('param_scheduler.1.end', 90000, 'ends after the training'),
-    ('param_scheduler.1.end', 40000, 'ends at 40000 of 48000'),
-    ('param_scheduler.1.milestones', [10000, 47000], 'milestones are outside'),
-    ('param_scheduler.0.end', 600, 'follow in another way'),
-    ('param_scheduler.0.start_factor', 0.5, 'warm-up that changed'),
-    ('train_cfg.val_interval', 8000, '6 validations, not 10'),
-    ('default_hooks.checkpoint.interval', 50000, 'checkpoints'),
-    ('custom_hooks.0.begin_iter', 50000, 'begin_iter=50000 is after'),
-    ('custom_hooks.0.policy.ratio', 0.5, 'is not for 48000 of 80000'),
-])
-def test_wrong_schedules_are_found(key, value, problem):
-    before = Config.fromfile(resolve_config(f'mmseg::{KNET}'))
-    after = convert(before)
-    check_schedule(before, after)
-    after.merge_from_dict({key: value})
-    with pytest.raises(AssertionError, match=problem):
-        check_schedule(before, after)

@@ -18,17 +18,21 @@ from mmib.report.read import read_run
 from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
                                          SIZE, by_epoch, edges, train_rank)
 from tests.system.processes import run_ranks
-from tests.system.small_training import (IndexDataset, column, infobatch_hook,
-                                         small_runner, train, weights_of)
+from tests.system.small_training import (VALIDATION, IndexDataset, build,
+                                         column, infobatch_hook, read_log,
+                                         train, weights_of)
 
 
-@pytest.mark.parametrize('drop_last', [False, True])
+@pytest.mark.parametrize(
+    'changes', [{}, {
+        'train_dataloader.drop_last': True
+    },
+                dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))],
+    ids=['plain', 'drop_last', 'FlexibleRunner'])
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_the_learning_rate_at_each_edge_is_that_of_the_baseline(
-        tmp_path, schedule, drop_last):
-    changes = dict(
-        param_scheduler=SCHEDULES[schedule],
-        **{'train_dataloader.drop_last': drop_last})
+        tmp_path, schedule, changes):
+    changes = dict(changes, param_scheduler=SCHEDULES[schedule])
     baseline = edges(tmp_path / 'baseline', **by_epoch(None, **changes))
     pruned = edges(tmp_path / 'pruned', **by_epoch(**changes))
     np.testing.assert_allclose(pruned.rates, baseline.rates, rtol=1e-9)
@@ -51,8 +55,8 @@ def test_ratio_0_is_the_baseline(tmp_path, drop_last, num_workers):
     }
     steps, ends = [], []
     for policy in (None, KEEPS):
-        runner = small_runner(tmp_path / str(policy and 'ours'),
-                              **by_epoch(policy, **changes))
+        runner = build(tmp_path / str(policy and 'ours'),
+                       **by_epoch(policy, **changes))
         steps.append(train(runner))
         ends.append(weights_of(runner))
     for name in ('iter', 'images'):
@@ -79,7 +83,7 @@ def test_ratio_0_is_the_baseline_on_ranks(tmp_path, world_size):
 
 
 def test_what_is_pruned_and_what_it_weighs(tmp_path):
-    runner = small_runner(tmp_path, **by_epoch())
+    runner = build(tmp_path, **by_epoch())
     steps = train(runner)
     images = column(steps, 'images')
     per_epoch = infobatch_hook(runner).planner.num_epochs
@@ -106,7 +110,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
 def test_iterations_saved_without_annealing(tmp_path, drop_last):
     """The last epoch prunes, and its last batch is short, or dropped."""
 
-    def build(name, **changes):
+    def build_in(name, **changes):
         changes = by_epoch(
             **changes, **{
                 'train_cfg.max_epochs': 3,
@@ -114,9 +118,9 @@ def test_iterations_saved_without_annealing(tmp_path, drop_last):
                 'default_hooks.checkpoint.interval': 3
             })
         changes['custom_hooks'][0]['delta'] = 1
-        return small_runner(tmp_path / name, **changes)
+        return build(tmp_path / name, **changes)
 
-    runner = build('first')
+    runner = build_in('first')
     iters = len(train(runner))
     planner = infobatch_hook(runner).planner
     position = infobatch_hook(runner).sampler.position
@@ -124,7 +128,7 @@ def test_iterations_saved_without_annealing(tmp_path, drop_last):
     assert saved > 0 and planner.saved_iters(position) == saved
     # Also where nothing is left to train.
     last = str(tmp_path / 'first' / 'epoch_3.pth')
-    runner = build('again', load_from=last, resume=True)
+    runner = build_in('again', load_from=last, resume=True)
     runner.train()
     assert infobatch_hook(runner).planner.saved_iters(position) == saved
 
@@ -144,8 +148,8 @@ class ReadsData(Hook):
 
 
 def test_others_read_full_passes_between_epochs(tmp_path):
-    expected = train(small_runner(tmp_path / 'alone', **by_epoch()))
-    runner = small_runner(tmp_path, **by_epoch())
+    expected = train(build(tmp_path / 'alone', **by_epoch()))
+    runner = build(tmp_path, **by_epoch())
     reader = ReadsData()
     runner.register_hook(reader)
     assert train(runner) == expected
@@ -155,8 +159,8 @@ def test_others_read_full_passes_between_epochs(tmp_path):
 
 def test_what_is_accumulated_last_counts(tmp_path):
     """The last gradients may be fewer than those of a step."""
-    runner = small_runner(
-        tmp_path, **by_epoch(**{'optim_wrapper.accumulative_counts': 3}))
+    runner = build(tmp_path,
+                   **by_epoch(**{'optim_wrapper.accumulative_counts': 3}))
     runner.train()
     wrapper = runner.optim_wrapper
     assert wrapper._inner_count == wrapper._max_counts == runner.iter
@@ -167,23 +171,18 @@ def test_what_is_accumulated_last_counts(tmp_path):
 
 
 def test_priority_of_the_hook_changes_nothing(tmp_path):
-    images = [
-        column(
-            train(
-                small_runner(
-                    tmp_path / name,
-                    **by_epoch(
-                        KEEPS,
-                        custom_hooks=[
-                            dict(
-                                type='InfoBatchHook',
-                                policy=KEEPS,
-                                priority=name)
-                        ],
-                        **{'train_cfg.max_epochs': 3}))), 'images')
-        for name in ('HIGH', 'NORMAL')
-    ]
-    assert images[0] == images[1]
+    high, normal = (
+        train(
+            build(
+                tmp_path / name,
+                **by_epoch(
+                    custom_hooks=[
+                        dict(
+                            type='InfoBatchHook', policy=PRUNES, priority=name)
+                    ],
+                    **{'train_cfg.max_epochs': 3})))
+        for name in ('HIGH', 'NORMAL'))
+    assert column(high, 'images') == column(normal, 'images')
 
 
 def test_a_plan_that_fills_no_batch(tmp_path):
@@ -198,22 +197,13 @@ def test_a_plan_that_fills_no_batch(tmp_path):
     assert log.iters == [0, 1, 1, 1, 1, 1, 1, 1, 2]
     baseline = edges(tmp_path / 'baseline', **by_epoch(None, **changes))
     assert log.rates[-1] == pytest.approx(baseline.rates[-1])
-    text, = tmp_path.glob('*/*.log')
-    assert text.read_text().count('nothing is trained on in epoch') == 6
+    assert read_log(tmp_path).count('nothing is trained on in epoch') == 6
 
 
 def test_validation_at_its_epochs(tmp_path):
     """With the average of EMAHook, the best checkpoint, and an early end."""
     changes = {
-        'model.test_cfg': dict(mode='whole'),
-        'model.auxiliary_head': None,
-        'val_dataloader': dict(
-            batch_size=1,
-            num_workers=0,
-            sampler=dict(type='DefaultSampler', shuffle=False),
-            dataset=dict(type='ValDataset', size=3)),
-        'val_evaluator': dict(type='IoUMetric', iou_metrics=['mIoU']),
-        'val_cfg': dict(type='ValLoop'),
+        **VALIDATION,
         'train_cfg.val_interval': 3,
         'train_cfg.dynamic_intervals': [(4, 1)],
         'default_hooks.checkpoint.save_best': 'mIoU',
@@ -228,18 +218,17 @@ def test_validation_at_its_epochs(tmp_path):
             rule='greater',
             patience=2)
     ]
-    runner = small_runner(tmp_path, **by_epoch(custom_hooks=hooks, **changes))
+    runner = build(tmp_path, **by_epoch(custom_hooks=hooks, **changes))
     runner.train()
-    log, = tmp_path.glob('*/*.log')
-    log = log.read_text()
-    assert re.findall(r'Epoch\(val\) \[(\d)\]\[3/3\]', log) == list('345')
+    log = read_log(tmp_path)
+    assert re.findall(r'Epoch\(val\) \[(\d)\]\[5/5\]', log) == list('345')
     assert runner.epoch == 5
     assert f'{runner.iter} iterations covered as many passes as 40' in log
     # Annealing would have begun later.
     assert read_run(str(tmp_path)).annealing_iter is None
     best, = tmp_path.glob('best_*.pth')
     # It has no optimizer, but where the training was.
-    again = small_runner(
+    again = build(
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
@@ -248,7 +237,7 @@ def test_validation_at_its_epochs(tmp_path):
 
 
 @DATASETS.register_module()
-class FullInitDataset(IndexDataset):
+class RepeatedImages(IndexDataset):
 
     def full_init(self):
         """``RepeatDataset`` asks for it."""
@@ -267,71 +256,27 @@ def test_deepspeed_counts_by_itself():
     assert runner.train_loop._max_iters == 7
 
 
-def test_repeats_are_one_epoch(tmp_path):
-    changes = by_epoch()
-    changes.pop('train_dataloader.dataset.size')
-    changes['train_dataloader.dataset'] = dict(
-        _delete_=True,
-        type='RepeatDataset',
-        times=3,
-        dataset=dict(type='FullInitDataset', size=SIZE))
-    runner = small_runner(tmp_path, **changes)
-    assert len(runner.train_loop.dataloader) == 23
-    steps = train(runner)
-    assert sorted(sum(column(steps[:23], 'images'),
-                      [])) == sorted(list(range(SIZE)) * 3)
-    assert infobatch_hook(runner).scores.num_images == SIZE
-    assert max(map(max, column(steps, 'weights'))) > 1
+LISTED = dict(type='RepeatedImages', size=SIZE)
+FEW = dict(type='RepeatDataset', times=2, dataset=dict(LISTED, size=4))
 
 
 @pytest.mark.parametrize('dataset, size, images', [
-    (dict(type='ClassBalancedDataset', oversample_thr=0.5), 26, SIZE),
-    (dict(type='ConcatDataset'), 31, SIZE + 4),
+    (dict(type='RepeatDataset', times=3, dataset=LISTED), 3 * SIZE, SIZE),
+    (dict(type='ClassBalancedDataset', oversample_thr=0.5,
+          dataset=LISTED), 26, SIZE),
+    (dict(type='ConcatDataset', datasets=[LISTED, FEW]), 31, SIZE + 4),
 ])
 def test_wrapped_data_sets(tmp_path, dataset, size, images):
-    part = dict(type='FullInitDataset', size=SIZE)
-    if dataset['type'] == 'ConcatDataset':
-        few = dict(type='FullInitDataset', size=4)
-        repeated = dict(type='RepeatDataset', times=2, dataset=few)
-        parts = dict(datasets=[part, repeated])
-    else:
-        parts = dict(dataset=part)
     changes = by_epoch()
     changes.pop('train_dataloader.dataset.size')
-    changes['train_dataloader.dataset'] = dict(dataset, **parts, _delete_=True)
-    runner = small_runner(tmp_path, **changes)
+    changes['train_dataloader.dataset'] = dict(dataset, _delete_=True)
+    runner = build(tmp_path, **changes)
     steps = train(runner)
     assert infobatch_hook(runner).scores.num_images == images
+    # A full epoch first, with each repeat.
+    first = sum(column(steps, 'images'), [])[:size]
+    assert (np.bincount(first) >= size // images).all()
+    assert set(first) == set(range(SIZE))
     weights = np.concatenate(column(steps, 'weights'))
     assert weights.sum() == pytest.approx(MAX_EPOCHS * size, rel=0.01)
-    assert len(weights) == pytest.approx(0.6 * MAX_EPOCHS * size, abs=10)
-
-
-@pytest.mark.parametrize('changes, match', [
-    ({
-        'train_dataloader.sampler.type': 'InfoBatchSampler'
-    }, "sampler.type = 'InfoBatchEpochSampler'"),
-    ({
-        'train_dataloader.sampler.type': 'DefaultSampler'
-    }, "sampler.type = 'InfoBatchEpochSampler'"),
-    ({
-        'train_cfg.max_epochs': 1
-    }, 'max_epochs.* needs 2 or more'),
-    ({
-        'custom_hooks': [
-            dict(
-                type='InfoBatchHook', policy=dict(type='Neyman', full_iters=9))
-        ]
-    }, 'set `ratio` there'),
-    ({
-        'train_dataloader.batch_size': 50,
-        'train_dataloader.drop_last': True
-    }, '`drop_last` leaves them all'),
-    ({
-        'custom_hooks': []
-    }, "InfoBatchEpochSampler is read before .*to 'DefaultSampler'"),
-])
-def test_what_is_refused(tmp_path, changes, match):
-    runner = small_runner(tmp_path, **{**by_epoch(), **changes})
-    with pytest.raises((ValueError, RuntimeError), match=match):
-        runner.train()
+    assert len(weights) == pytest.approx(0.6 * MAX_EPOCHS * size, abs=12)

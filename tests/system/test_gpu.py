@@ -130,12 +130,10 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
 
 
 @pytest.mark.parametrize(
-    'score, hook', [
-        ('gradient', {}),
-        ('gradient', dict(ema=0.8)),
-        ('loss', dict(policy=dict(type='Neyman'))),
-    ],
-    ids=str)
+    'hook', [
+        dict(ema=0.8),
+        dict(policy=dict(type='Neyman')),
+    ], ids=str)
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
                                     num_workers):
@@ -160,10 +158,9 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
 
 
 @pytest.mark.parametrize(
-    'score, hook', [
-        ('gradient', {}),
-        ('loss', dict(ema=0.8)),
-        ('loss', dict(policy=dict(type='Neyman', full_iters=60))),
+    'hook', [
+        dict(ema=0.8),
+        dict(policy=dict(type='Neyman', ratio=0.67)),
     ],
     ids=str)
 def test_resume_with_scores_of_other_kinds(tmp_path, monkeypatch, score, hook):

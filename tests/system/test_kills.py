@@ -29,11 +29,12 @@ import torch.distributed as dist
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from tests.system.epoch_training import by_epoch
 from tests.system.processes import (TIME_LIMIT, log_of, start_ranks,
                                     wait_for_end)
-from tests.system.small_training import (append_line, distribute,
+from tests.system.small_training import (append_line, build, distribute,
                                          infobatch_hook, read_lines,
-                                         small_runner, weights_of)
+                                         weights_of)
 
 MAX_ITERS = 72
 # Of about as many iterations, where epochs count; at least so many.
@@ -42,9 +43,8 @@ INTERVAL = 11  # iterations from checkpoint to checkpoint
 POLICIES = dict(
     MeanThreshold=dict(type='MeanThreshold'),
     QuantileTiers=dict(type='QuantileTiers'),
-    Budget=dict(type='Budget', full_iters=100),
-    Neyman=dict(type='Neyman', full_iters=100, num_strata=3, min_keep=0.3))
-RATIOS = dict(Budget=0.7, Neyman=0.7)
+    Budget=dict(type='Budget', ratio=0.7),
+    Neyman=dict(type='Neyman', ratio=0.7, num_strata=3, min_keep=0.3))
 # Short data sets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}
 
@@ -142,52 +142,32 @@ def read_records(prefix, ranks):
 # Trainings -----------------------------------------------------------------
 
 
-def policy_of(setting):
-    policy = POLICIES[setting.policy]
-    if setting.by_epoch and setting.policy in RATIOS:
-        policy = dict(policy, ratio=RATIOS[setting.policy])
-        policy.pop('full_iters')
-    return policy
-
-
-def schedule_of(setting):
-    """Loop and scheduler."""
-    if not setting.by_epoch:
-        return dict(
-            train_cfg=dict(max_iters=MAX_ITERS),
-            param_scheduler=dict(type='PolyLR', end=MAX_ITERS, by_epoch=False))
-    return dict(
-        train_cfg=dict(
-            _delete_=True, type='EpochBasedTrainLoop', max_epochs=MAX_EPOCHS),
-        param_scheduler=dict(
-            type='PolyLR',
-            end=MAX_EPOCHS,
-            by_epoch=True,
-            convert_to_iter_based=True))
-
-
 def train(rank, setting, work_dir, prefix, resume, victims):
     """Train, or go on from the last checkpoint of the folder."""
-    is_persistent = setting.workers > 0 and setting.policy == 'QuantileTiers'
-    runner = small_runner(
-        work_dir,
-        resume=resume,
-        **schedule_of(setting),
-        optim_wrapper=dict(optimizer=dict(momentum=0.9)),
-        default_hooks=dict(
-            checkpoint=dict(interval=INTERVAL, max_keep_ckpts=2)),
-        train_dataloader=dict(
-            batch_size=setting.batch_size,
-            num_workers=setting.workers,
-            persistent_workers=is_persistent,
-            sampler=dict(type='InfoBatchEpochSampler' if setting.
-                         by_epoch else 'InfoBatchSampler'),
-            dataset=dict(size=setting.size)),
-        custom_hooks=[
-            dict(type='InfoBatchHook', policy=policy_of(setting)),
+    epochs = setting.by_epoch
+    loop = by_epoch(**{'train_cfg.max_epochs': MAX_EPOCHS}) if epochs else {
+        'train_cfg.max_iters': MAX_ITERS
+    }
+    loop.update({
+        'param_scheduler': dict(
+            type='PolyLR',
+            end=MAX_EPOCHS if epochs else MAX_ITERS,
+            by_epoch=epochs,
+            **(dict(convert_to_iter_based=True) if epochs else {})),
+        'default_hooks.checkpoint': dict(
+            interval=INTERVAL, max_keep_ckpts=2, by_epoch=False),
+        'train_dataloader.batch_size': setting.batch_size,
+        'train_dataloader.num_workers': setting.workers,
+        'train_dataloader.persistent_workers': setting.workers > 0
+        and setting.policy == 'QuantileTiers',
+        'train_dataloader.dataset.size': setting.size,
+        'custom_hooks': [
+            dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
             dict(type='StepLog', path=prefix),
             dict(type='PlanLog', path=f'{prefix}_rank{rank}.jsonl')
-        ])
+        ]
+    })
+    runner = build(work_dir, resume=resume, **loop)
     # By default, torch orders the gradients anew after the first step of a
     # process, and with the order changes in which gloo adds those of four
     # ranks: the last bit of some weights. With this argument it doesn't.

@@ -3,9 +3,9 @@
 each costs some microseconds of host time. Other libraries have this test
 beside their own."""
 import pytest
-from mmengine.runner import Runner
 
-from tests.system.test_norms import config as per_sample_config
+from tests.system import test_worth  # noqa: F401
+from tests.test_tasks import test_per_sample as per_sample
 
 from .operations import operations_per_step
 from .small_training import BASELINE, build
@@ -27,16 +27,12 @@ def test_segmentation(tmp_path, policy):
 
 
 def test_per_sample(tmp_path):
+    """Passes of 104 iterations and fewer."""
     counts = []
-    for changes in ({
-            'train_dataloader.sampler.type': 'DefaultSampler',
-            'custom_hooks': []
-    }, {}):
-        cfg = per_sample_config(
-            tmp_path / str(len(counts)), **{
-                'train_dataloader.batch_size': 4,
-                'train_cfg.max_epochs': 4,
-                **changes
-            })
-        counts.append(operations_per_step(Runner.from_cfg(cfg), 110, 174))
+    for policy in (None, dict(type='Neyman', ratio=0.6)):
+        runner = per_sample.build(
+            tmp_path / str(len(counts)), policy,
+            **{'train_dataloader.dataset.type': 'EquallyHard'})
+        runner.model.infobatch_predictions = 'layer'
+        counts.append(operations_per_step(runner, 110, 174))
     assert counts[1] - counts[0] <= 30, counts

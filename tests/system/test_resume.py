@@ -1,16 +1,27 @@
 # Copyright (c) mmib contributors. All rights reserved.
+"""A training goes on from a checkpoint as if nothing had happened, or says
+what is other than before."""
+import functools
 import itertools
 import multiprocessing
+import re
 
 import numpy as np
 import pytest
 import torch
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.registry import HOOKS
 from mmseg.registry import DATASETS
 
 from mmib.compat import _SkipsWithoutLoading
-from tests.system.small_training import IndexDataset, small_runner
-from tests.test_datasets import path_dataset
-from tests.test_hook import train
+from mmib.report.read import read_run
+from tests.system.epoch_training import (BATCH, MAX_EPOCHS, SCHEDULES, SIZE,
+                                         EdgeLog, by_epoch, edges, train_rank)
+from tests.system.processes import run_ranks
+from tests.system.small_training import (BASELINE, MAX_ITERS, VALIDATION,
+                                         IndexDataset, StepLog, build,
+                                         check_resumed, column, infobatch_hook,
+                                         load, read_lines, read_log, train)
 
 # What workers read is seen by the process that started them.
 READ = multiprocessing.Array('q', 11)
@@ -26,145 +37,164 @@ class ReadsDataset(IndexDataset):
         return super().__getitem__(index)
 
 
-def run(work_dir, **changes):
-    runner = small_runner(
-        work_dir, **{
-            'model.type': 'RecordingSegmentor',
-            'train_dataloader.dataset.type': 'ReadsDataset',
-            'train_cfg.max_iters': 40,
-            'default_hooks.checkpoint.interval': 7,
+def loader(num_workers, persistent=False, size=11):
+    return dict(
+        train_dataloader=dict(
+            num_workers=num_workers,
+            persistent_workers=persistent,
+            dataset=dict(size=size)))
+
+
+def hook(num_workers=2, **arguments):
+    """A training whose hook has other arguments."""
+    return dict(
+        loader(num_workers),
+        custom_hooks=[dict(type='InfoBatchHook', **arguments)])
+
+
+@HOOKS.register_module()
+class SaveAtEdge(Hook):
+    """Saves when the second epoch is over, before InfoBatchHook has ended that
+    epoch."""
+
+    priority = 'HIGH'
+
+    def after_train_epoch(self, runner):
+        if runner.epoch == 2:
+            runner.save_checkpoint(runner.work_dir, 'edge.pth')
+
+
+def epochs(**changes):
+    """A training by epochs, with a checkpoint after each iteration and each
+    second epoch."""
+    policy = dict(type='Neyman', ratio=0.6, num_strata=3, min_keep=0.3)
+    return by_epoch(
+        custom_hooks=[
+            dict(type='InfoBatchHook', policy=policy),
+            dict(
+                type='CheckpointHook',
+                by_epoch=False,
+                interval=1,
+                save_last=False),
+            dict(type='SaveAtEdge')
+        ],
+        param_scheduler=SCHEDULES['warm-up and cosine'],
+        **{
+            'default_hooks.checkpoint': dict(interval=2, by_epoch=True),
             **changes
         })
+
+
+EAGER = {'train_cfg.type': 'EagerTrainLoop'}
+# In the first pass, in a plan, in annealing; at the edge of an epoch, after
+# the last iteration of the epoch and within others.
+ITERS = ('iter_7', 'iter_21', 'iter_35')
+WITHIN = ('iter_1', 'iter_7', 'iter_8', 'iter_13', 'edge', 'epoch_4',
+          'iter_26', 'iter_31')
+# Changes of the training, and the checkpoints that it goes on from.
+TRAININGS = {
+    'no workers': (loader(0), ITERS),
+    'workers': (loader(2), ITERS),
+    'persistent workers': (loader(2, True), ITERS),
+    'eager, no workers': (dict(loader(0), **EAGER), ITERS),
+    'eager, workers': (dict(loader(2), **EAGER), ITERS),
+    'eager, persistent workers': (dict(loader(2, True), **EAGER), ITERS),
+    # Several plans are in flight at once, or in one batch.
+    'plans shorter than the lookahead': (loader(4, size=5), ITERS),
+    'less than a batch': (loader(0, size=2), ITERS),
+    'less than a batch, workers': (loader(2, size=2), ITERS),
+    # What policies and scores remember.
+    'EpsilonGreedy': (hook(
+        policy=dict(type='EpsilonGreedy', epsilon=0.3, period=2)), ITERS),
+    'UpperConfidenceBound': (hook(
+        policy=dict(type='UpperConfidenceBound', period=2)), ITERS),
+    'Neyman': (hook(
+        policy=dict(type='Neyman', ratio=0.7, num_strata=3, min_keep=0.3)),
+               ITERS),
+    'ema': (hook(ema=0.8), ITERS),
+    'no annealing': (hook(delta=1), ITERS),
+    'epochs': (epochs(), WITHIN),
+    'epochs, workers': (epochs(**{'train_dataloader.num_workers': 2}), WITHIN),
+    'epochs, drop_last': (epochs(**{'train_dataloader.drop_last': True}),
+                          WITHIN),
+}
+
+
+@pytest.mark.parametrize('name', TRAININGS)
+def test_resume_is_exact(tmp_path, name):
+    """Each time from a checkpoint of the resumed training."""
+    changes, checkpoints = TRAININGS[name]
+    if name[:6] != 'epochs':
+        changes = {**changes, 'default_hooks.checkpoint.interval': 7}
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
+    if 'less than a batch' not in name:
+        assert infobatch_hook(runner).counts.pruned.sum() > 11
+    folder, runners = tmp_path, []
+    for checkpoint in checkpoints:
+        # Until the end of the test, which stops their workers at once.
+        runners.append(
+            check_resumed(folder, runner, steps, checkpoint, **changes))
+        folder = folder / 'resumed'
+
+
+def resume(work_dir, checkpoint, **changes):
+    """Go on from a checkpoint of another folder."""
+    runner = build(work_dir, resume=True, load_from=str(checkpoint), **changes)
+    return runner, train(runner)
+
+
+def slots(steps):
+    """Images and weights."""
+    return [
+        slot for step in steps
+        for slot in zip(step['images'], step['weights'], strict=True)
+    ]
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+    """Folder and steps of a training by iterations."""
+    folder = tmp_path_factory.mktemp('finished')
+    return folder, train(
+        build(folder, **{'default_hooks.checkpoint.interval': 7}))
+
+
+@pytest.mark.parametrize(
+    'changes', [loader(0), loader(2), loader(2, True)],
+    ids=lambda changes: str([*changes['train_dataloader'].values()]))
+def test_resume_reads_no_past(finished, tmp_path, changes):
     READ[:] = [0] * 11
-    spy = train(runner)
-    slots = [(i, float(w)) for indices, _, weights in runner.model.steps
-             for i, w in zip(indices, weights)]
-    return runner, spy, slots
-
-
-def resume(work_dir, iteration, **changes):
-    return run(
-        f'{work_dir}/resumed',
-        resume=True,
-        load_from=f'{work_dir}/iter_{iteration}.pth',
-        **changes)
-
-
-def assert_resumed(work_dir, iteration, spy, slots, **changes):
-    """Resume from an iteration of a training: what follows is the same."""
-    runner, rest, rest_slots = resume(work_dir, iteration, **changes)
-    assert rest_slots == slots[3 * iteration:]
-    assert rest.losses == spy.losses[iteration:]
-    np.testing.assert_array_equal(rest.tables, spy.tables[iteration:])
-    assert rest.epochs == spy.epochs[len(spy.epochs) - len(rest.epochs):]
-    return runner
-
-
-LOADERS = [{
-    'train_dataloader.num_workers': workers,
-    'train_dataloader.persistent_workers': persistent
-} for workers, persistent in ((0, False), (2, False), (2, True))]
-
-
-@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
-@pytest.mark.parametrize(
-    'loader', LOADERS, ids=lambda loader: str([*loader.values()]))
-def test_resume_is_exact(tmp_path, loader, loop):
-    """With batches in flight, in a plan, in annealing; also twice."""
-    changes = {**loader, 'train_cfg.type': loop}
-    whole, spy, slots = run(tmp_path, **changes)
-    assert any(weight > 1 for _, weight in slots)
-    for iteration in (7, 21, 35):
-        runner = assert_resumed(tmp_path, iteration, spy, slots, **changes)
-        for name, value in whole.model.state_dict().items():
-            assert torch.equal(runner.model.state_dict()[name], value)
-        saved, expected = (
-            one.message_hub.get_scalar('infobatch/saved_iters').current()
-            for one in (runner, whole))
-        assert saved == expected
-    _, _, rest_slots = resume(f'{tmp_path}/resumed', 14 + 21, **changes)
-    assert rest_slots == slots[3 * 35:]
-
-
-@pytest.mark.parametrize(
-    'hook', [
-        dict(policy=dict(type='EpsilonGreedy', epsilon=0.3, period=2)),
-        dict(policy=dict(type='UpperConfidenceBound', period=2)),
-        dict(
-            policy=dict(
-                type='Neyman', full_iters=56, num_strata=3, min_keep=0.3)),
-        dict(ema=0.8),
-        dict(delta=1),
-    ],
-    ids=str)
-def test_resume_is_exact_with_other_arguments(tmp_path, hook):
-    """What policies and scores remember; also where nothing is annealed."""
-    changes = {
-        'custom_hooks': [dict(type='InfoBatchHook', **hook)],
-        'train_dataloader.num_workers': 2
-    }
-    whole, spy, slots = run(tmp_path, **changes)
-    assert sum(epoch.size < 11 for epoch in spy.epochs) > 4
-    for iteration in (7, 14, 28):
-        assert_resumed(tmp_path, iteration, spy, slots, **changes)
-
-
-@pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
-def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
-    changes = {
-        'custom_hooks': [
-            dict(type='InfoBatchHook', policy=dict(type=kind, period=100))
-        ]
-    }
-    run(tmp_path, **changes)
-    _, spy, _ = resume(tmp_path, 21, **changes,
-                       **{'train_dataloader.dataset.size': 7})
-    # It selects among these.
-    selected, = {epoch.size for epoch in spy.epochs} - {7}
-    assert selected == round(0.6 * 7)
-
-
-def test_a_finished_training_without_annealing_goes_on(tmp_path):
-    """Later it ends; what was in flight then is trained on first."""
-    changes = {
-        'custom_hooks': [dict(type='InfoBatchHook', delta=1)],
-        'train_dataloader.num_workers': 2
-    }
-    _, _, slots = run(tmp_path, **changes)
-    _, rest, rest_slots = resume(tmp_path, 35, **changes,
-                                 **{'train_cfg.max_iters': 60})
-    # Two batches of each worker.
-    assert rest_slots[:4 * 3] == slots[35 * 3:39 * 3]
-    assert len(rest_slots) == 25 * 3
-    assert rest.epochs[-1].size < 11
-
-
-@pytest.mark.parametrize(
-    'loader', LOADERS, ids=lambda loader: str([*loader.values()]))
-def test_resume_reads_no_past(tmp_path, loader):
-    run(tmp_path)
-    _, _, slots = resume(tmp_path, 35, **loader)
-    read = sum(READ)
-    in_flight = 2 * 2 * 3 if loader['train_dataloader.num_workers'] else 0
-    assert len(slots) == 5 * 3 <= read
+    _, steps = resume(
+        tmp_path, finished[0] / 'iter_35.pth', **{
+            **changes, 'train_dataloader.dataset.type': 'ReadsDataset'
+        })
+    images, read = sum(column(steps, 'images'), []), sum(READ)
+    in_flight = 2 * 2 * 3 if changes['train_dataloader']['num_workers'] else 0
+    assert len(images) == 5 * 3 <= read
     # A loop that starts its workers when it is built, as OpenMMLab's, has
     # asked for as many images before the checkpoint is read.
-    assert read <= len(slots) + 2 * in_flight
+    assert read <= len(images) + 2 * in_flight
     if not in_flight:
-        assert list(READ) == np.bincount([i for i, _ in slots],
-                                         minlength=11).tolist()
+        assert list(READ) == np.bincount(images, minlength=11).tolist()
+
+
+def test_past_is_empty():
+    batches = _SkipsWithoutLoading(itertools.count(5), 3)
+    assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
+    assert iter(batches) is batches
 
 
 def test_a_second_training_needs_a_new_runner(tmp_path):
-    runner, _, _ = run(tmp_path)
+    runner = build(tmp_path)
+    runner.train()
     with pytest.raises(RuntimeError, match='new Runner with `resume=True`'):
         runner.train()
 
 
-def test_state_is_plain(tmp_path):
+def test_state_is_plain(finished, tmp_path):
     """Tensors and plain values: no pickled class of ours or numpy's."""
-    run(tmp_path)
-    checkpoint = torch.load(tmp_path / 'iter_21.pth', weights_only=False)
+    checkpoint = load(finished[0] / 'iter_21.pth')
     torch.save(checkpoint['infobatch'], tmp_path / 'state.pth')
     state = torch.load(tmp_path / 'state.pth', weights_only=True)
     assert set(state) == {
@@ -177,27 +207,262 @@ def test_state_is_plain(tmp_path):
     assert not any('.loss.' in name for name in checkpoint['state_dict'])
 
 
-def test_past_is_empty():
-    batches = _SkipsWithoutLoading(itertools.count(5), 3)
-    assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
-    assert iter(batches) is batches
+# Another setup -------------------------------------------------------------
 
 
-@pytest.mark.parametrize('dataset, said', [
-    (dict(name='moved/a'), 'goes on in virtual epoch'),
-    (dict(indices=[*range(10, -1, -1)]), 'or of the same in another order. '
-     'All scores start at 1'),
+@pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
+def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
+    changes = hook(policy=dict(type=kind, period=100))
+    build(tmp_path, **changes).train()
+    runner, _ = resume(
+        tmp_path / 'resumed', tmp_path / 'iter_20.pth', **{
+            **changes, 'train_dataloader.dataset.size': 7,
+            'train_cfg.max_iters': 60
+        })
+    # The policy selects among these, once.
+    pruned = infobatch_hook(runner).counts.pruned
+    assert len(pruned) == 7 and (pruned == 0).sum() == round(0.6 * 7)
+
+
+def test_a_finished_training_without_annealing_goes_on(tmp_path):
+    """Later it ends; what was in flight then is trained on first."""
+    changes = hook(delta=1)
+    steps = train(
+        build(tmp_path, **{
+            **changes, 'default_hooks.checkpoint.interval': 35
+        }))
+    _, later = resume(tmp_path / 'longer', tmp_path / 'iter_35.pth', **{
+        **changes, 'train_cfg.max_iters': 60
+    })
+    # Two batches of each worker.
+    assert slots(later[:4]) == slots(steps[35:39])
+    assert len(later) == 25 and max(later[-1]['weights']) > 1
+
+
+@pytest.mark.parametrize('size', [11, 13])
+def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size):
+    """Of the baseline, or of a data set of another length: the stream is
+    that of the baseline, and nothing is pruned in the first full pass."""
+    changes = {'train_dataloader.dataset.size': size}
+    baseline = train(
+        build(tmp_path, **BASELINE, **changes,
+              **{'default_hooks.checkpoint.interval': 14}))
+    expected = sum(column(baseline, 'images')[14:], [])
+    saved = (tmp_path if size == 11 else finished[0]) / 'iter_14.pth'
+    _, steps = resume(tmp_path / 'resumed', saved, **changes)
+    log = read_log(tmp_path / 'resumed')
+    reason = ('the checkpoint is of a training without InfoBatchHook'
+              if size == 11 else 'the checkpoint is of 11 images, and '
+              '`train_dataloader.dataset` has 13 images')
+    assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
+            'nothing is pruned until every image') in log
+    images, weights = zip(*slots(steps))
+    # The slots before the first one that stands for another image.
+    end = next(i for i, weight in enumerate(weights) if weight > 1)
+    assert set(images[:end]) == set(range(size))
+    same = [a == b for a, b in zip(images, expected)].index(False)
+    assert same >= size
+    # What follows are whole plans.
+    assert max(weights[same:]) > 1
+    # The closing line counts visits where the accounts begin anew.
+    passes_of, pruned, visits = map(
+        int,
+        re.search(
+            f'InfoBatch: {MAX_ITERS} iterations covered as many passes as '
+            r'(\d+) iterations of the baseline; (\d+) of (\d+) visits .* '
+            'since iteration 14', log).groups())
+    assert abs(visits - pruned - 3 * (MAX_ITERS - 14)) <= 1
+    saved_before = 0
+    if size == 13:
+        planner = load(saved)['infobatch']['planner']
+        saved_before = planner['full_equivalent'] - 14
+    assert abs(passes_of - MAX_ITERS - saved_before - pruned / 3) <= 1
+
+
+def test_an_epoch_without_scores_begins_anew(tmp_path):
+    """Of a checkpoint of the baseline."""
+    build(tmp_path,
+          **by_epoch(None,
+                     **{'default_hooks.checkpoint.interval': 3})).train()
+    folder = tmp_path / 'pruned'
+    runner, steps = resume(folder, tmp_path / 'epoch_3.pth', **by_epoch())
+    images = column(steps, 'images')
+    # A full epoch first.
+    assert sorted(sum(images[:8], [])) == list(range(SIZE))
+    assert len(steps) < 5 * 8
+    path, = folder.glob('*/infobatch.jsonl')
+    ends = read_lines(path)[-1]['ends']
+    assert ends['visits'] == 5 * SIZE
+    assert ends['pruned'] == 5 * SIZE - sum(map(len, images))
+    assert read_run(str(folder)).annealing_iter == runner.iter - 8
+    assert max(map(max, column(steps, 'weights'))) > 1
+
+
+def test_a_checkpoint_of_iterations_by_epochs(tmp_path):
+    changes = {'train_dataloader.dataset.size': SIZE}
+    build(tmp_path, **changes, **{
+        'default_hooks.checkpoint.interval': 24
+    }).train()
+    _, steps = resume(tmp_path / 'epochs', tmp_path / 'iter_24.pth',
+                      **by_epoch())
+    # All scores start at 1.
+    assert sorted(sum(column(steps[:8], 'images'), [])) == list(range(SIZE))
+
+
+def test_another_policy(finished, tmp_path):
+    """The open plan ends, then the new policy draws the next one."""
+    folder, steps = finished
+    left = load(folder / 'iter_21.pth')['infobatch']['sampler']['indices']
+    _, later = resume(tmp_path, folder / 'iter_21.pth',
+                      **hook(0, policy=dict(type='QuantileTiers')))
+    assert len(left) > 2
+    assert slots(later)[:len(left)] == slots(steps[21:])[:len(left)]
+    log = read_log(tmp_path)
+    assert 'the next plans are those of QuantileTiers(' in log
+    assert re.search(r'by tier \d+ of \d+, \d+ of \d+, \d+ of', log)
+
+
+@pytest.mark.parametrize('changes, begins', [
+    (hook(0, delta=0.6, policy=dict(type='MeanThreshold')), 24),
+    ({
+        'train_cfg.max_iters': 60
+    }, 51),
 ])
-def test_a_data_set_in_another_folder_or_order(tmp_path, dataset, said):
-    """Scores go with the images to another folder. In another order they
-    would be those of other images."""
+def test_another_annealing(finished, tmp_path, changes, begins):
+    """It follows from the config of the resumed training."""
+    _, steps = resume(tmp_path, finished[0] / 'iter_14.pth', **changes)
+    pruned = [step['iter'] for step in steps if max(step['weights']) > 1]
+    assert begins - 4 < pruned[-1] < begins
+    images, _ = zip(*slots(steps[begins - 14:]))
+    assert set(images[:11]) == set(range(11))
+    assert f'annealing begins at iteration {begins} instead of 34' in read_log(
+        tmp_path)
 
-    def changes(**dataset):
-        dataset = dict(path_dataset(size=11, **dataset), _delete_=True)
-        return {'train_dataloader.dataset': dataset}
 
-    _, _, slots = run(tmp_path, **changes())
-    _, _, rest = resume(tmp_path, 21, **changes(**dataset))
-    assert (rest == slots[3 * 21:]) is ('goes on' in said)
-    log, = (tmp_path / 'resumed').glob('*/*.log')
-    assert said in log.read_text()
+def test_another_seed(finished, tmp_path):
+    """The one in the checkpoint counts."""
+    folder, steps = finished
+    _, later = resume(tmp_path, folder / 'iter_14.pth',
+                      **{'randomness.seed': 5})
+    assert later == steps[14:]
+
+
+class FirstScores(Hook):
+    """The scores when the first iteration begins."""
+
+    def before_train_epoch(self, runner):
+        self.scores = infobatch_hook(runner).scores.numpy().copy()
+
+
+def test_load_from_is_a_fresh_start(finished, tmp_path):
+    folder, expected = finished
+    runner = build(tmp_path, load_from=str(folder / 'iter_14.pth'))
+    first = FirstScores()
+    runner.register_hook(first)
+    steps = train(runner)
+    assert (first.scores == 1).all()
+    assert slots(steps)[:11] == slots(expected)[:11]
+    # With other weights of the model.
+    assert steps[0]['loss'] != expected[0]['loss']
+    assert len(steps) == MAX_ITERS
+    assert 'InfoBatch goes on' not in read_log(tmp_path)
+
+
+def test_the_baseline_goes_on_from_a_checkpoint_of_infobatch(
+        finished, tmp_path):
+    expected = train(build(tmp_path / 'baseline', **BASELINE))[14:]
+    _, steps = resume(tmp_path, finished[0] / 'iter_14.pth', **BASELINE)
+    assert column(steps, 'images') == column(expected, 'images')
+
+
+def test_testing(finished, tmp_path):
+    """With a config of InfoBatch and its checkpoint."""
+    runner = build(
+        tmp_path,
+        load_from=str(finished[0] / 'iter_14.pth'),
+        test_cfg=dict(type='TestLoop'),
+        test_dataloader=VALIDATION['val_dataloader'],
+        test_evaluator=VALIDATION['val_evaluator'],
+        **{'model.test_cfg': VALIDATION['model.test_cfg']})
+    log = StepLog()
+    runner.register_hook(log)
+    assert np.isfinite(runner.test()['mIoU'])
+    assert log.steps == []
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    """Folder of a training by epochs, its steps and what its edges were."""
+    folder = tmp_path_factory.mktemp('saved')
+    runner, log = build(
+        folder,
+        **by_epoch(
+            param_scheduler=SCHEDULES['warm-up and cosine'],
+            **{'default_hooks.checkpoint.interval': 4})), EdgeLog()
+    runner.register_hook(log)
+    runner.register_hook(CheckpointHook(by_epoch=False, interval=10))
+    steps = train(runner)
+    return folder, steps, [*log.rates, runner.optim_wrapper.get_lr()['lr'][0]]
+
+
+def test_other_ranks_by_epochs(saved, tmp_path):
+    """The rest of the epoch goes to them, and no image twice but to fill a
+    step. By iterations: ``test_kills.py``."""
+    folder, steps, _ = saved
+    path = str(folder / 'iter_10.pth')
+    ranks = run_ranks(
+        functools.partial(
+            train_rank,
+            work_dir=str(tmp_path),
+            changes=by_epoch(resume=True, load_from=path)), 2)
+    rest = load(path)['infobatch']['sampler']['indices'].tolist()
+    num_steps = -(-(-(-len(rest) // 2)) // BATCH)
+    seen = [
+        image for step in range(num_steps)
+        for pair in zip(*(rank[step]['images'] for rank in ranks))
+        for image in pair
+    ]
+    assert seen[:len(rest)] == rest
+    assert len(ranks[0]) == len(ranks[1]) < len(steps) - 10
+
+
+@pytest.mark.parametrize('batch_size, drop_last', [(1, False), (8, False),
+                                                   (8, True)])
+@pytest.mark.parametrize('name', ['iter_10', 'epoch_4'])
+def test_another_batch_size_by_epochs(saved, tmp_path, name, batch_size,
+                                      drop_last):
+    """The learning rate goes on as it was, and what is to come is known."""
+    folder, _, rates = saved
+    log = edges(
+        tmp_path,
+        **by_epoch(
+            param_scheduler=SCHEDULES['warm-up and cosine'],
+            resume=True,
+            load_from=str(folder / f'{name}.pth'),
+            **{
+                'train_dataloader.batch_size': batch_size,
+                'train_dataloader.drop_last': drop_last,
+            }))
+    # Where nothing is left of an epoch that fills a batch, the next one makes
+    # up for its learning rates.
+    np.testing.assert_allclose(log.rates[2:], rates[-len(log.rates) + 2:])
+    assert log.expected[-1] == log.iters[-1]
+    # Epochs are of 4 or 5 iterations of 3 images.
+    assert abs(log.expected[0] - log.iters[-1]) <= 4 * 3 / batch_size + 4
+
+
+@pytest.mark.parametrize('max_epochs', [MAX_EPOCHS, 14])
+def test_a_training_by_epochs_that_has_ended(saved, tmp_path, max_epochs):
+    _, steps = resume(tmp_path, saved[0] / f'epoch_{MAX_EPOCHS}.pth',
+                      **by_epoch(**{'train_cfg.max_epochs': max_epochs}))
+    log = read_log(tmp_path)
+    assert ('prunes until' in log) is (max_epochs > MAX_EPOCHS)
+    assert ('annealing begins at epoch 12 instead of 7' in log) is bool(steps)
+    if steps:
+        weights = np.concatenate(column(steps, 'weights'))
+        assert weights.sum() == pytest.approx(6 * SIZE, rel=0.01)
+        images = column(steps, 'images')
+        assert all(
+            sorted(sum(part, [])) == list(range(SIZE))
+            for part in (images[-8:], images[-16:-8]))
+        assert len(steps) < 0.8 * 6 * 8

@@ -28,7 +28,7 @@ from mmseg.registry import DATASETS
 
 from mmib.pruning import Tier
 from tests.system.processes import log_of, start_ranks
-from tests.system.small_training import (IndexDataset, append_line,
+from tests.system.small_training import (VALIDATION, IndexDataset, append_line,
                                          infobatch_hook, read_lines,
                                          small_runner, weights_of_batch)
 
@@ -185,15 +185,14 @@ def train(rank, soak, work_dir, resume):
     interval = max(1, soak.max_iters // 40)
     policy = dict(type=soak.policy)
     if soak.policy == 'Budget':
-        policy['full_iters'] = round(soak.virtual_epochs * soak.images /
-                                     soak.batch_size)
+        policy['ratio'] = soak.max_iters * soak.batch_size / (
+            soak.virtual_epochs * soak.images)
     # Between two checkpoints, at 40 %: the memory of the last half is then
     # that of one process.
     kill_at = None if resume else 16 * interval + interval // 2
     small_runner(
         work_dir,
         resume=resume,
-        model=dict(test_cfg=dict(mode='whole')),
         train_cfg=dict(
             max_iters=soak.max_iters,
             val_interval=max(1, soak.max_iters // 20)),
@@ -204,13 +203,7 @@ def train(rank, soak, work_dir, resume):
             dataset=dict(
                 type='SoakDataset', size=soak.images,
                 nan_share=soak.nan_share)),
-        val_cfg=dict(type='ValLoop'),
-        val_dataloader=dict(
-            batch_size=1,
-            num_workers=0,
-            sampler=dict(type='DefaultSampler', shuffle=False),
-            dataset=dict(type='SoakDataset', size=20)),
-        val_evaluator=dict(type='IoUMetric', iou_metrics=['mIoU']),
+        **VALIDATION,
         optim_wrapper=dict(type='FiniteOptimWrapper'),
         default_hooks=dict(
             logger=dict(interval=100),

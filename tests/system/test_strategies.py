@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Ways to spread a training over processes: strategies of FlexibleRunner,
 wrappers of the model and of the optimizers. On two ranks over gloo they train
-as DistributedDataParallel does, to the last bit."""
+as DistributedDataParallel does, to the last bit, and go on so."""
+import functools
 import inspect
 import os
-import tempfile
+import os.path as osp
+import re
 from contextlib import ExitStack
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -24,11 +25,23 @@ from mmseg.models import EncoderDecoder
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from tests.system.processes import run_ranks
-from tests.system.small_training import (SAVED, assert_pruned, build, column,
-                                         distribute, infobatch_hook,
-                                         small_runner, train)
+from tests.system.small_training import (MAX_ITERS, SAVED, VALIDATION,
+                                         assert_equal, assert_pruned, build,
+                                         column, distribute, infobatch_hook,
+                                         load, small_runner, state_of, train,
+                                         weights_of)
 from tests.test_tasks import test_per_sample as per_sample
 
+# MMEngine writes no optimizer into `best_*`, so it must have no state.
+STATELESS = {'optim_wrapper.optimizer.momentum': 0.}
+VALIDATED = {
+    **VALIDATION,
+    **STATELESS,
+    'default_hooks.checkpoint.save_best': 'mIoU',
+    'default_hooks.checkpoint.interval': 1000,
+    # So the best one is after the first plans.
+    'train_cfg': dict(val_interval=7, val_begin=14),
+}
 SEEDED = {'model.type': 'SeededSegmentor'}
 # Without a GPU, wrappers have to be told.
 FSDP = dict(
@@ -57,6 +70,11 @@ STRATEGIES = {
 }
 
 
+def best_of(work_dir):
+    best, = work_dir.glob('best_*')
+    return str(best)
+
+
 @MODELS.register_module()
 class SeededSegmentor(EncoderDecoder):
     """On OpenMMLab's stack runners draw other numbers before its weights."""
@@ -81,6 +99,18 @@ def mmengine_resumes_fsdp():
         lambda state, model, optim: load(model, optim, state))
 
 
+MODES = {
+    'Runner': SEEDED,
+    **{
+        name: dict(SEEDED, env_cfg={}, strategy=strategy)
+        for name, strategy in STRATEGIES.items()
+    },
+    'diff_rank_seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
+    'no seed': dict(randomness=dict(seed=None)),
+    'validation': VALIDATED,
+}
+
+
 def train_per_sample(folder):
     """Of a model whose layers are called, so that they can be wrapped."""
     reference = per_sample.build(folder / 'ddp')
@@ -96,47 +126,95 @@ def train_per_sample(folder):
     return losses, type(separate.model.module.layer).__name__
 
 
-def train_each(rank, results):
-    os.environ['LOCAL_RANK'] = str(rank)
-    # The same for all ranks.
-    folder = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(folder)
-    folder = Path(folder[0])
-    runner = build(folder / 'runner', **SEEDED)
-    distribute(runner)
-    results[rank] = {'Runner': (train(runner), None)}
-    results[rank]['per sample'] = train_per_sample(folder)
-    for name, strategy in STRATEGIES.items():
-        changes = dict(SEEDED, env_cfg={}, strategy=strategy)
-        steps = train(build(folder / name, **changes))
-        dist.barrier()
+def train_mode(work_dir, **changes):
+    runner = build(work_dir, **changes)
+    if 'strategy' not in changes:
+        distribute(runner)
+    steps = train(runner)
+    # Until the first rank has written the last checkpoint.
+    dist.barrier()
+    # A shard of the weights is no state that can be compared.
+    weights = {} if 'FSDP' in str(changes) else weights_of(runner)
+    return steps, (state_of(runner), weights)
+
+
+def train_each(folder, rank, results):
+    """Train in each mode, and resume from the middle or the best
+    checkpoint."""
+    # As torchrun sets them.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2')
+    results[rank] = {'per sample': train_per_sample(folder)}
+    for name, changes in MODES.items():
+        steps, end = train_mode(folder / name, **changes)
+        path = (
+            best_of(folder / name) if name == 'validation' else str(
+                folder / name / f'iter_{SAVED}.pth'))
         with mmengine_resumes_fsdp():
-            resumed = build(
+            later, resumed_end = train_mode(
                 folder / name / 'resumed',
                 resume=True,
-                load_from=str(folder / name / f'iter_{SAVED}.pth'),
+                load_from=path,
                 **changes)
-            results[rank][name] = steps, train(resumed)
+        results[rank][name] = steps, later, end, resumed_end, path
 
 
 @pytest.fixture(scope='module')
-def trainings():
-    return run_ranks(train_each, 2)
+def trainings(tmp_path_factory):
+    """What two ranks did in each mode, and where."""
+    folder = tmp_path_factory.mktemp('ranks')
+    return folder, run_ranks(functools.partial(train_each, folder), 2)
 
 
-@pytest.mark.parametrize('name', STRATEGIES)
-def test_strategies_train_and_resume_as_ddp(trainings, name):
-    for rank in trainings:
-        steps, resumed = rank[name]
+def table_of(steps_of_ranks, size=11):
+    """The scores that the steps of all ranks give."""
+    table = np.ones(size)
+    for steps in zip(*steps_of_ranks):
+        last = {}
+        for step in steps:
+            for index, score in zip(step['images'], step.get('scores', [])):
+                # The larger one counts where both ranks have the image.
+                last[index] = max(score, last.get(index, -np.inf))
+        for index, score in last.items():
+            table[index] = score
+    return table
+
+
+def check_checkpoints(work_dir, best, steps_of_ranks):
+    """All ranks' scores are in both files, as of their iterations."""
+    for path in (best, osp.join(work_dir, f'iter_{MAX_ITERS}.pth')):
+        checkpoint = load(path)
+        number, state = checkpoint['meta']['iter'], checkpoint['infobatch']
+        np.testing.assert_allclose(
+            state['scores']['scores'],
+            table_of([steps[:number] for steps in steps_of_ranks]),
+            rtol=1e-6)
+        assert state['sampler']['position'] == (3 * len(steps_of_ranks) *
+                                                number)
+
+
+@pytest.mark.parametrize('name', MODES)
+def test_ranks(trainings, name):
+    """They have the same plans, of which each has its slots, and go on
+    exactly."""
+    folder, ranks = trainings
+    for rank in ranks:
+        steps, later, end, resumed_end, path = rank[name]
         assert_pruned(steps)
-        assert steps == rank['Runner'][0]
-        assert resumed == steps[SAVED:]
-    assert column(trainings[0][name][0],
-                  'images') != column(trainings[1][name][0], 'images')
+        start = int(re.search(r'iter_(\d+)\.pth', path)[1])
+        assert later == steps[start:] != []
+        assert_equal(resumed_end, end)
+        # The same state on each rank.
+        assert_equal(end, ranks[0][name][2])
+        if name in STRATEGIES:
+            assert steps == rank['Runner'][0]
+    one, two = (rank[name][0] for rank in ranks)
+    assert column(one, 'images') != column(two, 'images')
+    if name not in STRATEGIES:
+        check_checkpoints(folder / name, path, [one, two])
 
 
 def test_models_with_losses_of_samples(trainings):
-    for rank in trainings:
+    for rank in trainings[1]:
         (ddp, separate, sharded), layer = rank['per sample']
         assert layer == 'MMDistributedDataParallel'
         assert len(ddp) < 8 * 3 and ddp == separate == sharded

@@ -1,62 +1,30 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a training may have besides: averaged weights, accumulated gradients,
-mixed precision, compilation, other runners and ranks, validation.
+mixed precision, another runner, validation. Compilation is in
+``test_compile.py``, and what is spread over ranks in ``test_strategies.py``.
 
 Each mode is trained in one go, which writes checkpoints, and resumed from one
 of these. What follows is the same to the last bit.
 """
 import functools
-import os
 import os.path as osp
 
 import numpy as np
 import pytest
 import torch
-from mmengine.hooks import Hook
 from mmengine.optim.optimizer import amp_optimizer_wrapper
-from torch._dynamo.utils import counters
-from torch.utils._pytree import tree_flatten
 
-from tests.system.processes import run_ranks
-from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
-                                         SAVED, assert_pruned, build,
-                                         check_resumed, column, distribute,
-                                         infobatch_hook, train, weights_of)
+from tests.system.epoch_training import by_epoch
+from tests.system.small_training import (BASELINE, MAX_ITERS, SAVED,
+                                         assert_equal, assert_pruned, build,
+                                         check_resumed, column, infobatch_hook,
+                                         load, train, weights_of)
+from tests.system.test_strategies import STATELESS, VALIDATED, best_of
 
 RATIO_0 = dict(custom_hooks=[
     dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))
 ])
 SINGLE_DEVICE = dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))
-# MMEngine writes no optimizer into `best_*`, so it must have no state.
-STATELESS = {'optim_wrapper.optimizer.momentum': 0.}
-VALIDATION = {
-    **STATELESS,
-    'default_hooks.checkpoint.save_best': 'mIoU',
-    'default_hooks.checkpoint.interval': 1000,
-    # So the best one is after the first plans.
-    'train_cfg': dict(val_interval=7, val_begin=14),
-    'val_cfg': dict(type='ValLoop'),
-    'val_dataloader': dict(
-        batch_size=1,
-        num_workers=0,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        dataset=dict(type='ValDataset', size=5)),
-    'val_evaluator': dict(type='IoUMetric'),
-    'model.test_cfg': dict(mode='whole'),
-}
-
-
-def assert_equal(state, other):
-    """Compare nested tensors and plain values."""
-    leaves, structure = tree_flatten(state)
-    other_leaves, other_structure = tree_flatten(other)
-    assert structure == other_structure
-    for leaf, other_leaf in zip(leaves, other_leaves):
-        assert np.array_equal(leaf, other_leaf)
-
-
-def load(path):
-    return torch.load(path, map_location='cpu', weights_only=False)
 
 
 def load_last(runner):
@@ -139,162 +107,32 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
             column(steps[:3], name), column(full[:3], name), rtol=0.02)
 
 
-class CountGraphs(Hook):
-    """Counts what was compiled until each step."""
-
-    def __init__(self):
-        self.graphs = []
-
-    def after_train_iter(self, runner, *args, **kwargs):
-        self.graphs.append(counters['stats']['unique_graphs'])
-
-
-def test_compiled(tmp_path):
-    """Weights change each step and are no part of what is compiled."""
-    expected = train(build(tmp_path / 'eager'))
-    torch._dynamo.reset()
-    counters.clear()
-    changes = dict(compile=dict(backend='aot_eager'))
-    count = CountGraphs()
-    # Beyond a limit torch would silently go on without compilation.
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        runner = build(tmp_path, **changes)
-        runner.register_hook(count)
-        steps = train(runner)
-        check_resumed(tmp_path, runner, steps, **changes)
-    # MMEngine counts the steps, which torch notices in the second one.
-    assert 0 < count.graphs[1] == count.graphs[ANNEALING_ITER - 1]
-    # One for the loss without weights.
-    assert count.graphs[ANNEALING_ITER] <= count.graphs[1] + 2
-    assert count.graphs[ANNEALING_ITER] == count.graphs[-1]
-
-    assert_pruned(steps)
-    for name in ('images', 'weights'):
-        assert column(steps, name) == column(expected, name)
-    for name in ('loss', 'scores', 'norms'):
-        np.testing.assert_allclose(
-            column(steps, name), column(expected, name), rtol=1e-4)
-
-
-def test_flexible_runner(tmp_path):
-    _, steps = train_and_resume(tmp_path, **SINGLE_DEVICE)
-    assert column(steps[:3], 'images') == column(
-        train(build(tmp_path / 'runner'))[:3], 'images')
-
-
-def table_of(steps_of_ranks, size=11):
-    """The scores that the steps of all ranks give."""
-    table = np.ones(size)
-    for steps in zip(*steps_of_ranks):
-        last = {}
-        for step in steps:
-            for index, score in zip(step['images'], step.get('scores', [])):
-                # The larger one counts where both ranks have the image.
-                last[index] = max(score, last.get(index, -np.inf))
-        for index, score in last.items():
-            table[index] = score
-    return table
-
-
-def check_checkpoints(work_dir, best, steps_of_ranks):
-    """All ranks' scores are in both files, as of their iterations."""
-    for path in (best, osp.join(work_dir, f'iter_{MAX_ITERS}.pth')):
-        checkpoint = load(path)
-        number, state = checkpoint['meta']['iter'], checkpoint['infobatch']
-        np.testing.assert_allclose(
-            state['scores']['scores'],
-            table_of([steps[:number] for steps in steps_of_ranks]),
-            rtol=1e-6)
-        assert state['sampler']['position'] == (3 * len(steps_of_ranks) *
-                                                number)
-
-
-def best_of(work_dir):
-    best, = work_dir.glob('best_*')
-    return str(best)
+@pytest.mark.parametrize('changes', [{}, by_epoch()], ids=['iters', 'epochs'])
+def test_flexible_runner(tmp_path, changes):
+    expected = train(build(tmp_path / 'runner', **changes))
+    changes = {
+        **changes,
+        **SINGLE_DEVICE, 'default_hooks.checkpoint': dict(
+            interval=SAVED, by_epoch=False)
+    }
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
+    assert column(steps[:3], 'images') == column(expected[:3], 'images')
+    assert max(map(max, column(steps, 'weights'))) > 1
+    check_resumed(tmp_path, runner, steps, **changes)
 
 
 def test_validation(tmp_path):
     """It doesn't touch the training, also in the middle of a plan. That the
-    best checkpoint can be resumed is in :func:`test_ranks`."""
+    best checkpoint can be resumed is in ``test_strategies.py``."""
     without = train(build(tmp_path / 'without', **STATELESS))
-    runner = build(tmp_path, **VALIDATION)
+    runner = build(tmp_path, **VALIDATED)
     steps = train(runner)
     assert steps == without
     checkpoint = load(best_of(tmp_path))
     assert len(checkpoint['infobatch']['sampler']['indices']) > 0
-    finished = build(tmp_path, resume=True, **VALIDATION)
+    finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(
         infobatch_hook(finished).scores.numpy(),
         infobatch_hook(runner).scores.numpy())
-
-
-MODES_OF_RANKS = {
-    'DDPStrategy': dict(
-        env_cfg={},
-        strategy=dict(
-            type='DDPStrategy',
-            model_wrapper=dict(
-                type='MMDistributedDataParallel', device_ids=None))),
-    'diff_rank_seed': dict(randomness=dict(seed=0, diff_rank_seed=True)),
-    'no seed': dict(randomness=dict(seed=None)),
-    'validation': VALIDATION,
-}
-
-
-def train_modes(folder, rank, results):
-    """Run each mode, and resume it from the middle or the best checkpoint."""
-    # As torchrun sets them.
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2')
-    results[rank] = {}
-    for name, changes in MODES_OF_RANKS.items():
-
-        def train_on_ranks(work_dir, **resume):
-            runner = build(work_dir, **changes, **resume)
-            if 'strategy' not in changes:
-                distribute(runner)
-            steps = train(runner)
-            # Until the first rank has written the last checkpoint.
-            torch.distributed.barrier()
-            return runner, steps
-
-        work_dir = folder / name
-        runner, steps = train_on_ranks(work_dir)
-        checkpoint = (
-            best_of(work_dir)
-            if name == 'validation' else str(work_dir / f'iter_{SAVED}.pth'))
-        resumed, resumed_steps = train_on_ranks(
-            work_dir / 'resumed', resume=True, load_from=checkpoint)
-        hook = infobatch_hook(runner)
-        results[rank][name] = dict(
-            steps=steps,
-            resumed_steps=resumed_steps,
-            weights=weights_of(runner),
-            resumed_weights=weights_of(resumed),
-            stream=hook.sampler.state_dict(),
-            planner=hook.planner.state_dict(hook.sampler.position),
-            best=checkpoint)
-
-
-@pytest.fixture(scope='module')
-def ranks(tmp_path_factory):
-    """What two ranks did in each mode, and where."""
-    folder = tmp_path_factory.mktemp('ranks')
-    return folder, run_ranks(functools.partial(train_modes, folder), 2)
-
-
-@pytest.mark.parametrize('mode', list(MODES_OF_RANKS))
-def test_ranks(ranks, mode):
-    folder, (one, two) = ranks[0], [results[mode] for results in ranks[1]]
-    # The same plans, of which each rank has its slots.
-    for part in ('stream', 'planner', 'weights', 'resumed_weights'):
-        assert_equal(two[part], one[part])
-    assert column(one['steps'], 'images') != column(two['steps'], 'images')
-    for rank in (one, two):
-        assert_pruned(rank['steps'])
-        start = len(rank['steps']) - len(rank['resumed_steps'])
-        assert start == load(rank['best'])['meta']['iter'] > 0
-        assert rank['resumed_steps'] == rank['steps'][start:]
-        assert_equal(rank['resumed_weights'], rank['weights'])
-    check_checkpoints(folder / mode, one['best'], [one['steps'], two['steps']])

@@ -4,12 +4,13 @@ which it is known."""
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import DATASETS
 from mmengine.structures import PixelData
-from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 from torch.utils.data import Dataset
 
-from .small_training import infobatch_hook, small_runner
+from tests.system.small_training import infobatch_hook, small_runner
+from tests.test_tasks import test_per_sample as per_sample
 
 NUM_IMAGES = 200
 MAX_ITERS = 500
@@ -49,29 +50,30 @@ class RandomDataset(SkewedDataset):
         return results
 
 
-def train(tmp_path, dataset, policy, **hook):
-    """The hook of a training at 60 % of the iterations, and its plans."""
-    plans = []
-    runner = small_runner(
-        tmp_path, **{
-            'train_dataloader.batch_size': 8,
-            'train_dataloader.dataset': dict(_delete_=True, type=dataset),
-            'train_cfg.max_iters': MAX_ITERS,
-            'optim_wrapper.optimizer.lr': 0.1,
-            'custom_hooks.0.policy': policy,
-            **{
-                f'custom_hooks.0.{name}': value
-                for name, value in hook.items()
-            }
-        })
-    hook = infobatch_hook(runner)
-    hook.plan_observers.append(lambda epoch, plan: plans.append((epoch, plan)))
+def train_hook(runner):
+    """Train, and return the hook and the plans that prune."""
+    hook, plans = infobatch_hook(runner), []
+    hook.plan_observers.append(
+        lambda epoch, plan: plan is None or plans.append((epoch, plan)))
     runner.train()
-    return hook, [(epoch, plan) for epoch, plan in plans if plan is not None]
+    return hook, plans
+
+
+def train(tmp_path, dataset, policy):
+    """A training at 60 % of the iterations."""
+    return train_hook(
+        small_runner(
+            tmp_path, **{
+                'train_dataloader.batch_size': 8,
+                'train_dataloader.dataset': dict(_delete_=True, type=dataset),
+                'train_cfg.max_iters': MAX_ITERS,
+                'optim_wrapper.optimizer.lr': 0.1,
+                'custom_hooks.0.policy': policy
+            }))
 
 
 # As many passes as the tiers cover, at the same cost.
-NEYMAN = dict(type='Neyman', full_iters=862)
+NEYMAN = dict(type='Neyman', ratio=0.58)
 TIERS = dict(type='QuantileTiers')
 
 
@@ -101,3 +103,38 @@ def test_easy_images_are_worth_less(tmp_path):
     assert costs[1] == pytest.approx(costs[0], rel=0.02)
     assert max(ratios) < 0.7
     assert ratios[1] < ratios[0] + 0.01
+
+
+SIZE, BATCH = 414, 64
+
+
+@DATASETS.register_module()
+class EquallyHard(per_sample.Rows):
+    """Losses differ from visit to visit, and not from sample to sample."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return torch.rand(3), torch.rand(2)
+
+
+def test_a_short_last_batch_teaches_nothing(tmp_path):
+    """By epochs: 414 samples in batches of 64, so that many plans end with
+    few samples. Nothing is learned."""
+    runner = per_sample.build(
+        tmp_path, dict(type='Neyman', ratio=0.5556), **{
+            'train_dataloader.batch_size': BATCH,
+            'train_dataloader.dataset.type': 'EquallyHard',
+            'optim_wrapper.optimizer.lr': 0.,
+            'train_cfg.max_epochs': 60
+        })
+    runner.model.infobatch_predictions = 'layer'
+    hook, plans = train_hook(runner)
+    plans = [plan for plan, _ in plans]
+    sizes = [plan.size for plan in plans]
+    assert np.mean(np.isin(np.mod(sizes, BATCH), (1, 2))) > 0.8, sizes
+    shares = np.mean([[kept / size for size, kept in plan.tiers]
+                      for plan in plans[10:]], 0)
+    np.testing.assert_allclose(shares, shares.mean(), rtol=0.1)
+    assert abs(hook.planner.mean_ratio.mean().value - 1) < 0.02

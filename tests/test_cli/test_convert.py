@@ -11,7 +11,6 @@ from mmengine.utils import is_installed
 import mmib
 from mmib.compat import without_scoped_bases
 from mmib.config.zoo import resolve_config
-from mmib_cli import main
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = """
@@ -24,17 +23,8 @@ train_dataloader = dict(
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
-    """Call a sub-command in another folder."""
-    monkeypatch.chdir(tmp_path)
-    # What it replaces, it leaves replaced.
-    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
-    return lambda *arguments: main([str(each) for each in arguments])
-
-
-@pytest.fixture
-def convert(command):
-    return partial(command, 'convert')
+def convert(run):
+    return partial(run, 'convert')
 
 
 def test_a_config_of_mmseg_to_a_folder(convert, tmp_path, capsys, monkeypatch):
@@ -117,75 +107,17 @@ def test_a_policy_brings_its_ratio(convert, tmp_path, arguments, ratio):
     assert Config.fromfile('out.py').train_cfg.max_iters == 1000 * ratio
 
 
-@pytest.mark.parametrize(
-    'text, arguments, match',
-    [
-        (OWN, ['own.py'], 'own.py exists: remove it, or give another OUT'),
-        (OWN, ['link.py'], 'link.py exists'),
-        # Also where the conversion would fail.
-        ("_base_ = 'base.py'\n", ['base.py'], 'base.py exists'),
-        ("_base_ = 'base.py'\nx = dict(b=float('inf'))\n", ['base.py'],
-         'base.py exists'),
-        (OWN, ['out.py', '--ratio', '2'], '`ratio` is the share'),
-        (OWN, ['out.py', '--delta', '85'
-               ], 'got 85.0: .* or --delta of the command'),
-        (OWN, ['out.py', '--policy', 'MeanTreshold'
-               ], 'MeanTreshold is none of the policies.*MeanThreshold'),
-        ('from mmengine.optim import SGD\n', ['out.py'],
-         'lazy config.*mmib train own.py --infobatch'),
-        ('', ['out.py'], 'add `train_cfg'),
-        (OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n", ['out.py'],
-         'cannot be converted to a file.*NameError'),
-        (OWN.replace('custom_imports = None', "custom_imports = 'math'"),
-         ['out.py'], '`custom_imports` is a str'),
-    ])
-def test_errors(convert, tmp_path, text, arguments, match):
-    own = tmp_path / 'own.py'
-    own.write_text(text)
-    (tmp_path / 'link.py').symlink_to(own)
-    base = tmp_path / 'base.py'
-    base.write_text(OWN)
-    with pytest.raises(SystemExit, match=f'(?s)^Error: .*{match}'):
-        convert('own.py', *arguments)
-    assert own.read_text() == text and base.read_text() == OWN
-    assert len(os.listdir(tmp_path)) == 3
-
-
-def test_unknown_configs(convert):
-    with pytest.raises(SystemExit, match='Error: .*upernet_r50.*Close'):
-        convert(NAME + 'x', 'out.py')
-
-
-@pytest.mark.parametrize('name', ['convert', 'shorten'])
-def test_paths_of_no_config(command, tmp_path, name):
-    """One line, with the path."""
-    (tmp_path / 'own.pth').touch()
-    for path, match in (('onw.py', 'There is no config onw.py; .* is /'),
-                        ('own.pth', 'own.pth is no config')):
-        with pytest.raises(SystemExit, match=f'^Error: {match}') as stop:
-            command(name, path, 'out.py')
-        assert len(stop.value.code.splitlines()) == 1
-
-
-def test_shorten_refuses_what_prunes(command, tmp_path):
-    (tmp_path / 'own.py').write_text(OWN)
-    command('convert', 'own.py', 'pruned.py')
-    with pytest.raises(SystemExit, match='^Error: .* InfoBatch already: '):
-        command('shorten', 'pruned.py', 'out.py')
-    assert not (tmp_path / 'out.py').exists()
-
-
-def test_shorten_writes_the_control(command, tmp_path, capsys):
+def test_shorten_writes_the_control(run, tmp_path, capsys):
     """As short as the converted config, and of mmib nothing."""
     (tmp_path / 'own-1k.py').write_text(OWN)
-    command('shorten', 'own-1k.py', '.')
+    run('shorten', 'own-1k.py', '.')
     text = (tmp_path / 'own-600.py').read_text()
     assert text.startswith('# Without pruning: 60 % of')
     assert 'mmib' not in text and 'InfoBatch' not in text
     expected = mmib.shorten(Config.fromfile('own-1k.py'), 0.6)
     assert Config.fromfile('own-600.py').to_dict() == expected.to_dict()
     assert 'prunes' not in capsys.readouterr().out
-    command('shorten', 'own-1k.py', 'half.py', '--ratio', 0.5)
+    run('shorten', 'own-1k.py', 'half.py', '--ratio', 0.5)
     assert Config.fromfile('half.py').train_cfg.max_iters == 500
 
 

@@ -3,9 +3,6 @@ import os.path as osp
 
 import mmseg.datasets  # noqa: F401, as OneDL's prints something
 import pytest
-from mmengine.config import Config
-
-from mmib_cli import main
 
 from ..system.small_training import BASELINE, small_config, write_images
 
@@ -24,14 +21,12 @@ NO_DATA = 'mmib::upernet/upernet_r50_4xb4-48k-infobatch_ade20k-512x512'
 
 
 @pytest.fixture
-def forecast(monkeypatch, tmp_path, capsys):
+def forecast(run, capsys):
     """Forecast a config, with changes, and return the lines."""
-    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
-    monkeypatch.chdir(tmp_path)
 
     def call(*arguments, **changes):
         small_config('unused', **changes).dump('config.py')
-        main(['forecast', 'config.py', *map(str, arguments)])
+        run('forecast', 'config.py', *arguments)
         return capsys.readouterr().out.splitlines()
 
     return call
@@ -45,12 +40,10 @@ def test_a_config_with_infobatch(forecast):
     assert forecast(**with_policy(type='QuantileTiers')) == TIERS
 
 
-def test_the_example_is_converted(monkeypatch, tmp_path, capsys):
+def test_the_example_is_converted(run, capsys):
     """On the data that its first line draws."""
-    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
-    monkeypatch.chdir(tmp_path)
-    write_images(tmp_path / 'data', 16)
-    main(['forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch'])
+    write_images('data', 16)
+    run('forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch')
     lines = capsys.readouterr().out.splitlines()
     assert 'A pass is 16 images, an iteration 8 of them on 1 GPU.' in lines
     assert 'the baseline needs 500 iterations: 200 saved.' in lines[-1]
@@ -132,8 +125,8 @@ def test_warnings(forecast, policy, warning):
         **policy))[-1].startswith(f'Warning: {warning}')
 
 
-def test_without_data(forecast, capsys):
-    main(['forecast', NO_DATA])
+def test_without_data(run, capsys):
+    run('forecast', NO_DATA)
     missing, *lines = capsys.readouterr().out.strip().splitlines()[-4:]
     assert missing.startswith("The data isn't there (")
     assert 'data/ade/ADEChallengeData2016' in missing

@@ -13,23 +13,10 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 
 from mmengine.config import Config  # noqa: E402
 
-from mmib_cli import main  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / 'docs'
-
-
-@pytest.fixture
-def run(monkeypatch, tmp_path):
-    """Run a command, in this process and another folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('LOCAL_RANK', '0')
-    # What it replaces, it may leave replaced.
-    for name in ('fromfile', '_get_cfg_path'):
-        monkeypatch.setattr(Config, name, getattr(Config, name))
-    monkeypatch.setattr(sys, 'argv', ['mmib'])
-    return lambda *arguments: main(list(arguments))
 
 
 def baseline(name):

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
 import re
-import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +14,9 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmib import compat
-from mmib_cli import main, scripts
+from mmib_cli import scripts
 
-from ..system.small_training import BASELINE, small_config
+from ..system.small_training import BASELINE, read_log, small_config
 
 # The baseline on 6 images.
 CONFIG = small_config(
@@ -40,15 +40,8 @@ from mmengine.runner import IterBasedTrainLoop
 
 
 @pytest.fixture
-def train(monkeypatch, tmp_path):
-    """Run the sub-command, in this process and another folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('LOCAL_RANK', '0')
-    # What it replaces, it may leave replaced.
-    for name in ('fromfile', '_get_cfg_path'):
-        monkeypatch.setattr(Config, name, getattr(Config, name))
-    monkeypatch.setattr(sys, 'argv', ['mmib'])
-    return lambda *arguments: main(['train', *arguments])
+def train(run):
+    return partial(run, 'train')
 
 
 def write(name, text=CONFIG):
@@ -62,11 +55,6 @@ def dumped(folder):
     """The config that the training wrote to its folder."""
     found, = Path(folder).glob('*.py')
     return Config.fromfile(str(found))
-
-
-def read_log(folder):
-    log, = Path(folder).glob('*/*.log')
-    return log.read_text()
 
 
 @pytest.mark.parametrize('name, text', [('text', CONFIG), ('lazy', LAZY)])
@@ -176,59 +164,6 @@ def test_shorten_is_the_control(train, capsys):
     assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
 
 
-@pytest.mark.parametrize('arguments, message', [
-    (['--ratio', '0.8'], '--ratio needs --infobatch, or --shorten'),
-    (['--infobtach'], '--infobtach is no option: did you mean --infobatch'),
-    (['--infobatch', '--ratoi=0.8'], '--ratoi is .* did you mean --ratio'),
-    (['--infobatch', '--policy', 'neyman'
-      ], r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
-    (['--infobatch', '--cfg-options', 'custom_hooks.0.policy.num_stratas=3'
-      ], '`num_stratas` in the `policy` .* did you mean `num_strata`'),
-    (['--infobatch', '--ratio', '0.1'], '`train_cfg.max_iters = 2` .* by a '
-     'larger --ratio where'),
-    (['--policy', 'Budget'], '--policy needs --infobatch'),
-    (['--shorten', '--delta', '0.8'], '--delta needs --infobatch'),
-    (['--shorten', '--infobatch'], '--shorten is the control'),
-    (['--infobatch', '--delta', '85'], '`delta` .* but got 85.0: .* --delta'),
-    (['--infobatch', '--policy', 'Budgte'], 'Budgte is none of the policies'),
-    (['--infobatch', '--cfg-options', 'custom_hooks.0.dleta=1'
-      ], '`dleta` in `custom_hooks` is no argument'),
-    (['--infobatch', '--cfg-options', 'train_cfg.max_iters=5'
-      ], '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
-])
-def test_refusals_are_one_line(train, arguments, message):
-    with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
-        train(write(f'refused_{abs(hash(message))}'), *arguments)
-    assert len(stop.value.code.splitlines()) == 1
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['train', 'onw.py'], 'There is no config onw.py; a relative path'),
-    (['train', 'onw.py', '--infobatch'], 'There is no config onw.py; a rel'),
-    (['test', 'own.pth', 'own.py'], 'own.pth is no config, .* CONFIG first'),
-    (['forecast', 'onw.py'], 'There is no config onw.py'),
-    (['train', 'own.py'], '`custom_imports` is a str'),
-    (['forecast', 'own.py'], '`custom_imports` is a str'),
-])
-def test_configs_that_are_none(train, arguments, message):
-    write('own', '' if 'test' in arguments else 'custom_imports = "math"')
-    with pytest.raises(SystemExit, match=f'^Error: {message}') as stop:
-        main(arguments)
-    assert len(stop.value.code.splitlines()) == 1
-
-
-def test_a_control_of_what_prunes(train):
-    config = write('pruned',
-                   CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n")
-    with pytest.raises(SystemExit, match='^Error: .* InfoBatch already'):
-        train(config, '--shorten')
-
-
-def test_other_errors_keep_their_traceback(train):
-    with pytest.raises(ZeroDivisionError):
-        train(write('small', CONFIG + '\n1 / 0\n'), '--infobatch')
-
-
 def test_without_infobatch_it_is_the_baseline(train):
     train(write('baseline'))
     log = read_log('work_dirs/baseline')
@@ -246,11 +181,6 @@ def test_names_of_mmseg(train):
     assert cfg.train_cfg.max_iters == 48000
     assert cfg.train_dataloader.dataset == Config.fromfile(
         baseline).train_dataloader.dataset
-
-
-def test_unknown_names_of_mmseg(train):
-    with pytest.raises(SystemExit, match='has no config `mmseg::a/b`'):
-        train('mmseg::a/b')
 
 
 def test_help_has_both(train, capsys):

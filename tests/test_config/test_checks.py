@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler
 from mmib import InfoBatchSampler
 from mmib.config import checks
 from mmib.config.checks import check_batch
+from tests.system.epoch_training import by_epoch
 from tests.system.small_training import small_head, small_runner
 
 
@@ -60,8 +61,7 @@ BAD_CONFIGS = {
                '`policy` must be a config'),
     'a typing error in the hook': (
         with_hook(dleta=0.8), TypeError, '`dleta` in `custom_hooks` is no '
-        'argument of InfoBatchHook, which has policy, delta, ema, '
-        'start, normalize: did you mean `delta`'),
+        'argument of InfoBatchHook, which has policy, .* mean `delta`'),
     'an argument of another hook': (with_hook(interval=5), TypeError,
                                     '`interval` .* start, normalize.'),
     'a typing error in the sampler': ({
@@ -95,11 +95,24 @@ BAD_CONFIGS = {
     'empty': ({
         'train_dataloader.dataset.size': 0
     }, ValueError, 'empty data set.*data_root'),
-    'epochs': ({
-        'train_cfg': dict(
-            _delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
-    }, ValueError,
-               "set `train_dataloader.sampler.type = 'InfoBatchEpochSampler'"),
+    'epochs, sampler of iterations': ({
+        **by_epoch(), 'train_dataloader.sampler.type': 'InfoBatchSampler'
+    }, ValueError, "sampler.type = 'InfoBatchEpochSampler'"),
+    'epochs, no sampler': ({
+        **by_epoch(), 'train_dataloader.sampler.type': 'DefaultSampler'
+    }, ValueError, "sampler.type = 'InfoBatchEpochSampler'"),
+    'epochs, no hook': ({
+        **by_epoch(), 'custom_hooks': []
+    }, RuntimeError, "EpochSampler is read before .*to 'DefaultSampler'"),
+    'epochs, too short': ({
+        **by_epoch(), 'train_cfg.max_epochs': 1
+    }, ValueError, 'max_epochs.* needs 2 or more'),
+    'epochs, drop_last': ({
+        **by_epoch(), 'train_dataloader.batch_size': 50,
+        'train_dataloader.drop_last': True
+    }, ValueError, '`drop_last` leaves them all'),
+    'epochs, full_iters': (by_epoch(dict(type='Neyman', full_iters=9)),
+                           ValueError, 'set `ratio` there'),
     'priority': (with_hook(priority='LOWEST'), ValueError,
                  'lack the scores of their last batch.* remove `priority`'),
     'two hooks': ({

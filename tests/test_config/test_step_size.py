@@ -5,10 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.config.convert import convert, summary
 from mmib.config.step_size import decide, optimizers_of
 from tests.system.small_training import (SAVED, build, column, infobatch_hook,
                                          train)
@@ -113,15 +111,3 @@ def test_another_mean_after_a_resume(tmp_path):
     assert np.min(column(steps[:first], 'weights')) > 1.9
     pruned = [epoch for epoch in epochs if epoch.size < 31]
     assert pruned and {epoch.mean_weight for epoch in pruned} == {1.}
-
-
-@pytest.mark.parametrize('optimizer, text', [(SGD, 'mean weight of 1.7'),
-                                             (ADAMW, 'mean weight of 1.00')])
-def test_the_forecast_knows(optimizer, text):
-    cfg = Config(
-        dict(
-            train_cfg=dict(type='IterBasedTrainLoop', max_iters=1000),
-            train_dataloader=dict(
-                batch_size=2, sampler=dict(type='InfiniteSampler')),
-            optim_wrapper=optimizer))
-    assert text in summary(cfg, convert(cfg))

@@ -1,4 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
+"""What holds for all models that return losses of samples, as that a ratio of
+0 is the baseline, is in ``tests/test_tasks/test_per_sample.py``."""
 import copy
 import functools
 import os.path as osp
@@ -204,20 +206,6 @@ def test_training_and_resume(images, training, tmp_path):
     assert later.scores == steps.scores[SAVED:]
     torch.testing.assert_close(
         weights_of(resumed), weights_of(runner), rtol=0, atol=0)
-
-
-def test_off_is_off(images, tmp_path):
-    cfg = config(images, tmp_path / 'off', **{'train_cfg.max_iters': 12})
-    _, without = train(copy.deepcopy(cfg))
-    cfg.custom_hooks = [
-        dict(
-            type='InfoBatchHook', policy=dict(type='RandomPruning', ratio=0.))
-    ]
-    cfg.train_dataloader.sampler.type = 'InfoBatchSampler'
-    cfg.work_dir = str(tmp_path / 'zero')
-    _, zero = train(cfg)
-    assert len(zero.scores) > 6 and len(set(zero.losses)) == 12
-    np.testing.assert_allclose(zero.losses, without.losses, rtol=1e-5)
 
 
 def train_rank(rank, results, images, work_dir):

@@ -1,22 +1,21 @@
 # Copyright (c) mmib contributors. All rights reserved.
+"""What holds for all models that return losses of samples, as that a ratio of
+0 is the baseline, is in ``tests/test_tasks/test_per_sample.py``."""
 import copy
-import functools
 import os.path as osp
 import uuid
 
-import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 
 import mmib
 from mmib import tasks
 from mmib.batch import BatchContext
-from tests.system.processes import run_ranks
-from tests.system.small_training import distribute, infobatch_hook, weights_of
+from tests.system.small_training import infobatch_hook, weights_of
+from tests.test_tasks.test_per_sample import train
 
 pytest.importorskip('transformers')
 pytest.importorskip('peft')
@@ -190,18 +189,7 @@ def test_draws():
     assert 0.1 < wrong / len(answered) < 0.3
 
 
-class Steps(Hook):
-
-    priority = 'LOWEST'
-
-    def __init__(self):
-        self.losses = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        self.losses.append(outputs['loss'].item())
-
-
-def build(folder, work_dir, policy=dict(type='Neyman'), **changes):
+def build(folder, work_dir, **changes):
     cfg = config_of('lora', folder)
     cfg.train_dataloader.batch_size = 4
     cfg.train_dataloader.dataset.update(
@@ -212,20 +200,10 @@ def build(folder, work_dir, policy=dict(type='Neyman'), **changes):
     cfg.train_cfg.update(max_iters=50, val_interval=50)
     cfg.work_dir = str(work_dir)
     cfg.experiment_name = f'llama_{uuid.uuid4()}'
-    if policy:
-        cfg = mmib.convert(cfg, policy=policy)
-    else:
-        cfg = mmib.shorten(cfg)
+    cfg = mmib.convert(cfg)
     cfg.default_hooks.checkpoint.interval = 18
     cfg.merge_from_dict(changes)
     return Runner.from_cfg(cfg)
-
-
-def train(runner):
-    steps = Steps()
-    runner.register_hook(steps)
-    runner.train()
-    return steps.losses
 
 
 def test_training_and_resume(folder, tmp_path):
@@ -246,25 +224,3 @@ def test_training_and_resume(folder, tmp_path):
         load_from=str(tmp_path / 'iter_18.pth'))
     assert train(again) == losses[18:]
     torch.testing.assert_close(weights_of(again), after, rtol=0, atol=0)
-
-
-def test_ratio_0_is_the_baseline(folder, tmp_path):
-    none = train(build(folder, tmp_path, policy=None))
-    hook = dict(
-        type='InfoBatchHook', policy=dict(type='RandomPruning', ratio=0.))
-    zero = train(build(folder, tmp_path, custom_hooks=[hook]))
-    np.testing.assert_allclose(none, zero, rtol=1e-5)
-
-
-def train_rank(rank, results, folder, work_dir):
-    runner = build(folder, work_dir)
-    distribute(runner)
-    results[rank] = train(runner), weights_of(runner)
-
-
-def test_two_ranks(folder, tmp_path):
-    (first, weights), (second, others) = run_ranks(
-        functools.partial(train_rank, folder=folder, work_dir=str(tmp_path)),
-        2)
-    assert len(first) == len(second) == 30
-    torch.testing.assert_close(weights, others, rtol=0, atol=0)

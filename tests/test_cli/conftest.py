@@ -1,0 +1,19 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import sys
+
+import pytest
+from mmengine.config import Config
+
+from mmib_cli import main
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a command, in this process and another folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    # What commands replace, they may leave replaced.
+    for name in ('fromfile', '_get_cfg_path'):
+        monkeypatch.setattr(Config, name, getattr(Config, name))
+    monkeypatch.setattr(sys, 'argv', ['mmib'])
+    return lambda *arguments: main([str(each) for each in arguments])

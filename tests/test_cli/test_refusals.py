@@ -1,0 +1,106 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What can't be done is refused in one line that says what to change."""
+import os
+import re
+
+import pytest
+
+from .test_train import CONFIG
+
+BASED = "_base_ = 'own.py'\n"
+FILES = {
+    'own.py': CONFIG,
+    'empty.py': '',
+    'text.py': CONFIG + '\ncustom_imports = "math"\n',
+    'pruned.py': CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n",
+    'lazy.py': 'from mmengine.optim import SGD\n',
+    'infinite.py': CONFIG +
+    "\ncustom_hooks = [dict(type='A', b=float('inf'))]",
+    'based.py': BASED,
+    'infinite_based.py': BASED + "x = dict(b=float('inf'))\n",
+    'own.pth': '',
+}
+OPTION = '--infobatch --cfg-options '
+NO_CONFIG = 'There is no config onw.py; a relative path'
+EXISTS = ' exists: remove it, or give another OUT'
+PRUNES = '.* InfoBatch already: '
+
+
+@pytest.mark.parametrize(
+    'command, message',
+    [
+        ('train own.py --ratio 0.8',
+         '--ratio needs --infobatch, or --shorten'),
+        ('train own.py --policy Budget', '--policy needs --infobatch'),
+        ('train own.py --subset hard.txt', '--subset needs --infobatch'),
+        ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
+        ('train own.py --shorten --infobatch', '--shorten is the control'),
+        ('train own.py --infobtach',
+         '--infobtach is no option: did you mean --infobatch'),
+        ('train own.py --infobatch --ratoi=0.8',
+         '--ratoi is .* did you mean --ratio'),
+        ('train own.py --infobatch --policy neyman',
+         r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
+        ('train own.py --infobatch --policy Budgte',
+         'Budgte is none of the policies'),
+        ('train own.py --infobatch --ratio 0.1',
+         '`train_cfg.max_iters = 2` .* by a larger --ratio where'),
+        ('train own.py --infobatch --delta 85',
+         '`delta` .* but got 85.0: .* --delta'),
+        (f'train own.py {OPTION} custom_hooks.0.policy.num_stratas=3',
+         '`num_stratas` in the `policy` .* did you mean `num_strata`'),
+        (f'train own.py {OPTION} custom_hooks.0.dleta=1',
+         '`dleta` in `custom_hooks` is no argument'),
+        (f'train own.py {OPTION} train_cfg.max_iters=5',
+         '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
+        ('train onw.py', NO_CONFIG),
+        ('train onw.py --infobatch', NO_CONFIG),
+        ('train text.py', '`custom_imports` is a str'),
+        ('train pruned.py --shorten', PRUNES),
+        ('train mmseg::a/b', '.*has no config `mmseg::a/b`'),
+        ('test own.pth own.py', 'own.pth is no config, .* CONFIG first'),
+        ('forecast onw.py', NO_CONFIG),
+        ('forecast text.py', '`custom_imports` is a str'),
+        ('convert onw.py out.py', NO_CONFIG),
+        ('convert own.pth out.py', 'own.pth is no config'),
+        ('convert own.py own.py', f'own.py{EXISTS}'),
+        ('convert own.py link.py', f'link.py{EXISTS}'),
+        # Also where the conversion would fail.
+        ('convert based.py own.py', f'own.py{EXISTS}'),
+        ('convert infinite_based.py own.py', f'own.py{EXISTS}'),
+        ('convert own.py out.py --ratio 2', '`ratio` is the share'),
+        ('convert own.py out.py --delta 85',
+         '.*got 85.0: .* or --delta of the command'),
+        ('convert own.py out.py --policy MeanTreshold',
+         'MeanTreshold is none of the policies.*MeanThreshold'),
+        ('convert lazy.py out.py',
+         '.*lazy config.*mmib train lazy.py --infobatch'),
+        ('convert empty.py out.py', '.*add `train_cfg'),
+        ('convert infinite.py out.py',
+         '.*cannot be converted to a file.*NameError'),
+        ('convert text.py out.py', '.*`custom_imports` is a str'),
+        ('convert mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512x out.py',
+         '.*upernet_r50.*Close'),
+        ('shorten onw.py out.py', NO_CONFIG),
+        ('shorten own.pth out.py', 'own.pth is no config'),
+        ('shorten pruned.py out.py', PRUNES),
+    ])
+def test_refusals(run, tmp_path, command, message):
+    """Nothing is written."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / 'link.py').symlink_to('own.py')
+    with pytest.raises(SystemExit) as stop:
+        run(*command.split())
+    assert re.match(f'(?s)Error: {message}', stop.value.code)
+    if not command.startswith('convert'):
+        assert len(stop.value.code.splitlines()) == 1
+    for name, text in FILES.items():
+        assert (tmp_path / name).read_text() == text
+    assert not os.path.exists('out.py')
+
+
+def test_other_errors_keep_their_traceback(run, tmp_path):
+    (tmp_path / 'own.py').write_text(CONFIG + '\n1 / 0\n')
+    with pytest.raises(ZeroDivisionError):
+        run('train', 'own.py', '--infobatch')
