@@ -9,9 +9,11 @@ import pytest
 
 from benchmarks.cifar10 import run
 from benchmarks.cifar10.arms import ARMS, MORE_PASSES, ORDER, PASSES
+from benchmarks.compare.run import Crew
 
 NETWORKS = sorted(
     glob.glob(osp.join(osp.dirname(run.__file__), '*-625_cifar10.py')))[::-1]
+RATES = dict(full=0.1, short=0.2, random=0.05)
 
 
 @pytest.fixture(scope='module')
@@ -22,23 +24,23 @@ def bases():
     }
 
 
-RATES = dict(full=0.1, short=0.2, random=0.05)
-
-
 def test_every_arm_is_run_in_an_order_without_repeats(bases):
-    cells = list(run.all_cells(bases, RATES))
-    names = [(cell.file, cell.arm, cell.seed) for cell in cells]
+    cells = list(run.all_cells('', bases, RATES))
+    names = [(cell.path, cell.arm, cell.seed) for cell in cells]
     assert len(set(names)) == len(names)
-    assert {arm for _, arm, _ in names} == set(ARMS)
-    assert len({cell.key for cell in cells}) == len(cells)
+    # That of the official package is trained by a script of its own.
+    assert {arm for _, arm, _ in names} == set(ARMS) - {'official'}
+    assert len({(cell.path, *cell.key) for cell in cells}) == len(cells)
     assert [name[1:] for name in names[:7]
             ] == [(arm, 0) for arm in ORDER[0][1]] + [('full', 1)]
 
 
 def test_arms_that_would_be_others_are_left_out(bases):
     equal = dict(RATES, random=RATES['full'])
-    arms = {cell.arm for cell in run.all_cells(bases, equal)}
-    assert set(ARMS) - arms == {'random_full_rate', 'neyman_full_rate'}
+    arms = {cell.arm for cell in run.all_cells('', bases, equal)}
+    assert set(ARMS) - arms == {
+        'official', 'random_full_rate', 'neyman_full_rate'
+    }
 
 
 @pytest.mark.parametrize('arm, share, rate', [
@@ -50,8 +52,8 @@ def test_arms_that_would_be_others_are_left_out(bases):
 def test_iterations_and_rates(bases, arm, share, rate):
     for passes, iters in ((24, 1875), (72, 5625)):
         cfg = next(
-            cell.cfg for cell in run.all_cells(bases, RATES)
-            if cell.file == f'passes-{passes}' and cell.arm == arm)
+            cell.cfg for cell in run.all_cells('', bases, RATES)
+            if cell.path == f'passes-{passes}.jsonl' and cell.arm == arm)
         assert cfg.train_cfg.max_iters == share * iters
         assert cfg.optim_wrapper.optimizer.lr == rate
         assert cfg.param_scheduler[-1]['end'] == share * iters
@@ -74,12 +76,13 @@ def test_a_chosen_subset_costs_its_choice(bases):
 def test_other_networks():
     """At the rate of their config, one seed of all before the next."""
     base = run.load_base('images.npz', config=NETWORKS[0])
-    cells = list(run.other_cells({'a': base, 'b': base}))
-    assert [cell.key[:3] for cell in cells[:5]] == [('a', 'full', 0),
-                                                    ('a', 'short', 0),
-                                                    ('a', 'random', 0),
-                                                    ('a', 'neyman', 0),
-                                                    ('b', 'full', 0)]
+    cells = list(run.other_cells('', {'a': base, 'b': base}))
+    assert [(cell.path, cell.arm, cell.seed)
+            for cell in cells[:5]] == [('a.jsonl', 'full', 0),
+                                       ('a.jsonl', 'short', 0),
+                                       ('a.jsonl', 'random', 0),
+                                       ('a.jsonl', 'neyman', 0),
+                                       ('b.jsonl', 'full', 0)]
     assert [cell.seed for cell in cells[::8]] == [0, 1, 2]
     assert [cell.iters for cell in cells[:4]] == [625, 375, 375, 375]
     assert {cell.cfg.optim_wrapper.optimizer.lr for cell in cells} == {0.001}
@@ -110,23 +113,20 @@ def test_the_best_rate_is_that_of_the_mean():
     assert run.best_rates(rows)['short'] == 0.1
 
 
-def test_what_has_a_line_is_not_run_again(bases, tmp_path):
-    results = run.Results(str(tmp_path))
-    cells = [
-        run.make_cell('passes-24', bases[24], 'full', s, 0.1) for s in range(2)
-    ]
-    assert results.missing(cells) == cells
-    results.add(cells[0], dict(accuracy=50.))
-    assert results.missing(cells) == cells[1:]
-    row, = results.read('passes-24')
-    assert row['lr'] == 0.1 and row['arm'] == 'full'
-    other = run.make_cell('passes-24', bases[24], 'full', 0, 0.2)
-    with pytest.raises(ValueError, match='full with another config'):
-        results.missing([other])
+def test_cells_that_would_not_end_in_time_are_left(bases):
+    crew = Crew(1, deadline=-math.inf)
+    assert not list(
+        crew.train([run.make_cell('x', bases[24], 'full', 0, 0.1)]))
+    assert crew.num_left == 1 and crew.num_failed == 0
 
 
-def test_cells_that_would_not_end_in_time_are_left(bases, tmp_path):
-    crew = run.Crew(1, run.Results(str(tmp_path)), deadline=-math.inf)
-    assert not crew.train([run.make_cell('x', bases[24], 'full', 0, 0.1)])
-    crew.pool.shutdown()
-    assert not list(tmp_path.iterdir())
+def test_a_cell_that_fails_is_said_and_the_next_one_trained(bases, capsys):
+    crew, cells = Crew(1), []
+    for module in ('no_such_module', 'benchmarks.camvid.run'):
+        cell = run.make_cell('x', bases[24], 'full', 0, 0.1)
+        cells.append(cell._replace(module=module, options=dict(wrong=1)))
+    assert not list(crew.train(cells))
+    assert crew.num_failed == 2
+    said = capsys.readouterr()
+    assert 'full 0: FAILED: ModuleNotFoundError' in said.out
+    assert "unexpected keyword argument 'wrong'" in said.err
