@@ -86,7 +86,7 @@ def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
                      'that the baseline needs for as many passes.')
     if note:
         lines.append(f'Warning: {note}')
-    elif expected.share == 1:
+    if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     return [line for line in lines if line]

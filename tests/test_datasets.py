@@ -266,7 +266,7 @@ def test_scores_belong_to_images(train, name, num_workers):
         numbers = images[indices].tolist()
         assert numbers == [number_of_path[p] for p in batches[iteration]]
         last_score.update(zip(numbers, scores))
-    assert len(records) == hook.planner.accounting.annealing_iter < len(
+    assert len(records) == hook.clock.annealing_at < len(
         batches)
     # One score for each image, whatever repeats it.
     assert hook.scores.num_images == num_images == len(last_score)

@@ -140,7 +140,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
     steps = runner.model.steps
     trained = [(i, float(w)) for indices, _, weights in steps
                for i, w in zip(indices, weights)]
-    annealing_start = infobatch_hook(runner).planner.accounting.annealing_start
+    annealing_start = infobatch_hook(runner).clock.annealing_start
     assert annealing_start == 34 * 3
 
     # Every slot of every plan, in order, across the edges.
@@ -149,7 +149,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
         if epoch.start >= annealing_start:
             break
         slots = trained[epoch.start:following.start]
-        if epoch.size == 11:
+        if epoch.kept == 11:
             assert {w for _, w in slots} == {1}
             assert len({i for i, _ in slots}) == len(slots)
             continue
@@ -158,7 +158,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, plans, loader,
         assert slots == expected[:annealing_start - epoch.start]
         assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
         assert plan.weights.sum() == pytest.approx(11)
-    assert sum(epoch.size < 11 for epoch in spy.epochs) >= 5
+    assert sum(epoch.kept < 11 for epoch in spy.epochs) >= 5
     assert any(w > 1 for _, w in trained)
     # Annealing: everything again, with weight 1.
     rest = trained[annealing_start:]
@@ -285,7 +285,7 @@ def check_plan_log(runner, epochs, saved):
         policy=repr(infobatch_hook(runner).policy),
         run=runner.timestamp)
     assert [plan['epoch'] for plan in plans] == list(range(1, len(epochs) + 1))
-    assert [plan['kept'] for plan in plans] == [e.size for e in epochs]
+    assert [plan['kept'] for plan in plans] == [e.kept for e in epochs]
     assert [plan['iter'] for plan in plans] == [e.start / 3 for e in epochs]
     for plan in plans:
         assert plan['saved_iters'] == pytest.approx(plan['full_equivalent'] -
@@ -315,7 +315,7 @@ def test_logs(tmp_path, caplog):
     lines = [s for s in read_scalars(runner) if names <= s.keys()]
     assert len(lines) == len(entered) > 8
     assert [s['infobatch/kept_share']
-            for s in lines] == [e.size / 11 for e in entered]
+            for s in lines] == [e.kept / 11 for e in entered]
     assert [s['step'] for s in lines] == [e.start // 3 for e in entered]
     assert lines[0]['infobatch/saved_iters'] == 0
     history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
@@ -323,7 +323,7 @@ def test_logs(tmp_path, caplog):
 
     # What is saved in the end: virtual epochs of 11 images in 40 iterations.
     ends = [e.start for e in entered[1:]] + [120]
-    covered = sum((end - e.start) / e.size for e, end in zip(entered, ends))
+    covered = sum((end - e.start) / e.kept for e, end in zip(entered, ends))
     assert read_scalars(runner)[-1] == {
         'infobatch/saved_iters': pytest.approx(covered * 11 / 3 - 40),
         'step': 40
@@ -333,9 +333,9 @@ def test_logs(tmp_path, caplog):
     messages = [r.message for r in caplog.records if 'InfoBatch' in r.message]
     infos = [m for m in messages if 'virtual epoch ' in m]
     assert len(infos) == len(entered)
-    assert 'kept share 1.000 (11 of 11' in infos[0]
-    assert '34 iterations until annealing' in infos[0]
-    assert infos[-1].endswith(', annealing')
+    assert ('virtual epoch 1, 34 iterations until annealing: 11 of 11 images '
+            '(kept share 1.000), 0 iterations saved so far') in infos[0]
+    assert ', annealing: 11 of 11 images' in infos[-1]
     assert f'as {covered * 11 / 3:.0f} iterations of the baseline' in (
         messages[-1])
 
@@ -365,14 +365,14 @@ def test_non_finite_losses(tmp_path, caplog):
     ]
     total = sum(int(message.split()[1]) for message in warned)
     assert total == hook.scores.num_non_finite()
-    assert any(epoch.size < 11 for epoch in spy.epochs)
+    assert any(epoch.kept < 11 for epoch in spy.epochs)
 
 
 def train_on_ranks(rank, results):
     with tempfile.TemporaryDirectory() as work_dir:
         runner = recorder(work_dir, 8, **{'train_dataloader.num_workers': 2})
         train(runner)
-    results[rank] = infobatch_hook(runner).planner.lookahead
+    results[rank] = infobatch_hook(runner).clock.lookahead
 
 
 def test_the_lookahead_counts_the_slots_of_all_ranks():
@@ -470,9 +470,9 @@ def test_budget_that_cannot_be_met(tmp_path, caplog):
     listen(runner, caplog)
     epochs = train(runner).epochs
     noted = [epoch for epoch in epochs if epoch.note]
-    assert len(noted) == sum(epoch.size < 11 for epoch in epochs) > 2
+    assert len(noted) == sum(epoch.kept < 11 for epoch in epochs) > 2
     # As much as may be pruned: 75 % of two tiers of ten, rounded down.
-    assert {epoch.size for epoch in noted} <= {4, 5}
+    assert {epoch.kept for epoch in noted} <= {4, 5}
     warnings = [r for r in caplog.records if 'the budget' in r.message]
     assert len(warnings) == 1 and warnings[0].levelname == 'WARNING'
 
@@ -536,22 +536,21 @@ def test_policy_object_and_defaults():
 
 
 @pytest.mark.parametrize('hook, level, text', [
-    (dict(policy=dict(type='Budget', full_iters=30)), 'WARNING',
-     '`full_iters = 30` is no more than the 30 iterations'),
+    (dict(policy=dict(type='Budget', ratio=1)), 'WARNING',
+     'InfoBatch prunes nothing: Budget('),
     (dict(delta=0.1), 'WARNING', 'InfoBatch prunes nothing: annealing begins '
      'at iteration 3'),
     (dict(policy=dict(type='QuantileTiers')), 'INFO',
      ' prunes until iteration 26 of 30. It keeps about 0.525 of the images, '
-     'with a mean weight of 1.90. It will cover 13.7 passes over the data, '
-     'for which the baseline needs 50 iterations: 20 saved. Passes become '
-     'shorter by that'),
+     'with a mean weight of 1.90. It runs 30 iterations and covers 13.7 passes '
+     'over the data, for which the baseline needs 50 iterations: 20 saved.'),
     (dict(normalize=True), 'INFO',
-     ' about 0.528 of the images, with a mean weight of 1.00. It will cover '
-     '13.6 passes over the data, for which the baseline needs 50 iterations: '
-     '20 saved.'),
+     ' about 0.528 of the images, with a mean weight of 1.00. It runs 30 '
+     'iterations and covers 13.6 passes over the data, for which the baseline '
+     'needs 50 iterations: 20 saved.'),
     (dict(policy=dict(type='MeanThreshold')), 'INFO',
      'MeanThreshold(ratio=0.5) prunes until iteration 26 of '
-     '30. How much it keeps depends on the losses. Passes become shorter'),
+     '30. How much it keeps depends on the losses.'),
     (dict(policy=dict(type='RandomPruning', ratio=0)), 'WARNING',
      'InfoBatch prunes nothing: RandomPruning(ratio=0) keeps every image.'),
 ])

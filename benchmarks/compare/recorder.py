@@ -52,7 +52,7 @@ class Recorder(Hook):
         self._plans.append(
             dict(
                 iter=epoch.start / self._batch_size,
-                kept_share=epoch.size / self._num_images,
+                kept_share=epoch.kept / self._num_images,
                 threshold=epoch.threshold))
         self._means.append(self.infobatch.planner.mean_ratio)
 
@@ -110,7 +110,7 @@ class Recorder(Hook):
         starts = [plan['iter'] / iters for plan in self._plans]
         means = [*self._means, planner.mean_ratio]
         return dict(
-            virtual_epochs=planner.epoch.covered_until(position),
+            virtual_epochs=planner.current.covered_until(position),
             saved_iters=planner.saved_iters(position),
             kept_share=float(np.mean(pruned)) if pruned else 1.,
             variance_ratio=list(planner.mean_ratio.mean()),

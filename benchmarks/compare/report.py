@@ -12,7 +12,6 @@ from . import paired
 from .paired import BASELINE, RANDOM, SHORT, markdown
 from .results import read_results
 
-
 ALIKE = 'batch_size', 'device', 'threads', 'versions'
 
 

@@ -4,7 +4,7 @@
 _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)
-train_dataloader = dict(sampler=dict(type='InfoBatchEpochSampler'))
+train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
     dict(
         type='InfoBatchHook',

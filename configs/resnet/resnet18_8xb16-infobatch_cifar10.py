@@ -2,7 +2,7 @@
 _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/resnet/resnet18_8xb16_cifar10.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)
-train_dataloader = dict(sampler=dict(type='InfoBatchEpochSampler'))
+train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
     dict(
         type='InfoBatchHook',

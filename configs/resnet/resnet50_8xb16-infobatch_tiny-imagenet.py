@@ -5,7 +5,7 @@ _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/resnet/resnet50_8xb16_cifar100.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)
 train_dataloader = dict(
-    sampler=dict(type='InfoBatchEpochSampler'),
+    sampler=dict(type='InfoBatchSampler'),
     dataset=dict(
         _delete_=True,
         type='CustomDataset',

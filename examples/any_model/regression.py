@@ -41,7 +41,7 @@ def main():
             batch_size=32,
             dataset=make_table(2000),
             collate_fn=dict(type='default_collate'),
-            sampler=dict(type='InfoBatchEpochSampler')),
+            sampler=dict(type='InfoBatchSampler')),
         optim_wrapper=dict(optimizer=dict(type='Adam', lr=0.01)),
         train_cfg=dict(by_epoch=True, max_epochs=20),
         custom_hooks=[

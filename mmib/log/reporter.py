@@ -99,7 +99,7 @@ class Reporter:
                 f'{clock.unit} {clock.annealing_at}, before the first pass '
                 f'over {clock.pass_length} images ends. Train longer, or '
                 'raise `delta` if it is less than 1.')
-        elif not note:
+        else:
             self._tell_forecast()
 
     def _tell_of_others(self) -> None:

@@ -67,14 +67,10 @@ class ToBudget(Policy):
         if self.full_iters is None:
             return ''
         ratio = max_iters / self.full_iters
-        note = (f'`full_iters = {self.full_iters}` is how older configs say '
+        return (f'`full_iters = {self.full_iters}` is how older configs say '
                 f'`ratio = {ratio:.4g}`, for {max_iters} iterations: write '
                 '`ratio` into the `policy` of InfoBatchHook in '
                 '`custom_hooks`, which fits a shorter trial run too.')
-        if ratio >= 1:
-            note += (f' {type(self).__name__} prunes nothing with it, as the '
-                     'training is as long as the baseline.')
-        return note
 
     def begin_plan(self, progress: Progress) -> None:
         self._progress = progress

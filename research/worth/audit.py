@@ -49,15 +49,15 @@ class Audit(Hook):
 
     def _note(self, epoch, plan) -> None:
         # What followed the plan before is judged when this one is drawn.
-        if self._measured is not None and epoch.ratio is not None:
+        if self._measured is not None and epoch.variance_ratio is not None:
             self.rows.append(
                 dict(
                     self._measured,
-                    online=epoch.ratio,
+                    online=epoch.variance_ratio,
                     reliability=epoch.reliability))
             self._measured = None
         self._plan = plan
-        self._begin, self._size = epoch.start, epoch.size
+        self._begin, self._size = epoch.start, epoch.kept
 
     def after_train_iter(self,
                          runner,
@@ -65,7 +65,7 @@ class Audit(Hook):
                          data_batch=None,
                          outputs=None) -> None:
         hook = self.infobatch
-        begins = hook.planner.accounting.annealing_iter
+        begins = hook.clock.annealing_at
         taken = hook.sampler.position - self._begin
         if (not self.at or self._plan is None or self._measured is not None
                 or runner.iter < self.at[0] * begins

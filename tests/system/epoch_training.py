@@ -21,7 +21,7 @@ def by_epoch(policy=PRUNES, **changes):
             _delete_=True, type='EpochBasedTrainLoop', max_epochs=MAX_EPOCHS),
         'train_dataloader.dataset.size': SIZE,
         'train_dataloader.batch_size': BATCH,
-        'train_dataloader.sampler.type': 'InfoBatchEpochSampler'
+        'train_dataloader.sampler.type': 'InfoBatchSampler'
         if policy else 'DefaultSampler',
         'custom_hooks': hooks,
         'log_processor.by_epoch': True,

@@ -86,7 +86,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
     runner = build(tmp_path, **by_epoch())
     steps = train(runner)
     images = column(steps, 'images')
-    per_epoch = infobatch_hook(runner).planner.num_epochs
+    per_epoch = infobatch_hook(runner).planner.current.epoch
     assert per_epoch == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
@@ -99,7 +99,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
     for step in steps[:-8]:
         mean = np.multiply(step['weights'], step['scores']).mean()
         assert step['loss'] == pytest.approx(mean, rel=1e-5)
-    accounting = infobatch_hook(runner).planner.accounting
+    accounting = infobatch_hook(runner).clock
     saved = infobatch_hook(runner).planner.saved_iters(
         infobatch_hook(runner).sampler.position)
     assert accounting.iters_per_epoch == 8
@@ -124,7 +124,7 @@ def test_iterations_saved_without_annealing(tmp_path, drop_last):
     iters = len(train(runner))
     planner = infobatch_hook(runner).planner
     position = infobatch_hook(runner).sampler.position
-    saved = 3 * planner.accounting.iters_per_epoch - iters
+    saved = 3 * clock.iters_per_epoch - iters
     assert saved > 0 and planner.saved_iters(position) == saved
     # Also where nothing is left to train.
     last = str(tmp_path / 'first' / 'epoch_3.pth')
@@ -232,7 +232,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).planner.num_epochs == MAX_EPOCHS
+    assert infobatch_hook(again).planner.current.epoch == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 

@@ -381,5 +381,5 @@ def test_images_that_are_all_ignored(tmp_path, avg_non_ignore):
         if index in IGNORED
     ]
     assert max(weights) > 1
-    passes = hook.planner.epoch.covered_until(200 * 3)
+    passes = hook.planner.current.covered_until(200 * 3)
     assert sum(weights) / passes / len(IGNORED) == pytest.approx(1, abs=0.1)

@@ -48,7 +48,7 @@ def train(name, work_dir, ratio):
     cfg = copy.deepcopy(OPTIMIZERS[name])
     # Rates of a training: those of the table are nearly 0.
     cfg['optimizer']['lr'] *= 1000
-    sampler = 'DefaultSampler' if ratio is None else 'InfoBatchEpochSampler'
+    sampler = 'DefaultSampler' if ratio is None else 'InfoBatchSampler'
     policy = dict(type='RandomPruning', ratio=ratio)
     log = Losses()
     runner = Runner(

@@ -319,7 +319,7 @@ def test_another_policy(finished, tmp_path):
     assert slots(later)[:len(left)] == slots(steps[21:])[:len(left)]
     log = read_log(tmp_path)
     assert 'the next plans are those of QuantileTiers(' in log
-    assert re.search(r'by tier \d+ of \d+, \d+ of \d+, \d+ of', log)
+    assert re.search(r'kept share 0\.\d+, below a score of', log)
 
 
 @pytest.mark.parametrize('changes, begins', [

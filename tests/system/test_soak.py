@@ -119,12 +119,12 @@ class SoakLog(Hook):
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         values = {}
-        epoch = infobatch_hook(runner).planner.epoch
+        epoch = infobatch_hook(runner).planner.current
         if epoch.start != self.start:
             self.start = epoch.start
             values = dict(
                 start=epoch.start,
-                size=epoch.size,
+                size=epoch.kept,
                 tiers=epoch.tiers,
                 memory=own_memory(runner))
         self.write(
@@ -154,7 +154,7 @@ class SoakLog(Hook):
         self.write(
             runner,
             'end',
-            virtual_epochs=hook.planner.num_epochs,
+            virtual_epochs=hook.planner.current.epoch,
             saved_iters=saved.current(),
             nan=hook.scores.num_non_finite(),
             is_finite=bool(

@@ -97,8 +97,8 @@ def test_easy_images_are_worth_less(tmp_path):
     for policy in (TIERS, NEYMAN):
         _, plans = train(tmp_path, 'SkewedDataset', policy)
         late = [epoch for epoch, _ in plans[len(plans) // 2:]]
-        ratios.append(np.mean([epoch.ratio.value for epoch in late]))
-        costs.append(np.mean([epoch.size for epoch in late]))
+        ratios.append(np.mean([epoch.variance_ratio.value for epoch in late]))
+        costs.append(np.mean([epoch.kept for epoch in late]))
         assert late[-1].reliability > 0.8
     assert costs[1] == pytest.approx(costs[0], rel=0.02)
     assert max(ratios) < 0.7

@@ -87,7 +87,7 @@ def test_names_of_configs(run, arguments):
     dumped, = Path('work_dirs/resnet18_8xb16-infobatch_cifar10').glob('*.py')
     cfg = Config.fromfile(str(dumped))
     assert cfg.train_cfg.max_epochs == 200
-    assert cfg.train_dataloader.sampler.type == 'InfoBatchEpochSampler'
+    assert cfg.train_dataloader.sampler.type == 'InfoBatchSampler'
     assert cfg.custom_hooks[-1].policy == dict(type='Neyman', ratio=0.6)
 
 

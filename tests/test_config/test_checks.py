@@ -97,10 +97,10 @@ BAD_CONFIGS = {
     }, ValueError, 'empty data set.*data_root'),
     'epochs, sampler of iterations': ({
         **by_epoch(), 'train_dataloader.sampler.type': 'InfoBatchSampler'
-    }, ValueError, "sampler.type = 'InfoBatchEpochSampler'"),
+    }, ValueError, "sampler.type = 'InfoBatchSampler'"),
     'epochs, no sampler': ({
         **by_epoch(), 'train_dataloader.sampler.type': 'DefaultSampler'
-    }, ValueError, "sampler.type = 'InfoBatchEpochSampler'"),
+    }, ValueError, "sampler.type = 'InfoBatchSampler'"),
     'epochs, no hook': ({
         **by_epoch(), 'custom_hooks': []
     }, RuntimeError, "EpochSampler is read before .*to 'DefaultSampler'"),

@@ -585,7 +585,7 @@ PRUNES = 'already: convert or shorten'
     (dict(custom_hooks=[dict(type='InfoBatchHook')]), ValueError, PRUNES),
     (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
      ValueError, PRUNES),
-    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchEpochSampler'))),
+    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
      ValueError, PRUNES),
 ])
 def test_configs_that_are_neither_converted_nor_shortened(

@@ -70,7 +70,7 @@ def test_mean_weight_of_plans(tmp_path, optimizer, normalize, is_one):
         })
     means = []
     infobatch_hook(runner).plan_observers.append(
-        lambda epoch, plan: plan is None or len(plan) < epoch.size or means.
+        lambda epoch, plan: plan is None or len(plan) < epoch.kept or means.
         append((epoch.mean_weight, float(plan.weights.mean()))))
     train(runner)
     log = next(tmp_path.glob('*/*.log')).read_text()
@@ -109,5 +109,5 @@ def test_another_mean_after_a_resume(tmp_path):
     first = epochs[0].start // 3 - SAVED
     assert 0 < first < len(steps)
     assert np.min(column(steps[:first], 'weights')) > 1.9
-    pruned = [epoch for epoch in epochs if epoch.size < 31]
+    pruned = [epoch for epoch in epochs if epoch.kept < 31]
     assert pruned and {epoch.mean_weight for epoch in pruned} == {1.}

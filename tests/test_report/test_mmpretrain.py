@@ -62,7 +62,7 @@ def trained(tmp_path_factory):
             neck=dict(type='GlobalAveragePooling'),
             head=dict(in_channels=32, num_classes=2)),
         train_dataloader=dict(
-            dataset=dataset, sampler=dict(type='InfoBatchEpochSampler')),
+            dataset=dataset, sampler=dict(type='InfoBatchSampler')),
         train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=8),
         val_dataloader=loader,
         val_cfg=dict(),

@@ -172,7 +172,7 @@ class Steps(Hook):
 def build(work_dir,
           policy=dict(type='Neyman', ratio=0.6, num_strata=3),
           **changes):
-    by_epoch = 'InfoBatchEpochSampler' if policy else 'DefaultSampler'
+    by_epoch = 'InfoBatchSampler' if policy else 'DefaultSampler'
     cfg = Config(
         dict(
             work_dir=str(work_dir),

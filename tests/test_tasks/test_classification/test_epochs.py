@@ -22,7 +22,7 @@ def by_epoch(*hooks, **changes):
     """Changes of ``config`` for a training that counts epochs."""
     return {
         'train_cfg': dict(_delete_=True, by_epoch=True, max_epochs=MAX_EPOCHS),
-        'train_dataloader.sampler.type': 'InfoBatchEpochSampler',
+        'train_dataloader.sampler.type': 'InfoBatchSampler',
         'custom_hooks': [*hooks, PRUNES],
         **changes,
     }

@@ -93,7 +93,7 @@ def test_ratio_0_is_the_baseline(tmp_path, folder):
     baseline = small.config(tmp_path / 'baseline', folder)
     cfg = small.config(
         tmp_path / 'kept', folder, **{
-            'train_dataloader.sampler.type': 'InfoBatchEpochSampler',
+            'train_dataloader.sampler.type': 'InfoBatchSampler',
             'train_dataloader.batch_sampler': None,
             'custom_hooks': [dict(type='InfoBatchHook', policy=KEEPS)]
         })
@@ -151,6 +151,6 @@ def test_operations(tmp_path):
 def test_a_config_of_the_zoo():
     name = 'mmdet::retinanet/retinanet_r18_fpn_1x_coco'
     cfg = convert(Config.fromfile(resolve_config(name)))
-    assert cfg.train_dataloader.sampler.type == 'InfoBatchEpochSampler'
+    assert cfg.train_dataloader.sampler.type == 'InfoBatchSampler'
     assert cfg.train_dataloader.batch_sampler is None
     assert cfg.train_cfg.max_epochs == 12
