@@ -134,6 +134,7 @@ class InfoBatchSampler(Sampler):
             while self._issued < len(self._slots):
                 yield self._issue()
         else:
+            self._num_readers += 1
             full_pass = self._rounded_up(self._full_plan()).indices
             yield from full_pass[self.rank::self.world_size].tolist()
 
@@ -401,12 +402,15 @@ class InfoBatchSampler(Sampler):
                 'a data loader of its own.')
 
     def _check_reader(self, number: int) -> None:
-        if self._draw_plan is not None and number > 1:
+        if self._draw_plan is not None and number > 1 and not self.by_epoch:
             raise RuntimeError(
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '
                 'images a batch has: let a hook that looks at the data build '
-                'a data loader of its own.')
+                'a data loader of its own. If it was you, before the '
+                'training, as in a notebook: look at '
+                '`runner.train_dataloader.dataset[0]` instead, and build the '
+                'Runner anew.')
 
 
 InfoBatchEpochSampler = InfoBatchSampler

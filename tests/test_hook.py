@@ -248,7 +248,7 @@ def test_without_annealing_it_prunes_to_the_end(tmp_path, caplog):
                       **{'train_dataloader.num_workers': 2})
     listen(runner, caplog)
     spy = train(runner)
-    assert spy.epochs[-1].size < 11
+    assert spy.epochs[-1].kept < 11
     last = [w for _, _, ws in runner.model.steps[-4:] for w in ws]
     assert max(last) > 1
     assert not np.array_equal(spy.tables[-1], spy.tables[-2])

@@ -139,9 +139,9 @@ HARMLESS = {
     'NaN': LOG_ALONE,
     'negative': LOG_ALONE +
     ('reliability', 'edges', 'logged_start', 'read_start'),
-    'a fraction': ('edges', 'weighted'),
-    'too large': ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
-    'short': ('tiers', 'edges', 'rows', 'paths_comparable'),
+    'a fraction': LOG_ALONE + ('edges', 'weighted'),
+    'too large': LOG_ALONE + ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
+    'short': ('tiers', 'edges', 'rows', 'selected', 'paths_comparable'),
     'more dimensions': ('full_passes_rng', ),
 }
 

@@ -99,10 +99,10 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
     for step in steps[:-8]:
         mean = np.multiply(step['weights'], step['scores']).mean()
         assert step['loss'] == pytest.approx(mean, rel=1e-5)
-    accounting = infobatch_hook(runner).clock
+    clock = infobatch_hook(runner).clock
     saved = infobatch_hook(runner).planner.saved_iters(
         infobatch_hook(runner).sampler.position)
-    assert accounting.iters_per_epoch == 8
+    assert clock.iters_per_epoch == 8
     assert saved == MAX_EPOCHS * 8 - len(steps)
 
 
@@ -124,7 +124,7 @@ def test_iterations_saved_without_annealing(tmp_path, drop_last):
     iters = len(train(runner))
     planner = infobatch_hook(runner).planner
     position = infobatch_hook(runner).sampler.position
-    saved = 3 * clock.iters_per_epoch - iters
+    saved = 3 * planner.clock.iters_per_epoch - iters
     assert saved > 0 and planner.saved_iters(position) == saved
     # Also where nothing is left to train.
     last = str(tmp_path / 'first' / 'epoch_3.pth')

@@ -32,7 +32,6 @@ PRUNES = '.* InfoBatch already: '
         ('train own.py --ratio 0.8',
          '--ratio needs --infobatch, or --shorten'),
         ('train own.py --policy Budget', '--policy needs --infobatch'),
-        ('train own.py --subset hard.txt', '--subset needs --infobatch'),
         ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
         ('train own.py --shorten --infobatch', '--shorten is the control'),
         ('train own.py --infobtach',

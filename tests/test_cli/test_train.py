@@ -90,7 +90,7 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     printed = capsys.readouterr().out
     assert re.search(r'train_cfg.max_iters +2000 +100\n', printed)
     assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
-    assert 'prunes until iteration 85 of 100. It keeps about 0.560' in printed
+    assert 'prunes until iteration 85 of 100. It keeps about 0.55' in printed
     log = read_log('here')
     assert 'WARNING - InfoBatch' not in log
     share, weight = map(

@@ -95,15 +95,12 @@ BAD_CONFIGS = {
     'empty': ({
         'train_dataloader.dataset.size': 0
     }, ValueError, 'empty data set.*data_root'),
-    'epochs, sampler of iterations': ({
-        **by_epoch(), 'train_dataloader.sampler.type': 'InfoBatchSampler'
-    }, ValueError, "sampler.type = 'InfoBatchSampler'"),
     'epochs, no sampler': ({
         **by_epoch(), 'train_dataloader.sampler.type': 'DefaultSampler'
     }, ValueError, "sampler.type = 'InfoBatchSampler'"),
     'epochs, no hook': ({
         **by_epoch(), 'custom_hooks': []
-    }, RuntimeError, "EpochSampler is read before .*to 'DefaultSampler'"),
+    }, RuntimeError, "InfoBatchSampler is read before .*to 'DefaultSampler'"),
     'epochs, too short': ({
         **by_epoch(), 'train_cfg.max_epochs': 1
     }, ValueError, 'max_epochs.* needs 2 or more'),
@@ -193,7 +190,7 @@ def test_a_sampler_alone_after_other_trainings(tmp_path):
     runner = small_runner(tmp_path, custom_hooks=[])
     with pytest.raises(RuntimeError):
         runner.train()
-    assert len([i for i, _ in zip(InfoBatchSampler([0, 1]), range(5))]) == 5
+    assert sorted(InfoBatchSampler([0, 1])) == [0, 1]
 
 
 def test_batches_of_several_modalities():

@@ -520,7 +520,7 @@ def test_custom_imports(imports, expected):
 
 @pytest.mark.parametrize('arguments, text', [
     (dict(), 'until iteration 510 of 600. It keeps about 0.560 of the images, '
-     'with a mean weight of 1.78. It covers about 100 % of the passes of the '
+     'with a mean weight of 1.79. It covers about 100 % of the passes of the '
      'original schedule. It saves 400 of 1000 iterations.'),
     (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
      'until iteration 510 of 600. It keeps about 0.474 of the images, with a '

@@ -16,13 +16,7 @@ def neyman(share, size, norms=None, policy=None, **kwargs):
     """A policy that is told to keep a share of the images."""
     policy = policy or Neyman(10**9, **kwargs)
     policy.begin_plan(
-        Progress(
-            slots_per_iter=1,
-            max_iters=size,
-            slots_left=round(share * size),
-            annealing_slots=0,
-            full_equivalent=10**9 - size,
-            norms=norms))
+        Progress(slots_left=round(share * size), full_slots=size, norms=norms))
     return policy
 
 

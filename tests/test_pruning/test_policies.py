@@ -41,12 +41,7 @@ def budget(kept_share, **kwargs):
     """A policy that needs this kept share, for any number of images."""
     policy = Budget(10_000, **kwargs)
     policy.begin_plan(
-        Progress(
-            slots_per_iter=100,
-            max_iters=1_000 + 9_000 * kept_share,
-            slots_left=kept_share * 900_000,
-            annealing_slots=100_000,
-            full_equivalent=0))
+        Progress(slots_left=kept_share * 900_000, full_slots=900_000))
     return policy
 
 
@@ -363,7 +358,7 @@ def test_budget_that_cannot_be_met():
     (Neyman(1000, min_keep=0.2), 0.2),
 ])
 def test_a_budget_that_cannot_be_met_is_forecast(policy, share):
-    progress = Progress(9, 90, 350, 100, 100 / 9)
+    progress = Progress(slots_left=350, full_slots=8800)
     assert policy.expected_share(progress) == pytest.approx(share)
     policy.begin_plan(progress)
     scores = np.random.default_rng(0).random(1000).astype(np.float32)
@@ -387,25 +382,18 @@ def test_a_budget_that_cannot_be_met_is_forecast(policy, share):
         (10, 9.5, 100),
     ])
 def test_budget_counts_what_was_covered(slots_left, covered, kept):
-    policy = Budget(100)
-    policy.begin_plan(Progress(9, 90, slots_left, 100, covered * 100 / 9))
+    policy = Budget(ratio=0.9)
+    policy.begin_plan(Progress(slots_left, full_slots=800 - 100 * covered))
     scores = np.random.default_rng(0).random(100).astype(np.float32)
     plan = policy(scores, np.random.default_rng(0))
     assert len(plan) == kept and not plan.note
     assert plan.is_full == (kept == 100)
 
 
-@pytest.mark.parametrize('max_iters', [99, 100, 101])
-def test_budget_of_a_training_that_is_no_shorter(max_iters):
-    """It prunes nothing, and says so before the first step."""
-    policy = Budget(100)
-    note = policy.note_on_schedule(max_iters)
-    assert bool(note) == (max_iters >= 100)
-    if note:
-        assert f'no more than the {max_iters} iterations' in note
-    policy.begin_plan(Progress(9, max_iters, max_iters * 9 - 100, 0, 100 / 9))
-    plan = policy(np.arange(100, dtype=np.float32), np.random.default_rng(0))
-    assert plan.is_full == bool(note)
+def test_full_iters_of_older_configs():
+    note = Budget(100).note_on_schedule(60)
+    assert '`full_iters = 100` is how older configs say `ratio = 0.6`' in note
+    assert not Budget(ratio=0.6).note_on_schedule(60)
 
 
 def test_budget_without_progress():
