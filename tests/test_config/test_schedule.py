@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.optim import PolyLR
-from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.registry import PARAM_SCHEDULERS, DefaultScope
 from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
@@ -301,12 +301,14 @@ def learning_rates(cfg):
     """What MMEngine's schedulers make of a config, iteration by
     iteration."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.)
-    entries = [
-        MMSEG_SCHEDULERS.build(
-            dict(dict(end=cfg.train_cfg.max_iters), **entry),
-            default_args=dict(optimizer=optimizer))
-        for entry in cfg.param_scheduler.copy()
-    ]
+    # A training before may have left another scope.
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        entries = [
+            MMSEG_SCHEDULERS.build(
+                dict(dict(end=cfg.train_cfg.max_iters), **entry),
+                default_args=dict(optimizer=optimizer))
+            for entry in cfg.param_scheduler.copy()
+        ]
     rates = []
     for _ in range(cfg.train_cfg.max_iters):
         rates.append(optimizer.param_groups[0]['lr'])
