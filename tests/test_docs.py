@@ -29,8 +29,7 @@ ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(
     glob.glob(osp.join(ROOT, 'research', 'camvid', 'camvid*.jsonl')))
 EVIDENCE = 'evidence.md', 'evidence_cifar10.md'
-CIFAR10 = sorted(
-    glob.glob(osp.join(ROOT, 'research', 'cifar10', '*.jsonl')))
+CIFAR10 = sorted(glob.glob(osp.join(ROOT, 'research', 'cifar10', '*.jsonl')))
 NETWORKS = 'swin-w48', 'mae-w64'
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
 
@@ -144,7 +143,8 @@ def arms_of(path, config=CAMVID):
 
 
 def test_every_cell_of_the_arms_was_run():
-    results = read_results(osp.join(ROOT, 'research', 'camvid', 'camvid.jsonl'))
+    results = read_results(
+        osp.join(ROOT, 'research', 'camvid', 'camvid.jsonl'))
     cells = {(cell['arm'], cell['seed'], cell['config']) for cell in results}
     assert cells == {(name, seed, fingerprint(arm.cfg))
                      for name, arm in arms_of(ARMS).items()
