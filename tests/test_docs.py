@@ -36,18 +36,19 @@ def read(*path):
 
 @pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
 def test_tables_are_those_of_the_results(path):
-    assert report(load(path)) in read('docs', 'evidence.md')
+    assert report(load(path)) in read('research', 'camvid', 'README.md')
 
 
 @pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
 def test_tables_of_cifar10_are_those_of_the_results(path):
-    assert block(path) in read('docs', 'evidence_cifar10.md')
+    assert block(path) in read('research', 'cifar10', 'README.md')
 
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_tables_of_networks_are_those_of_the_results(name):
     path = osp.join(ROOT, 'docs', 'evidence', 'systems', f'{name}.jsonl')
-    assert block(path) in read('docs', 'systems.md')
+    assert block(path).replace('\n### ', '\n## ').replace(
+        '### Results', '## Results') in read('research', 'networks', 'README.md')
     # So that the command goes on with them.
     config, = glob.glob(
         osp.join(ROOT, 'benchmarks', 'cifar10', f'{name}_*_cifar10.py'))
@@ -67,7 +68,7 @@ def test_figures_in_the_text_of_networks_are_those_of_the_tables():
 
 
 def test_tables_of_optimizers_are_those_of_the_results():
-    page = read('docs', 'optimizers.md')
+    page = read('research', 'optimizers', 'README.md')
     for table in weights_and_steps.tables():
         assert table in page
 
@@ -104,7 +105,7 @@ def test_cells_of_optimizers_are_of_their_arms():
 
 def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
     """Differences with their intervals, wherever a line is broken."""
-    page, tables = read('docs', 'evidence_cifar10.md'), map(block, CIFAR10)
+    page, tables = read('research', 'cifar10', 'README.md'), map(block, CIFAR10)
     found = set()
     for table in tables:
         page = page.replace(table, '')
@@ -122,7 +123,7 @@ def test_the_table_of_learning_rates_is_that_of_the_results():
     }
     files['0.1'] = osp.join(folder, 'camvid-worth.jsonl')
     table = by_rate({rate: load(path) for rate, path in files.items()})
-    assert markdown(table) in read('docs', 'evidence.md')
+    assert markdown(table) in read('research', 'camvid', 'README.md')
 
 
 CAMVID = osp.join(ROOT, 'configs', 'upernet',
@@ -194,13 +195,13 @@ def test_the_api_has_all_public_names():
 def test_tables_of_label_errors_are_those_of_the_results(name):
     path = osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl')
     assert label_errors.table(read_results(path)) in read(
-        'docs', 'label_errors.md')
+        'research', 'label_errors', 'README.md')
 
 
 def test_tables_of_diffusion_are_those_of_the_results():
     folder = osp.join(ROOT, diffusion.OUT)
     for table in diffusion.tables(folder):
-        assert table in read('docs', 'diffusion.md')
+        assert table in read('research', 'diffusion', 'README.md')
     cfg = Config.fromfile(
         osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
     names = {
@@ -216,8 +217,8 @@ def test_tables_of_instruction_tuning_are_those_of_the_results(
         setting, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = osp.join(instruction_tuning.OUT, f'{setting}.jsonl')
-    assert instruction_tuning.arm_table(path) in read('docs',
-                                                      'instruction_tuning.md')
+    assert instruction_tuning.arm_table(path) in read(
+        'research', 'instruction_tuning', 'README.md')
     for cell in read_results(path):
         cfg = instruction_tuning.config_of(setting, cell['arm'])
         assert cell['config'] == fingerprint(cfg)
@@ -225,7 +226,7 @@ def test_tables_of_instruction_tuning_are_those_of_the_results(
 
 def test_other_figures_of_instruction_tuning_are_those_of_the_results():
     folder = osp.join(ROOT, instruction_tuning.OUT)
-    page = read('docs', 'instruction_tuning.md')
+    page = read('research', 'instruction_tuning', 'README.md')
     assert instruction_tuning.gradient_table(folder) in page
     summary = page.split('\n## The loss of a conversation\n')[0]
     figures = re.findall(r'(\d\.\d+) (?:from scratch|with LoRA)', summary)
@@ -269,7 +270,7 @@ def test_the_table_of_systems(pruned, names, metric, scale):
 
 
 def test_the_table_of_detection_is_that_of_the_results():
-    page = read('docs', 'detection.md')
+    page = read('research', 'detection', 'README.md')
     results = read_results(osp.join(ROOT, detection_heads.OUT))
     rows = detection_heads.CHECKED + detection_heads.REFUSED
     assert [x['config'] for x in results
