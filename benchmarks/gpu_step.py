@@ -15,10 +15,11 @@ from mmengine.structures import PixelData
 from mmseg.datasets import ADE20KDataset
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
-from step import figures, take_turns, without_infobatch
 
 import mmib
 from mmib.config.zoo import resolve_config
+
+from .step import figures, take_turns, without_infobatch
 
 CONFIG = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 

@@ -20,10 +20,11 @@ from typing import Dict, List, Tuple
 
 import numpy as np
 import torch
-from camvid.arm_configs import add_arguments, load_arms, load_base
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
+
+from benchmarks.camvid.run import load_arms, load_base
 
 
 @LOOPS.register_module()
@@ -157,22 +158,32 @@ def rows_of(iters: Dict[str, int], times: Dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, arms=None)
+    parser.add_argument('config', help='config to time')
+    parser.add_argument('--arms', help='file of arms of the config')
+    parser.add_argument('--only', nargs='+', help='names of arms')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        help='changes to the config')
     parser.add_argument(
         '--iters', type=int, default=200, help='iterations of each')
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
     args = parser.parse_args()
+    cfg = load_base(args.config, args.cfg_options)
     if args.arms:
-        if args.only:
-            args.only.append('full')
         try:
-            arms = load_arms(args)
+            arms = load_arms(args.arms, cfg)
         except ValueError as error:
             parser.error(str(error))
-        configs = {name: arm.cfg for name, arm in arms.items()}
+        configs = {
+            name: arm.cfg
+            for name, arm in arms.items()
+            if name in ('full', *(args.only or arms))
+        }
     else:
-        cfg = load_base(args)
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
     times, _ = take_turns(configs, args.iters, args.warmup)
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}

@@ -7,9 +7,9 @@ import shlex
 
 import numpy as np
 import pytest
-from camvid.results import read_results
 
 import mmib
+from benchmarks.compare.results import read_results
 from mmib_cli import COMMANDS
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
@@ -87,19 +87,19 @@ def test_what_readme_tells_to_expect():
 
 
 @pytest.mark.parametrize('pruned, names, metric, scale', [
-    ('neyman', ['camvid', 'camvid-worth'], 'mIoU', 1),
-    ('neyman', ['camvid-pretrained'], 'mIoU', 1),
+    ('neyman', ['camvid/camvid', 'camvid/camvid-worth'], 'mIoU', 1),
+    ('neyman', ['camvid/camvid-pretrained'], 'mIoU', 1),
     ('neyman', ['cifar10/passes-24'], 'accuracy', 1),
     ('neyman', ['cifar10/passes-72'], 'accuracy', 1),
-    ('neyman', ['systems/swin-w48'], 'accuracy', 1),
-    ('neyman', ['systems/mae-w64'], 'loss', 1),
+    ('neyman', ['networks/swin-w48'], 'accuracy', 1),
+    ('neyman', ['networks/mae-w64'], 'loss', 1),
     ('pruned', ['diffusion/arms'], 'held_out_loss', 1000),
-    ('neyman', ['llama/lora'], 'exact', 1),
-    ('neyman', ['llama/scratch'], 'exact', 1),
+    ('neyman', ['instruction_tuning/lora'], 'exact', 1),
+    ('neyman', ['instruction_tuning/scratch'], 'exact', 1),
 ])
 def test_the_table_of_systems(pruned, names, metric, scale):
     files = [
-        read_results(osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl'))
+        read_results(osp.join(ROOT, 'research', f'{name}.jsonl'))
         for name in names
     ]
 

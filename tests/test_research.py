@@ -1,28 +1,33 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The tables of the pages in research/ are those of the recorded results."""
-import argparse
 import glob
 import os.path as osp
 import re
 
 import numpy as np
 import pytest
-from camvid.arm_configs import add_arguments, fingerprint, load_arms
-from camvid.learning_rates import by_rate
-from camvid.report import load, markdown, report
-from camvid.results import read_results
 from mmengine.config import Config
 
-from benchmarks import (detection_heads, diffusion, instruction_tuning,
-                        label_errors, weights_and_steps)
+from benchmarks.camvid.report import TASK
+from benchmarks.camvid.run import ARMS, load_arms, load_base
 from benchmarks.cifar10 import run
+from benchmarks.cifar10.arms import OTHER_ARMS
 from benchmarks.cifar10.report import block
+from benchmarks.compare.arms import fingerprint
+from benchmarks.compare.paired import markdown
+from benchmarks.compare.report import load, report
+from benchmarks.compare.results import read_results
+from research.camvid.learning_rates import by_rate
+from research.cifar10 import official
+from research.diffusion import diffusion
+from research.instruction_tuning import instruction_tuning
+from research.label_errors import label_errors
+from research.optimizers import weights_and_steps
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 RESULTS = sorted(
-    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'camvid*.jsonl')))
-CIFAR10 = sorted(
-    glob.glob(osp.join(ROOT, 'docs', 'evidence', 'cifar10', '*.json*')))
+    glob.glob(osp.join(ROOT, 'research', 'camvid', 'camvid*.jsonl')))
+CIFAR10 = sorted(glob.glob(osp.join(ROOT, 'research', 'cifar10', '*.jsonl')))
 NETWORKS = 'swin-w48', 'mae-w64'
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
 
@@ -35,7 +40,7 @@ def page(name):
 
 @pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
 def test_tables_are_those_of_the_results(path):
-    assert report(load(path)) in page('camvid')
+    assert report(load(path, TASK), TASK) in page('camvid')
 
 
 @pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
@@ -43,14 +48,18 @@ def test_tables_of_cifar10_are_those_of_the_results(path):
     assert block(path) in page('cifar10')
 
 
+def test_costs_of_the_official_package_are_those_of_the_results():
+    assert official.tables() in page('cifar10')
+
+
 @pytest.mark.parametrize('name', NETWORKS)
 def test_tables_of_networks_are_those_of_the_results(name):
-    path = osp.join(ROOT, 'docs', 'evidence', 'systems', f'{name}.jsonl')
+    path = osp.join(ROOT, 'research', 'networks', f'{name}.jsonl')
     assert block(path) in page('networks')
     # So that the command goes on with them.
     config, = glob.glob(
         osp.join(ROOT, 'benchmarks', 'cifar10', f'{name}_*_cifar10.py'))
-    cells = run.other_cells({name: run.load_base('', config=config)})
+    cells = run.other_cells('', {name: run.load_base('', config=config)})
     assert {(cell.arm, cell.seed, fingerprint(cell.cfg))
             for cell in cells} == {(cell['arm'], cell['seed'], cell['config'])
                                    for cell in read_results(path)}
@@ -87,22 +96,22 @@ def test_cells_of_optimizers_are_of_their_arms():
     base = run.load_base('', changes={'evaluation.window': 5}, config=path)
     arms = {
         cell.arm: fingerprint(cell.cfg)
-        for cell in run.other_cells({'swin-w48': base}, run.OTHER_ARMS, 1)
+        for cell in run.other_cells('', {'swin-w48': base}, OTHER_ARMS, 1)
     }
     for cell in read_results(weights_and_steps.path_of('swin-w48')):
         assert cell['config'] == arms[cell['arm']]
-    folder = osp.join(ROOT, 'benchmarks', 'camvid')
+    folder = osp.join(ROOT, 'research', 'optimizers')
     arms = arms_of(
-        '--arms',
-        osp.join(folder, 'arms_optimizers.py'),
-        config=osp.join(folder, 'segformer_w16_1xb8-1k_camvid-72x96.py'))
+        osp.join(folder, 'arms.py'),
+        osp.join(folder, 'segformer_w16_1xb8-1k_camvid-72x96.py'))
     for cell in read_results(weights_and_steps.path_of('segformer')):
         assert cell['config'] == fingerprint(arms[cell['arm']].cfg)
 
 
 def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
     """Differences with their intervals, wherever a line is broken."""
-    text, tables = page('cifar10'), map(block, CIFAR10)
+    text = page('cifar10')
+    tables = [*map(block, CIFAR10), official.tables()]
     found = set()
     for table in tables:
         text = text.replace(table, '')
@@ -113,13 +122,13 @@ def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
 
 
 def test_the_table_of_learning_rates_is_that_of_the_results():
-    folder = osp.join(ROOT, 'docs', 'evidence')
+    folder = osp.join(ROOT, 'research', 'camvid')
     files = {
         rate: osp.join(folder, 'learning-rates', f'{rate}.jsonl')
         for rate in ('0.05', '0.1', '0.2', '0.3')
     }
     files['0.1'] = osp.join(folder, 'camvid-worth.jsonl')
-    table = by_rate({rate: load(path) for rate, path in files.items()})
+    table = by_rate({rate: load(path, TASK) for rate, path in files.items()})
     assert markdown(table) in page('camvid')
 
 
@@ -127,27 +136,25 @@ CAMVID = osp.join(ROOT, 'configs', 'upernet',
                   'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
 
 
-def arms_of(*options, config=CAMVID):
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return load_arms(parser.parse_args([config, *options]))
+def arms_of(path, config=CAMVID):
+    return load_arms(path, load_base(config, {}))
 
 
 def test_every_cell_of_the_arms_was_run():
-    results = read_results(osp.join(ROOT, 'docs', 'evidence', 'camvid.jsonl'))
+    results = read_results(
+        osp.join(ROOT, 'research', 'camvid', 'camvid.jsonl'))
     cells = {(cell['arm'], cell['seed'], cell['config']) for cell in results}
     assert cells == {(name, seed, fingerprint(arm.cfg))
-                     for name, arm in arms_of().items()
+                     for name, arm in arms_of(ARMS).items()
                      for seed in range(arm.seeds)}
 
 
 def test_cells_of_the_follow_ups_are_of_their_arms():
     """So that the command goes on with them."""
-    arms = arms_of('--arms',
-                   osp.join(ROOT, 'benchmarks', 'camvid', 'arms_worth.py'))
+    arms = arms_of(osp.join(ROOT, 'research', 'camvid', 'arms_worth.py'))
     configs = {name: fingerprint(arm.cfg) for name, arm in arms.items()}
     for name in ('worth', 'redundant-50', 'redundant-80'):
-        path = osp.join(ROOT, 'docs', 'evidence', f'camvid-{name}.jsonl')
+        path = osp.join(ROOT, 'research', 'camvid', f'camvid-{name}.jsonl')
         for cell in read_results(path):
             assert cell['config'] == configs[cell['arm']]
 
@@ -170,7 +177,7 @@ def test_figures_of_the_summary_are_those_of_the_tables(name, end, count):
 
 @pytest.mark.parametrize('name', ['label-errors', 'label-errors-object'])
 def test_tables_of_label_errors_are_those_of_the_results(name):
-    path = osp.join(ROOT, 'docs', 'evidence', f'{name}.jsonl')
+    path = osp.join(ROOT, 'research', 'label_errors', f'{name}.jsonl')
     assert label_errors.table(read_results(path)) in page('label_errors')
 
 
@@ -211,20 +218,3 @@ def test_other_figures_of_instruction_tuning_are_those_of_the_results():
         table = instruction_tuning.arm_table(
             osp.join(folder, f'{setting}.jsonl'))
         assert f'| neyman | 5 | {figure} |' in table
-
-
-def test_the_table_of_detection_is_that_of_the_results():
-    text = page('detection')
-    results = read_results(osp.join(ROOT, detection_heads.OUT))
-    rows = detection_heads.CHECKED + detection_heads.REFUSED
-    assert [x['config'] for x in results
-            ] == [config for _, _, configs in rows for config in configs]
-    assert detection_heads.table(detection_heads.CHECKED, results) in text
-    unweighted = [x['unweighted'] for x in results]
-    assert f'{min(unweighted):.1f} to {max(unweighted):.1f}' in text
-    by_config = {x['config']: x for x in results}
-    for heads, _, (config, ) in detection_heads.REFUSED:
-        key = 'elsewhere' if re.search('AutoAssign|RepPoints',
-                                       heads) else 'alone'
-        row = re.search(rf'^\| {heads}.*$', text, re.M)
-        assert f'{100 * by_config[config][key]:.2g} %' in row[0]

@@ -69,7 +69,7 @@ def test_the_source_distribution_has_what_its_tests_need(built):
     with tarfile.open(built[0]) as file:
         names = {name.partition('/')[2] for name in file.getnames()}
     assert names >= files_below('mmib', 'mmib_cli', 'configs', 'tools',
-                                'tests', 'benchmarks', 'docs')
+                                'tests', 'benchmarks', 'research', 'docs')
     assert names >= {
         'README.md', 'CHANGELOG.md', 'CITATION.cff', 'LICENSE', 'setup.cfg',
         'model-index.yml'

@@ -1,7 +1,7 @@
 # The training of docs/evidence.md with a backbone that knows ImageNet, in half
 # the iterations: 21.8 virtual epochs.
 _base_ = '../../configs/upernet/upernet_r18-w32_1xb8-2k_camvid-72x96.py'
-custom_imports = dict(imports='efficientnet_lite')
+custom_imports = dict(imports='benchmarks.camvid.efficientnet_lite')
 model = dict(
     data_preprocessor=dict(mean=[127.] * 3, std=[128.] * 3),
     backbone=dict(_delete_=True, type='EfficientNetLite0'),

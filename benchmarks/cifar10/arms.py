@@ -2,7 +2,7 @@
 """The arms of the comparison on CIFAR-10, and the order of their cells.
 
 Each arm is the config of the full training, changed by the arguments of
-``camvid.arm_configs.change``. ``rate`` names the arm whose learning rate it
+``compare.arms.change``. ``rate`` names the arm whose learning rate it
 has: the best of :data:`RATES` for it on held-out images. All that prune share
 the rate of ``random``, which knows nothing of the images.
 """
@@ -51,7 +51,7 @@ ARMS = dict(
     # The paper's first policy at its 80 %, and its control.
     mean=_mean(),
     short_80=_plain(0.8),
-    # The same with the official package: see official.py.
+    # The same with the official package: see research/cifar10/official.py.
     official=_mean(),
     # Hard selection without weights and annealing, as Raju et al. (2021).
     epsilon_greedy=_pruned(
@@ -82,7 +82,6 @@ ORDER = (
     (PASSES, MAIN, range(5)),
     (PASSES, OTHERS, range(3)),
     (MORE_PASSES, MAIN, range(5)),
-    (PASSES, ('official', ), range(5)),
     (PASSES, OTHERS, range(3, 5)),
     (PASSES, ABLATIONS, range(3)),
     (PASSES, MAIN, range(5, 8)),

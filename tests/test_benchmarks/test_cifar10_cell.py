@@ -13,8 +13,10 @@ import torch  # noqa: E402
 from mmengine.registry import DefaultScope  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 
-from benchmarks.camvid.results import read_results  # noqa: E402
 from benchmarks.cifar10 import cell, data, pack, run  # noqa: E402
+from benchmarks.compare import recorder  # noqa: E402
+from benchmarks.compare import run as compare  # noqa: E402
+from benchmarks.compare.results import read_results  # noqa: E402
 from mmib.worth import MeanRatio  # noqa: E402
 
 SMALL = {
@@ -76,7 +78,7 @@ def test_v_by_quarter():
         MeanRatio(30, 28.),
         MeanRatio(30, 28.)
     ]
-    found = cell.by_quarter([0, 0.1, 0.3, 0.8, 1], means)
+    found = recorder.by_quarter([0, 0.1, 0.3, 0.8, 1], means)
     np.testing.assert_allclose(found, [1.2, np.nan, 0.8, np.nan])
 
 
@@ -110,7 +112,9 @@ def test_the_command(images, tmp_path, monkeypatch):
     assert 0 < cells['neyman']['variance_ratio'][0] < 3
     for row in rows:
         assert len(row['evals']) == 4
-        assert row['evals'][-1] == [row['iters'], row['accuracy']]
+        last = row['evals'][-1]
+        assert last['iter'] == row['iters']
+        assert last['accuracy'] == row['accuracy']
     more = read_results(tmp_path / 'passes-72.jsonl')
     assert {
         row['arm']: row['iters']
@@ -126,8 +130,8 @@ def config_of(name):
 def test_the_command_with_other_networks(images, tmp_path, monkeypatch):
     """A Swin and an MAE, each with a metric of its own."""
     # Starting a process takes longer than the cells.
-    monkeypatch.setattr(run, 'ProcessPoolExecutor',
-                        lambda jobs, mp_context: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(compare, 'ProcessPoolExecutor',
+                        lambda jobs, **_: ThreadPoolExecutor(jobs))
     monkeypatch.setattr(torch, 'set_num_threads', lambda number: None)
     monkeypatch.setattr('sys.argv', [
         'run.py', '--data', images, '--out',
@@ -144,7 +148,8 @@ def test_the_command_with_other_networks(images, tmp_path, monkeypatch):
     for name, metric in (('swin-w48', 'accuracy'), ('mae-w64', 'loss')):
         row, = read_results(tmp_path / f'{name}.jsonl')
         assert row['iters'] == 12 and row['num_images'] == 20
-        assert row['evals'][-1] == [12, row[metric]]
+        assert row['evals'][-1]['iter'] == 12
+        assert row['evals'][-1][metric] == row[metric]
         assert 0 < row['kept_share'] < 1
         assert 0 < row['variance_ratio'][0] < 3
         # Of 5, 5 and 2 iterations, in which the rate falls to 0.

@@ -2,19 +2,17 @@
 """These scripts run. Their figures are no business of tests, and what the
 simulation says of a policy is tested with the policy."""
 import json
-import os.path as osp
-import runpy
 
 import mmcv
 import numpy as np
 import pytest
 import torch
-from camvid.shrink_data import shrink
 from PIL import Image
 
-from benchmarks import budget, plan
+from benchmarks import budget, gpu_step, plan
+from benchmarks.camvid.shrink_data import shrink
 
-from .utils import ROOT, rows_of
+from .utils import rows_of
 
 
 def test_budget(monkeypatch, capsys):
@@ -48,8 +46,7 @@ def test_plan(monkeypatch, capsys):
 def test_gpu_step_without_a_gpu(monkeypatch, capsys):
     options = '--size 64 --batch-size 2 --iters 2 --warmup 0 --images 4'
     monkeypatch.setattr('sys.argv', ['gpu_step.py', *options.split()])
-    script = osp.join(ROOT, 'benchmarks', 'gpu_step.py')
-    runpy.run_path(script, run_name='__main__')
+    gpu_step.main()
     output = capsys.readouterr().out
     lines = [line for line in output.split('\n') if line[:1] == '{']
     machine, float32 = map(json.loads, lines)

@@ -4,7 +4,8 @@ import os.path as osp
 
 import numpy as np
 import pytest
-import step
+
+from benchmarks import step
 
 from ..system.small_training import write_images
 from .utils import CAMVID, ROOT, rows_of

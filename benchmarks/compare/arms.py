@@ -1,0 +1,128 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Arms, the ways to train that are compared, and their cells."""
+import copy
+import hashlib
+import json
+import math
+from typing import List, NamedTuple, Optional, Sequence
+
+from mmengine.config import Config
+
+import mmib
+
+
+class Cell(NamedTuple):
+    """One training: an arm with a seed.
+
+    Args:
+        path (str): File of the results that the cell belongs to.
+        arm (str): Name of the arm.
+        seed (int): Seed of everything.
+        cfg (Config): Config of the arm.
+        module (str): Name of the module whose ``train_cell(cfg, seed,
+            **options)`` trains the cell and returns its figures.
+        lr (float, optional): Learning rate, where arms differ in theirs.
+        options (dict): Further arguments of ``train_cell``.
+        more_iters (float): Iterations besides those of the config.
+    """
+
+    path: str
+    arm: str
+    seed: int
+    cfg: Config
+    module: str
+    lr: Optional[float] = None
+    options: dict = {}
+    more_iters: float = 0.
+
+    @property
+    def iters(self) -> float:
+        """float: Iterations of all that the cell trains."""
+        return self.cfg.train_cfg.max_iters + self.more_iters
+
+    @property
+    def key(self) -> tuple:
+        """tuple: What a line of the results has of the cell."""
+        return self.arm, self.seed, fingerprint(self.cfg)
+
+    def line(self, figures: dict) -> dict:
+        """The line of the results, with the figures of the training."""
+        arm, seed, config = self.key
+        rate = {} if self.lr is None else dict(lr=self.lr)
+        return dict(arm=arm, seed=seed, config=config, **rate, **figures)
+
+
+def change(cfg: Config,
+           shorten: Optional[dict] = None,
+           convert: Optional[dict] = None,
+           lr: Optional[dict] = None,
+           passes: Optional[float] = None) -> Config:
+    """Make the config of an arm from the config of the full training.
+
+    Args:
+        cfg (Config): Config of the full training, which stays as it is.
+        shorten (dict, optional): Arguments of ``mmib.shorten``.
+        convert (dict, optional): Arguments of ``mmib.convert``.
+        lr (dict, optional): Larger steps: the learning rate is multiplied by
+            ``factor`` from iteration ``begin`` (the second pass, if ``begin``
+            isn't given) to the fraction ``delta`` of the training.
+        passes (float, optional): Passes of the full training.
+    """
+    cfg = copy.deepcopy(cfg)
+    full_iters = cfg.train_cfg.max_iters
+    if shorten is not None:
+        cfg = mmib.shorten(cfg, **shorten)
+    if convert is not None:
+        cfg = mmib.convert(cfg, **convert)
+    if lr is not None:
+        # MMEngine's schedulers only lower a learning rate.
+        cfg.optim_wrapper.optimizer.lr *= lr['factor']
+        begin = lr['begin'] if 'begin' in lr else math.ceil(full_iters /
+                                                            passes)
+        end = round(lr['delta'] * cfg.train_cfg.max_iters)
+        cfg.param_scheduler += [
+            dict(
+                type='ConstantLR',
+                factor=factor,
+                begin=first,
+                end=last,
+                by_epoch=False)
+            for factor, first, last in ((1., begin, end), (1 / lr['factor'], 0,
+                                                           begin + 1),
+                                        (1 / lr['factor'], end, full_iters))
+        ]
+    return cfg
+
+
+def fingerprint(cfg: Config) -> str:
+    """Ten digits that name a config by what it says, wherever its data lies.
+    """
+    max_iters = (cfg.get('train_cfg') or {}).get('max_iters')
+
+    def told(node: dict) -> dict:
+        node.pop('data_root', None)
+        # Results keep the names of when conversion wrote `full_iters`.
+        if max_iters and node.get('type') in ('Budget', 'Neyman'):
+            if 'ratio' in node:
+                node['full_iters'] = round(max_iters / node.pop('ratio'))
+        return node
+
+    as_told = json.loads(json.dumps(cfg.to_dict()), object_hook=told)
+    text = json.dumps(as_told, sort_keys=True)
+    return hashlib.sha1(text.encode()).hexdigest()[:10]
+
+
+def chosen(cells: Sequence[Cell], arms: Optional[Sequence[str]],
+           seeds: Optional[int]) -> List[Cell]:
+    """The cells of some arms (default: all) with their first seeds.
+
+    Raises:
+        ValueError: If there is no such arm.
+    """
+    names = list(dict.fromkeys(cell.arm for cell in cells))
+    if unknown := set(arms or ()).difference(names):
+        raise ValueError(f'There is no arm {sorted(unknown)}, but {names}.')
+    return [
+        cell for cell in cells if cell.arm in (arms or names)
+        and cell.seed < (math.inf if seeds is None else seeds)
+    ]

@@ -1,0 +1,172 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Tables of arms that are compared seed by seed."""
+from typing import Optional, Sequence, Tuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+# The full training, pruning at random, and the plain short training. That with
+# steps as large is the better control where both have the same learning rate.
+BASELINE, RANDOM, SHORT = 'full', 'random', 'short'
+CONTROLS = ('short_lr', SHORT)
+NONE = '-'
+
+
+def by_arm_and_seed(rows: Sequence[dict],
+                    alike: Sequence[str]) -> pd.DataFrame:
+    """Index results by `arm`, the baseline first and else in their order, and
+    `seed`. It raises a ValueError where cells can't be compared with each
+    other.
+
+    Args:
+        rows (Sequence[dict]): The line of each cell.
+        alike (Sequence[str]): Keys in which all cells must agree.
+    """
+    cells = pd.DataFrame(rows)
+    if BASELINE not in cells.get('arm', pd.Series()).values:
+        raise ValueError(f'The results have no cell of {BASELINE}, the '
+                         'baseline: train it.')
+    for _, cell in cells[cells.duplicated(['arm', 'seed'])].iterrows():
+        raise ValueError(f'The results have two lines for seed {cell["seed"]} '
+                         f'of {cell["arm"]}: remove one of them.')
+    for key in cells.columns.intersection(alike):
+        _check_alike('the results', cells[key])
+    for arm, of_arm in cells.groupby('arm'):
+        _check_alike(arm, of_arm['config'])
+    names = [BASELINE, *cells['arm'][cells['arm'] != BASELINE].unique()]
+    cells['arm'] = pd.Categorical(cells['arm'], names)
+    return cells.sort_values(['arm', 'seed']).set_index(['arm', 'seed'])
+
+
+def _check_alike(name: str, column: pd.Series) -> None:
+    values = sorted(column.astype(str).unique())
+    if len(values) > 1:
+        raise ValueError(f'The cells of {name} differ in `{column.name}`, '
+                         f'{", ".join(values)}: compare those that are alike.')
+
+
+def interval(values: pd.Series) -> Tuple[float, float, int]:
+    """Mean, half of its 95 % t-interval (nan of less than two values), and the
+    number of values."""
+    quantile = stats.t.ppf(0.975, len(values) - 1)
+    return values.mean(), quantile * values.sem(), len(values)
+
+
+def compare(values: pd.DataFrame, arm: str,
+            other: str) -> Tuple[float, float, int]:
+    """:func:`interval` of how far an arm (a row) lies above another one with
+    the seeds (columns) of both."""
+    return interval((values.loc[arm] - values.loc[other]).dropna())
+
+
+def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
+    """A difference that :func:`compare` found, and what its interval says."""
+    if n < 2:
+        return f'{mean:+.2f}' if n else NONE, NONE
+    text = f'{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]'
+    if abs(mean) <= half:
+        return text, 'undecided'
+    return text, 'above' if mean > 0 else 'below'
+
+
+def differences(values: pd.DataFrame,
+                ratios: Optional[pd.Series]) -> pd.DataFrame:
+    """What each arm but the baseline differs from it by.
+
+    Args:
+        values (DataFrame): Quality of each arm (row) with each seed (column).
+        ratios (Series, optional): Mean V of the arms that have it.
+    """
+    arms = values.index.drop(BASELINE)
+    both = [
+        values.loc[BASELINE][values.loc[arm].notna()].mean() for arm in arms
+    ]
+    found = [in_words(*compare(values, arm, BASELINE)) for arm in arms]
+    columns = [f'difference to {BASELINE}', 'which is']
+    return pd.DataFrame({
+        f'{BASELINE} with these seeds': pd.Series(both, arms, float),
+        **({} if ratios is None else {
+               'V': ratios.reindex(arms)
+           })
+    }).join(pd.DataFrame(found, arms, columns))
+
+
+def difference_columns(values: pd.DataFrame,
+                       others: Sequence[str]) -> pd.DataFrame:
+    """How far each arm lies above some others, a column for each of them.
+
+    Args:
+        values (DataFrame): Quality of each arm (row) with each seed (column).
+        others (Sequence[str]): The others.
+    """
+    return pd.DataFrame({
+        f'difference to {other}': [
+            in_words(*compare(values, arm, other))[0] if arm != other else NONE
+            for arm in values.index
+        ]
+        for other in others
+    }, values.index)
+
+
+def pair_table(values: pd.DataFrame, pairs: Sequence[str]) -> pd.DataFrame:
+    """What arms differ by from others than the baseline. Pairs of which one
+    wasn't run have no row.
+
+    Args:
+        values (DataFrame): Quality of each arm (row) with each seed (column).
+        pairs (Sequence[str]): As ``arm:other``.
+    """
+    rows = []
+    for arm, other in (pair.split(':') for pair in pairs):
+        if arm in values.index and other in values.index:
+            found = compare(values, arm, other)
+            rows.append([arm, other, found[-1], *in_words(*found)])
+    columns = ['arm', 'compared with', 'seeds', 'difference', 'which is']
+    return pd.DataFrame(rows, columns=columns).set_index('arm')
+
+
+def worth_table(values: pd.DataFrame,
+                iters: pd.Series,
+                ratios: Optional[pd.Series],
+                unit: str,
+                controls: Sequence[str] = CONTROLS) -> pd.DataFrame:
+    """What V says that choices of images are worth, and what came of them.
+    Empty without V, pruning at random and a plain short training.
+
+    Args:
+        values (DataFrame): Quality of each arm (row) with each seed (column).
+        iters (Series): Iterations of each arm.
+        ratios (Series, optional): Mean V of the arms that have it.
+        unit (str): What the quality is.
+        controls (Sequence[str]): Plain short trainings, the first of which
+            that was run tells what steps are worth.
+    """
+    control = next((arm for arm in controls if arm in values.index), None)
+    if control is None or ratios is None or RANDOM not in ratios:
+        return pd.DataFrame()
+    # What more iterations are worth: quality for each e-fold.
+    gain = compare(values, BASELINE, control)[0]
+    slope = gain / np.log(iters[BASELINE] / iters[control])
+    rows = {
+        arm: [
+            ratio, f'{1 - ratio:.1%}', f'{-slope * np.log(ratio):+.2f}',
+            in_words(*compare(values, arm, RANDOM))[0]
+        ]
+        for arm, ratio in ratios.items() if arm != RANDOM
+    }
+    columns = [
+        'V', 'worth of the steps', f'{unit} by that', f'difference to {RANDOM}'
+    ]
+    return pd.DataFrame.from_dict(rows, 'index', columns=columns)
+
+
+def markdown(table: pd.DataFrame, index: str = 'arm') -> str:
+    """A table with the arms, or another index, in its first column."""
+    text = table.to_csv(
+        sep=';', index_label=index, float_format='%.2f', na_rep=NONE)
+    head, *rows = [
+        f'| {line} |' for line in text.replace(';', ' | ').splitlines()
+    ]
+    rule = '|---' * (len(table.columns) + 1) + '|'
+    return '\n'.join([head, rule, *rows])

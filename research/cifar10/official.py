@@ -1,0 +1,376 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Compare mmib with the official InfoBatch package on CIFAR-10: the accuracy
+of five seeds, the time of a step and of a plan, and what a resumed training
+knows.
+
+The package is no part of this project: name a checkout of
+NUS-HPC-AI-Lab/InfoBatch. Network, images, augmentation, schedule, iterations
+and seeds are those of the arm `mean`, whose policy the package has; the loop
+is a plain one, as in its example.
+
+The package needs one repair to run on torch 2.6 or later. Its sampler draws a
+plan in each call of ``__iter__`` and returns itself, and torch's batch sampler
+calls ``iter`` on what it is given for each batch. Here ``__iter__`` returns
+the iterator over the plan that it has drawn. Nothing else is changed.
+"""
+import argparse
+import copy
+import json
+import os.path as osp
+import sys
+import time
+import timeit
+import uuid
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Iterator, List, Tuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import (DATASETS, MODELS, PARAM_SCHEDULERS,
+                               init_default_scope)
+from mmengine.runner import set_random_seed
+from mmengine.utils import import_modules_from_strings
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from benchmarks.cifar10.arms import PASSES
+from benchmarks.cifar10.run import best_rates, load_base, make_cell
+from benchmarks.compare import run
+from benchmarks.compare.paired import markdown
+from benchmarks.compare.recorder import environment
+from benchmarks.compare.results import read_results
+from mmib.pruning import MeanThreshold
+
+OUT = osp.dirname(osp.abspath(__file__))
+COSTS = osp.join(OUT, 'official.json')
+LIBRARIES = ('mmpretrain', )
+SEEDS = 5
+# Of the package's example and of the paper.
+RATIO, DELTA = 0.5, 0.875
+# Iterations of which each is timed.
+TIMED = 300
+
+
+@contextmanager
+def official_package(folder: str) -> Iterator[ModuleType]:
+    """Import the package from a checkout, and repair its sampler.
+
+    It changes torch's data loaders when it is imported, which are as before
+    when this ends.
+    """
+    if not osp.isdir(osp.join(folder, 'infobatch')):
+        raise FileNotFoundError(
+            f'{folder} is no checkout of NUS-HPC-AI-Lab/InfoBatch.')
+    original = _BaseDataLoaderIter.__next__
+    sys.path.insert(0, folder)
+    try:
+        from infobatch import infobatch
+        _BaseDataLoaderIter.__next__ = infobatch.info_hack_indices
+        infobatch.IBSampler.__iter__ = _draw_and_iterate
+        yield infobatch
+    finally:
+        sys.path.remove(folder)
+        _BaseDataLoaderIter.__next__ = original
+
+
+def _draw_and_iterate(self) -> Iterator[int]:
+    self.reset()
+    return self.iter_obj
+
+
+class Pairs(Dataset):
+    """Images with their labels, as the package's example has them."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.images = DATASETS.build(cfg)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tuple[Tensor, Tensor]:
+        return tuple(self.images.images[column][index] for column in (0, 1))
+
+
+class Loop:
+    """What a plain training loop needs, built from the config of an arm.
+
+    Args:
+        cfg (Config): The config.
+        seed (int): Seed of everything.
+    """
+
+    def __init__(self, cfg: Config, seed: int) -> None:
+        import_modules_from_strings(**cfg.custom_imports)
+        init_default_scope(cfg.default_scope)
+        MMLogger.get_instance(uuid.uuid4().hex, log_level='WARNING')
+        set_random_seed(seed)
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+        self.max_iters = cfg.train_cfg.max_iters
+        self.model = MODELS.build(copy.deepcopy(cfg.model)).to(device)
+        self.model.init_weights()
+        self.model.train()
+        self.optim = build_optim_wrapper(self.model,
+                                         copy.deepcopy(cfg.optim_wrapper))
+        self.schedulers = [
+            PARAM_SCHEDULERS.build(
+                dict(scheduler, optimizer=self.optim.optimizer))
+            for scheduler in cfg.param_scheduler
+        ]
+        self.step_seconds: List[float] = []
+
+    def step(self, inputs: Tensor, labels: Tensor, reduce) -> None:
+        """Train on a batch. ``reduce`` makes the loss of that of each
+        image."""
+        begin = time.perf_counter()
+        batch = self.model.data_preprocessor(
+            dict(inputs=inputs, labels=labels), True)
+        logits = self.model(batch['inputs'], mode='tensor')
+        labels = labels.to(logits.device)
+        loss = reduce(F.cross_entropy(logits, labels, reduction='none'))
+        self.optim.update_params(loss)
+        for scheduler in self.schedulers:
+            scheduler.step()
+        self.step_seconds.append(time.perf_counter() - begin)
+
+
+def train_cell(cfg: Config, seed: int, folder: str, num_epochs: int) -> dict:
+    """Train a cell with the package, and return what its line has.
+
+    Args:
+        cfg (Config): Config of the arm with the same cost.
+        seed (int): Seed of everything but the plans, which the package seeds
+            with the number of the epoch.
+        folder (str): Checkout of the package.
+        num_epochs (int): Epochs that it is told, of which it leaves the last
+            ones full.
+    """
+    with official_package(folder) as official:
+        return _train(official, cfg, seed, num_epochs)
+
+
+def _train(official: ModuleType, cfg: Config, seed: int,
+           num_epochs: int) -> dict:
+    # Here, so that the tables need no MMPretrain.
+    from benchmarks.cifar10.cell import eval_iters, evaluate
+    loop = Loop(cfg, seed)
+    loader_cfg, data = cfg.train_dataloader, cfg.train_dataloader.dataset
+    dataset = official.InfoBatch(Pairs(data), num_epochs, RATIO, DELTA)
+    sampler = dataset.sampler
+    loader = DataLoader(
+        dataset, batch_size=loader_cfg.batch_size, sampler=sampler)
+    kept, evals = [], []
+    iters = annealed = 0
+    # The schedule counts iterations, the package epochs.
+    while iters < loop.max_iters:
+        batches = iter(loader)
+        kept.append(len(sampler.sample_indices) / len(dataset))
+        is_annealing = sampler.iterations - 1 > sampler.stop_prune
+        for inputs, labels in batches:
+            loop.step(inputs, labels, dataset.update)
+            iters += 1
+            annealed += is_annealing
+            if iters in eval_iters(loop.max_iters):
+                accuracy = evaluate(loop.model, data.data_root, 'test')
+                evals.append(dict(iter=iters, accuracy=accuracy))
+            if iters == loop.max_iters:
+                break
+    # The last epoch was cut short.
+    slots = iters * loader_cfg.batch_size / len(dataset)
+    pruned = [share for share in kept if share < 1]
+    return dict(
+        iters=iters,
+        batch_size=loader_cfg.batch_size,
+        num_images=len(dataset),
+        virtual_epochs=len(kept) - 1 + (slots - sum(kept[:-1])) / kept[-1],
+        accuracy=evals[-1]['accuracy'],
+        evals=evals,
+        kept_share=round(float(np.mean(pruned)), 4) if pruned else 1.,
+        annealed_iters=annealed,
+        step_ms=round(1000 * float(np.median(loop.step_seconds)), 3))
+
+
+def time_steps(official: ModuleType, cfgs: dict) -> dict:
+    """Milliseconds of an iteration with data, median, in a plain loop and in
+    MMEngine's, with and without pruning: `full` and `mean`."""
+    cfg = copy.deepcopy(cfgs['full'])
+    pairs, found = None, {}
+    for name in ('plain loop', 'official'):
+        loop = Loop(cfg, 0)
+        pairs = dataset = pairs or Pairs(cfg.train_dataloader.dataset)
+        sampler, reduce = None, torch.mean
+        if name == 'official':
+            dataset = official.InfoBatch(pairs, 24, RATIO, DELTA)
+            sampler, reduce = dataset.sampler, dataset.update
+        loader = DataLoader(
+            dataset,
+            cfg.train_dataloader.batch_size,
+            shuffle=sampler is None,
+            sampler=sampler)
+        times, last = [], time.perf_counter()
+        while len(times) < TIMED:
+            for inputs, labels in loader:
+                loop.step(inputs, labels, reduce)
+                # The scores of the package wait for the device anyway.
+                _synchronize()
+                now = time.perf_counter()
+                times.append(now - last)
+                last = now
+        found[name] = times
+    for name, arm in (('MMEngine', 'full'), ('mmib', 'mean')):
+        timer = Timer()
+        run.train(cfgs[arm], 0, timer)
+        found[name] = timer.times
+    return {
+        name: round(1000 * float(np.median(times[20:])), 3)
+        for name, times in found.items()
+    }
+
+
+class Timer(Hook):
+    """Times whole iterations, with the work of the device."""
+
+    def before_train(self, runner) -> None:
+        self.times, self._last = [], time.perf_counter()
+
+    def after_train_iter(self, runner, *_, **__) -> None:
+        _synchronize()
+        now = time.perf_counter()
+        self.times.append(now - self._last)
+        self._last = now
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def time_plans(official: ModuleType, num_images: int) -> dict:
+    """Seconds of a plan of so many images, the best of five."""
+    scores = np.random.default_rng(0).exponential(size=num_images)
+    scores = scores.astype(np.float32)
+    dataset = official.InfoBatch(range(num_images), 10, RATIO, DELTA)
+    dataset.scores = torch.from_numpy(scores)
+    policy, rng = MeanThreshold(RATIO), np.random.default_rng(0)
+    ways = dict(official=dataset.prune, mmib=lambda: policy(scores, rng))
+    return {
+        name: round(min(timeit.repeat(way, number=1, repeat=5)), 5)
+        for name, way in ways.items()
+    }
+
+
+def after_resume(official: ModuleType, num_images: int = 1000) -> dict:
+    """What a training knows after five epochs, and what it knows when it goes
+    on from there: the package has nothing to save, so its parts are built
+    anew, as by its example."""
+
+    def build():
+        dataset = official.InfoBatch(range(num_images), 10, RATIO, DELTA)
+        return dataset, dataset.sampler
+
+    def known(dataset, sampler):
+        scores = dataset.scores.clone()
+        kept = len(list(iter(sampler)))
+        return dict(
+            epochs=sampler.iterations - 2,
+            distinct_scores=len(scores.unique()),
+            next_kept_share=kept / num_images)
+
+    dataset, sampler = build()
+    for _ in range(5):
+        list(iter(sampler))
+    dataset.scores[:] = torch.linspace(0, 1, num_images)
+    return dict(
+        has_state=hasattr(dataset, 'state_dict'),
+        before=known(dataset, sampler),
+        after=known(*build()))
+
+
+def tables() -> str:
+    """What the package costs beside mmib."""
+    with open(COSTS, encoding='utf-8') as file:
+        found = json.load(file)
+    step, resumed = found['step_ms'], found['after_resume']
+    costs = {
+        'step without pruning': (step['plain loop'], step['MMEngine']),
+        'step with pruning': (step['official'], step['mmib']),
+        **{
+            f'plan of {int(size):,} images': [
+                1000 * seconds[name] for name in ('official', 'mmib')
+            ]
+            for size, seconds in found['plan_seconds'].items()
+        }
+    }
+    known = pd.DataFrame(resumed)[['before', 'after']].map('{:g}'.format)
+    known.columns = ['before', 'built again']
+    known.index = known.index.str.replace('_', ' ')
+    return '\n\n'.join([
+        '### Cost beside the official package',
+        'Milliseconds, of a step the median.',
+        markdown(pd.DataFrame(costs, ['official package', 'mmib']).T, 'what'),
+        'What the official package knows in the sixth epoch of a training, '
+        'and when it is built again to go on from there:',
+        markdown(known, 'what'),
+    ])
+
+
+def make_cells(args: argparse.Namespace, _: run.Comparison) -> list:
+    """The cells of the arm `official`, at the tuned learning rate."""
+    rate = best_rates(
+        read_results(osp.join(args.out, 'learning-rates.jsonl')))['random']
+    base, path = load_base(args.data), osp.join(args.out, 'passes-24.jsonl')
+    cells = [
+        make_cell(path, base, 'official', seed, rate) for seed in range(SEEDS)
+    ]
+    options = dict(folder=args.checkout, num_epochs=PASSES)
+    return [
+        cell._replace(module='research.cifar10.official', options=options)
+        for cell in cells
+    ]
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Write what the package costs beside mmib."""
+    base, cfgs = load_base(args.data), {}
+    for name in ('full', 'mean'):
+        cfgs[name] = make_cell('', base, name, 0, 0.1).cfg
+        cfgs[name].train_cfg.max_iters = TIMED
+    with official_package(args.checkout) as official:
+        figures = dict(
+            **environment(LIBRARIES),
+            step_ms=time_steps(official, cfgs),
+            plan_seconds={
+                str(size): time_plans(official, size)
+                for size in (10_000, 1_281_167)
+            },
+            after_resume=after_resume(official))
+    with open(COSTS, 'w', encoding='utf-8') as file:
+        json.dump(figures, file, indent=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('checkout', help='folder of the official package')
+    parser.add_argument('--data', default='data/cifar10/cifar10.npz')
+    parser.add_argument('--out', default=OUT, help='folder of the results')
+    parser.add_argument(
+        '--costs', action='store_true', help='measure time, and train no cell')
+    run.add_arguments(parser)
+    args = parser.parse_args()
+    if args.costs:
+        torch.set_num_threads(1)
+        measure(args)
+        print(tables())
+    else:
+        run.run(parser, make_cells, LIBRARIES)
+
+
+if __name__ == '__main__':
+    main()
