@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""README and docs: figures are those of research/, and commands exist."""
+"""Tables in research/ are those of the recorded results, figures in README and
+docs are those of research/, and commands exist."""
 import glob
 import os.path as osp
 import re
@@ -7,10 +8,25 @@ import shlex
 
 import numpy as np
 import pytest
+from mmengine.config import Config
 
 import mmib
+from benchmarks.camvid.report import TASK
+from benchmarks.camvid.run import ARMS, load_arms, load_base
+from benchmarks.cifar10 import run
+from benchmarks.cifar10.arms import OTHER_ARMS
+from benchmarks.cifar10.report import block
+from benchmarks.compare.arms import fingerprint
+from benchmarks.compare.paired import markdown
+from benchmarks.compare.report import load, report
 from benchmarks.compare.results import read_results
 from mmib_cli import COMMANDS
+from research.camvid.learning_rates import by_rate
+from research.cifar10 import official
+from research.diffusion import diffusion
+from research.instruction_tuning import instruction_tuning
+from research.label_errors import label_errors
+from research.optimizers import weights_and_steps
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 PAGES = ['README.md'] + sorted(
@@ -19,8 +35,10 @@ PAGES = ['README.md'] + sorted(
 RESEARCH = sorted(
     osp.relpath(path, ROOT)
     for path in glob.glob(osp.join(ROOT, 'research', '*', 'README.md')))
+CAMVID = osp.join(ROOT, 'configs', 'upernet',
+                  'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
-ARMS = {'`QuantileTiers`': 'tiers', '`Neyman`': 'neyman'}
+NAMES = {'`QuantileTiers`': 'tiers', '`Neyman`': 'neyman'}
 
 
 def read(path):
@@ -41,6 +59,128 @@ def section(page, heading):
     return read(page).split(f'\n{heading}\n')[1].split('\n## ')[0]
 
 
+def results(*path):
+    return osp.join(ROOT, 'research', *path)
+
+
+def tables_of(topic):
+    """The tables of a page of research, made of the results."""
+    files = sorted(glob.glob(results(topic, '*.jsonl')))
+    if topic == 'camvid':
+        rates = {
+            rate: results(topic, 'learning-rates', f'{rate}.jsonl')
+            for rate in ('0.05', '0.1', '0.2', '0.3')
+        }
+        rates['0.1'] = results(topic, 'camvid-worth.jsonl')
+        yield markdown(by_rate({r: load(rates[r], TASK) for r in rates}))
+        for path in files:
+            yield report(load(path, TASK), TASK)
+    elif topic in ('cifar10', 'networks'):
+        yield from map(block, files)
+        if topic == 'cifar10':
+            yield official.tables()
+    elif topic == 'label_errors':
+        for path in files:
+            yield label_errors.table(read_results(path))
+    elif topic == 'instruction_tuning':
+        yield instruction_tuning.gradient_table(results(topic))
+        for setting in instruction_tuning.SETTINGS:
+            yield instruction_tuning.arm_table(
+                results(topic, f'{setting}.jsonl'))
+    elif topic == 'diffusion':
+        yield from diffusion.tables(results(topic))
+    elif topic == 'optimizers':
+        yield from weights_and_steps.tables()
+
+
+@pytest.mark.parametrize('topic, count, figures', [
+    ('camvid', 8, 1),
+    ('cifar10', 4, 20),
+    ('networks', 2, 6),
+    ('label_errors', 2, 0),
+    ('instruction_tuning', 3, 0),
+    ('diffusion', 3, 1),
+    ('optimizers', 3, 0),
+])
+def test_tables_of_research(topic, count, figures):
+    """They are those of the results. Differences in the text are in them."""
+    text, tables = read(f'research/{topic}/README.md'), [*tables_of(topic)]
+    assert len(tables) == count
+    for table in tables:
+        assert table in text
+        text = text.replace(table, '')
+    found = DIFFERENCE.findall(' '.join(text.split()))
+    assert len(found) >= figures
+    assert {*found} <= {*DIFFERENCE.findall(' '.join(tables))}
+
+
+def on_camvid(arms, config=CAMVID):
+    """The fingerprint of the config of each arm, once for each seed."""
+    arms = load_arms(arms, load_base(config, {}))
+    return [(name, fingerprint(arm.cfg)) for name, arm in arms.items()
+            for _ in range(arm.seeds)]
+
+
+def on_cifar10(name, **changes):
+    """The same of other networks. With changes, of all arms."""
+    path, = glob.glob(
+        osp.join(ROOT, 'benchmarks', 'cifar10', f'{name}_*_cifar10.py'))
+    base = run.load_base('', changes=changes, config=path)
+    return [(cell.arm, fingerprint(cell.cfg)) for cell in run.other_cells(
+        '', {name: base}, OTHER_ARMS if changes else None)]
+
+
+def of_diffusion():
+    cfg = Config.fromfile(
+        osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
+    return [(arm, fingerprint(change(cfg)))
+            for arm, change in diffusion.ARMS.items()]
+
+
+def of_instruction_tuning(setting):
+    config_of = instruction_tuning.config_of
+    return [(arm, fingerprint(config_of(setting, arm)))
+            for arm in ('full', 'short', 'random', 'neyman')]
+
+
+def test_cells_are_of_their_arms(monkeypatch):
+    """So that the commands go on with them."""
+    monkeypatch.chdir(ROOT)
+    follow_ups = on_camvid(results('camvid', 'arms_worth.py'))
+    segformer = on_camvid(
+        results('optimizers', 'arms.py'),
+        results('optimizers', 'segformer_w16_1xb8-1k_camvid-72x96.py'))
+    swin = on_cifar10('swin-w48', **{'evaluation.window': 5})
+    for name, arms in {
+            'camvid/camvid': on_camvid(ARMS),
+            'camvid/camvid-worth': follow_ups,
+            'camvid/camvid-redundant-50': follow_ups,
+            'camvid/camvid-redundant-80': follow_ups,
+            'optimizers/segformer': segformer,
+            'optimizers/swin-w48': swin,
+            'networks/swin-w48': on_cifar10('swin-w48'),
+            'networks/mae-w64': on_cifar10('mae-w64'),
+            'diffusion/arms': of_diffusion(),
+            'instruction_tuning/lora': of_instruction_tuning('lora'),
+            'instruction_tuning/scratch': of_instruction_tuning('scratch'),
+    }.items():
+        cells = [(cell['arm'], cell['config'])
+                 for cell in read_results(results(f'{name}.jsonl'))]
+        assert {*cells} <= {*arms}, name
+        if name == 'camvid/camvid' or name.startswith('networks'):
+            assert sorted(cells) == sorted(arms)
+
+
+def test_steps_are_those_of_the_baseline_where_the_mean_weight_is_1():
+    """Within 5 % where pruning and annealing begin, and else not."""
+    found = weights_and_steps.edge_rows(
+        read_results(weights_and_steps.path_of('classifier')), '')
+    plain, divided = ([float(cell.split()[0]) for cell in row]
+                      for row in found.to_numpy())
+    assert np.abs(divided).max() < 5
+    assert plain[0] > 40 and plain[1] < -20
+
+
 @pytest.mark.parametrize('page, heading, count', [
     ('docs/results.md', '## What the choice of images was worth', 12),
     ('docs/results.md', '## CamVid', 11),
@@ -51,7 +191,9 @@ def test_figures_of_tables(page, heading, count):
     """Each is that of its arm in a table of research."""
     found = 0
     for row in rows_of(section(page, heading)):
-        row = [ARMS.get(cell, cell) for cell in row]
+        if heading.endswith('images was worth') and '[' in row[-1]:
+            assert row[1:] in ROWS
+        row = [NAMES.get(cell, cell) for cell in row]
         name = next((cell for cell in row if not re.match(r'\d', cell)), '')
         figures = [cell for cell in row if re.match(r'[-+\d]+\.\d', cell)]
         arms = [cell.split(':')[-1].split(',')[0].strip() for cell in row]
@@ -98,10 +240,7 @@ def test_what_readme_tells_to_expect():
     ('neyman', ['instruction_tuning/scratch'], 'exact', 1),
 ])
 def test_the_table_of_systems(pruned, names, metric, scale):
-    files = [
-        read_results(osp.join(ROOT, 'research', f'{name}.jsonl'))
-        for name in names
-    ]
+    files = [read_results(results(f'{name}.jsonl')) for name in names]
 
     def mean(arm, value):
         # Of the first file that has the arm.
