@@ -118,6 +118,8 @@ def other_cells(out: str,
                 seeds: Optional[int] = None) -> Iterator[Cell]:
     """The cells of other networks, by the name of their results, at the
     learning rate of their config."""
+    if unknown := set(names or ()).difference(OTHER_ARMS):
+        raise ValueError(f'There is no arm {sorted(unknown)}.')
     for seed in range(seeds or OTHER_SEEDS):
         for file, base in bases.items():
             for name in names or OTHER_NETWORKS:

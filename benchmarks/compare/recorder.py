@@ -85,7 +85,8 @@ class Recorder(Hook):
             torch.cuda.synchronize()
         seconds, cpu_seconds = times() - self._start - self._val_times
         position = runner.iter * self._batch_size
-        of_plans = dict(virtual_epochs=position / self._num_images)
+        of_plans = dict(
+            virtual_epochs=position / self._num_images, saved_iters=0.)
         if self.infobatch is not None:
             of_plans = self._of_plans(runner.iter)
         self.summary.update(

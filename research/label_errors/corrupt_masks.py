@@ -215,21 +215,3 @@ def copy_with_errors(data: str,
     with open(osp.join(out, LIST), 'w', encoding='utf-8') as file:
         json.dump(listed, file, indent=1)
     return listed
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('data', help='folder with images/ and annotations/')
-    parser.add_argument('out', help='folder for the copy')
-    add_arguments(parser)
-    parser.add_argument('--seed', type=int, default=0)
-    args = parser.parse_args()
-    try:
-        copy_with_errors(args.data, args.out, args.share, args.seed,
-                         args.kinds)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-
-
-if __name__ == '__main__':
-    main()

@@ -1,0 +1,121 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Each script of research/ runs, in its smallest way. What the results say is
+checked by test_docs.py."""
+import glob
+import importlib
+import os.path as osp
+
+import numpy as np
+import pytest
+
+from benchmarks.compare.results import read_results
+from research.optimizers import weights_and_steps
+from research.worth import draw
+
+from .system.small_training import write_images
+from .test_benchmarks.utils import CAMVID, ROOT
+
+SCRIPTS = sorted(
+    osp.relpath(path, ROOT)[:-3].replace(osp.sep, '.')
+    for path in glob.glob(osp.join(ROOT, 'research', '*', '*.py'))
+    if 'def main(' in open(path, encoding='utf-8').read())
+SMALL = [
+    'model.backbone.base_channels=8', 'model.backbone.stem_channels=8',
+    'model.decode_head.in_channels=[8,16,32,64]',
+    'model.decode_head.channels=8', 'model.auxiliary_head.in_channels=32',
+    'model.auxiliary_head.channels=8', 'train_dataloader.batch_size=4',
+    'param_scheduler=[]', 'train_cfg.max_iters=40'
+]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a script, and return what it prints."""
+
+    def start(script, *options):
+        module = importlib.import_module(f'research.{script}')
+        monkeypatch.setattr('sys.argv', [script, *map(str, options)])
+        module.main()
+        return capsys.readouterr().out
+
+    return start
+
+
+@pytest.fixture
+def camvid(tmp_path, monkeypatch):
+    """A folder with a few drawn images, in which commands run, and options of
+    a small training on them."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / 'data', 40, 'test', 'png')
+    data = [
+        f'{split}_dataloader.dataset.data_root={tmp_path / "data"}'
+        for split in ('train', 'val')
+    ]
+    return [CAMVID, '--cfg-options', *data, *SMALL]
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_help(script, monkeypatch, capsys):
+    """It imports, and README.md says what it is for."""
+    monkeypatch.setattr('sys.argv', [script, '--help'])
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(script).main()
+    assert end.value.code == 0 and 'usage: ' in capsys.readouterr().out
+    with open(osp.join(ROOT, 'research', 'README.md')) as file:
+        assert f'python -m {script}' in file.read()
+
+
+def test_audit(camvid, command):
+    said = command('worth.audit', *camvid, '--at', '0.6', '--images', '4')
+    assert 'correlation' in said.splitlines()[-2]
+
+
+def test_scores(camvid, command):
+    said = command('worth.scores', *camvid, '--parts', '1')
+    assert said.splitlines()[-1].startswith('balanced loss, ema 0.8')
+
+
+def test_draw():
+    """Errors are relative to those drawn at random."""
+    rng = np.random.default_rng(0)
+    table = draw.compare(
+        rng.random(60), rng.standard_normal((3, 60, 5)), (8, 50), 0.4)
+    assert set(table.index.levels[0]) == {'Neyman', 'at random', 'tiers'}
+    assert (table.xs('random', level=1)['8 + crops'] == 1).all()
+
+
+def test_label_errors(camvid, command, tmp_path):
+    """Another run finds the line."""
+    config, *options = camvid
+    for _ in range(2):
+        said = command('label_errors.label_errors', config, tmp_path / 'data',
+                       '--out', tmp_path / 'x.jsonl', '--seeds', 1, '--share',
+                       0.2, '--kinds', 'exchanged', *options,
+                       'train_cfg.val_interval=40')
+        assert '| network | mean pixel loss |' in said
+    line, = read_results(tmp_path / 'x.jsonl')
+    assert len(line['errors']) == 8
+
+
+def test_optimizers(command):
+    said = command('optimizers.optimizers', '--optimizers', 'SGD')
+    found = [float(cell) for cell in said.split('|')[2:-1]]
+    np.testing.assert_allclose(found, [2, 2, 2, 2, 1, 1], atol=0.02)
+
+
+def test_weights_and_steps(tmp_path, monkeypatch):
+    """Weights make the steps of AdamW longer, and then shorter."""
+    for name, value in dict(
+            OUT=str(tmp_path), SEEDS=1, ITERS=200, NUM_SAMPLES=320).items():
+        monkeypatch.setattr(weights_and_steps, name, value)
+    weights_and_steps.train_missing()
+    cells = read_results(weights_and_steps.path_of('classifier'))
+    steps = weights_and_steps.relative_steps(cells)['random'].iloc[0]
+    assert steps.loc[20:50].mean() > 1.1 and steps.loc[180:].mean() < 0.8
+
+
+def test_learning_rates(command, monkeypatch):
+    monkeypatch.chdir(osp.join(ROOT, 'research', 'camvid'))
+    said = command('camvid.learning_rates', '0.05=learning-rates/0.05.jsonl',
+                   '0.2=learning-rates/0.2.jsonl')
+    assert said.startswith('| arm | seeds | 0.05 | 0.2 |')
