@@ -291,7 +291,7 @@ def commands_of(page):
     return [shlex.split(line, comments=True) for line in lines if line]
 
 
-@pytest.mark.parametrize('page', [*PAGES, *RESEARCH])
+@pytest.mark.parametrize('page', [*PAGES, *RESEARCH, 'research/README.md'])
 def test_commands_exist(page):
     """Commands of mmib, and modules and files of this project."""
     folder = osp.dirname(page) if page.startswith('examples') else ''
