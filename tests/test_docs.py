@@ -310,3 +310,25 @@ def test_commands_exist(page):
         if words[0] == 'python' and words[1].endswith('.py'):
             assert osp.exists(osp.join(ROOT, folder, words[1])) or osp.exists(
                 osp.join(ROOT, words[1])), words
+
+
+def anchors_of(page):
+    text = re.sub(r'```.*?```', '', read(page), flags=re.S)
+    headings = re.findall(r'^#+ (.*)$', text, re.M)
+    return {
+        re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-')
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize('page', [*PAGES, *RESEARCH, 'research/README.md'])
+def test_links_lead_somewhere(page):
+    text = re.sub(r'```.*?```', '', read(page), flags=re.S)
+    for link in re.findall(r'\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)', text, re.M):
+        path, _, anchor = ''.join(link).partition('#')
+        if path.startswith('http'):
+            continue
+        path = osp.normpath(osp.join(osp.dirname(page),
+                                     path)) if path else page
+        assert osp.exists(osp.join(ROOT, path)), link
+        assert not anchor or anchor in anchors_of(path), link
