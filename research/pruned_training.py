@@ -142,3 +142,12 @@ class VisitRecorder(Hook):
                 for name, mean in self._means.items()
             })
         self._visits.append(pd.DataFrame(visits))
+
+
+def rounded(value: Any) -> Any:
+    """Short numbers, wherever they are in a line of the results."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return round(float(value), 5) if isinstance(value, float) else value

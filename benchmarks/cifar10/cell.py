@@ -163,7 +163,8 @@ def hardest(cfg: Config, seed: int, keep: float, part: float,
     wanted = nn.functional.one_hot(images.labels)
     errors = 0
     for number in range(seeds):
-        model = train(cfg, 1000 + seeds * seed + number, CIFARRecorder('held_out'))
+        model = train(cfg, 1000 + seeds * seed + number,
+                      CIFARRecorder('held_out'))
         given = predict(model, images.inputs).softmax(1).cpu()
         errors = errors + (given - wanted).norm(dim=1)
     order = errors.argsort(descending=True)

@@ -123,6 +123,6 @@ def chosen(cells: Sequence[Cell], arms: Optional[Sequence[str]],
     if unknown := set(arms or ()).difference(names):
         raise ValueError(f'There is no arm {sorted(unknown)}, but {names}.')
     return [
-        cell for cell in cells if cell.arm in (arms or names)
-        and cell.seed < (math.inf if seeds is None else seeds)
+        cell for cell in cells if cell.arm in (arms or names) and cell.seed < (
+            math.inf if seeds is None else seeds)
     ]

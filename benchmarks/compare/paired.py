@@ -100,13 +100,15 @@ def difference_columns(values: pd.DataFrame,
         values (DataFrame): Quality of each arm (row) with each seed (column).
         others (Sequence[str]): The others.
     """
-    return pd.DataFrame({
-        f'difference to {other}': [
-            in_words(*compare(values, arm, other))[0] if arm != other else NONE
-            for arm in values.index
-        ]
-        for other in others
-    }, values.index)
+    return pd.DataFrame(
+        {
+            f'difference to {other}': [
+                in_words(
+                    *compare(values, arm, other))[0] if arm != other else NONE
+                for arm in values.index
+            ]
+            for other in others
+        }, values.index)
 
 
 def pair_table(values: pd.DataFrame, pairs: Sequence[str]) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from . import paired
 from .paired import BASELINE, RANDOM, SHORT, markdown
 from .results import read_results
 
-
 ALIKE = 'batch_size', 'device', 'threads', 'versions'
 
 
@@ -54,8 +53,7 @@ def load(path: str, task: Task) -> pd.DataFrame:
     compared with each other."""
     order = {arm: number for number, arm in enumerate(task.arms)}
     rows = sorted(
-        read_results(path),
-        key=lambda row: order.get(row['arm'], len(order)))
+        read_results(path), key=lambda row: order.get(row['arm'], len(order)))
     cells = paired.by_arm_and_seed(rows, task.alike)
     quality = [final_quality(cell, task) for _, cell in cells.iterrows()]
     return cells.assign(quality=quality)
@@ -66,8 +64,7 @@ def final_quality(cell: pd.Series, task: Task) -> float:
     # (1 - 0.1) * iters may round to more.
     start = cell['iters'] - task.last * cell['iters'] - 1e-6
     return pd.Series([
-        point[task.metric] for point in cell['evals']
-        if point['iter'] >= start
+        point[task.metric] for point in cell['evals'] if point['iter'] >= start
     ]).mean()
 
 
@@ -162,21 +159,23 @@ def report(cells: pd.DataFrame, task: Task, passes: int = 0) -> str:
     of = f' of {passes} passes' if passes else ''
     within = f' in {passes} passes' if passes else ''
     values = cells['quality'].unstack()
-    sections = [(
-        f'### Results{of}', f'{task.quality} Differences: mean over the seeds '
-        'that both arms have, with its 95 % t-interval. Undecided: the '
-        'interval holds 0, the difference is inside the spread of the seeds.',
-        result_table(cells, task)),
-                (f'### What each part does{within}', '',
-                 paired.pair_table(values, task.pairs)),
-                (f'### What the choice was worth{within}',
-                 'V, mean over the seeds, and the share of the steps that it '
-                 f'makes of it; the {task.metric} that as many more steps '
-                 f'bring a plain training, by what {task.gain}; and what was '
-                 'seen.', worth_table(cells, task)),
-                (f'### V by quarter{of}',
-                 'Of the iterations, in the mean over the visits and the '
-                 'seeds.', quarter_table(cells))]
+    sections = [
+        (f'### Results{of}',
+         f'{task.quality} Differences: mean over the seeds '
+         'that both arms have, with its 95 % t-interval. Undecided: the '
+         'interval holds 0, the difference is inside the spread of the seeds.',
+         result_table(cells, task)),
+        (f'### What each part does{within}', '',
+         paired.pair_table(values, task.pairs)),
+        (f'### What the choice was worth{within}',
+         'V, mean over the seeds, and the share of the steps that it '
+         f'makes of it; the {task.metric} that as many more steps '
+         f'bring a plain training, by what {task.gain}; and what was '
+         'seen.', worth_table(cells, task)),
+        (f'### V by quarter{of}',
+         'Of the iterations, in the mean over the visits and the '
+         'seeds.', quarter_table(cells))
+    ]
     if task.has_curve:
         sections.append(
             (f'### {task.metric.capitalize()} on the way{of}',

@@ -82,8 +82,9 @@ def compare_lines(old: dict, new: dict) -> Tuple[bool, str]:
                 json.dumps(value), parse_float=lambda x: f'{float(x):.6g}'))
 
     # Versions before noted more, and more of a plan.
-    changed = sorted(key for key in (old.keys() & new.keys()) -
-                     {*TIMES, 'plans'} if text(old[key]) != text(new[key]))
+    changed = sorted(
+        key for key in (old.keys() & new.keys()) - {*TIMES, 'plans'}
+        if text(old[key]) != text(new[key]))
     others = [x for x in changed if x in ('versions', 'device', 'threads')]
     figures = [key for key in changed if key not in others]
     said = f'{figures} differ' if figures else 'all figures are equal'

@@ -197,8 +197,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parser: argparse.ArgumentParser,
-        make_cells: Callable[[argparse.Namespace, Comparison], List[Cell]],
-        libraries: Sequence[str]) -> None:
+        make_cells: Callable[[argparse.Namespace, Comparison],
+                             List[Cell]], libraries: Sequence[str]) -> None:
     """Run the command of a comparison.
 
     Args:

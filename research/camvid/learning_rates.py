@@ -32,7 +32,11 @@ def main() -> None:
         'results', nargs='+', metavar='RATE=FILE', help='results of each rate')
     args = parser.parse_args()
     files = dict(text.split('=', 1) for text in args.results)
-    print(markdown(by_rate({r: load(path, TASK) for r, path in files.items()})))
+    print(
+        markdown(by_rate({
+            r: load(path, TASK)
+            for r, path in files.items()
+        })))
 
 
 if __name__ == '__main__':

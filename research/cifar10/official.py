@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Compare mmib with the official InfoBatch package on CIFAR-10: the accuracy
-of five seeds, the time of a step and of a plan, and what a resumed training
-knows.
+"""Train with the official InfoBatch package on CIFAR-10: five seeds of an arm.
+
+``official.json`` has what the package costs beside mmib: the time of a step
+and of a plan, and what a resumed training knows. It was measured once.
 
 The package is no part of this project: name a checkout of
 NUS-HPC-AI-Lab/InfoBatch. Network, images, augmentation, schedule, iterations
@@ -19,7 +20,6 @@ import json
 import os.path as osp
 import sys
 import time
-import timeit
 import uuid
 from contextlib import contextmanager
 from types import ModuleType
@@ -30,7 +30,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import (DATASETS, MODELS, PARAM_SCHEDULERS,
@@ -45,9 +44,7 @@ from benchmarks.cifar10.arms import PASSES
 from benchmarks.cifar10.run import best_rates, load_base, make_cell
 from benchmarks.compare import run
 from benchmarks.compare.paired import markdown
-from benchmarks.compare.recorder import environment
 from benchmarks.compare.results import read_results
-from mmib.pruning import MeanThreshold
 
 OUT = osp.dirname(osp.abspath(__file__))
 COSTS = osp.join(OUT, 'official.json')
@@ -55,8 +52,6 @@ LIBRARIES = ('mmpretrain', )
 SEEDS = 5
 # Of the package's example and of the paper.
 RATIO, DELTA = 0.5, 0.875
-# Iterations of which each is timed.
-TIMED = 300
 
 
 @contextmanager
@@ -197,102 +192,6 @@ def _train(official: ModuleType, cfg: Config, seed: int,
         step_ms=round(1000 * float(np.median(loop.step_seconds)), 3))
 
 
-def time_steps(official: ModuleType, cfgs: dict) -> dict:
-    """Milliseconds of an iteration with data, median, in a plain loop and in
-    MMEngine's, with and without pruning: `full` and `mean`."""
-    cfg = copy.deepcopy(cfgs['full'])
-    pairs, found = None, {}
-    for name in ('plain loop', 'official'):
-        loop = Loop(cfg, 0)
-        pairs = dataset = pairs or Pairs(cfg.train_dataloader.dataset)
-        sampler, reduce = None, torch.mean
-        if name == 'official':
-            dataset = official.InfoBatch(pairs, 24, RATIO, DELTA)
-            sampler, reduce = dataset.sampler, dataset.update
-        loader = DataLoader(
-            dataset,
-            cfg.train_dataloader.batch_size,
-            shuffle=sampler is None,
-            sampler=sampler)
-        times, last = [], time.perf_counter()
-        while len(times) < TIMED:
-            for inputs, labels in loader:
-                loop.step(inputs, labels, reduce)
-                # The scores of the package wait for the device anyway.
-                _synchronize()
-                now = time.perf_counter()
-                times.append(now - last)
-                last = now
-        found[name] = times
-    for name, arm in (('MMEngine', 'full'), ('mmib', 'mean')):
-        timer = Timer()
-        run.train(cfgs[arm], 0, timer)
-        found[name] = timer.times
-    return {
-        name: round(1000 * float(np.median(times[20:])), 3)
-        for name, times in found.items()
-    }
-
-
-class Timer(Hook):
-    """Times whole iterations, with the work of the device."""
-
-    def before_train(self, runner) -> None:
-        self.times, self._last = [], time.perf_counter()
-
-    def after_train_iter(self, runner, *_, **__) -> None:
-        _synchronize()
-        now = time.perf_counter()
-        self.times.append(now - self._last)
-        self._last = now
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def time_plans(official: ModuleType, num_images: int) -> dict:
-    """Seconds of a plan of so many images, the best of five."""
-    scores = np.random.default_rng(0).exponential(size=num_images)
-    scores = scores.astype(np.float32)
-    dataset = official.InfoBatch(range(num_images), 10, RATIO, DELTA)
-    dataset.scores = torch.from_numpy(scores)
-    policy, rng = MeanThreshold(RATIO), np.random.default_rng(0)
-    ways = dict(official=dataset.prune, mmib=lambda: policy(scores, rng))
-    return {
-        name: round(min(timeit.repeat(way, number=1, repeat=5)), 5)
-        for name, way in ways.items()
-    }
-
-
-def after_resume(official: ModuleType, num_images: int = 1000) -> dict:
-    """What a training knows after five epochs, and what it knows when it goes
-    on from there: the package has nothing to save, so its parts are built
-    anew, as by its example."""
-
-    def build():
-        dataset = official.InfoBatch(range(num_images), 10, RATIO, DELTA)
-        return dataset, dataset.sampler
-
-    def known(dataset, sampler):
-        scores = dataset.scores.clone()
-        kept = len(list(iter(sampler)))
-        return dict(
-            epochs=sampler.iterations - 2,
-            distinct_scores=len(scores.unique()),
-            next_kept_share=kept / num_images)
-
-    dataset, sampler = build()
-    for _ in range(5):
-        list(iter(sampler))
-    dataset.scores[:] = torch.linspace(0, 1, num_images)
-    return dict(
-        has_state=hasattr(dataset, 'state_dict'),
-        before=known(dataset, sampler),
-        after=known(*build()))
-
-
 def tables() -> str:
     """What the package costs beside mmib."""
     with open(COSTS, encoding='utf-8') as file:
@@ -336,40 +235,13 @@ def make_cells(args: argparse.Namespace, _: run.Comparison) -> list:
     ]
 
 
-def measure(args: argparse.Namespace) -> None:
-    """Write what the package costs beside mmib."""
-    base, cfgs = load_base(args.data), {}
-    for name in ('full', 'mean'):
-        cfgs[name] = make_cell('', base, name, 0, 0.1).cfg
-        cfgs[name].train_cfg.max_iters = TIMED
-    with official_package(args.checkout) as official:
-        figures = dict(
-            **environment(LIBRARIES),
-            step_ms=time_steps(official, cfgs),
-            plan_seconds={
-                str(size): time_plans(official, size)
-                for size in (10_000, 1_281_167)
-            },
-            after_resume=after_resume(official))
-    with open(COSTS, 'w', encoding='utf-8') as file:
-        json.dump(figures, file, indent=1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('checkout', help='folder of the official package')
     parser.add_argument('--data', default='data/cifar10/cifar10.npz')
     parser.add_argument('--out', default=OUT, help='folder of the results')
-    parser.add_argument(
-        '--costs', action='store_true', help='measure time, and train no cell')
     run.add_arguments(parser)
-    args = parser.parse_args()
-    if args.costs:
-        torch.set_num_threads(1)
-        measure(args)
-        print(tables())
-    else:
-        run.run(parser, make_cells, LIBRARIES)
+    run.run(parser, make_cells, LIBRARIES)
 
 
 if __name__ == '__main__':

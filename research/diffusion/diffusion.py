@@ -24,7 +24,7 @@ import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
 from benchmarks.compare.results import append_result, read_results
-from research.pruned_training import VisitRecorder, infobatch_hook
+from research.pruned_training import VisitRecorder, infobatch_hook, rounded
 from research.worth.scores import judge, last_value, scores_of_plans
 
 CONFIG = 'examples/diffusion/ddpm_cifar10.py'
@@ -198,15 +198,6 @@ def add(folder: str, name: str, line: dict) -> None:
     append_result(osp.join(folder, name), rounded(line))
 
 
-def rounded(value: object) -> object:
-    """Short numbers."""
-    if isinstance(value, dict):
-        return {key: rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [rounded(part) for part in value]
-    return round(float(value), 5) if isinstance(value, float) else value
-
-
 def arm_table(folder: str) -> str:
     """Iterations, V and held-out loss of each arm."""
     cells = paired.by_arm_and_seed(
@@ -220,13 +211,9 @@ def arm_table(folder: str) -> str:
             lambda found: found.dropna().str[0].mean()),
         'held-out loss x 1000': losses.mean(axis=1)
     })
-    for other in (paired.BASELINE, 'short_lr', paired.RANDOM):
-        if other in losses.index:
-            table[f'difference to {other}'] = [
-                paired.in_words(*paired.compare(losses, arm, other))[0]
-                if arm != other else paired.NONE for arm in table.index
-            ]
-    return paired.markdown(table)
+    others = paired.BASELINE, 'short_lr', paired.RANDOM
+    return paired.markdown(
+        table.join(paired.difference_columns(losses, others)))
 
 
 def spread(values: pd.Series) -> str:

@@ -28,7 +28,7 @@ import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
 from benchmarks.compare.results import append_result, read_results
-from research.pruned_training import infobatch_hook
+from research.pruned_training import infobatch_hook, rounded
 
 OUT = 'research/instruction_tuning'
 # Of what is learned.
@@ -132,15 +132,6 @@ def true_gradients(runner: Runner) -> Dict[str, float]:
     return dict(logits=found[1], loss=found[2], answer_tokens=found[3])
 
 
-def rounded(value: object) -> object:
-    """Short numbers."""
-    if isinstance(value, dict):
-        return {key: rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [rounded(part) for part in value]
-    return round(float(value), 4) if isinstance(value, float) else value
-
-
 def arm_table(path: str) -> str:
     """What each arm of a setting read, its V, and its answers."""
     cells = paired.by_arm_and_seed(read_results(path), ('versions', ))
@@ -158,12 +149,9 @@ def arm_table(path: str) -> str:
     for column in ('answer_tokens', 'tokens', 'iters'):
         name = column.replace('_', ' ').replace('iters', 'iterations')
         table.insert(2, f'{name} saved', saved[column].map('{:.1%}'.format))
-    for other in (paired.BASELINE, paired.SHORT, paired.RANDOM):
-        table[f'difference to {other}'] = [
-            paired.in_words(*paired.compare(exact, arm, other))[0]
-            if arm != other else paired.NONE for arm in table.index
-        ]
-    return paired.markdown(table)
+    others = paired.BASELINE, paired.SHORT, paired.RANDOM
+    return paired.markdown(
+        table.join(paired.difference_columns(exact, others)))
 
 
 def gradient_table(folder: str) -> str:

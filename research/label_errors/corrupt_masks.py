@@ -9,7 +9,6 @@ end, or is ignored. `exchanged`: two images have each other's mask. `object`: a
 connected region of a few percent becomes another class; only where asked for.
 The file `label_errors.json` in the copy names the masks.
 """
-import argparse
 import json
 import os.path as osp
 import shutil
@@ -169,21 +168,6 @@ def corrupt(masks: List[np.ndarray],
                 'pixels: they are too uniform, or too alike. Give another '
                 'seed, or other kinds.')
     return errors
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Let a command choose the errors."""
-    parser.add_argument(
-        '--share',
-        type=float,
-        default=0.05,
-        help='share of the training masks that become wrong (default: 0.05)')
-    parser.add_argument(
-        '--kinds',
-        nargs='+',
-        choices=list(MIN_CHANGED),
-        default=LARGE_KINDS,
-        help=f'kinds of errors (default: {" ".join(LARGE_KINDS)})')
 
 
 def copy_with_errors(data: str,

@@ -4,18 +4,14 @@
 For each seed, some masks of the training images become wrong, a config trains
 on them with InfoBatch, and the images are ranked in several ways: by what the
 training saw of them, and by the losses of the network that it ends with. Each
-seed appends a JSON line to the results. What has a line isn't run again, and
-a training that ended isn't trained again: remove its line to rank anew.
+seed appends a JSON line to the results. What has a line isn't run again.
 
 cleanlab's ranking needs `pip install cleanlab`.
 """
 import argparse
 import copy
-import json
 import math
-import os
 import os.path as osp
-import time
 from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -28,20 +24,18 @@ from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from benchmarks.compare.arms import fingerprint
 from benchmarks.compare.recorder import environment
 from benchmarks.compare.results import append_result, read_results
 from research.pruned_training import (HIGHEST, VisitRecorder, build_runner,
                                       means_of_images)
 
-from .corrupt_masks import add_arguments, copy_with_errors
+from .corrupt_masks import LARGE_KINDS, MIN_CHANGED, copy_with_errors
 
 try:
     from cleanlab.segmentation.rank import get_label_quality_scores
 except ImportError:
     get_label_quality_scores = None
 
-VISITS = 'visits.csv'
 IGNORED = 255
 EMA = 0.8
 # Part of the training from which on the visits of an image are averaged.
@@ -179,53 +173,9 @@ def look(runner: Runner) -> Tuple[Dict[str, list], np.ndarray, List[str]]:
     return values, np.stack(shares), names
 
 
-def identify(runner: Runner, args: argparse.Namespace) -> dict:
-    """What the results of a training depend on, besides its seed."""
-    cfg = copy.deepcopy(runner.cfg)
-    for key in ('work_dir', 'randomness'):
-        cfg.pop(key)
-    return dict(
-        config=fingerprint(cfg),
-        share=args.share,
-        kinds=args.kinds,
-        **environment(('mmcv', 'mmseg')))
-
-
-def train(runner: Runner, identity: dict) -> dict:
-    """Train, note the visits in the work folder, and return figures. What a
-    training of the same identity has left there is not done again."""
-    path = osp.join(runner.work_dir, 'training.json')
-    if osp.exists(path):
-        with open(path, encoding='utf-8') as file:
-            figures = json.load(file)
-        if {**figures, **identity} == figures:
-            return figures
-    recorder = VisitRecorder()
-    runner.register_hook(recorder)
-    start = time.perf_counter()
-    runner.train()
-    recorder.visits.to_csv(osp.join(runner.work_dir, VISITS), index=False)
-    figures = dict(
-        **identity,
-        iters=runner.max_iters,
-        mIoU=float(runner.message_hub.get_scalar('val/mIoU').current()),
-        seconds=time.perf_counter() - start)
-    with open(path, 'w', encoding='utf-8') as file:
-        json.dump(figures, file)
-    return figures
-
-
-def set_up(args: argparse.Namespace, seed: int,
-           finished: List[dict]) -> Tuple[Runner, dict, Dict[str, dict]]:
-    """Make the errors of a seed, and the runner of its training.
-
-    Returns:
-        tuple: The runner; its identity; the errors.
-
-    Raises:
-        ValueError: If there can't be such errors, or results that are
-            finished are of another identity.
-    """
+def set_up(args: argparse.Namespace,
+           seed: int) -> Tuple[Runner, Dict[str, dict]]:
+    """Make the errors of a seed, and the runner of its training."""
     folder = osp.join(args.work_dir, f'seed-{seed}')
     data = osp.join(folder, 'data')
     errors = copy_with_errors(args.data, data, args.share, seed, args.kinds)
@@ -242,31 +192,34 @@ def set_up(args: argparse.Namespace, seed: int,
             seed=seed,
             work_dir=folder,
             cfg_options=changes),
-        ratio=args.ratio)
-    identity = identify(runner, args)
-    for line in finished:
-        if {**line, **identity} != line:
-            raise ValueError(
-                f'The results of seed {line["seed"]} are of another config, '
-                'errors or environment: give another --out, or the same.')
-    return runner, identity, errors
+        ratio=0.6)
+    return runner, errors
 
 
-def run_seed(runner: Runner, identity: dict, errors: Dict[str, dict]) -> dict:
-    """What a seed finds, for its line."""
-    figures = train(runner, identity)
-    folder, iters = runner.work_dir, runner.max_iters
+def run_seed(args: argparse.Namespace, seed: int) -> dict:
+    """Train with the errors of a seed, and return its line."""
+    runner, errors = set_up(args, seed)
+    recorder = VisitRecorder()
+    runner.register_hook(recorder)
+    runner.train()
+    iters = runner.max_iters
     checkpoint = torch.load(
-        osp.join(folder, f'iter_{iters}.pth'), 'cpu', weights_only=False)
+        osp.join(runner.work_dir, f'iter_{iters}.pth'),
+        'cpu',
+        weights_only=False)
     runner.model.load_state_dict(checkpoint['state_dict'])
     of_network, shares, names = look(runner)
-    visits = pd.read_csv(osp.join(folder, VISITS))
-    of_visits = rank_visits(visits, len(names), iters, shares)
+    of_visits = rank_visits(recorder.visits, len(names), iters, shares)
     images = [names.index(name) for name in errors]
     sources = dict(training=of_visits, network=of_network)
     return dict(
+        seed=seed,
         num_images=len(names),
-        **figures,
+        share=args.share,
+        kinds=args.kinds,
+        **environment(('mmcv', 'mmseg')),
+        iters=iters,
+        mIoU=float(runner.message_hub.get_scalar('val/mIoU').current()),
         errors=errors,
         ranks={
             source: {
@@ -354,25 +307,18 @@ def main() -> None:
     parser.add_argument(
         '--out', required=True, help='results, a file of JSON lines')
     parser.add_argument('--seeds', type=int, default=3)
-    add_arguments(parser)
-    parser.add_argument('--ratio', type=float, default=0.6)
+    parser.add_argument(
+        '--share', type=float, default=0.05, help='of masks that become wrong')
+    parser.add_argument(
+        '--kinds', nargs='+', choices=MIN_CHANGED, default=LARGE_KINDS)
     parser.add_argument('--work-dir', default='work_dirs/label_errors')
     parser.add_argument(
         '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
-    if get_label_quality_scores is None:
-        print('cleanlab is not installed: its ranking is left out')
-    os.makedirs(osp.dirname(osp.abspath(args.out)), exist_ok=True)
+    lines = read_results(args.out) if osp.exists(args.out) else []
     for seed in range(args.seeds):
-        try:
-            open(args.out, 'a').close()
-            finished = read_results(args.out)
-            if any(line['seed'] == seed for line in finished):
-                continue
-            found = set_up(args, seed, finished)
-        except (OSError, ValueError) as error:
-            parser.error(str(error))
-        append_result(args.out, dict(seed=seed, **run_seed(*found)))
+        if not any(line['seed'] == seed for line in lines):
+            append_result(args.out, run_seed(args, seed))
     print(table(read_results(args.out)))
 
 

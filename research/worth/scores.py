@@ -16,8 +16,7 @@ import pandas as pd
 
 from mmib.pruning.plan import divide
 from mmib.worth import variance_ratio
-from research.pruned_training import (VisitRecorder, add_arguments,
-                                      build_runner)
+from research.pruned_training import VisitRecorder, add_arguments, build_runner
 
 NUM_STRATA = 10
 # Images that the moving mean of all losses remembers.

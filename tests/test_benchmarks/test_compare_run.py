@@ -67,12 +67,11 @@ def results(folder):
     """The cells of one seed of two arms, trained side by side by a process
     of its own."""
     options = '--seeds 1 --only full tiers --jobs 2'.split()
-    subprocess.run([
-        sys.executable, '-m', 'benchmarks.camvid.run', *COMMAND, *options
-    ],
-                   cwd=folder,
-                   env=dict(os.environ, PYTHONPATH=ROOT),
-                   check=True)
+    subprocess.run(
+        [sys.executable, '-m', 'benchmarks.camvid.run', *COMMAND, *options],
+        cwd=folder,
+        env=dict(os.environ, PYTHONPATH=ROOT),
+        check=True)
     cells = read_results(folder / 'results.jsonl')
     return {cell['arm']: cell for cell in cells}
 
