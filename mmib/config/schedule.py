@@ -284,7 +284,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         raise ValueError(
             f'`{where}` has the type {name}, which is none of MMEngine or '
             'MMSegmentation: shorten it by hand and add InfoBatch to the '
-            'config as docs/configs.md says. '
+            'config as docs/train.md says. '
             f'Its fields that look like iterations: {fields or "none"}.')
     # It counts validations, which stay as many. MMEngine takes it with
     # `by_epoch=True` alone, and iteration-based training is one epoch.

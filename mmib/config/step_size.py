@@ -5,7 +5,7 @@ The method's weights have a mean of 1 / kept share. An optimizer whose step is
 in proportion to the gradient makes steps longer by that. One that divides by
 the size of past gradients doesn't in the long run, but its steps are too long
 where pruning begins and too short where annealing begins, until the past is
-forgotten (``docs/optimizers.md``). There the weights of a plan are divided by
+forgotten (``docs/method.md``). There the weights of a plan are divided by
 their mean.
 """
 from typing import Any, Iterator, List, NamedTuple, Optional
