@@ -224,6 +224,6 @@ class InfoBatchHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.planner.read_visits()
+        self.planner.read_sums()
         self._reporter.non_finite(self.scores.num_non_finite())
         self._reporter.ends(self.sampler.position)

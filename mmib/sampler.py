@@ -88,6 +88,7 @@ class InfoBatchSampler(Sampler):
         # By epochs: whether the next iterator is that of the training loop.
         self._awaits_loop = False
         self._full_passes_rng = torch.Generator()
+        self._slots = _NO_SLOTS
         self._restart(0)
 
     @property

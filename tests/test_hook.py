@@ -543,8 +543,8 @@ def test_policy_object_and_defaults():
     (dict(policy=dict(type='QuantileTiers')), 'INFO',
      ' prunes until iteration 26 of 30. It keeps about 0.525 of the images, '
      'with a mean weight of 1.90. It runs 30 iterations and covers 13.7 '
-     'passes over the data, for which the baseline needs 50 iterations: 20 saved.'
-     ),
+     'passes over the data, for which the baseline needs 50 iterations: 20 '
+     'saved.'),
     (dict(normalize=True), 'INFO',
      ' about 0.528 of the images, with a mean weight of 1.00. It runs 30 '
      'iterations and covers 13.6 passes over the data, for which the baseline '
