@@ -103,5 +103,5 @@ def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
 def _with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
     if ratio is None:
         return None
-    return VarianceRatio(
-        *(math.nan if value is None else value for value in ratio))
+    return VarianceRatio(*(math.nan if value is None else value
+                           for value in ratio))

@@ -156,11 +156,11 @@ def check_state(state: Any, iteration: int) -> None:
     """Check the state in a checkpoint: kinds, shapes and ranges.
 
     Args:
-        state (Any): What it has under the key ``infobatch``.
+        state (Any): What the checkpoint has under the key ``infobatch``.
         iteration (int): Iterations of the training until then.
 
     Raises:
-        ValueError: If it is damaged. It names the key, and what to do.
+        ValueError: If the state is damaged. The error names the key.
     """
     sizes: Dict[str, int] = {}
     state = to_arrays(state)

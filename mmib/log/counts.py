@@ -56,8 +56,8 @@ class ImageCounts:
         """Go on from :meth:`state_dict`.
 
         Args:
-            state_dict (dict, optional): What it returned. None of a state
-                from before there were counts, which begin with 0 then.
+            state_dict (dict, optional): What :meth:`state_dict` returned.
+                Older states have None, and counts begin with 0.
         """
         if state_dict is not None:
             self.visits[:] = state_dict['visits'].numpy()
