@@ -143,18 +143,10 @@ def _or_none(check: Check) -> Check:
 
 # By what tells them apart, which is looked for in this order.
 _FORMS: Dict[str, Dict[str, Check]] = {
-    'infobatch/kept_share': {
-        'step': _is_count,
-        'infobatch/kept_share': _is_positive,
-        'infobatch/threshold': _is_number,
-        'infobatch/mean_score': _is_number,
-        'infobatch/saved_iters': _is_number,
-    },
     'step': {
         'step': _is_count,
         'iter': _or_missing(_is_count),
         'epoch': _or_missing(_is_count),
-        'infobatch/saved_iters': _or_missing(_is_number),
     },
     'begins': {
         'iter': _is_count,

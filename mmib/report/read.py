@@ -12,8 +12,7 @@ from mmengine.config import Config
 
 from ..pruning import ScoreHistogram
 from ..worth import VarianceRatio
-from .starts import (Start, config_of, is_plan, is_total, join, of_newest,
-                     read_start)
+from .starts import Start, config_of, is_plan, join, of_newest, read_start
 
 # What a validation line has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
@@ -219,14 +218,10 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         annealing_iter = round(hook.get('delta', 0.85) * max_iters)
     pass_length = begin.get('pass_length')
     plans = [_plan(line, pass_length) for line in lines if pass_length]
-    if not plans:
-        plans = _plans_of_scalars(scalars)
-        if plans:
-            reason = ('The first line of `infobatch.jsonl` can\'t be read'
-                      if lines else 'This is a training of an older mmib, '
-                      'without `infobatch.jsonl`')
-            notes.append(f'{reason}: tiers, histograms of scores and V are '
-                         'left out.')
+    if not pass_length and hook and scalars:
+        notes.append('The log has no line of `infobatch.jsonl` with which '
+                     'a training begins, as in version 0.1.0 of mmib: '
+                     'what was pruned is left out.')
     times = [start.seconds() for start in starts] or [None]
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
@@ -243,7 +238,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         policy=begin.get('policy') or _in_words(hook.get('policy')),
         finished=ends is not None
         or (max_iters is not None and last_iter >= max_iters > 0),
-        saved_iters=_saved(ends, scalars, plans, last_iter),
+        saved_iters=_saved(ends, plans, last_iter),
         worth=_worth(ends, plans),
         visits=(ends or {}).get('visits'),
         pruned=(ends or {}).get('pruned'),
@@ -289,21 +284,6 @@ def _ratio(values: Optional[list]) -> Optional[VarianceRatio]:
     return VarianceRatio(*(math.nan if v is None else v for v in values))
 
 
-def _plans_of_scalars(scalars: List[dict]) -> List[Plan]:
-    plans = []
-    for line in scalars:
-        if 'infobatch/kept_share' not in line:
-            continue
-        plans.append(
-            Plan(
-                iteration=line['step'],
-                full_equivalent=line['step'] + line['infobatch/saved_iters'],
-                kept_share=line['infobatch/kept_share'],
-                threshold=line['infobatch/threshold'],
-                mean_score=line['infobatch/mean_score']))
-    return plans
-
-
 def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
     """Metrics by name, mIoU first."""
     points: Dict[str, list] = {}
@@ -322,19 +302,13 @@ def _curve(points: List[tuple]) -> Curve:
     return Curve(iterations, values)
 
 
-def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
-           last_iter: int) -> float:
+def _saved(ends: Optional[dict], plans: List[Plan], last_iter: int) -> float:
     if ends:
         return ends['saved_iters']
     if not plans:
         return 0.
     plan = plans[-1]
     saved = plan.full_equivalent - plan.iteration
-    final = [
-        line['infobatch/saved_iters'] for line in scalars if is_total(line)
-    ]
-    if final:
-        return final[-1]
     # The open plan covers a full pass in its share of the iterations.
     return saved + (last_iter - plan.iteration) * (1 / plan.kept_share - 1)
 

@@ -111,7 +111,6 @@ def test_what_is_written_is_a_record(line):
     '{"ends": []}',
     '{"iter": null, "step": 3}',
     '{"step": 3.5, "loss": 1.0}',
-    '{"step": 3, "infobatch/kept_share": 0}',
     '{"step": 3, "mIoU": 1e300}',
     '[' * 100000,
     '{"a":' * 100000,
@@ -151,9 +150,10 @@ def test_a_loss_may_be_infinite(tmp_path, value):
 
 
 def test_without_the_first_line(tmp_path):
-    """Then the scalars tell what they can."""
+    """Version 0.1.0 had no `infobatch.jsonl` at all."""
     folder = write_texts(tmp_path / 'run', map(json.dumps, PLANS),
-                         [json.dumps(PLAN_SCALARS)])
+                         map(json.dumps, SCALARS))
     run = read_run(folder)
-    assert len(run.plans) == 1
-    assert run.notes[0].startswith('The first line of `infobatch.jsonl`')
+    assert run.has_infobatch and not run.plans and run.annealing_iter == 34
+    assert len(run.loss.values) == 4
+    assert 'what was pruned is left out' in run.notes[0]

@@ -97,8 +97,7 @@ def test_killed_before_the_first_plan(tmp_path):
     assert not run.finished and run.last_iter == 0 and not run.plans
 
 
-@pytest.mark.parametrize('older', [False, True], ids=['jsonl', 'scalars'])
-def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
+def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
     """The first start was killed at 36; the second goes on from 20."""
     before = [
         train_line(10, 1.0),
@@ -108,33 +107,14 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
         val_line(35, 99.0)
     ]
     after = [train_line(30, 1.2), train_line(40, 1.3), val_line(40, 20.0)]
-
-    def plans_of(lines):
-        return [] if older else [
-            plan(iteration, full, 9) for iteration, full in lines
-        ]
-
-    if older:
-        for lines, points in ((before, [(4, 4.0),
-                                        (25, 99.0)]), (after, [(24, 30.0)])):
-            lines += [{
-                'infobatch/kept_share': 0.75,
-                'infobatch/threshold': 0.0,
-                'infobatch/mean_score': 1.0,
-                'infobatch/saved_iters': full - step,
-                'step': step
-            } for step, full in points]
-    begins = dict(BEGINS, iter=20, full_equivalent=25.0)
-    write_start(
-        tmp_path, before, None if older else [{
-            'begins': BEGINS
-        }, *plans_of([(4, 4.0), (20, 99.0)])])
+    plans = [plan(4, 4.0, 9), plan(20, 99.0, 9)]
+    write_start(tmp_path, before, [{'begins': BEGINS}, *plans])
+    begins = dict(BEGINS, iter=20)
     write_start(
         tmp_path,
-        after,
-        None if older else [{
+        after, [{
             'begins': begins
-        }, *plans_of([(24, 30.0)]), {
+        }, plan(24, 30.0, 9), {
             'ends': ENDS
         }],
         config=CONFIG + 'resume = True',
@@ -160,26 +140,6 @@ def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
     write_start(tmp_path, [], start='20260102_000000', config='')
     run = read_run(str(tmp_path))
     assert run.num_starts == 1 and run.finished and run.config
-
-
-def test_older_mmib(tmp_path):
-    """Version 0.1.0 had no infobatch.jsonl: from scalars and config."""
-    scalars = list(SCALARS)
-    for step, saved in ((0, 0.0), (4, 0.0), (7, 1.0)):
-        scalars.append({
-            'infobatch/kept_share': 0.25 if step == 7 else 0.75,
-            'infobatch/threshold': 0.5,
-            'infobatch/mean_score': 1.0,
-            'infobatch/saved_iters': saved,
-            'step': step
-        })
-    scalars.append({'infobatch/saved_iters': 10.0, 'step': 40})
-    run = read_run(str(write_start(tmp_path, scalars)))
-    assert run.finished and run.saved_iters == 10
-    assert run.policy == 'MeanThreshold(ratio=0.5)'
-    assert run.annealing_iter == 34
-    assert [p.full_equivalent for p in run.plans] == [0, 4, 8]
-    assert run.worth is None and 'older mmib' in run.notes[0]
 
 
 def test_baseline(tmp_path):
@@ -263,11 +223,6 @@ def test_validations_of_epochs(tmp_path, policy, interval):
     run = read_run(str(tmp_path))
     found = run.metrics['mIoU'].iterations.tolist()
     assert len(found) == 8 and found == edges.iters
-    if policy:
-        # The same of an older one.
-        next(tmp_path.glob('*/infobatch.jsonl')).unlink()
-        run = read_run(str(tmp_path))
-        assert run.metrics['mIoU'].iterations.tolist() == edges.iters
 
 
 def test_another_training_in_the_folder(tmp_path, caplog):

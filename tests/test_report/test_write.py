@@ -80,14 +80,7 @@ def folders(tmp_path_factory):
     write_finished(folders['finished'])
     write_checkpoint(folders['finished'])
     # The newest checkpoint is damaged.
-    plan = {
-        'infobatch/kept_share': 0.75,
-        'infobatch/threshold': 0.5,
-        'infobatch/mean_score': 1.0,
-        'infobatch/saved_iters': 0.0,
-        'step': 4
-    }
-    write_start(folders['older'], [plan])
+    write_start(folders['older'])
     write_checkpoint(folders['older'], 20, older=True)
     write_checkpoint(folders['older'], 40).write_bytes(b'damaged')
     write_start(folders['stopped'], [], [{'begins': BEGINS}])
@@ -288,7 +281,7 @@ def test_of_a_log_with_all_in_it(pages):
 def test_of_an_older_training(pages):
     text = text_of(pages['older'])
     assert 'iter_40.pth is damaged' in text
-    assert 'of an older mmib, without <code>infobatch.jsonl</code>' in text
+    assert 'as in version 0.1.0 of mmib: what was pruned is left out' in text
     assert 'these columns are empty' in text
     table = pd.read_csv(pages['older'].with_name('older_images.csv'))
     assert table.visits.isna().all() and table.score.notna().sum() == 11
