@@ -24,8 +24,8 @@ _HISTOGRAM = {
     'weighted': [real(), 'bins']
 }
 # The ends of its interval, and the limit, may be missing.
-_RATIO = Maybe((Maybe(real()), ) * 4)
-_PLAN = {
+RATIO = Maybe((Maybe(real()), ) * 4)
+PLAN = {
     'kept': integer(1),
     'tiers': [(integer(), integer()), None],
     'covered': real(),
@@ -38,8 +38,8 @@ _PLAN = {
     'threshold': _ANY,
     'mean_weight': real(),
     'mean_score': _ANY,
-    'variance_ratio': _RATIO,
-    'mean_ratio': _RATIO,
+    'variance_ratio': RATIO,
+    'mean_ratio': RATIO,
     'reliability': Maybe(_FINITE),
     'histogram': Maybe(_HISTOGRAM),
     'non_finite': integer(),
@@ -103,7 +103,7 @@ _STATE = {
             'origin': _ORIGIN,
             'full_until': integer()
         },
-        'plans': [_PLAN, None],
+        'plans': [PLAN, None],
         'normalize': FLAG,
         'policy': TEXT,
         'policy_type': TEXT,

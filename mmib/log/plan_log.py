@@ -44,6 +44,8 @@ class PlanLog:
         self._write(
             begins=dict(
                 iter=iteration,
+                unit=clock.unit,
+                annealing_at=clock.annealing_at,
                 max_iters=clock.schedule_iters,
                 annealing_iter=clock.annealing_iter,
                 pass_length=clock.pass_length,

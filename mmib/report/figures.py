@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..plan_record import PlanRecord
 from ..pruning import ScoreHistogram
-from .read import Plan, Run
+from .read import Run
 
 # Of a plot that stands beside one other, and beside two, in inches.
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
@@ -166,13 +167,14 @@ def _label(run: Run, runs: Sequence[Run]) -> str:
 
 def worth(run: Run) -> List[Picture]:
     """V and the reliability of scores over time."""
-    known = [plan for plan in run.plans if plan.ratio is not None]
+    known = [plan for plan in run.plans if plan.variance_ratio is not None]
     pictures = []
     if known:
 
         def plot(axes: Axes) -> None:
-            iterations = [plan.iteration for plan in known]
-            values = np.array([plan.ratio for plan in known], np.float64)
+            iterations = [plan.iter for plan in known]
+            values = np.array([plan.variance_ratio for plan in known],
+                              np.float64)
             value, low, high, limit = values.T
             axes.axhline(
                 1, color=TEXT, linewidth=1, linestyle='--', label='at random')
@@ -199,7 +201,7 @@ def worth(run: Run) -> List[Picture]:
     if any(plan.reliability is not None for plan in run.plans):
 
         def plot_reliability(axes: Axes) -> None:
-            points = [(plan.iteration, plan.reliability) for plan in run.plans
+            points = [(plan.iter, plan.reliability) for plan in run.plans
                       if plan.reliability is not None]
             axes.plot(*np.transpose(points), color=RUN)
             axes.set_ylim(top=1)
@@ -219,13 +221,15 @@ def pruning(run: Run) -> List[Picture]:
     """Kept share, tiers and scores over time."""
     if not run.plans:
         return []
-    iterations = [plan.iteration for plan in run.plans] + [run.last_iter]
+    iterations = [plan.iter for plan in run.plans] + [run.last_iter]
 
     def steps(axes: Axes, values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
     def plot_kept(axes: Axes) -> None:
-        steps(axes, [100 * plan.kept_share for plan in run.plans], color=RUN)
+        steps(
+            axes, [100 * run.kept_share(plan) for plan in run.plans],
+            color=RUN)
         axes.set_ylim(0, 105)
         axes.set_ylabel('kept images (%)')
         _finish(axes, run)
@@ -259,7 +263,7 @@ def pruning(run: Run) -> List[Picture]:
 def _plot_tiers(axes: Axes, run: Run) -> None:
     """A column for each moment, and in it the share of each tier."""
     rows, columns = 100, 400
-    iterations = np.array([plan.iteration for plan in run.plans])
+    iterations = np.array([plan.iter for plan in run.plans])
     times = (np.arange(columns) + 0.5) * run.last_iter / columns
     plans = np.searchsorted(iterations, times, 'right') - 1
     picture = np.full((rows, columns), np.nan)
@@ -283,7 +287,7 @@ def _plot_tiers(axes: Axes, run: Run) -> None:
     axes.set_xlabel('iterations')
 
 
-def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
+def _share_by_rank(plan: PlanRecord, rows: int) -> np.ndarray:
     """Kept share of the images at so many places in the order of scores."""
     if not plan.tiers:
         return np.full(rows, np.nan)
@@ -297,17 +301,17 @@ def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
 def histograms(run: Run) -> List[Picture]:
     """Scores at the first, middle and last plan that prunes."""
     plans = [plan for plan in run.plans if plan.histogram]
-    plans = [plan for plan in plans if plan.kept_share < 1] or plans
+    plans = [plan for plan in plans if run.kept_share(plan) < 1] or plans
     # Annealing cuts the last one short.
     plans = [
         plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
-        plan.kept_share * sum(plan.histogram.all)
+        run.kept_share(plan) * sum(plan.histogram.all)
     ] or plans
     if not plans:
         return []
     chosen = sorted({0, len(plans) // 2, len(plans) - 1})
     return [
-        draw(f'Scores at iteration {plans[i].iteration}',
+        draw(f'Scores at iteration {plans[i].iter}',
              histogram(plans[i].histogram)) for i in chosen
     ]
 

@@ -12,7 +12,8 @@ from typing import Dict, List, Optional, Tuple
 from mmengine.config import Config
 
 from ..compat import allow_scoped_bases
-from .lines import read_records
+from ..plan_record import PlanRecord
+from .lines import read_lines
 
 _TIME = re.compile(r'^(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - ', re.MULTILINE)
 
@@ -38,7 +39,7 @@ class Start:
     folder: str
     begin: Optional[dict]
     ends: Optional[dict]
-    plans: List[dict]
+    plans: List[PlanRecord]
     scalars: List[dict]
     skipped: int
 
@@ -124,21 +125,19 @@ def config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
 
 
 def read_start(folder: str) -> Start:
-    begin = ends = None
-    plans = []
-    records, skipped = read_records(osp.join(folder, 'infobatch.jsonl'))
-    for line in records:
-        if 'begins' in line:
-            begin = line['begins']
-        elif 'ends' in line:
-            ends = line['ends']
-        elif 'kept' in line:
-            plans.append(line)
-    records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
-    scalars = [line for line in records if 'step' in line]
+    lines, skipped = read_lines(osp.join(folder, 'infobatch.jsonl'))
+    plans = [line for line in lines if isinstance(line, PlanRecord)]
+    edges: Dict[str, dict] = {}
+    for line in lines:
+        if isinstance(line, dict) and 'step' not in line:
+            edges.update(line)
+    lines, more = read_lines(osp.join(folder, 'vis_data', 'scalars.json'))
+    scalars = [
+        line for line in lines if isinstance(line, dict) and 'step' in line
+    ]
     _count_iterations(scalars)
-    return Start(folder, begin, ends, plans, _of_one_training(scalars),
-                 skipped + more)
+    return Start(folder, edges.get('begins'), edges.get('ends'), plans,
+                 _of_one_training(scalars), skipped + more)
 
 
 def _count_iterations(scalars: List[dict]) -> None:
@@ -179,9 +178,6 @@ def _of_one_training(scalars: List[dict]) -> List[dict]:
         if 'loss' not in line:
             continue
         if line['step'] <= last:
-            # Its plans come before its first loss.
-            while scalars[i - 1]['step'] < line['step']:
-                i -= 1
             return scalars[:i]
         last = line['step']
     return scalars
@@ -199,18 +195,15 @@ def of_newest(starts: List[Start]) -> Tuple[List[Start], List[str]]:
     return newest, list(others)
 
 
-def join(starts: List[Start]) -> Tuple[List[dict], List[dict]]:
+def join(starts: List[Start]) -> Tuple[List[dict], List[PlanRecord]]:
     """The lines of all starts. From its first iteration on, a later start
     replaces what an earlier one had."""
     scalars: List[dict] = []
-    plans: List[dict] = []
+    plans: List[PlanRecord] = []
     for start in starts:
         first_plan, first_line = start.cut()
-        plans = [line for line in plans if line['iter'] < first_plan]
-        scalars = [
-            line for line in scalars
-            if line['step'] < (first_plan if is_plan(line) else first_line)
-        ]
+        plans = [plan for plan in plans if plan.iter < first_plan]
+        scalars = [line for line in scalars if line['step'] < first_line]
         plans += start.plans
         scalars += start.scalars
     return scalars, plans

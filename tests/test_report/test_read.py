@@ -62,9 +62,10 @@ def test_finished(tmp_path):
     assert (run.saved_iters, run.visits, run.pruned) == (10, 150, 30)
     assert run.worth[:3] == (0.9, 0.85, 0.95)
     assert run.seconds == 135
-    assert [p.kept_share for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
-    assert run.plans[1].tiers == [(6, 3), (6, 6)]
-    assert run.plans[1].ratio.limit == 0.7 and run.plans[0].ratio is None
+    assert [run.kept_share(p) for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
+    assert run.plans[1].tiers == ((6, 3), (6, 6))
+    assert run.plans[1].variance_ratio.limit == 0.7 and run.plans[
+        0].variance_ratio is None
     assert list(run.metrics) == ['mIoU', 'aAcc']
     np.testing.assert_array_equal(run.metrics['mIoU'],
                                   [[20, 40], [30.0, 40.0]])
@@ -124,8 +125,8 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
     np.testing.assert_array_equal(run.loss,
                                   [[10, 20, 30, 40], [1.0, 1.1, 1.2, 1.3]])
     np.testing.assert_array_equal(run.metrics['mIoU'], [[20, 40], [10, 20]])
-    assert [(p.iteration, p.full_equivalent)
-            for p in run.plans] == [(4, 4.0), (24, 30.0)]
+    assert [(p.iter, p.full_equivalent) for p in run.plans] == [(4, 4.0),
+                                                                (24, 30.0)]
 
 
 def test_a_start_from_the_beginning_replaces_all(tmp_path):
@@ -291,5 +292,5 @@ def test_worth_of_a_training_that_is_running(tmp_path):
     run = read_run(str(tmp_path))
     mean = infobatch_hook(runner).planner.mean_ratio.mean()
     assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
-    shares = [plan.kept_share for plan in run.plans]
+    shares = [run.kept_share(plan) for plan in run.plans]
     assert len(set(shares)) > 2
