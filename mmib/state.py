@@ -24,7 +24,10 @@ _HISTOGRAM = {
     'weighted': [real(), 'bins']
 }
 # The ends of its interval, and the limit, may be missing.
-RATIO = Maybe((Maybe(real()), ) * 4)
+_RATIO = Maybe((Maybe(real()), ) * 4)
+# The interval of a mean is symmetric, so its lower end may be negative.
+MEAN_RATIO = Maybe(
+    (Maybe(real()), Maybe(_FINITE), Maybe(real()), Maybe(real())))
 PLAN = {
     'kept': integer(1),
     'tiers': [(integer(), integer()), None],
@@ -38,8 +41,8 @@ PLAN = {
     'threshold': _ANY,
     'mean_weight': real(),
     'mean_score': _ANY,
-    'variance_ratio': RATIO,
-    'mean_ratio': RATIO,
+    'variance_ratio': _RATIO,
+    'mean_ratio': MEAN_RATIO,
     'reliability': Maybe(_FINITE),
     'histogram': Maybe(_HISTOGRAM),
     'non_finite': integer(),

@@ -7,7 +7,7 @@ from typing import Any, List, Tuple
 
 from ..plan_record import PlanRecord
 from ..pruning.form import TEXT, Maybe, check_form, integer, real
-from ..state import PLAN, RATIO
+from ..state import MEAN_RATIO, PLAN
 
 # Larger than any float32: sums and products of such numbers are finite.
 _LARGEST = 1e39
@@ -32,7 +32,7 @@ _FORMS = {
     'ends': {
         'iter': _COUNT,
         'saved_iters': real(-math.inf),
-        'variance_ratio?': Maybe(RATIO),
+        'variance_ratio?': MEAN_RATIO,
         'visits?': Maybe(_COUNT),
         'pruned?': Maybe(_COUNT)
     },
