@@ -3,7 +3,7 @@
 import base64
 import io
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -56,14 +56,8 @@ _STYLE = {
 
 @dataclass
 class Picture:
-    """A plot in a page.
-
-    Args:
-        title (str): What it shows.
-        light (str): Data URI of it on a light ground.
-        dark (str): The same on a dark one.
-        note (str): What to see in it.
-    """
+    """A plot in a page, as a data URI on a light and on a dark ground, and
+    what to see in it."""
 
     title: str
     light: str
@@ -75,14 +69,7 @@ def draw(title: str,
          plot: Callable[[Axes], None],
          note: str = '',
          size: Tuple[float, float] = SMALL) -> Picture:
-    """Make a picture of a plot.
-
-    Args:
-        title (str): What it shows.
-        plot (Callable): Draws it, as ``plot(axes)``, with the colours above.
-        note (str): What to see in it. Defaults to nothing.
-        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
-    """
+    """Make a picture of what ``plot(axes)`` draws with the colours above."""
     file = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=size, layout='constrained')
@@ -101,16 +88,8 @@ def _to_uri(svg: str) -> str:
 
 
 def progress(run: Run, other: Optional[Run]) -> List[Picture]:
-    """Metrics and loss, against iterations and full equivalent.
-
-    Args:
-        run (Run): A training.
-        other (Run, optional): One to compare it with.
-
-    Returns:
-        list[Picture]: Those of the first metric, the loss and other metrics,
-        each twice.
-    """
+    """The first metric, the loss and other metrics, each by iterations and by
+    full equivalent."""
     runs = [run] if other is None else [run, other]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
@@ -134,24 +113,19 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    looks: List[Dict[str, Any]] = [
-        dict(color=RUN),
-        dict(color=OTHER, linestyle='--'),
-    ]
-    for run, curve, look in zip(runs, curves, looks):
+    for run, curve, color, line in zip(runs, curves, (RUN, OTHER),
+                                       ('-', '--')):
         if curve is None or not len(curve.values):
             continue
         x = curve.iterations
-        if by_full:
-            x = run.full_equivalent(x)
-        marker = 'o' if len(x) <= 20 else None
         axes.plot(
-            x,
+            run.full_equivalent(x) if by_full else x,
             curve.values,
-            marker=marker,
+            color=color,
+            linestyle=line,
+            marker='o' if len(x) <= 20 else None,
             markersize=4,
-            label=_label(run, runs),
-            **look)
+            label=_label(run, runs))
     axes.set_xlabel(FULL_EQUIVALENT if by_full else 'iterations')
     axes.set_xlim(left=0)
     if len(runs) > 1:
@@ -312,12 +286,11 @@ def histograms(run: Run) -> List[Picture]:
     chosen = sorted({0, len(plans) // 2, len(plans) - 1})
     return [
         draw(f'Scores at iteration {plans[i].iter}',
-             histogram(plans[i].histogram)) for i in chosen
+             _histogram(plans[i].histogram)) for i in chosen
     ]
 
 
-def histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
-    """What draws the scores of all images, and of those that are kept."""
+def _histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
 
     def plot(axes: Axes) -> None:
         edges, every, kept, weighted = scores

@@ -102,12 +102,6 @@ class Run:
 def read_run(work_dir: str) -> Run:
     """Read the log files of a training.
 
-    Args:
-        work_dir (str): Its work folder.
-
-    Returns:
-        Run: What they tell.
-
     Raises:
         ReportError: If the folder has nothing of a training.
     """

@@ -19,14 +19,8 @@ _TIME = re.compile(r'^(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - ', re.MULTILINE)
 
 
 def read_config(path: str) -> Config:
-    """Read a config, which is Python: it is run. What it imports isn't.
-
-    Args:
-        path (str): A file.
-
-    Returns:
-        Config: The config. It may raise anything.
-    """
+    """Read a config, which is Python: it is run, and may raise anything. What
+    it imports isn't."""
     allow_scoped_bases()
     return Config.fromfile(
         path, import_custom_modules=False, format_python_code=False)
@@ -61,11 +55,8 @@ class Start:
             self.begin or self.plans or not all(map(is_total, self.scalars)))
 
     def training(self, last: str) -> str:
-        """Name of the first start of its training.
-
-        Args:
-            last (str): That of the start before.
-        """
+        """Name of the first start of its training, where ``last`` is that of
+        the start before."""
         if self.begin is not None:
             resumes = self.begin['iter'] > 0
             return self.begin.get('run') or (last if resumes else self.name)
@@ -103,13 +94,8 @@ class Start:
 
 
 def config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
-    """The newest config that can be read, an empty one if there is none.
-
-    Args:
-        work_dir (str): The work folder.
-        starts (list[Start]): Starts, of which the last one counts.
-        notes (list[str]): Gets a sentence if no config can be read.
-    """
+    """The config of the last start, else the newest in the folder. If none can
+    be read, an empty one, and notes get a sentence."""
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     paths[:0] = [start.config_path for start in starts[-1:]]

@@ -79,6 +79,26 @@ def test_full_equivalent_between_plans(tmp_path):
         [0, 2, 6, 28, 44, 50])
 
 
+@pytest.mark.parametrize(
+    'new', [
+        dict(unit='epoch', annealing_at=11),
+        dict(),
+    ],
+    ids=['new', 'older'])
+def test_annealing_of_epochs(tmp_path, new):
+    """Plans tell where an epoch begins; older lines don't tell the epoch."""
+    begins = dict(BEGINS, max_iters=50, annealing_iter=44)
+    del begins['unit'], begins['annealing_at']
+    write_start(
+        tmp_path,
+        SCALARS, [{
+            'begins': dict(begins, **new)
+        }, *PLANS],
+        config='train_cfg = dict(max_epochs=13)')
+    run = read_run(str(tmp_path))
+    assert run.annealing_iter == 34 and run.max_iters is None
+
+
 def test_running(tmp_path):
     """The last line is not whole, and the open plan goes on."""
     records = [{'begins': BEGINS}, *PLANS[:2]]
@@ -91,11 +111,6 @@ def test_running(tmp_path):
     assert run.saved_iters == pytest.approx(2)
     assert run.full_equivalent(np.array([10]))[0] == pytest.approx(12)
     assert run.worth[:3] == (0.9, 0.85, 0.95)
-
-
-def test_killed_before_the_first_plan(tmp_path):
-    run = read_run(str(write_start(tmp_path, [], [{'begins': BEGINS}])))
-    assert not run.finished and run.last_iter == 0 and not run.plans
 
 
 def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
@@ -129,13 +144,6 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
                                                                 (24, 30.0)]
 
 
-def test_a_start_from_the_beginning_replaces_all(tmp_path):
-    write_start(tmp_path, [train_line(10, 9.0)])
-    write_finished(tmp_path, start='20260102_000000')
-    run = read_run(str(tmp_path))
-    assert run.num_starts == 1 and run.loss.values[0] == 1.0
-
-
 def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
     write_finished(tmp_path)
     write_start(tmp_path, [], start='20260102_000000', config='')
@@ -149,18 +157,6 @@ def test_baseline(tmp_path):
     assert run.finished and not run.has_infobatch and run.saved_iters == 0
     assert run.seconds is None
     np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
-
-
-def test_epochs_count_as_iterations(tmp_path):
-    """Validations of a training that counts epochs have the epoch."""
-    scalars = [
-        dict(train_line(50, 1.0), epoch=1),
-        val_line(1, 10.0),
-        dict(train_line(100, 1.0), epoch=2),
-        val_line(2, 20.0)
-    ]
-    run = read_run(str(write_start(tmp_path, scalars)))
-    assert run.metrics['mIoU'].iterations.tolist() == [50, 100]
 
 
 def test_nothing_to_report(tmp_path):
