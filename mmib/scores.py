@@ -212,12 +212,6 @@ class ScoreTable:
         self.write()
         return self._rows[0].to('cpu', copy=True).numpy()
 
-    def averages(self) -> np.ndarray:
-        """A copy of the moving averages on the host, one for each image,
-        float32 of shape (num_images,). With ``ema`` they are the scores."""
-        self.write()
-        return self._rows[-1].to('cpu', copy=True).numpy()
-
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last
         merge."""

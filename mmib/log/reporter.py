@@ -89,6 +89,8 @@ class Reporter:
             runner.log_dir,
             begins=dict(
                 iter=runner.iter,
+                unit=clock.unit,
+                annealing_at=clock.annealing_at,
                 max_iters=clock.schedule_iters,
                 annealing_iter=clock.annealing_iter,
                 pass_length=clock.pass_length,
