@@ -118,8 +118,7 @@ def main():
     print('| losses | policy | virtual epochs | target | error | '
           'mean kept share | largest weight |\n|---|---|---|---|---|---|---|')
     for name, make in DISTRIBUTIONS.items():
-        for policy in (Budget(ratio=0.6), QuantileTiers(),
-                       MeanThreshold()):
+        for policy in (Budget(ratio=0.6), QuantileTiers(), MeanThreshold()):
             losses = make(FLAGSHIP['num_images'], np.random.default_rng(0))
             run = simulate(policy, losses, **FLAGSHIP)
             sizes = [len(plan) for plan in run.plans]
