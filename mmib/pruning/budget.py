@@ -40,11 +40,8 @@ class ToBudget(Policy):
             'ratio', ratio, ratio is None or 0 < ratio <= 1,
             'is the share of the iterations of the baseline to run and must '
             'be in (0, 1]')
-        check_argument(
-            'full_iters', full_iters, full_iters is None
-            or is_count(full_iters),
-            'is the number of iterations of the baseline and must be a '
-            'positive integer')
+        check_argument('full_iters', full_iters, full_iters is None
+                       or is_count(full_iters), 'must be a positive integer')
         if None not in (full_iters, ratio):
             raise ValueError(
                 f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
@@ -215,8 +212,7 @@ class Neyman(ToBudget):
         ratio (float, optional): See :class:`ToBudget`. Defaults to None.
     """
 
-    # Plans that the moving averages remember.
-    _MEMORY = 5
+    _MEMORY = 5  # Plans that the moving averages remember.
 
     def __init__(self,
                  full_iters: Optional[int] = None,
