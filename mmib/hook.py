@@ -15,7 +15,8 @@ from .clock import Clock, clock_of
 from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_no_others,
                             check_norms, check_scores, check_training)
-from .datasets import DeliveryCheck, data_samples, image_numbers
+from .datasets import image_numbers
+from .delivery import DeliveryCheck, data_samples
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
 from .planner import Planner

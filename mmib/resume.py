@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from mmengine.dist import all_gather, get_dist_info
 
-from .datasets import DeliveryCheck
+from .delivery import DeliveryCheck
 from .planner import Planner
 from .pruning.form import damaged
 from .sampler import InfoBatchSampler

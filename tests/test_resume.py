@@ -10,7 +10,7 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.clock import IterationClock
-from mmib.datasets import DeliveryCheck
+from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,

@@ -9,7 +9,7 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.clock import EpochClock
-from mmib.datasets import DeliveryCheck
+from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.plan_record import without_nan
 from mmib.planner import Planner
