@@ -144,7 +144,7 @@ def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
                          text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     output = run.stdout + run.stderr
-    assert 'InfoBatch: virtual epoch 1: ' in output
+    assert 'InfoBatch: virtual epoch 1, ' in output
     assert 'iterations until annealing' in output
     assert 'Iter(train) [8/8]' in output
     assert 'InfoBatch: 8 iterations covered ' in output
