@@ -132,7 +132,7 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     # The changes are printed, as by `mmib convert`.
     printed = capsys.readouterr().out
     assert 'train_cfg.max_iters' in printed
-    assert f'It saves {20 - iters} of 20 iterations.' in printed
+    assert ' prunes until iteration ' in printed
     listed = 'the data set has 3 of 6 images, those of hard.txt.'
     assert (listed in read_log(folder)) is ('--subset' in arguments)
 
