@@ -177,11 +177,7 @@ class InfoBatchHook(Hook):
                           runner: Runner,
                           batch_idx: int,
                           data_batch: Optional[dict] = None) -> None:
-        """Give the losses the weights of this batch.
-
-        Raises:
-            RuntimeError: If the batch isn't as long as it was asked for.
-        """
+        """Give the losses the weights of this batch."""
         if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
@@ -201,11 +197,7 @@ class InfoBatchHook(Hook):
                          batch_idx: int,
                          data_batch: Optional[dict] = None,
                          outputs: Optional[dict] = None) -> None:
-        """Record the raw losses of this batch as scores.
-
-        Raises:
-            RuntimeError: If no head called its losses.
-        """
+        """Record the raw losses of this batch as scores."""
         if self.batch.weights is None:  # As in annealing.
             loss = outputs.get('loss')
             self._reporter.step(loss if loss is None else loss.detach(),
@@ -232,6 +224,6 @@ class InfoBatchHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.planner.read_visits()
+        self.planner.read_sums()
         self._reporter.non_finite(self.scores.num_non_finite())
         self._reporter.ends(self.sampler.position)

@@ -16,7 +16,7 @@ AVERAGE = 0.8
 _PENDING_BATCHES = 32
 
 
-class Visits(NamedTuple):
+class BatchVisits(NamedTuple):
     """The visits of a batch.
 
     Args:
@@ -91,7 +91,7 @@ class ScoreTable:
         """Callable: Called as ``on_write(visits, before)`` with the list of
         the visits that were written, and the score that each image had, NaN
         before its first visit, float32 of the length of all."""
-        self._pending: List[Visits] = []
+        self._pending: List[BatchVisits] = []
         # Whether an image is in one of these, and whether one has it twice.
         self._is_pending = np.zeros(num_images, bool)
         self._repeats = False
@@ -110,12 +110,12 @@ class ScoreTable:
         """int: Images in the data set, each counted once."""
         return self._rows.shape[1]
 
-    def record(self, visits: Visits) -> None:
+    def record(self, visits: BatchVisits) -> None:
         """Write the scores of a batch, soon. Those that aren't finite are
         counted, and the image keeps the score it had.
 
         Args:
-            visits (Visits): Those of the batch.
+            visits (BatchVisits): Those of the batch.
         """
         images = self._images_of(visits.indices)
         # A visit must see the score of the one before.

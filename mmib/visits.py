@@ -13,7 +13,7 @@ from torch import Tensor
 from . import worth
 from .batch import BatchContext, to_device
 from .pruning import EpochPlan, TierNorms
-from .scores import ScoreTable, Visits
+from .scores import BatchVisits, ScoreTable
 
 # Columns of which products are summed: terms of V, the score an image had and
 # the one it has. The first term is 1.
@@ -134,14 +134,14 @@ class VisitCounter:
             where = to_device(np.flatnonzero(delivered), scores.device)
             scores, norms = scores[where], norms[where]
         self.scores.record(
-            Visits(slots.indices, scores, iteration, slots.tier_of_slot,
-                   slots.weights / np.float32(mean_weight), norms))
+            BatchVisits(slots.indices, scores, iteration, slots.tier_of_slot,
+                        slots.weights / np.float32(mean_weight), norms))
 
-    def add(self, visits: List[Visits], before: Tensor) -> None:
+    def add(self, visits: List[BatchVisits], before: Tensor) -> None:
         """Add visits to the sums: but those of which anything isn't known.
 
         Args:
-            visits (list[Visits]): Those of some batches.
+            visits (list[BatchVisits]): Those of some batches.
             before (Tensor): Score that each image had, NaN before its first
                 visit, float32 of the length of all.
         """

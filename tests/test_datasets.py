@@ -360,7 +360,7 @@ def test_an_image_that_cannot_be_read(train, read_log, num_workers):
     (None, FileNotFoundError, '1.jpg'),
 ])
 def test_loading_of_files_as_the_page_says(tmp_path, content, error, match):
-    """Of docs/your_data.md, with the data set of MMSegmentation."""
+    """With the data set of MMSegmentation."""
     write_images(tmp_path, 4)
 
     def dataset(**loading):

@@ -140,7 +140,8 @@ HARMLESS = {
     'negative': LOG_ALONE +
     ('reliability', 'edges', 'logged_start', 'read_start'),
     'a fraction': LOG_ALONE + ('edges', 'weighted'),
-    'too large': LOG_ALONE + ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
+    'too large': LOG_ALONE +
+    ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
     'short': ('tiers', 'edges', 'rows', 'selected', 'paths_comparable'),
     'more dimensions': ('full_passes_rng', ),
 }

@@ -204,26 +204,14 @@ class Clock(ABC):
 
     def connect(self, runner: Runner, sampler: InfoBatchSampler,
                 draw_plan: Callable) -> None:
-        """Let the training loop read the plans.
-
-        Args:
-            runner (Runner): The runner of the training process.
-            sampler (InfoBatchSampler): Its sampler.
-            draw_plan (Callable): Draws the plans, see
-                :meth:`InfoBatchSampler.connect`.
-        """
+        """Let the training loop read the plans that a function draws, see
+        :meth:`InfoBatchSampler.connect`."""
         sampler.connect(draw_plan)
 
     def begin_epoch(self, runner: Runner, sampler: InfoBatchSampler,
                     next_share: Callable[[], float]) -> None:
         """Draw the plan of the epoch that begins, where epochs count.
-
-        Args:
-            runner (Runner): The runner of the training process.
-            sampler (InfoBatchSampler): Gets the plan.
-            next_share (Callable): Tells the kept share to expect of the next
-                plans that prune.
-        """
+        ``next_share`` tells the kept share to expect of the next plans."""
 
     def end_epoch(self, sampler: InfoBatchSampler) -> None:
         """End the plan of an epoch, where epochs count."""

@@ -192,13 +192,8 @@ class EpochClock(Clock):
         sampler.end_epoch()
 
     def enter(self, epoch: int, iteration: int, position: int) -> None:
-        """Begin an epoch, when its plan is to be drawn.
-
-        Args:
-            epoch (int): Epochs before the epoch.
-            iteration (int): Iterations of the training before the epoch.
-            position (int): Slots before the epoch.
-        """
+        """Begin an epoch, when its plan is to be drawn: after so many epochs,
+        iterations and slots."""
         self.epoch = epoch
         self.origin = Origin(iteration, position, float(epoch),
                              self.full_equivalent(epoch))
@@ -210,12 +205,8 @@ class EpochClock(Clock):
             self._num_steps = epoch * self._steps_per_epoch
 
     def expect(self, position: int, num_slots: int) -> None:
-        """Be told how much of the epoch is left.
-
-        Args:
-            position (int): Slots before the rest of the epoch.
-            num_slots (int): Slots that will be trained on.
-        """
+        """Be told that from a position on ``num_slots`` slots of the epoch
+        will be trained on."""
         self._epoch_end = position + num_slots
 
     def steps_due(self, position: int) -> int:

@@ -204,14 +204,14 @@ class _Weigh(torch.autograd.Function):
 
 def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
     """Norm of each image, float32 of shape (B,)."""
+    gradient = gradient.float()
     if counts is not None:
         return torch.stack([
-            torch.linalg.vector_norm(image, dtype=torch.float32)
-            for image in gradient.split(counts)
+            torch.linalg.vector_norm(image) for image in gradient.split(counts)
         ])
     others = list(range(gradient.dim()))
     del others[dim]
-    return torch.linalg.vector_norm(gradient, dim=others, dtype=torch.float32)
+    return torch.linalg.vector_norm(gradient, dim=others)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a weight of 2 on all samples does to the steps of an optimizer, as in
-docs/optimizers.md.
+README.md.
 
 The learning rates are so low that all trainings of a row stay at about the
 same place: what differs is the length of their steps. LARS and Lamb need

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the mean weight of a plan does to trainings with AdamW: the tables of
-docs/optimizers.md, and its picture.
+README.md, and its picture.
 
 A training prunes at random, with weights of 1.9 (`random`) or with these
 divided by their mean (`random_mean1`), and is compared with one that is as

@@ -5,7 +5,7 @@ MMSegmentation, and compare them with the baseline and with weights by hand.
 The models are those of the configs, without pretrained weights, and smaller:
 see small_models.py. Of each it checks:
 
-a. Heads and losses are those that docs/families.md names. Its table is the
+a. Heads and losses are those that families.md names. Its table is the
    list of the configs.
 b. With mmib and weight 1 for each image, losses and gradients are those of the
    baseline, up to rounding.
@@ -39,7 +39,7 @@ from mmib.batch import BatchContext
 from tests.system.by_hand import ByHand, describe, heads_of
 from tests.system.small_models import read_model
 
-PAGE = osp.join(osp.dirname(__file__), '..', '..', 'docs', 'families.md')
+PAGE = osp.join(osp.dirname(__file__), 'families.md')
 STEPS = 2
 TOLERANCE = 1e-5
 ONES = (1., 1.)
@@ -52,7 +52,7 @@ SAMPLE = ('encnet/encnet_r50-d8_4xb4-80k_ade20k-512x512',
 
 
 def read_page():
-    """Heads and losses of each config in the table of docs/families.md."""
+    """Heads and losses of each config in the table of families.md."""
     with open(PAGE, encoding='utf-8') as file:
         rows = [line.split('|')[1:-1] for line in file if line[0] == '|']
     return {

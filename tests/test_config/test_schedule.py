@@ -20,6 +20,7 @@ from mmib import convert, shorten
 from mmib.config.schedule import IterMap
 from mmib.config.zoo import resolve_config
 from mmib.pruning import Neyman
+from mmib_cli.files import converted_name
 
 from ..system.small_training import EagerTrainLoop
 
@@ -63,20 +64,34 @@ def convert_hook(hook, ratio=0.6):
 
 # The whole
 
+SHIPPED = {
+    # Under the name that a conversion gives them.
+    'upernet_r50_4xb4-48k-infobatch_ade20k-512x512': (0.6, None),
+    'upernet_r50_4xb4-64k-infobatch_ade20k-512x512': (0.8, None),
+    'upernet_r18_1xb8-600-infobatch_camvid-144x192': (0.6, None),
+    # Others.
+    'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512': (
+        0.6,
+        dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
+    'upernet_r50_4xb4-64k-infobatch-mean_ade20k-512x512': (
+        0.8, dict(type='MeanThreshold', ratio=0.5)),
+}
 
-@pytest.mark.parametrize('iters, ratio, policy', [
-    ('48k', 0.6,
-     dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
-    ('64k', 0.8, dict(type='MeanThreshold', ratio=0.5)),
-])
-def test_equals_the_flagships_written_by_hand(iters, ratio, policy):
-    path = resolve_config('mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512')
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_shipped_configs_are_those_of_a_conversion(name):
+    ratio, policy = SHIPPED[name]
+    baseline = ('mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
+                if 'ade' in name else
+                'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192')
+    path = resolve_config(baseline)
     before = Config.fromfile(path)
     after = mmib.convert(before, ratio, policy=policy)
-    by_hand = osp.join(
-        ROOT, 'configs', 'upernet',
-        f'upernet_r50_4xb4-{iters}-infobatch_ade20k-512x512.py')
-    assert after.to_dict() == Config.fromfile(by_hand).to_dict()
+    shipped = Config.fromfile(
+        osp.join(ROOT, 'configs', 'upernet', f'{name}.py'))
+    assert after.to_dict() == shipped.to_dict()
+    if policy is None:
+        assert name == converted_name(path, before, after)
 
 
 def test_convert_is_shorten_and_infobatch():

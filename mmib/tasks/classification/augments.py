@@ -19,7 +19,7 @@ class PairedMixup(Mixup):
 
     MMPretrain's own draws a free permutation, and keeps neither it nor the
     share. With this one an image appears in two mixtures that InfoBatch knows,
-    as in the paper (A.3), see ``docs/classification.md``. Batches are in
+    as in the paper (A.3), see ``docs/other_trainings.md``. Batches are in
     random order, so pairs are too. Without InfoBatchHook it is a plain batch
     augmentation, for the baseline to compare with.
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How the losses of MMPretrain fall into images. ``docs/classification.md``
+"""How the losses of MMPretrain fall into images. ``docs/other_trainings.md``
 has the table of them."""
 from typing import Any, Tuple
 

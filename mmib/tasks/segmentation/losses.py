@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How the losses of MMSegmentation, and those of MMDetection in its heads,
-fall into images. ``docs/losses.md`` has the table of them."""
+fall into images. ``docs/segmentation.md`` has the table of them."""
 import functools
 from typing import Any, Optional, Tuple
 
