@@ -1,14 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From batch augmentations of MMPretrain to those that mmib knows, in a
-config. It needs no library."""
+"""From batch augmentations of MMPretrain to those that mmib knows."""
 import copy
 from typing import Any, Iterator
 
 from mmengine.config import Config
 
-from ..config.schedule import type_name
+from .parts import add_import, type_name
 
-_MODULE = 'mmib.tasks.classification'
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 
 
@@ -16,27 +14,21 @@ def pair_augments(cfg: Config) -> Config:
     """Let the batch augmentations of a config mix image i with image
     B - 1 - i, so that InfoBatch knows which images it trains on.
 
+    MMPretrain need not be installed.
+
     Args:
-        cfg (Config): A config, of any library. It stays as it is.
+        cfg (Config): A config of any library. The config stays as it is.
 
     Returns:
-        Config: The changed copy: ``Mixup`` is ``PairedMixup``, and so are
-        ``CutMix`` and ``ResizeMix``, which ``custom_imports`` import. Others
-        stay.
+        Config: The changed copy. ``Mixup`` is ``PairedMixup``, ``CutMix`` and
+        ``ResizeMix`` are changed alike, and ``custom_imports`` import them.
+        Other augmentations stay.
     """
     cfg = copy.deepcopy(cfg)
-    found = [
-        augment for augment in _augments_of(cfg)
-        if type_name(augment) in _UNPAIRED
-    ]
-    for augment in found:
-        augment['type'] = 'Paired' + type_name(augment)
-    if found:
-        imports = cfg.get('custom_imports') or dict(allow_failed_imports=False)
-        names = imports.get('imports') or []
-        names = [names] if isinstance(names, str) else list(names)
-        cfg.custom_imports = dict(
-            imports, imports=[*names, *{_MODULE}.difference(names)])
+    for augment in _augments_of(cfg):
+        if type_name(augment) in _UNPAIRED:
+            augment['type'] = 'Paired' + type_name(augment)
+            add_import(cfg, 'mmib.tasks.classification')
     return cfg
 
 
