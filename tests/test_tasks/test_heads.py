@@ -4,7 +4,6 @@ import copy
 import pytest
 import torch
 import torch.nn as nn
-from mmengine.config import ConfigDict
 from mmengine.registry import DefaultScope
 from mmengine.structures import InstanceData, PixelData
 from mmseg.models import EncoderDecoder
@@ -205,40 +204,6 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
             (parts * weights).sum(), value - constant, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
-def test_point_head():
-    """A cascade whose second stage refines points."""
-    torch.manual_seed(0)
-    cfg = head_cfg('PointHead', ce(), in_channels=[8], in_index=[0])
-    cfg.update(norm_cfg=None, num_fcs=1, coarse_pred_each_layer=True)
-    head = MODELS.build(cfg)
-    features = torch.randn(B, 8, 8, 8, requires_grad=True)
-    coarse = torch.randn(B, C, 8, 8)
-    train_cfg = ConfigDict(
-        num_points=32, oversample_ratio=3, importance_sample_ratio=0.75)
-
-    def run():
-        torch.manual_seed(1)
-        features.grad = None
-        losses = head.loss([features], coarse, make_samples(), train_cfg)
-        losses['pointloss_ce'].backward()
-        return losses['pointloss_ce'].detach(), features.grad
-
-    baseline, baseline_grad = run()
-    model = HeadsAlone()
-    model.decode_head = nn.ModuleList([head])
-    batch = BatchContext()
-    wrap_losses(model, batch)
-    batch.begin(torch.ones(B))
-    assert_close(run(), (baseline, baseline_grad))
-    raw = batch.scores
-    assert_close(raw.mean(), baseline)
-    batch.begin(WEIGHTS)
-    total, grad = run()
-    assert_close(total, (raw * WEIGHTS).mean())
-    assert_close(grad, baseline_grad * WEIGHTS.view(-1, 1, 1, 1))
-
-
 def wrap_losses(model, batch):
     """All losses of a model, wrapped."""
     attach(model, batch)
@@ -260,34 +225,6 @@ def make_model(decode, aux=()):
             backbone=dict(type='OneConv'),
             decode_head=small_head(decode, num_classes=C),
             auxiliary_head=[small_head(loss, num_classes=C) for loss in aux]))
-
-
-def test_two_auxiliary_heads():
-    """The weight multiplies every head's loss; the score is their sum."""
-    model = make_model(
-        decode=[ce(), ce(loss_weight=0.5, loss_name='loss_extra')],
-        aux=[ce(loss_weight=0.4), ce(loss_weight=0.2)])
-    torch.manual_seed(0)
-    inputs, samples = torch.randn(B, 3, SIZE, SIZE), make_samples()
-
-    def losses_of(indices):
-        losses = model.loss(inputs[indices], [samples[i] for i in indices])
-        return {k: v for k, v in losses.items() if 'loss' in k}
-
-    model.eval()  # a batch of one image must not change the features
-    baseline = [losses_of([i]) for i in range(B)]
-    batch = BatchContext()
-    assert len(wrap_losses(model, batch)) == 4
-    batch.begin(WEIGHTS)
-    got = losses_of(range(B))
-    assert got.keys() == baseline[0].keys() == {
-        'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
-    }
-    for key, value in got.items():
-        by_hand = sum(w * one[key] for w, one in zip(WEIGHTS, baseline)) / B
-        assert_close(value, by_hand)
-    assert_close(batch.scores,
-                 torch.stack([sum(one.values()) for one in baseline]).detach())
 
 
 @pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
@@ -335,19 +272,6 @@ class EdgeHead(FCNHead):
         return losses
 
 
-def test_heads_of_users(monkeypatch):
-    monkeypatch.setattr(TABLE, 'heads', dict(TABLE.heads))
-    model = make_model(decode=ce())
-    model.decode_head = MODELS.build(
-        small_head(ce(), num_classes=C, type=EdgeHead))
-    with pytest.raises(ValueError, match='segmentation.register_head'):
-        wrap_losses(model, BatchContext())
-    register_head(EdgeHead, 'loss_decode', 'loss_edge')
-    assert wrap_losses(model, BatchContext()) == [
-        model.decode_head.loss_decode, model.decode_head.loss_edge
-    ]
-
-
 def test_a_config_may_write_the_loss_out():
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = make_model(
@@ -390,34 +314,22 @@ class EdgeSegmentor(EncoderDecoder):
         return dict(losses, **{f'edge.{k}': v for k, v in edge.items()})
 
 
-class CalledElsewhere(EncoderDecoder):
-    """Calls its third head where nothing is overridden."""
-
-
-@pytest.mark.parametrize('kind', [EdgeSegmentor, CalledElsewhere])
-def test_a_third_head_is_never_trained_without_weights(monkeypatch, kind):
-    monkeypatch.setattr(TABLE, 'models', dict(TABLE.models))
-
-    def build():
-        model = make_model(decode=ce())
-        model.__class__ = kind
-        model.edge_head = MODELS.build(small_head(ce(), num_classes=C))
-        return model
-
-    message = {
-        EdgeSegmentor: 'EdgeSegmentor, which is `model`, computes its losses',
-        CalledElsewhere: 'told of the loss `model.edge_head.loss_decode`'
-    }
-    with pytest.raises(ValueError, match=message[kind]) as error:
-        wrap_losses(build(), BatchContext())
-    assert 'register_segmentor' in str(error.value)
-    register_segmentor(kind, 'decode_head')
-    with pytest.raises(ValueError, match='`model.edge_head.loss_decode`'):
-        wrap_losses(build(), BatchContext())
-
-    register_segmentor(kind, 'decode_head', 'edge_head')
-    model, batch = build(), BatchContext()
-    assert len(wrap_losses(model, batch)) == 2
+def test_users_register_their_own(monkeypatch):
+    for rows in ('heads', 'models'):
+        monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
+    model, batch = make_model(decode=ce()), BatchContext()
+    model.__class__ = EdgeSegmentor
+    model.edge_head = MODELS.build(
+        small_head(ce(), num_classes=C, type=EdgeHead))
+    with pytest.raises(
+            ValueError, match='EdgeSegmentor.*segmentation.register_segm'):
+        attach(model, batch)
+    register_segmentor(EdgeSegmentor, 'decode_head', 'edge_head')
+    with pytest.raises(
+            ValueError, match='EdgeHead.*segmentation.register_head'):
+        attach(model, batch)
+    register_head(EdgeHead, 'loss_decode', 'loss_edge')
+    assert len(wrap_losses(model, batch)) == 3
     inputs = torch.randn(B, 3, SIZE, SIZE)
     totals, scores = [], []
     for weights in (torch.ones(B), *torch.eye(B)):
