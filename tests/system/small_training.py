@@ -272,8 +272,7 @@ class Notes(Hook):
 
 
 def train_and_note(runner, function):
-    """Train on all ranks, and return what the function makes of each step."""
-    distribute(runner)
+    """Train, and return what the function makes of each step."""
     notes = Notes(function)
     runner.register_hook(notes)
     runner.train()

@@ -24,8 +24,6 @@ from tests.system.small_training import small_head
 B, C, SIZE = 3, 5, 16
 IGNORE = 255
 WEIGHTS = torch.tensor([1., 3., 0.5])
-# Normalised image by image: no image has a part in another one's features.
-GN = dict(type='GN', num_groups=1)
 
 
 def ce(**kwargs):
@@ -36,38 +34,15 @@ def dice(**kwargs):
     return dict(type='DiceLoss', **kwargs)
 
 
-def head_cfg(type, loss_decode, **kwargs):
-    return dict(
-        dict(
-            type=type,
-            in_channels=8,
-            channels=8,
-            in_index=0,
-            dropout_ratio=0,
-            num_classes=C,
-            norm_cfg=GN,
-            loss_decode=loss_decode), **kwargs)
-
-
-# Config of the head, and number of its losses. Other types of heads are in
-# tests/system/test_families.py.
+OHEM = dict(type='OHEMPixelSampler', min_kept=40)
+# Losses of a head, and what samples pixels for them. Other types of heads are
+# in tests/system/test_families.py.
 HEADS = {
-    'OHEM sampler': (head_cfg(
-        'FCNHead',
-        ce(),
-        num_convs=1,
-        sampler=dict(type='OHEMPixelSampler', thresh=0.3, min_kept=40)), 1),
-    'OHEM sampler of losses': (head_cfg(
-        'FCNHead', [ce(), ce(loss_weight=0.4, loss_name='loss_b')],
-        num_convs=1,
-        sampler=dict(type='OHEMPixelSampler', min_kept=40)), 2),
-    'CE and Dice': (head_cfg(
-        'FCNHead', [ce(), dice(loss_weight=3.)], num_convs=1), 2),
-    'CE and Lovasz': (head_cfg(
-        'FCNHead', [ce(), dict(type='LovaszLoss', reduction='none')],
-        num_convs=1), 2),
-    'CE and Tversky': (head_cfg(
-        'FCNHead', [ce(), dict(type='TverskyLoss')], num_convs=1), 2),
+    'OHEM': ([ce()], dict(OHEM, thresh=0.3)),
+    'OHEM of losses': ([ce(), ce(loss_weight=0.4, loss_name='loss_b')], OHEM),
+    'CE and Dice': ([ce(), dice(loss_weight=3.)], None),
+    'CE and Lovasz': ([ce(), dict(type='LovaszLoss', reduction='none')], None),
+    'CE and Tversky': ([ce(), dict(type='TverskyLoss')], None),
 }
 
 
@@ -95,19 +70,18 @@ def run_head(head, features):
 @pytest.mark.parametrize('name', HEADS)
 def test_the_weight_of_an_image_multiplies_its_gradient(name):
     """Whatever the head does with its losses, and baseline at weight 1."""
-    cfg, num_losses = HEADS[name]
+    losses, sampler = HEADS[name]
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope('mmseg'):
-        head = MODELS.build(copy.deepcopy(cfg))
-    head.train()
-    features = torch.randn(
-        B, 8, 8, 8, generator=torch.Generator().manual_seed(0))
+        head = MODELS.build(
+            small_head(copy.deepcopy(losses), num_classes=C, sampler=sampler))
+    features = torch.randn(B, 4, 8, 8)
     baseline, baseline_grad = run_head(head, features)
 
     model = HeadsAlone()
     model.decode_head = head
     batch = BatchContext()
-    assert len(wrap_losses(model, batch)) == num_losses
+    assert len(wrap_losses(model, batch)) == len(losses)
 
     def run(weights):
         batch.begin(weights)
