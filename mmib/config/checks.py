@@ -6,12 +6,13 @@ import inspect
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Mapping, Optional
 
-from mmengine._strategy import SingleDeviceStrategy
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
+
+from ..compat import saves_with_hooks
 
 # How MMEngine wants the parts of a config that conversion reads.
 _FORMS = dict(
@@ -182,9 +183,8 @@ def check_training(runner: Runner, hook: Hook) -> None:
 
 
 def _check_strategy(runner: Runner) -> None:
-    # DDPStrategy and FSDPStrategy are such too.
     strategy = getattr(runner, 'strategy', None)
-    if not (strategy is None or isinstance(strategy, SingleDeviceStrategy)):
+    if strategy is not None and not saves_with_hooks(strategy):
         name = type(strategy).__name__
         raise ValueError(
             f'checkpoints of {name} would lack the scores, as it calls no '
