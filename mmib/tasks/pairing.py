@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From batch augmentations of MMPretrain to those that mmib knows, in a
-config. It needs no library."""
+"""The conversion of batch augmentations in a config, without any library."""
 import copy
 from typing import Any, Iterator
 
@@ -14,21 +13,17 @@ _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 
 def pair_augments(cfg: Config) -> Config:
     """Let the batch augmentations of a config mix image i with image
-    B - 1 - i, so that InfoBatch knows which images it trains on.
+    B - 1 - i, so that InfoBatch knows which images are mixed.
 
     Args:
-        cfg (Config): A config, of any library. It stays as it is.
+        cfg (Config): A config of any library, which stays as it is.
 
     Returns:
-        Config: The changed copy: ``Mixup`` is ``PairedMixup``, and so are
-        ``CutMix`` and ``ResizeMix``, which ``custom_imports`` import. Others
-        stay.
+        Config: A copy with ``PairedMixup`` in place of ``Mixup``, the same for
+        ``CutMix`` and ``ResizeMix``, and the import of their module.
     """
     cfg = copy.deepcopy(cfg)
-    found = [
-        augment for augment in _augments_of(cfg)
-        if type_name(augment) in _UNPAIRED
-    ]
+    found = [each for each in _augments(cfg) if type_name(each) in _UNPAIRED]
     for augment in found:
         augment['type'] = 'Paired' + type_name(augment)
     if found:
@@ -40,17 +35,14 @@ def pair_augments(cfg: Config) -> Config:
     return cfg
 
 
-def _augments_of(cfg: Config) -> Iterator[dict]:
-    """Configs of all batch augmentations."""
-    model = cfg.get('model') or {}
-    places = [model.get('train_cfg')]
-    for preprocessor in (model.get('data_preprocessor'),
-                         cfg.get('data_preprocessor')):
-        places.append(_get(preprocessor, 'batch_augments'))
+def _augments(cfg: Config) -> Iterator[dict]:
+    model = cfg.get('model')
+    places = [_get(model, 'train_cfg')]
+    owners = [_get(model, 'data_preprocessor'), cfg.get('data_preprocessor')]
     for hook in cfg.get('custom_hooks') or []:
         if isinstance(hook, dict) and type_name(hook) == 'SwitchRecipeHook':
-            for recipe in hook.get('schedule') or []:
-                places.append(_get(recipe, 'batch_augments'))
+            owners += hook.get('schedule') or []
+    places += [_get(owner, 'batch_augments') for owner in owners]
     for place in places:
         augments = _get(place, 'augments')
         if not isinstance(augments, (list, tuple)):
