@@ -25,7 +25,7 @@ def pair_augments(cfg: Config) -> Config:
         Other augmentations stay.
     """
     cfg = copy.deepcopy(cfg)
-    for augment in _augments_of(cfg):
+    for augment in _augments(cfg):
         if type_name(augment) in _UNPAIRED:
             augment['type'] = 'Paired' + type_name(augment)
             add_import(cfg, 'mmib.tasks.classification')
