@@ -97,8 +97,7 @@ class InfoBatchSampler(Sampler):
         return self._lengths[self._counts_epochs()]
 
     def _counts_epochs(self) -> bool:
-        """Whether epochs end. Who reads outside of a training wants an
-        end."""
+        """Whether a pass ends. Who reads outside of a training wants an end."""
         if self.by_epoch is None:
             self.by_epoch = compat.loop_counts_epochs()
         return self.by_epoch is not False
@@ -317,8 +316,7 @@ class InfoBatchSampler(Sampler):
         return EpochPlan.full(order)
 
     def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
-        """A plan with its first slots again, so that ranks have equally
-        many."""
+        """A plan with its first slots again, until ranks have as many."""
         missing = -len(plan) % self.world_size
         if len(plan) == 0 or missing == 0:
             return plan
