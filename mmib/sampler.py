@@ -97,7 +97,7 @@ class InfoBatchSampler(Sampler):
         return self._lengths[self._counts_epochs()]
 
     def _counts_epochs(self) -> bool:
-        """Whether a pass ends. Who reads outside of a training wants an end."""
+        """Whether passes end. Who reads outside of a training wants so."""
         if self.by_epoch is None:
             self.by_epoch = compat.loop_counts_epochs()
         return self.by_epoch is not False
