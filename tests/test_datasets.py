@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 from itertools import islice
 
-import cv2
 import numpy as np
 import pytest
 from mmcv.transforms import BaseTransform
@@ -10,7 +9,6 @@ from mmengine.dataset import ConcatDataset as EngineConcat
 from mmengine.dataset import InfiniteSampler, RepeatDataset, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, DefaultScope
-from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
@@ -20,8 +18,7 @@ from mmib.datasets import (image_numbers, image_path, images_checksum,
 from mmib.delivery import DeliveryCheck
 from mmib.scores import ScoreTable
 from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (infobatch_hook, small_runner,
-                                         write_images)
+from tests.system.small_training import infobatch_hook, small_runner
 
 
 @TRANSFORMS.register_module()
@@ -145,15 +142,12 @@ def test_full_passes_are_those_of_baseline_on_unwrap_repeats(name):
     assert [*islice(ours, 50)] == [*islice(baseline, 50)]
 
 
-class Listed(BaseDataset):
+class Listed(PathDataset):
     """Images with given paths."""
 
     def __init__(self, paths, **kwargs):
         self.paths = paths
-        super().__init__(**kwargs)
-
-    load_data_list = PathDataset.load_data_list
-    get_cat_ids = PathDataset.get_cat_ids
+        BaseDataset.__init__(self, **kwargs)
 
 
 NAMES = ['a/1.jpg', 'a/2.jpg', 'b/1.jpg', 'b/2.jpg', 'b/\udcff.jpg', 'c.jpg']
@@ -268,8 +262,7 @@ def test_scores_belong_to_images(train, name, num_workers):
         numbers = images[indices].tolist()
         assert numbers == [number_of_path[p] for p in batches[iteration]]
         last_score.update(zip(numbers, scores))
-    assert len(records) == hook.clock.annealing_at < len(
-        batches)
+    assert len(records) == hook.clock.annealing_at < len(batches)
     # One score for each image, whatever repeats it.
     assert hook.scores.num_images == num_images == len(last_score)
     np.testing.assert_allclose(hook.scores.numpy(),
@@ -353,39 +346,6 @@ def test_an_image_that_cannot_be_read(train, read_log, num_workers):
     log = read_log()
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
-
-
-@pytest.mark.parametrize('content, error, match', [
-    (b'no image', AssertionError, 'failed to load image: .*1.jpg'),
-    (b'', cv2.error, '.'),
-    (None, FileNotFoundError, '1.jpg'),
-])
-def test_loading_of_files_as_the_page_says(tmp_path, content, error, match):
-    """Of docs/your_data.md, with the data set of MMSegmentation."""
-    write_images(tmp_path, 4)
-
-    def dataset(**loading):
-        return BaseSegDataset(
-            data_root=str(tmp_path),
-            data_prefix=dict(
-                img_path='images/training',
-                seg_map_path='annotations/training'),
-            metainfo=dict(classes=('a', 'b'), palette=[[0] * 3, [9] * 3]),
-            pipeline=[dict(type='LoadImageFromFile', **loading)])
-
-    stock = dataset()
-    replacing = dataset(ignore_empty=True, imdecode_backend='pillow')
-    path = tmp_path / 'images' / 'training' / '1.jpg'
-    # After the files were listed.
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(error, match=match):
-        stock[1]
-    assert replacing[1]['img_path'] in {
-        str(path.with_name(f'{i}.jpg'))
-        for i in (0, 2, 3)
-    }
 
 
 def test_one_part_that_renames_its_images(train, read_log):
