@@ -286,14 +286,6 @@ def test_repeats_where_epochs_count(tmp_path, name):
     assert (hook.scores.by_image() != 1).all()
 
 
-def test_a_plan_has_each_image_of_a_repeated_data_set_once(train):
-    """It is trained as the data set that is repeated."""
-    _, repeated, _ = train(DATASETS_TO_WRAP['repeat of concat'][0])
-    _, plain, _ = train(TWO)
-    assert repeated == plain
-    assert len(set(sum(repeated, [])[:11])) == 11
-
-
 @DATASETS.register_module()
 class NamelessDataset(PathDataset):
     """Samples have paths of which the data set doesn't know."""
