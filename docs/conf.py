@@ -24,24 +24,25 @@ autodoc_typehints = 'none'
 autodoc_member_order = 'bysource'
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {ROOT / 'README': 'index', ROOT / 'CHANGELOG': 'changes'}
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Find what lies beside ``docs/``: two files are pages of the site, and a
-    folder is named without a link. (Other files are for download.)"""
+    """Find what lies beside ``docs/``: README is the first page of the site,
+    other pages and folders are named without a link. (Other files are for
+    download.)"""
     for link in list(doctree.findall(pending_xref)):
-        if link['reftype'] != 'myst':
+        if link['reftype'] not in ('myst', 'doc'):
             continue
-        # README and the change log are read in place of pages in `docs/`.
+        # README is read in place of a page in `docs/`.
         for folder in (ROOT, ROOT / 'docs'):
             path = (folder / link['reftarget']).resolve()
-            page = PAGES.get(path.with_suffix(''))
-            if page is not None:
-                link['refdomain'], link['reftarget'] = 'doc', page
+            if path.with_suffix('') == ROOT / 'README':
+                link['refdomain'], link['reftarget'] = 'doc', 'index'
                 link['reftargetid'] = None
                 break
-            if path.exists():
+            page = path.with_suffix('.md')
+            outside = page.exists() and ROOT / 'docs' not in page.parents
+            if outside or path.exists():
                 link.replace_self(link.children)
                 break
 

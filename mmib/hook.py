@@ -52,8 +52,9 @@ class InfoBatchHook(Hook):
             full again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
-            visit but the first, in [0, 1). If None, it is 0, the last loss
-            alone, or that of the task, see its page. Defaults to None.
+            visit but the first, in [0, 1). If None, the task decides: 0, the
+            last loss alone, but for masked images and detectors. Defaults to
+            None.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -178,11 +179,7 @@ class InfoBatchHook(Hook):
                           runner: Runner,
                           batch_idx: int,
                           data_batch: Optional[dict] = None) -> None:
-        """Give the losses the weights of this batch.
-
-        Raises:
-            RuntimeError: If the batch isn't as long as it was asked for.
-        """
+        """Give the losses the weights of this batch."""
         if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
@@ -202,11 +199,7 @@ class InfoBatchHook(Hook):
                          batch_idx: int,
                          data_batch: Optional[dict] = None,
                          outputs: Optional[dict] = None) -> None:
-        """Record the raw losses of this batch as scores.
-
-        Raises:
-            RuntimeError: If no head called its losses.
-        """
+        """Record the raw losses of this batch as scores."""
         if self.batch.weights is None:  # As in annealing.
             loss = outputs.get('loss')
             self._reporter.step(loss if loss is None else loss.detach(),
@@ -233,6 +226,6 @@ class InfoBatchHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.planner.read_visits()
+        self.planner.read_sums()
         self._reporter.non_finite(self.scores.num_non_finite())
         self._reporter.ends(self.sampler.position)

@@ -45,7 +45,6 @@ class Planner:
                  observers: Sequence[Callable] = (),
                  normalize: bool = False) -> None:
         self.policy = policy
-        self.scores = visits.scores
         self.visits = visits
         self.counts = counts
         self.clock = clock
@@ -71,14 +70,12 @@ class Planner:
 
     def __call__(self, start: int,
                  rng: np.random.Generator) -> Optional[EpochPlan]:
-        """Draw the plan of the next virtual epoch. The sampler calls it.
+        """Draw the plan of the next virtual epoch. The sampler calls this.
 
-        It waits for the scores of all ranks, in one collective. Those of the
-        batches in flight aren't there yet. A plan that follows another one
-        within the lookahead of the data loader can know no score of the last
-        one, and one within a thousandth of the training few: it is drawn from
-        the same scores, without waiting. Nor does it get a line of log,
-        unless annealing begins with it.
+        The scores of all ranks are read in one collective. Batches in flight
+        have no new scores yet. A plan that soon follows another one
+        (:attr:`Clock.worth_a_line`) could know few newer scores: such a plan
+        is drawn from the same scores without waiting, and has no line of log.
 
         Args:
             start (int): Number of the plan's first slot in the stream.
@@ -93,16 +90,16 @@ class Planner:
         """
         clock, last = self.clock, self.newest
         covered = clock.covered(last, start)
-        plan, visits = None, None
+        plan, sums = None, None
         if (not clock.is_annealing(start) and start >= clock.first_pruned
-                and not self.scores.empty):
+                and not self.visits.scores.empty):
             if (self.plan_scores is None
                     or start - self._read_start >= clock.worth_a_line):
-                visits = self._read_scores(start)
+                sums = self._read_scores(start)
             progress = clock.progress(start, covered, self.policy,
-                                      visits.norms if visits else None)
+                                      sums.norms if sums else None)
             plan = self._ask_policy(progress, rng)
-        record = self._record(start, covered, last, plan, visits)
+        record = self._record(start, covered, last, plan, sums)
         self._next.append(record)
         if plan is not None:
             plan = None if plan.is_full else self._expect(plan, record)
@@ -111,11 +108,11 @@ class Planner:
         return plan
 
     def _read_scores(self, start: int) -> VisitSums:
-        visits = self.read_visits()
-        self.plan_scores = self.scores.numpy()
+        sums = self.read_sums()
+        self.plan_scores = self.visits.scores.numpy()
         self._mean_score = float(self.plan_scores.mean())
         self._read_start = start
-        return visits
+        return sums
 
     def _ask_policy(self, progress: Progress,
                     rng: np.random.Generator) -> EpochPlan:
@@ -133,7 +130,7 @@ class Planner:
                 f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
             ) from None
         if not plan.is_unbiased(self.clock.pass_length):
-            # V says nothing of it.
+            # V says nothing of a biased plan.
             plan = replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
         if self.normalize:
             plan = replace(plan, weights=plan.weights / plan.weights.mean())
@@ -141,7 +138,7 @@ class Planner:
 
     def _record(self, start: int, covered: float, last: Optional[PlanRecord],
                 plan: Optional[EpochPlan],
-                visits: Optional[VisitSums]) -> PlanRecord:
+                sums: Optional[VisitSums]) -> PlanRecord:
         """What is known of a plan that begins with a slot."""
         clock = self.clock
         begins_annealing = (
@@ -160,9 +157,9 @@ class Planner:
             epoch=last.epoch + 1 if last else 1,
             start=start,
             mean_score=self._mean_score,
-            variance_ratio=visits.ratio if visits else None,
+            variance_ratio=sums.ratio if sums else None,
             mean_ratio=self.mean_ratio.mean(),
-            reliability=visits.reliability if visits else None,
+            reliability=sums.reliability if sums else None,
             non_finite=self._non_finite,
             note=plan.note or '' if plan else '',
             logged=logged)
@@ -192,14 +189,14 @@ class Planner:
                                     self._checksum)
         return plan
 
-    def read_visits(self) -> VisitSums:
+    def read_sums(self) -> VisitSums:
         """Wait for what all ranks have recorded since the last plan."""
         self.merge_scores()
-        self._non_finite = self.scores.num_non_finite()
-        visits = self.visits.take()
-        if visits.ratio is not None:
-            self.mean_ratio = self.mean_ratio.add(visits.ratio, visits.count)
-        return visits
+        self._non_finite = self.visits.scores.num_non_finite()
+        sums = self.visits.take()
+        if sums.ratio is not None:
+            self.mean_ratio = self.mean_ratio.add(sums.ratio, sums.count)
+        return sums
 
     def merge_scores(self) -> None:
         """Make the scores of all ranks equal.
@@ -249,15 +246,8 @@ class Planner:
         return self.clock.saved_iters(self.current, position)
 
     def state_dict(self, position: int) -> Dict[str, Any]:
-        """Everything that the accounts and the next plans follow from,
-        besides the scores.
-
-        Args:
-            position (int): Slots that were taken.
-
-        Returns:
-            dict: Tensors and plain Python values.
-        """
+        """Everything but the scores that the next plans follow from, after
+        ``position`` slots: tensors and plain Python values."""
         return dict(
             clock=self.clock.state_dict(self.current.covered_until(position)),
             plans=[plan.to_dict() for plan in (self.current, *self._next)],
@@ -277,10 +267,10 @@ class Planner:
     def load_state_dict(self, state_dict: Dict[str, Any], iteration: int,
                         position: int) -> List[str]:
         """Go on where :meth:`state_dict` was called. The open plan is kept;
-        the next ones are those of the policy in the config.
+        the policy in the config draws the next ones.
 
         Args:
-            state_dict (dict): What it returned.
+            state_dict (dict): What :meth:`state_dict` returned.
             iteration (int): Iterations of the training until then.
             position (int): Slots that were taken.
 
@@ -304,11 +294,11 @@ class Planner:
         if state_dict['policy_type'] == _type_name(self.policy):
             self._load_policy(to_arrays(state_dict['policy_state']))
         if not self.is_same_policy(state_dict):
-            changes.append(f'the next plans are those of {self.policy!r} '
+            changes.append(f'the next plans are drawn by {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
         if state_dict['normalize'] != self.normalize:
             changes.append('from the next plan on the mean weight is ' +
-                           ('1' if self.normalize else 'that of the method'))
+                           ('1' if self.normalize else '1 / kept share'))
         return changes
 
     def _load_policy(self, state: Dict[str, Any]) -> None:

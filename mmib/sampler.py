@@ -17,6 +17,7 @@ from .pruning import EpochPlan
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
 """tuple[str]: What InfoBatchSampler takes the place of, by iterations and by
 epochs."""
+_NO_SLOTS = EpochPlan.full(np.empty(0, np.int64))
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 
@@ -25,31 +26,23 @@ DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 class InfoBatchSampler(Sampler):
     """The sampler of the baseline without what :class:`InfoBatchHook` prunes.
 
-    In a training that counts iterations, the sampler chains the plans of all
-    virtual epochs to one infinite stream of slots, as ``InfiniteSampler``. In
-    one that counts epochs, each epoch is a virtual epoch, as with
-    ``DefaultSampler``: the hook has its plan drawn when the epoch begins, and
-    the epoch ends after the last slot, so it is as much shorter as images are
-    pruned. Where nothing is pruned, the indices are those of the baseline's
-    sampler with the same seed, one by one. The sampler asks the training loop
-    which of the two it is, when it is first read.
+    By iterations, the plans of all virtual epochs make one infinite stream of
+    slots, as ``InfiniteSampler``. By epochs, each epoch is one plan, as with
+    ``DefaultSampler``, and as much shorter as images are pruned. Full passes
+    have the indices of these samplers with the same seed, one by one. Which of
+    the two it is, the sampler asks the training loop when it is first read.
 
-    Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``. Every rank asks for
-    the next plan at the same local step. By iterations, the up to ``W - 1``
-    slots that don't fill a step are issued together with the first slots of
-    the next plan; by epochs, slots from the beginning of a plan follow its
-    last one until all ranks have as many.
+    Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
+    for the next plan at the same step. By iterations, up to ``W - 1`` slots
+    that don't fill a step are issued together with the next plan. By epochs,
+    the first slots of a plan come again until all ranks have equally many.
 
-    The slots that were issued stay known until :meth:`take` hands them to the
-    hook together with the batch they became. This works because a data loader
-    returns batches in the order in which it asked for them, with any number
-    of workers. So by iterations only one iterator may read the stream: a
-    second one would take slots away from the training loop. By epochs, whoever
-    else reads between two epochs, such as ``PreciseBNHook``, gets full passes.
+    Issued slots are known until :meth:`take` hands them to the hook together
+    with their batch: a data loader returns batches in the order in which it
+    asked for them. So by iterations only the training loop may read. By
+    epochs, others such as ``PreciseBNHook`` get full passes.
 
-    By iterations, a ``RepeatDataset`` is one pass over the data set that it
-    repeats. By epochs, repeats of an image belong to one epoch, and have one
-    score.
+    A ``RepeatDataset`` is several passes by iterations, and one by epochs.
 
     Args:
         dataset (Sized): The data set.
@@ -57,20 +50,16 @@ class InfoBatchSampler(Sampler):
             its order. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a
             random one. Defaults to None.
-        round_up (bool): Whether all ranks have as many slots in an epoch.
-            Ranks that train together must. Defaults to True.
 
     Raises:
         TypeError: If there is another argument.
-        ValueError: If the data set is empty, or ranks would have different
-            numbers of slots.
+        ValueError: If the data set is empty.
     """
 
     def __init__(self,
                  dataset: Sized,
                  shuffle: bool = True,
                  seed: Optional[int] = None,
-                 round_up: bool = True,
                  **unknown: Any) -> None:
         check_no_others(unknown, InfoBatchSampler,
                         '`train_dataloader.sampler`')
@@ -79,11 +68,6 @@ class InfoBatchSampler(Sampler):
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
-        if not round_up and self.world_size > 1:
-            raise ValueError(
-                'With `round_up=False` some ranks have a batch less, and the '
-                'others would wait for them: remove it from '
-                '`train_dataloader.sampler`.')
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self.by_epoch: Optional[bool] = None
@@ -96,14 +80,15 @@ class InfoBatchSampler(Sampler):
         self._built_in_training = compat.in_training()
         # By iterations: who reads the stream.
         self._num_readers = 0
-        # By epochs: whether the plan of an epoch is drawn and what it has left
-        # isn't over, its slots, and whether the next iterator is that of the
-        # training loop.
+        self.position = 0
+        """int: Slots of all ranks before the oldest one in flight."""
         self.is_open = False
+        """bool: By epochs, whether an epoch has begun and isn't over."""
         self._num_slots = 0
+        # By epochs: whether the training loop makes the next iterator.
         self._awaits_loop = False
-        self._slots = self._no_slots()
         self._full_passes_rng = torch.Generator()
+        self._slots = _NO_SLOTS
         self._restart(0)
 
     @property
@@ -119,12 +104,7 @@ class InfoBatchSampler(Sampler):
         return self.by_epoch is not False
 
     def __iter__(self) -> Iterator[int]:
-        """Issue the slots of this rank.
-
-        Raises:
-            RuntimeError: If the training has no hook, or if something else
-                than the training loop reads the stream.
-        """
+        """Issue the slots of this rank."""
         # This runs at the first `next`: torch may call `iter` without it.
         if not self._counts_epochs():
             yield from self._stream()
@@ -140,7 +120,7 @@ class InfoBatchSampler(Sampler):
 
     def _stream(self) -> Iterator[int]:
         self._num_readers += 1
-        self._check_reader(self._num_readers)
+        self._check_readers()
         while True:
             self._check_hook()
             while self._issued + self.world_size > len(self._slots):
@@ -156,26 +136,20 @@ class InfoBatchSampler(Sampler):
         return int(index)
 
     def __len__(self) -> int:
-        """Slots of the training loop's next full pass, as the baseline's
-        sampler counts them: all of them by iterations; those of this rank by
-        epochs, where an open epoch has as many as its plan."""
+        """Slots of a full pass by iterations; slots of this rank in the epoch
+        by epochs: the baseline's samplers count them so."""
         if not self._counts_epochs():
             return self.pass_length
         slots = self._num_slots if self.is_open else self.pass_length
         return -(-slots // self.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next full pass, as in ``DefaultSampler``.
-        By iterations it has no effect, as in ``InfiniteSampler``."""
+        """Choose the order of the next full pass by epochs."""
         self.epoch = epoch
 
     def batch_length(self, batch_size: int) -> int:
-        """Images of this rank in the next batch. The last batch of an epoch
-        may be shorter.
-
-        Args:
-            batch_size (int): Images that the data loader asks for.
-        """
+        """Images of this rank in the next batch, of which the data loader asks
+        for ``batch_size``. The last batch of an epoch may be shorter."""
         return min(batch_size, self._issued // self.world_size)
 
     def begin_epoch(self) -> None:
@@ -192,34 +166,24 @@ class InfoBatchSampler(Sampler):
 
     def end_epoch(self) -> None:
         """Leave the slots that didn't fill a batch, as ``drop_last`` does."""
-        self._position += len(self._slots)
-        self._slots = self._no_slots()
+        self.position += len(self._slots)
+        self._slots = _NO_SLOTS
         self.is_open = False
-
-    @property
-    def position(self) -> int:
-        """int: Slots of all ranks before the oldest one in flight."""
-        return self._position
 
     def connect(self, draw_plan: DrawPlan) -> None:
         """Let a hook draw the plans from now on.
 
         OpenMMLab's training loop starts its workers before any hook can act.
-        What they were given is in flight from here on. As nothing is scored
-        yet it comes from full passes, and drawing those again tells which
-        images it was.
+        What they were given is in flight from here on: slots of full passes,
+        which are drawn again.
 
         Args:
-            draw_plan (Callable): ``draw_plan(start, rng) -> EpochPlan or
-                None`` draws the plan whose first slot is number ``start`` of
-                the stream; None asks for a full pass.
-
-        Raises:
-            RuntimeError: If several iterators have read from the stream.
+            draw_plan (Callable): Called as ``draw_plan(start, rng)`` with the
+                number of the plan's first slot. None is a full pass.
         """
-        in_flight = self._position - self._begin if not self._draw_plan else 0
+        in_flight = self.position - self._begin if not self._draw_plan else 0
         self._draw_plan = draw_plan
-        self._check_reader(self._num_readers)
+        self._check_readers()
         if in_flight:
             self._restart(self._begin)
             while len(self._slots) < in_flight:
@@ -233,8 +197,8 @@ class InfoBatchSampler(Sampler):
             batch_size (int): Images in the batch that has arrived.
 
         Returns:
-            EpochPlan: Their indices and weights on all ranks, of shape
-            (batch_size * W,). Those of the batch are ``[rank::W]``, in order.
+            EpochPlan: Slots of all ranks, of shape (batch_size * W,). This
+            rank has ``[rank::W]``, in order.
 
         Raises:
             RuntimeError: If fewer slots are in flight.
@@ -249,49 +213,35 @@ class InfoBatchSampler(Sampler):
         taken = self._slots[:end]
         self._slots = self._slots[end:]
         self._issued -= end
-        self._position += end
+        self.position += end
         return taken
 
     def skip(self, num_indices: int) -> None:
         """Go to an absolute position of the full passes.
 
-        Where :meth:`load_state_dict` has gone to that position, the plans of
-        its state stay. With a hook nothing happens: it has gone to where a
-        training that is resumed goes on, also with another batch size, before
-        the training loop calls this.
+        A hook has gone to the position before the training loop calls this,
+        and nothing happens.
 
         Args:
-            num_indices (int): Indices of this rank before the position,
-                counted from the start of the stream.
-
-        Raises:
-            ValueError: If ``num_indices`` is negative.
+            num_indices (int): Indices of this rank before the position.
         """
-        if num_indices < 0:
-            raise ValueError(
-                f'`num_indices` should be non-negative, but got {num_indices}')
         if self._draw_plan is not None:
             return
         position = num_indices * self.world_size
         if self._counts_epochs():
-            self._position, self._slots = position, self._no_slots()
-        elif position != self._position:
+            self.position, self._slots = position, _NO_SLOTS
+        elif position != self.position:
             self._restart(position)
         self._forget_issued()
 
     def state_dict(self) -> dict:
-        """Everything that the rest of the stream follows from.
-
-        The slots in flight belong to it: they were not trained on.
-
-        Returns:
-            dict: Tensors and plain Python values.
-        """
+        """Everything that the rest of the stream follows from, with the slots
+        in flight: they were not trained on."""
         return dict(
             seed=self.seed,
             size=self.pass_length,
             is_open=self.is_open,
-            position=self._position,
+            position=self.position,
             indices=torch.from_numpy(self._slots.indices.copy()),
             weights=torch.from_numpy(self._slots.weights.copy()),
             tiers=torch.from_numpy(self._slots.tier_of_slot.copy()),
@@ -299,21 +249,9 @@ class InfoBatchSampler(Sampler):
             plans_rng=self._plans_rng.bit_generator.state)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Go on where :meth:`state_dict` was called.
-
-        Args:
-            state_dict (dict): What it returned, on any number of ranks.
-
-        Raises:
-            ValueError: If it belongs to a data set of another length.
-        """
-        if state_dict['size'] != self.pass_length:
-            raise ValueError(
-                f'The state belongs to a data set of {state_dict["size"]} '
-                f'images, but this one has {self.pass_length}: check '
-                '`train_dataloader.dataset`.')
+        """Go on from :meth:`state_dict`, on any number of ranks."""
         self.seed = state_dict['seed']
-        self._position = state_dict['position']
+        self.position = state_dict['position']
         self.is_open = state_dict['is_open']
         self._forget_issued()
         self._slots = EpochPlan(
@@ -333,18 +271,18 @@ class InfoBatchSampler(Sampler):
         """Draw the full passes again from the seed, up to a position."""
         self._full_passes_rng.manual_seed(self.seed)
         self._plans_rng = np.random.default_rng(self.seed)
-        self._begin = self._position = position
+        self._begin = self.position = position
         self._issued = 0
-        # The length of a pass isn't known before the loop.
-        passes, rest = divmod(position, self.pass_length) if position else (0,
-                                                                            0)
-        for _ in range(passes):
-            self._full_plan()
-        self._slots = self._full_plan()[rest:] if rest else self._no_slots()
+        self._slots = _NO_SLOTS
+        if position > 0:  # The length of a pass isn't known before the loop.
+            passes, rest = divmod(position, self.pass_length)
+            for _ in range(passes):
+                self._full_plan()
+            self._slots = self._full_plan()[rest:] if rest else _NO_SLOTS
 
     def _forget_issued(self) -> None:
         """Nothing is in flight, and what was issued went to nobody."""
-        self._begin = self._position
+        self._begin = self.position
         self._issued = 0
         self._num_readers = 0
 
@@ -352,7 +290,7 @@ class InfoBatchSampler(Sampler):
         """Append the next plan to the slots."""
         plan = None
         if self._draw_plan is not None:
-            start = self._position + len(self._slots)
+            start = self.position + len(self._slots)
             plan = self._draw_plan(start, self._plans_rng)
         if plan is None:
             plan = self._full_plan()
@@ -368,8 +306,8 @@ class InfoBatchSampler(Sampler):
     def _full_plan(self) -> EpochPlan:
         """The next pass of the baseline's sampler."""
         if self._counts_epochs():
-            # Plans that prune draw from other generators, so a full pass is
-            # that of the baseline whatever came before.
+            # The baseline's pass, whatever came before: plans that prune draw
+            # from other generators.
             self._full_passes_rng.manual_seed(self.seed + self.epoch)
         if self.shuffle:
             order = torch.randperm(
@@ -378,12 +316,9 @@ class InfoBatchSampler(Sampler):
             order = np.arange(self.pass_length)
         return EpochPlan.full(order)
 
-    @staticmethod
-    def _no_slots() -> EpochPlan:
-        return EpochPlan(np.empty(0, np.int64), np.empty(0, np.float32))
-
     def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
-        """With slots of its beginning again, so that ranks have as many."""
+        """A plan with its first slots again, so that ranks have equally
+        many."""
         missing = -len(plan) % self.world_size
         if len(plan) == 0 or missing == 0:
             return plan
@@ -401,16 +336,15 @@ class InfoBatchSampler(Sampler):
                 'before it reads from `train_dataloader`; let that one build '
                 'a data loader of its own.')
 
-    def _check_reader(self, number: int) -> None:
-        if self._draw_plan is not None and number > 1 and not self.by_epoch:
+    def _check_readers(self) -> None:
+        if self._num_readers > 1 and self._draw_plan and not self.by_epoch:
             raise RuntimeError(
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '
                 'images a batch has: let a hook that looks at the data build '
-                'a data loader of its own. If it was you, before the '
-                'training, as in a notebook: look at '
-                '`runner.train_dataloader.dataset[0]` instead, and build the '
-                'Runner anew.')
+                'a data loader of its own. In a notebook, look at '
+                '`runner.train_dataloader.dataset[0]`, and build the Runner '
+                'anew.')
 
 
 InfoBatchEpochSampler = InfoBatchSampler

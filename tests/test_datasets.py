@@ -9,6 +9,7 @@ from mmengine.dataset import ConcatDataset as EngineConcat
 from mmengine.dataset import InfiniteSampler, RepeatDataset, pseudo_collate
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, DefaultScope
+from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
@@ -18,7 +19,8 @@ from mmib.datasets import (image_numbers, image_path, images_checksum,
 from mmib.delivery import DeliveryCheck
 from mmib.scores import ScoreTable
 from tests.system.epoch_training import by_epoch
-from tests.system.small_training import infobatch_hook, small_runner
+from tests.system.small_training import (infobatch_hook, small_runner,
+                                         write_images)
 
 
 @TRANSFORMS.register_module()
@@ -338,6 +340,26 @@ def test_an_image_that_cannot_be_read(train, read_log, num_workers):
     log = read_log()
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
+
+
+@pytest.mark.parametrize('content', [b'no image', b'', None])
+def test_the_advised_loading_replaces_damaged_files(tmp_path, content):
+    """With the data set of MMSegmentation."""
+    write_images(tmp_path, 4)
+    loading = dict(
+        type='LoadImageFromFile', ignore_empty=True, imdecode_backend='pillow')
+    dataset = BaseSegDataset(
+        data_root=str(tmp_path),
+        data_prefix=dict(
+            img_path='images/training', seg_map_path='annotations/training'),
+        metainfo=dict(classes=('a', 'b'), palette=[[0] * 3, [9] * 3]),
+        pipeline=[loading])
+    path = tmp_path / 'images' / 'training' / '1.jpg'
+    # After the files were listed.
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert dataset[1]['img_path'] != str(path)
 
 
 def test_one_part_that_renames_its_images(train, read_log):

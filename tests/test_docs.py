@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the documentation reports is what was recorded."""
+"""Tables in research/ are those of the recorded results, figures in README and
+docs are those of research/, and commands exist."""
 import glob
 import os.path as osp
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from benchmarks.compare.arms import fingerprint
 from benchmarks.compare.paired import markdown
 from benchmarks.compare.report import load, report
 from benchmarks.compare.results import read_results
+from mmib_cli import COMMANDS
 from research.camvid.learning_rates import by_rate
 from research.cifar10 import official
 from research.diffusion import diffusion
@@ -26,59 +29,146 @@ from research.label_errors import label_errors
 from research.optimizers import weights_and_steps
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-RESULTS = sorted(
-    glob.glob(osp.join(ROOT, 'research', 'camvid', 'camvid*.jsonl')))
-EVIDENCE = 'evidence.md', 'evidence_cifar10.md'
-CIFAR10 = sorted(glob.glob(osp.join(ROOT, 'research', 'cifar10', '*.jsonl')))
-NETWORKS = 'swin-w48', 'mae-w64'
+PAGES = ['README.md'] + sorted(
+    osp.relpath(path, ROOT) for pattern in ('docs/*.md', 'examples/*/*.md')
+    for path in glob.glob(osp.join(ROOT, pattern)))
+RESEARCH = sorted(
+    osp.relpath(path, ROOT)
+    for path in glob.glob(osp.join(ROOT, 'research', '*', 'README.md')))
+CAMVID = osp.join(ROOT, 'configs', 'upernet',
+                  'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
+NAMES = {'`QuantileTiers`': 'tiers', '`Neyman`': 'neyman'}
 
 
-def read(*path):
-    with open(osp.join(ROOT, *path), encoding='utf-8') as file:
+def read(path):
+    with open(osp.join(ROOT, path), encoding='utf-8') as file:
         return file.read()
 
 
-@pytest.mark.parametrize('path', RESULTS, ids=osp.basename)
-def test_tables_are_those_of_the_results(path):
-    assert report(load(path, TASK), TASK) in read('docs', 'evidence.md')
+def rows_of(text):
+    """The cells of each line of the tables of a page."""
+    return [[cell.strip() for cell in line.split('|')[1:-1]]
+            for line in text.split('\n') if line.startswith('|')]
 
 
-@pytest.mark.parametrize('path', CIFAR10, ids=osp.basename)
-def test_tables_of_cifar10_are_those_of_the_results(path):
-    assert block(path) in read('docs', 'evidence_cifar10.md')
+ROWS = [row for page in RESEARCH for row in rows_of(read(page))]
 
 
-def test_costs_of_the_official_package_are_those_of_the_results():
-    assert official.tables() in read('docs', 'evidence_cifar10.md')
+def section(page, heading):
+    return read(page).split(f'\n{heading}\n')[1].split('\n## ')[0]
 
 
-@pytest.mark.parametrize('name', NETWORKS)
-def test_tables_of_networks_are_those_of_the_results(name):
-    path = osp.join(ROOT, 'research', 'networks', f'{name}.jsonl')
-    assert block(path) in read('docs', 'systems.md')
-    # So that the command goes on with them.
-    config, = glob.glob(
+def results(*path):
+    return osp.join(ROOT, 'research', *path)
+
+
+def tables_of(topic):
+    """The tables of a page of research, made of the results."""
+    files = sorted(glob.glob(results(topic, '*.jsonl')))
+    if topic == 'camvid':
+        rates = {
+            rate: results(topic, 'learning-rates', f'{rate}.jsonl')
+            for rate in ('0.05', '0.1', '0.2', '0.3')
+        }
+        rates['0.1'] = results(topic, 'camvid-worth.jsonl')
+        yield markdown(by_rate({r: load(rates[r], TASK) for r in rates}))
+        for path in files:
+            yield report(load(path, TASK), TASK)
+    elif topic in ('cifar10', 'networks'):
+        yield from map(block, files)
+        if topic == 'cifar10':
+            yield official.tables()
+    elif topic == 'label_errors':
+        for path in files:
+            yield label_errors.table(read_results(path))
+    elif topic == 'instruction_tuning':
+        yield instruction_tuning.gradient_table(results(topic))
+        for setting in instruction_tuning.SETTINGS:
+            yield instruction_tuning.arm_table(
+                results(topic, f'{setting}.jsonl'))
+    elif topic == 'diffusion':
+        yield from diffusion.tables(results(topic))
+    elif topic == 'optimizers':
+        yield from weights_and_steps.tables()
+
+
+@pytest.mark.parametrize('topic, count, figures', [
+    ('camvid', 8, 1),
+    ('cifar10', 4, 20),
+    ('networks', 2, 6),
+    ('label_errors', 2, 0),
+    ('instruction_tuning', 3, 0),
+    ('diffusion', 3, 1),
+    ('optimizers', 3, 0),
+])
+def test_tables_of_research(topic, count, figures):
+    """They are those of the results. Differences in the text are in them."""
+    text, tables = read(f'research/{topic}/README.md'), [*tables_of(topic)]
+    assert len(tables) == count
+    for table in tables:
+        assert table in text
+        text = text.replace(table, '')
+    found = DIFFERENCE.findall(' '.join(text.split()))
+    assert len(found) >= figures
+    assert {*found} <= {*DIFFERENCE.findall(' '.join(tables))}
+
+
+def on_camvid(arms, config=CAMVID):
+    """The fingerprint of the config of each arm, once for each seed."""
+    arms = load_arms(arms, load_base(config, {}))
+    return [(name, fingerprint(arm.cfg)) for name, arm in arms.items()
+            for _ in range(arm.seeds)]
+
+
+def on_cifar10(name, **changes):
+    """The same of other networks. With changes, of all arms."""
+    path, = glob.glob(
         osp.join(ROOT, 'benchmarks', 'cifar10', f'{name}_*_cifar10.py'))
-    cells = run.other_cells('', {name: run.load_base('', config=config)})
-    assert {(cell.arm, cell.seed, fingerprint(cell.cfg))
-            for cell in cells} == {(cell['arm'], cell['seed'], cell['config'])
-                                   for cell in read_results(path)}
+    base = run.load_base('', changes=changes, config=path)
+    return [(cell.arm, fingerprint(cell.cfg)) for cell in run.other_cells(
+        '', {name: base}, OTHER_ARMS if changes else None)]
 
 
-def test_figures_in_the_text_of_networks_are_those_of_the_tables():
-    page = read('docs', 'systems.md')
-    section = page.split('## Swin and MAE')[-1].split('\n## ')[0]
-    _, *tables, rest = re.split(r'\n### Results of \S+|\n### What', section, 3)
-    figures = DIFFERENCE.findall(' '.join(rest.split()))
-    assert len(figures) == 6
-    assert set(figures) <= set(DIFFERENCE.findall(' '.join(tables)))
+def of_diffusion():
+    cfg = Config.fromfile(
+        osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
+    return [(arm, fingerprint(change(cfg)))
+            for arm, change in diffusion.ARMS.items()]
 
 
-def test_tables_of_optimizers_are_those_of_the_results():
-    page = read('docs', 'optimizers.md')
-    for table in weights_and_steps.tables():
-        assert table in page
+def of_instruction_tuning(setting):
+    config_of = instruction_tuning.config_of
+    return [(arm, fingerprint(config_of(setting, arm)))
+            for arm in ('full', 'short', 'random', 'neyman')]
+
+
+def test_cells_are_of_their_arms(monkeypatch):
+    """So that the commands go on with them."""
+    monkeypatch.chdir(ROOT)
+    follow_ups = on_camvid(results('camvid', 'arms_worth.py'))
+    segformer = on_camvid(
+        results('optimizers', 'arms.py'),
+        results('optimizers', 'segformer_w16_1xb8-1k_camvid-72x96.py'))
+    swin = on_cifar10('swin-w48', **{'evaluation.window': 5})
+    for name, arms in {
+            'camvid/camvid': on_camvid(ARMS),
+            'camvid/camvid-worth': follow_ups,
+            'camvid/camvid-redundant-50': follow_ups,
+            'camvid/camvid-redundant-80': follow_ups,
+            'optimizers/segformer': segformer,
+            'optimizers/swin-w48': swin,
+            'networks/swin-w48': on_cifar10('swin-w48'),
+            'networks/mae-w64': on_cifar10('mae-w64'),
+            'diffusion/arms': of_diffusion(),
+            'instruction_tuning/lora': of_instruction_tuning('lora'),
+            'instruction_tuning/scratch': of_instruction_tuning('scratch'),
+    }.items():
+        cells = [(cell['arm'], cell['config'])
+                 for cell in read_results(results(f'{name}.jsonl'))]
+        assert {*cells} <= {*arms}, name
+        if name == 'camvid/camvid' or name.startswith('networks'):
+            assert sorted(cells) == sorted(arms)
 
 
 def test_steps_are_those_of_the_baseline_where_the_mean_weight_is_1():
@@ -91,156 +181,51 @@ def test_steps_are_those_of_the_baseline_where_the_mean_weight_is_1():
     assert plain[0] > 40 and plain[1] < -20
 
 
-def test_cells_of_optimizers_are_of_their_arms():
-    """So that the commands go on with them."""
-    path = osp.join(ROOT, 'benchmarks', 'cifar10',
-                    'swin-w48_1xb64-625_cifar10.py')
-    base = run.load_base('', changes={'evaluation.window': 5}, config=path)
-    arms = {
-        cell.arm: fingerprint(cell.cfg)
-        for cell in run.other_cells('', {'swin-w48': base}, OTHER_ARMS, 1)
+@pytest.mark.parametrize('page, heading, count', [
+    ('docs/results.md', '## What the choice of images was worth', 12),
+    ('docs/results.md', '## CamVid', 11),
+    ('docs/results.md', '## CIFAR-10', 13),
+    ('docs/method.md', '## What pruning is worth', 4),
+])
+def test_figures_of_tables(page, heading, count):
+    """Each is that of its arm in a table of research."""
+    found = 0
+    for row in rows_of(section(page, heading)):
+        if heading.endswith('images was worth') and '[' in row[-1]:
+            assert row[1:] in ROWS
+        row = [NAMES.get(cell, cell) for cell in row]
+        name = next((cell for cell in row if not re.match(r'\d', cell)), '')
+        figures = [cell for cell in row if re.match(r'[-+\d]+\.\d', cell)]
+        arms = [cell.split(':')[-1].split(',')[0].strip() for cell in row]
+        others = [other for other in ROWS if {*arms} & {*other}]
+        assert {*figures} <= {cell for other in others for cell in other}, name
+        found += bool(figures)
+    assert found == count
+
+
+def test_differences_in_the_text():
+    known = {
+        difference
+        for page in RESEARCH
+        for difference in DIFFERENCE.findall(read(page))
     }
-    for cell in read_results(weights_and_steps.path_of('swin-w48')):
-        assert cell['config'] == arms[cell['arm']]
-    folder = osp.join(ROOT, 'research', 'optimizers')
-    arms = arms_of(
-        osp.join(folder, 'arms.py'),
-        osp.join(folder, 'segformer_w16_1xb8-1k_camvid-72x96.py'))
-    for cell in read_results(weights_and_steps.path_of('segformer')):
-        assert cell['config'] == fingerprint(arms[cell['arm']].cfg)
+    figures = DIFFERENCE.findall(' '.join(read('docs/results.md').split()))
+    assert len(figures) >= 40
+    assert {*figures} <= known
 
 
-def test_figures_in_the_text_of_cifar10_are_those_of_the_tables():
-    """Differences with their intervals, wherever a line is broken."""
-    page = read('docs', 'evidence_cifar10.md')
-    tables = [*map(block, CIFAR10), official.tables()]
-    found = set()
-    for table in tables:
-        page = page.replace(table, '')
-        found.update(DIFFERENCE.findall(table))
-    figures = DIFFERENCE.findall(' '.join(page.split()))
-    assert len(figures) >= 20
-    assert set(figures) <= found
-
-
-def test_the_table_of_learning_rates_is_that_of_the_results():
-    folder = osp.join(ROOT, 'research', 'camvid')
-    files = {
-        rate: osp.join(folder, 'learning-rates', f'{rate}.jsonl')
-        for rate in ('0.05', '0.1', '0.2', '0.3')
-    }
-    files['0.1'] = osp.join(folder, 'camvid-worth.jsonl')
-    table = by_rate({rate: load(path, TASK) for rate, path in files.items()})
-    assert markdown(table) in read('docs', 'evidence.md')
-
-
-CAMVID = osp.join(ROOT, 'configs', 'upernet',
-                  'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
-
-
-def arms_of(path, config=CAMVID):
-    return load_arms(path, load_base(config, {}))
-
-
-def test_every_cell_of_the_arms_was_run():
-    results = read_results(
-        osp.join(ROOT, 'research', 'camvid', 'camvid.jsonl'))
-    cells = {(cell['arm'], cell['seed'], cell['config']) for cell in results}
-    assert cells == {(name, seed, fingerprint(arm.cfg))
-                     for name, arm in arms_of(ARMS).items()
-                     for seed in range(arm.seeds)}
-
-
-def test_cells_of_the_follow_ups_are_of_their_arms():
-    """So that the command goes on with them."""
-    arms = arms_of(osp.join(ROOT, 'research', 'camvid', 'arms_worth.py'))
-    configs = {name: fingerprint(arm.cfg) for name, arm in arms.items()}
-    for name in ('worth', 'redundant-50', 'redundant-80'):
-        path = osp.join(ROOT, 'research', 'camvid', f'camvid-{name}.jsonl')
-        for cell in read_results(path):
-            assert cell['config'] == configs[cell['arm']]
-
-
-def rows_of(text):
-    """The cells of each line of the tables of a page."""
-    return [[cell.strip() for cell in line.split('|')[1:-1]]
-            for line in text.split('\n') if line.startswith('|')]
-
-
-def test_figures_of_readme_are_in_the_evidence():
-    evidence = '\n'.join(read('docs', name) for name in EVIDENCE)
-    section = read('README.md').split('## Does it work?')[1].split('\n## ')[0]
-    figures = re.findall(r'[-+]?\d+\.\d+', section)
-    assert len(figures) >= 8
-    for figure in figures:
-        assert re.search(rf'(?<![\d.]){re.escape(figure)}(?![\d])', evidence)
-    _, _, *rows = rows_of(section)
-    assert len(rows) >= 6
-    for row in rows:
-        assert row in rows_of(evidence)
-
-
-@pytest.mark.parametrize('name, end, count',
-                         [('evidence.md', 'Why', 6),
-                          ('evidence_cifar10.md', 'The setting', 4)])
-def test_figures_of_the_summary_are_those_of_the_tables(name, end, count):
-    summary, tables = read('docs', name).split(f'\n## {end}\n')
-    _, _, *rows = rows_of(summary)
-    assert len(rows) >= count
-    for _, *row in rows:
-        assert row in rows_of(tables)
-
-
-def test_the_api_has_all_public_names():
-    documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
-                            read('docs', 'api.rst'), re.M)
-    assert set(documented) == set(mmib.__all__) - {'__version__'}
-
-
-@pytest.mark.parametrize('name', ['label-errors', 'label-errors-object'])
-def test_tables_of_label_errors_are_those_of_the_results(name):
-    path = osp.join(ROOT, 'research', 'label_errors', f'{name}.jsonl')
-    assert label_errors.table(read_results(path)) in read(
-        'docs', 'label_errors.md')
-
-
-def test_tables_of_diffusion_are_those_of_the_results():
-    folder = osp.join(ROOT, diffusion.OUT)
-    for table in diffusion.tables(folder):
-        assert table in read('docs', 'diffusion.md')
-    cfg = Config.fromfile(
-        osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
-    names = {
-        arm: fingerprint(change(cfg))
-        for arm, change in diffusion.ARMS.items()
-    }
-    for cell in read_results(osp.join(folder, 'arms.jsonl')):
-        assert cell['config'] == names[cell['arm']]
-
-
-@pytest.mark.parametrize('setting', instruction_tuning.SETTINGS)
-def test_tables_of_instruction_tuning_are_those_of_the_results(
-        setting, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    path = osp.join(instruction_tuning.OUT, f'{setting}.jsonl')
-    assert instruction_tuning.arm_table(path) in read('docs',
-                                                      'instruction_tuning.md')
-    for cell in read_results(path):
-        cfg = instruction_tuning.config_of(setting, cell['arm'])
-        assert cell['config'] == fingerprint(cfg)
-
-
-def test_other_figures_of_instruction_tuning_are_those_of_the_results():
-    folder = osp.join(ROOT, instruction_tuning.OUT)
-    page = read('docs', 'instruction_tuning.md')
-    assert instruction_tuning.gradient_table(folder) in page
-    summary = page.split('\n## The loss of a conversation\n')[0]
-    figures = re.findall(r'(\d\.\d+) (?:from scratch|with LoRA)', summary)
-    assert len(figures) == 2
-    for setting, figure in zip(instruction_tuning.SETTINGS, figures):
-        table = instruction_tuning.arm_table(
-            osp.join(folder, f'{setting}.jsonl'))
-        assert f'| neyman | 5 | {figure} |' in table
+def test_what_readme_tells_to_expect():
+    """The range of what the default policy loses to the full training."""
+    losses = [
+        float(DIFFERENCE.search(cell)[0].split()[0])
+        for heading, column in (('## CamVid', 5), ('## CIFAR-10', 5))
+        for row in rows_of(section('docs/results.md', heading))
+        if row[0] == 'neyman' for cell in row[column:column + 1]
+    ]
+    assert len(losses) == 4
+    low, high = -max(losses), -min(losses)
+    assert f'{low:.1f} to {high:.1f} points below' in ' '.join(
+        read('README.md').split())
 
 
 @pytest.mark.parametrize('pruned, names, metric, scale', [
@@ -255,10 +240,7 @@ def test_other_figures_of_instruction_tuning_are_those_of_the_results():
     ('neyman', ['instruction_tuning/scratch'], 'exact', 1),
 ])
 def test_the_table_of_systems(pruned, names, metric, scale):
-    files = [
-        read_results(osp.join(ROOT, 'research', f'{name}.jsonl'))
-        for name in names
-    ]
+    files = [read_results(results(f'{name}.jsonl')) for name in names]
 
     def mean(arm, value):
         # Of the first file that has the arm.
@@ -272,4 +254,81 @@ def test_the_table_of_systems(pruned, names, metric, scale):
     ratio = mean(pruned, lambda cell: cell['variance_ratio'][0])
     means = [f'{mean(arm, figure):.1f}' for arm in (pruned, 'short', 'full')]
     row = f'| {ratio:.2f} | 40 % | {" / ".join(means)} '
-    assert row in read('docs', 'systems.md')
+    assert row in read('docs/results.md')
+
+
+def test_the_table_of_label_errors():
+    names = {
+        'at random': 'at random',
+        'last score': 'last score',
+        'moving average, the default': 'ema=0.8',
+        '`--rank-by pixels`': 'mean of the highest 5% of the pixel losses',
+        'cleanlab': 'cleanlab, softmin',
+    }
+    found = rows_of(read('research/label_errors/README.md'))
+    _, _, *rows = rows_of(section('docs/report.md', '## Find label errors'))
+    assert [row[0] for row in rows] == list(names)
+    for name, *shares in rows:
+        # In the tables of large and of small errors.
+        tables = [row for row in found if row[1:2] == [names[name]]]
+        assert [f'{100 * float(row[3].split()[0]):.0f} %'
+                for row in tables] == shares
+
+
+def test_the_api_has_all_public_names():
+    documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
+                            read('docs/api.rst'), re.M)
+    # The epoch sampler is another name of InfoBatchSampler.
+    assert {*documented, '__version__',
+            'InfoBatchEpochSampler'} == set(mmib.__all__)
+
+
+def commands_of(page):
+    """The words of each command of a page, without those of ``cd``."""
+    blocks = re.findall(r'```shell\n(.*?)```', read(page), re.S)
+    inline = re.findall(r'`((?:mmib|python) [^`\n]+)`', read(page))
+    lines = '\n'.join([*blocks, *inline]).replace('\\\n', ' ').split('\n')
+    return [shlex.split(line, comments=True) for line in lines if line]
+
+
+@pytest.mark.parametrize('page', [*PAGES, *RESEARCH, 'research/README.md'])
+def test_commands_exist(page):
+    """Commands of mmib, and modules and files of this project."""
+    folder = osp.dirname(page) if page.startswith('examples') else ''
+    for words in commands_of(page):
+        if 'mmib' in words[:3] and words[0] != 'mim':
+            command = words[words.index('mmib') + 1:][:1]
+            assert command in ([], ['COMMAND'], *([name] for name in COMMANDS))
+        for word in words:
+            if re.match(r'(benchmarks|research|examples)\.', word):
+                path = word.replace('.', '/')
+                assert osp.exists(osp.join(ROOT, f'{path}.py')), words
+            elif re.match(
+                    r'(tests|tools|benchmarks|research|configs|examples)'
+                    r'/.*\.(py|sh)$', word):
+                assert osp.exists(osp.join(ROOT, word)), words
+        if words[0] == 'python' and words[1].endswith('.py'):
+            assert osp.exists(osp.join(ROOT, folder, words[1])) or osp.exists(
+                osp.join(ROOT, words[1])), words
+
+
+def anchors_of(page):
+    text = re.sub(r'```.*?```', '', read(page), flags=re.S)
+    headings = re.findall(r'^#+ (.*)$', text, re.M)
+    return {
+        re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-')
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize('page', [*PAGES, *RESEARCH, 'research/README.md'])
+def test_links_lead_somewhere(page):
+    text = re.sub(r'```.*?```', '', read(page), flags=re.S)
+    for link in re.findall(r'\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)', text, re.M):
+        path, _, anchor = ''.join(link).partition('#')
+        if path.startswith('http'):
+            continue
+        path = osp.normpath(osp.join(osp.dirname(page),
+                                     path)) if path else page
+        assert osp.exists(osp.join(ROOT, path)), link
+        assert not anchor or anchor in anchors_of(path), link

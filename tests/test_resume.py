@@ -161,7 +161,7 @@ def test_other_images_start_afresh(paths):
     part, rest = Parts(paths=PATHS), Parts(paths=paths)
     part.train(20)
     reason, _ = rest.load(part.state(), 20)
-    assert 'is of other images than those of `train_dataloader.data' in reason
+    assert 'is of other images than `train_dataloader.data' in reason
     assert (rest.scores.numpy() == 1).all()
     rest.train(5)
 

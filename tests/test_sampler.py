@@ -183,8 +183,6 @@ def test_skip_is_absolute(size, num_samples, world_size):
         head(one, 4)
         one.skip(num_samples)
         assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
-    with pytest.raises(ValueError, match='non-negative'):
-        one.skip(-1)
 
 
 @given(st.integers(0, 40), st.integers(0, 9), st.booleans())
@@ -291,8 +289,6 @@ def test_state_survives_a_checkpoint_of_plain_values(tmp_path):
     other = by_iterations(range(11), seed=0)
     other.load_state_dict(state)
     assert head(other, 20) == head(sampler, 20)
-    with pytest.raises(ValueError, match='of 11 images, but this one has 12'):
-        by_iterations(range(12), seed=0).load_state_dict(state)
 
 
 def test_more_is_taken_than_is_in_flight():

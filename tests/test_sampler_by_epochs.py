@@ -8,7 +8,7 @@ from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.config.convert import clock_of
+from mmib.config.outlook import clock_of
 from mmib.pruning import EpochPlan
 
 
@@ -177,10 +177,3 @@ def test_skip_is_absolute():
     sampler.connect(prunes(4))
     sampler.begin_epoch()
     assert len(list(sampler)) == 2
-
-
-def test_ranks_of_different_lengths_are_refused(monkeypatch):
-    InfoBatchSampler(range(11), round_up=False)
-    monkeypatch.setattr('mmib.sampler.get_dist_info', lambda: (0, 2))
-    with pytest.raises(ValueError, match='remove it from'):
-        InfoBatchSampler(range(11), seed=0, round_up=False)

@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Visits that no training made."""
+"""BatchVisits that no training made."""
 import numpy as np
 import torch
 
-from mmib.scores import Visits
+from mmib.scores import BatchVisits
 
 
 def make_visits(indices,
@@ -17,7 +17,7 @@ def make_visits(indices,
     indices = np.asarray(indices)
     scores = torch.as_tensor(scores, dtype=torch.float32)
     size = indices.shape
-    return Visits(
+    return BatchVisits(
         indices, scores, iteration,
         np.zeros(size, np.int16) if tiers is None else np.asarray(
             tiers, np.int16),

@@ -1,4 +1,4 @@
-# The training of docs/evidence.md with a backbone that knows ImageNet, in half
+# The training of research/camvid with a backbone that knows ImageNet, in half
 # the iterations: 21.8 virtual epochs.
 _base_ = '../../configs/upernet/upernet_r18-w32_1xb8-2k_camvid-72x96.py'
 custom_imports = dict(imports='benchmarks.camvid.efficientnet_lite')

@@ -1,6 +1,6 @@
 # InfoBatch on Tiny-ImageNet: 60 % of the iterations of 200 epochs. MMPretrain
 # has no config for it: network and schedule are those of CIFAR-100, and
-# docs/configs.md says how `val.txt` is made.
+# docs/train.md says how `val.txt` is made.
 _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/resnet/resnet50_8xb16_cifar100.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)

@@ -1,4 +1,4 @@
-# The full training of docs/evidence.md: a small UperNet of half the width on
+# The full training of research/camvid: a small UperNet of half the width on
 # CamVid at 160 x 120, 43.6 virtual epochs. It is made for comparisons: every
 # random choice is made in the main process, so one thread gives the same bits
 # again, and the moving average of the weights takes the noise of the last

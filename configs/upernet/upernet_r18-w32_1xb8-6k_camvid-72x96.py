@@ -1,4 +1,4 @@
-# The follow-up of docs/evidence.md: three times the iterations of its setting,
+# The follow-up of research/camvid: three times the iterations of its setting,
 # 131 virtual epochs.
 _base_ = './upernet_r18-w32_1xb8-2k_camvid-72x96.py'
 param_scheduler = [

@@ -29,7 +29,7 @@ class EpochClock(Clock):
         start (float): Fraction of the epochs before which nothing is pruned.
             Defaults to 0.
         steps_per_epoch (int, optional): Iterations of an epoch for which the
-            schedulers were made. If None, those of the baseline. Defaults to
+            schedulers were made. If None, ``iters_per_epoch``. Defaults to
             None.
         epoch (int): Epochs that are over, where the training is resumed.
             Defaults to 0.
@@ -160,7 +160,7 @@ class EpochClock(Clock):
 
     def begin_epoch(self, runner: Runner, sampler: InfoBatchSampler,
                     next_share: Callable[[], float]) -> None:
-        """Draw the plan of the epoch that begins, or go on with that of a
+        """Draw the plan of the epoch that begins, or go on with the plan of a
         checkpoint within the epoch."""
         if sampler.is_open and self.epoch != runner.epoch:
             # A checkpoint that a hook has saved at the edge, before it ended.
@@ -192,13 +192,8 @@ class EpochClock(Clock):
         sampler.end_epoch()
 
     def enter(self, epoch: int, iteration: int, position: int) -> None:
-        """Begin an epoch, when its plan is to be drawn.
-
-        Args:
-            epoch (int): Epochs before the epoch.
-            iteration (int): Iterations of the training before the epoch.
-            position (int): Slots before the epoch.
-        """
+        """Begin an epoch, when its plan is to be drawn: after so many epochs,
+        iterations and slots."""
         self.epoch = epoch
         self.origin = Origin(iteration, position, float(epoch),
                              self.full_equivalent(epoch))
@@ -210,19 +205,15 @@ class EpochClock(Clock):
             self._num_steps = epoch * self._steps_per_epoch
 
     def expect(self, position: int, num_slots: int) -> None:
-        """Be told how much of the epoch is left.
-
-        Args:
-            position (int): Slots before the rest of the epoch.
-            num_slots (int): Slots that will be trained on.
-        """
+        """Be told that from a position on ``num_slots`` slots of the epoch
+        will be trained on."""
         self._epoch_end = position + num_slots
 
     def steps_due(self, position: int) -> int:
-        """Iterations of the schedule that this iteration stands for. At the
-        end of the epoch they are as many as the baseline has. Where an epoch
-        was left early, as with another batch size and ``drop_last``, the next
-        epoch makes up for that.
+        """Iterations of the schedule that this iteration stands for. An epoch
+        has as many of them as in the baseline. Where an epoch was left early,
+        as with another batch size and ``drop_last``, the next epoch makes up
+        for that.
 
         Args:
             position (int): Slots before the next iteration.

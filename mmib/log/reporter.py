@@ -11,25 +11,23 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from ..config.step_size import MeanWeight
-from ..plan_record import PlanRecord
+from ..plan_record import PlanRecord, without_nan
 from ..planner import Planner
 from ..worth import VarianceRatio
 from .forecast import forecast
-from .plan_log import FILE_NAME, RUN_KEY, PlanLog
+from .plan_log import FILE_NAME, RUN_KEY, write_line
 
 
 class Reporter:
     """Writes to the log and the visualizer of a training.
 
-    For a virtual epoch that is one line, and the scalars
-    ``infobatch/kept_share``, ``infobatch/threshold`` (0 where nothing is
-    pruned, or no score decides), ``infobatch/mean_score`` and
-    ``infobatch/saved_iters``; and, once plans were followed by visits,
-    ``infobatch/variance_ratio``, which is V of :mod:`mmib.worth`, and
-    ``infobatch/reliability``, the correlation of the score that an image had
-    with its next one. Beside the trained loss it is
-    ``unweighted_loss``, what the baseline's loss of the same batch is.
-    :class:`~mmib.log.plan_log.PlanLog` keeps the same for a report.
+    Each virtual epoch has a line of log, and the scalars
+    ``infobatch/kept_share``, ``infobatch/threshold`` (0 where no score
+    decides), ``infobatch/mean_score`` and ``infobatch/saved_iters``. Once
+    plans were followed by visits, there are ``infobatch/variance_ratio`` (V of
+    :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
+    with the next one of the same image). ``unweighted_loss`` is the baseline's
+    loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
 
     Args:
         runner (Runner): The runner of the training process.
@@ -44,7 +42,6 @@ class Reporter:
         self._planner = planner
         self._mean_weight = mean_weight
         self._clock = planner.clock
-        self._plan_log = PlanLog(runner.log_dir, self._clock)
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
         self._last_note = ''
@@ -88,8 +85,19 @@ class Reporter:
             # A checkpoint keeps it.
             runner.message_hub.update_info(RUN_KEY, runner.timestamp)
             self._tell_of_others()
-        self._plan_log.begins(runner.iter, repr(self._planner.policy),
-                              runner.message_hub.get_info(RUN_KEY))
+        write_line(
+            runner.log_dir,
+            begins=dict(
+                iter=runner.iter,
+                unit=clock.unit,
+                annealing_at=clock.annealing_at,
+                max_iters=clock.schedule_iters,
+                annealing_iter=clock.annealing_iter,
+                pass_length=clock.pass_length,
+                slots_per_iter=clock.slots_per_iter,
+                policy=repr(self._planner.policy),
+                # None if the checkpoint doesn't tell.
+                run=runner.message_hub.get_info(RUN_KEY)))
         note = self._planner.policy.note_on_schedule(clock.schedule_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
@@ -177,13 +185,12 @@ class Reporter:
         clock = self._clock
         if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True
-            change = (
-                'The mean weight is 1, so they are about those of all images'
-                if self._planner.normalize else
-                'They rise, and fall when annealing begins')
+            change = ('The mean weight is 1, so losses stay about as high'
+                      if self._planner.normalize else
+                      'Losses rise, and fall when annealing begins')
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '
-                'the weights of the images in them (not those of detectors). '
+                'the weights of the images in them (but for detectors). '
                 f'{change}; `unweighted_loss` is the loss of the same images '
                 'without weights.')
         if not record.logged:
@@ -200,7 +207,7 @@ class Reporter:
         if record.reliability is not None:
             scalars['infobatch/reliability'] = record.reliability
         self._add_scalars(scalars)
-        self._plan_log.plan(record)
+        write_line(self._runner.log_dir, **record.to_dict())
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
         self._logger.info(
@@ -250,8 +257,14 @@ class Reporter:
         visits = covered * self._clock.pass_length
         pruned = max(visits - (position - since.position), 0)
         ratio = self._planner.mean_ratio.mean()
-        self._plan_log.ends(iteration, saved, round(visits), round(pruned),
-                            ratio)
+        write_line(
+            self._runner.log_dir,
+            ends=dict(
+                iter=iteration,
+                saved_iters=saved,
+                visits=round(visits),
+                pruned=round(pruned),
+                variance_ratio=without_nan(ratio)))
         when = f' since iteration {since.iteration}' if since.iteration else ''
         self._logger.info(
             f'InfoBatch: {iteration} iterations covered as many passes as '
@@ -271,12 +284,12 @@ def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
     """What V says of a choice of images.
 
     Args:
-        ratio (VarianceRatio, optional): V of it.
+        ratio (VarianceRatio, optional): V of the choice.
         begin (str): What comes before "choice of images".
         end (str): What comes after all.
 
     Returns:
-        str: It, or nothing where V isn't known.
+        str: The words, empty where V isn't known.
     """
     if ratio is None or not math.isfinite(ratio.value):
         return ''

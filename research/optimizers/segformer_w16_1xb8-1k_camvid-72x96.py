@@ -1,4 +1,4 @@
-# The training of docs/evidence.md with a small SegFormer and AdamW, from
+# The training of research/camvid with a small SegFormer and AdamW, from
 # scratch and in half the iterations: 21.8 virtual epochs.
 _base_ = '../../configs/upernet/upernet_r18-w32_1xb8-2k_camvid-72x96.py'
 model = dict(

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the mean weight of a plan does to trainings with AdamW: the tables of
-docs/optimizers.md, and its picture.
+README.md, and its picture.
 
 A training prunes at random, with weights of 1.9 (`random`) or with these
 divided by their mean (`random_mean1`), and is compared with one that is as
@@ -26,7 +26,7 @@ from torch.utils.data import TensorDataset
 
 import mmib  # noqa: F401
 from benchmarks.compare import paired
-from benchmarks.compare.results import append_result, read_results
+from benchmarks.compare.results import append_result, missing, read_results
 from research.optimizers.optimizers import OPTIMIZERS, classifier, samples
 
 matplotlib.use('Agg')
@@ -110,12 +110,8 @@ def path_of(name: str) -> str:
 def train_missing() -> None:
     """Train the small classifier where it has no line yet."""
     path = path_of(SMALL)
-    rows = read_results(path) if osp.exists(path) else []
-    done = {(row['arm'], row['seed']) for row in rows}
-    for seed in range(SEEDS):
-        for arm in ('short', *HOOKS):
-            if (arm, seed) not in done:
-                append_result(path, train(arm, seed))
+    for arm, seed in missing(path, ('short', *HOOKS), range(SEEDS)):
+        append_result(path, train(arm, seed))
 
 
 def quality_table(cells: List[dict]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ MMSegmentation, and compare them with the baseline and with weights by hand.
 The models are those of the configs, without pretrained weights, and smaller:
 see small_models.py. Of each it checks:
 
-a. Heads and losses are those that docs/families.md names. Its table is the
+a. Heads and losses are those that families.md names. Its table is the
    list of the configs.
 b. With mmib and weight 1 for each image, losses and gradients are those of the
    baseline, up to rounding.
@@ -39,20 +39,22 @@ from mmib.batch import BatchContext
 from tests.system.by_hand import ByHand, describe, heads_of
 from tests.system.small_models import read_model
 
-PAGE = osp.join(osp.dirname(__file__), '..', '..', 'docs', 'families.md')
+PAGE = osp.join(osp.dirname(__file__), 'families.md')
 STEPS = 2
 TOLERANCE = 1e-5
 ONES = (1., 1.)
 WEIGHTS = (1., 3.)
-# A cascade, two kinds of losses in a head, hard pixels, and a plain network.
+# A cascade, two kinds of losses in a head, hard pixels, edges, and a plain
+# network.
 SAMPLE = ('encnet/encnet_r50-d8_4xb4-80k_ade20k-512x512',
           'fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024',
           'ocrnet/ocrnet_hr18s_4xb4-80k_ade20k-512x512',
+          'pidnet/pidnet-s_2xb6-120k_1024x1024-cityscapes',
           'stdc/stdc1_4xb12-80k_cityscapes-512x1024')
 
 
 def read_page():
-    """Heads and losses of each config in the table of docs/families.md."""
+    """Heads and losses of each config in the table of families.md."""
     with open(PAGE, encoding='utf-8') as file:
         rows = [line.split('|')[1:-1] for line in file if line[0] == '|']
     return {

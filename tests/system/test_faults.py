@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What can go wrong in a training, done to a real one. ``docs/faults.md`` is
+"""What can go wrong in a training, done to a real one. ``docs/systems.md`` is
 the table of it; what a checkpoint can be resumed with is in
 ``test_resume.py``."""
 import builtins

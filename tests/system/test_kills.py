@@ -109,7 +109,7 @@ class PlanLog(Hook):
             dict(
                 model=digest.hexdigest(),
                 scores=hook.scores.numpy().tolist(),
-                averages=hook.scores.averages().tolist(),
+                averages=hook.scores.state_dict()['averages'].tolist(),
                 visits=hook.counts.visits.tolist(),
                 pruned=hook.counts.pruned.tolist()))
 
@@ -209,7 +209,7 @@ def run(setting, work_dir, part, kill=None):
 
 def last_checkpoint(work_dir):
     """Iterations of the checkpoint that MMEngine resumes from, or 0. A kill
-    may leave an empty file, which the user has to fill (docs/faults.md)."""
+    may leave an empty file, which the user has to fill (docs/systems.md)."""
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0

@@ -21,7 +21,8 @@ NAMES = [n for n, cfg in OPTIMIZERS.items() if not needs_mmpretrain(cfg)]
 
 
 def check_row_of_the_page(name):
-    with open(osp.join(ROOT, 'docs', 'optimizers.md')) as file:
+    page = osp.join(ROOT, 'research', 'optimizers', 'README.md')
+    with open(page) as file:
         rows = {row[0]: row[1:] for row in rows_of(file.read())}
     expected = [float(cell) for cell in rows[name]]
     np.testing.assert_allclose(

@@ -14,8 +14,8 @@ TIERS = [
     'QuantileTiers(quantiles=(0.2, 0.85), ratios=(0.75, 0.5)) prunes until '
     'iteration 26 of 30.',
     'It keeps about 0.525 of the images, with a mean weight of 1.90.',
-    'It runs 30 iterations and covers 13.7 passes over the data, for which the '
-    'baseline needs 50 iterations: 20 saved.'
+    'It runs 30 iterations and covers 13.7 passes over the data, for which '
+    'the baseline needs 50 iterations: 20 saved.'
 ]
 NO_DATA = 'mmib::upernet/upernet_r50_4xb4-48k-infobatch_ade20k-512x512'
 

@@ -95,7 +95,7 @@ def test_dist_train_trains_with_two_processes(tmp_path):
     assert 'mIoU' in output
     assert (work_dir / 'iter_8.pth').exists()
     # 8 images in 2 batches of 2 on 2 ranks: a full pass is 2 iterations.
-    assert 'virtual epoch 2: ' in output
+    assert 'virtual epoch 2, ' in output
     # One that goes on when the interpreter ends may abort the process.
     for rank in range(2):
         before, after = (tmp_path / f'threads_{rank}').read_text().split()
