@@ -56,9 +56,7 @@ def find_images(images: Images, num_images: int,
 
 
 def _entries(images: Images) -> List[Entry]:
-    if isinstance(images, os.PathLike):
-        images = os.fspath(images)
-    if isinstance(images, str):
+    if isinstance(images, (str, os.PathLike)):
         entries = _read(images)
     elif hasattr(images, '__iter__'):
         entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
@@ -71,7 +69,7 @@ def _entries(images: Images) -> List[Entry]:
     return entries
 
 
-def _read(path: str) -> List[Entry]:
+def _read(path: Union[str, os.PathLike]) -> List[Entry]:
     try:
         # Paths may not be UTF-8, and Windows begins files with a byte-order
         # mark.
