@@ -152,7 +152,7 @@ class InfoBatchLoss(nn.Module):
         Args:
             pred (Tensor): Predictions, image by image, such as logits of
                 shape (B, C, H, W).
-            target (Tensor): Labels, such as those of shape (B, H, W).
+            target (Tensor): Labels, such as of shape (B, H, W).
             weight (Tensor, optional): Weight of each element, such as of each
                 pixel, of shape (B, H, W), which counts in score and loss; or
                 the mask of a loss that takes one. Defaults to None.

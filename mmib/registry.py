@@ -69,8 +69,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
                 for argument, value in cfg.items()
                 if argument not in ('type', '_scope_', *parameters)
             }, kind, 'the `policy` of InfoBatchHook in `custom_hooks` '
-            '(`_delete_=True` in it drops those of the policy that it '
-            'inherits)')
+            '(`_delete_=True` in it drops the inherited arguments)')
     try:
         built = POLICIES.build(cfg)
     except TypeError as error:

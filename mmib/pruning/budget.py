@@ -103,9 +103,9 @@ class ToBudget(Policy):
 class Budget(ToBudget):
     """Prune two tiers as hard as the budget needs, whatever the losses are.
 
-    The tiers are those of :class:`QuantileTiers`. The lower tier is pruned
-    1.5 times as hard as the upper one, as 0.75 to 0.5, until its ratio
-    reaches ``max_ratio``. Where tiers of these quantiles don't suffice, as
+    :class:`QuantileTiers` has the same tiers by default. The lower tier is
+    pruned 1.5 times as hard as the upper one, as 0.75 to 0.5, until its ratio
+    reaches ``max_ratio``. Where two tiers of these quantiles don't suffice, as
     with many equal scores, the upper one is extended.
 
     Args:
@@ -273,7 +273,7 @@ class Neyman(ToBudget):
             max(int(self.min_keep * len(scores)), 1), self.num_strata)
         if num_strata != len(self._means):
             self._begin_anew(num_strata)
-        # Sorting is faster than as many quantiles.
+        # Sorting is faster than np.quantile.
         edges = np.arange(1, num_strata) * len(scores) // num_strata
         stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
         sizes = np.bincount(stratum_of_image, minlength=num_strata)

@@ -103,7 +103,7 @@ def check_plan(plan: EpochPlan, pass_length: int) -> None:
     indices, weights = plan.indices, plan.weights
     if not np.issubdtype(indices.dtype, np.integer):
         raise TypeError('`indices` must be integers, but are '
-                        f'{indices.dtype}: np.flatnonzero gives those of a '
+                        f'{indices.dtype}: np.flatnonzero makes indices of a '
                         'mask')
     if weights.dtype != np.float32:
         raise TypeError(f'`weights` must be float32, but are {weights.dtype}')

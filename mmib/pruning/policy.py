@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What every policy is, and what it is told."""
+"""The base class of policies, and what a policy is told."""
 import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
