@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Print versions and devices, for a bug report. Nothing has to be installed or
-to work for it."""
+"""Print versions and devices, for a bug report, also where nothing is
+installed or works."""
 import argparse
 import io
 import os.path as osp
@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Dict, Iterator, List, Tuple
 
-# Which distributions have a module: OneDL's, OpenMMLab's.
+# The distributions that have a module.
 LIBRARIES = {
     'mmengine': ('onedl-mmengine', 'mmengine'),
     'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
@@ -25,7 +25,7 @@ MISSING = 'not installed'
 
 
 def versions(*distributions: str) -> Dict[str, str]:
-    """The versions of those that are installed."""
+    """The versions of the distributions that are installed."""
     found = {}
     for name in distributions:
         try:
@@ -36,7 +36,7 @@ def versions(*distributions: str) -> Dict[str, str]:
 
 
 def stack(distributions: List[str]) -> str:
-    """Whose packages these are."""
+    """The owner of these distributions: OneDL or OpenMMLab."""
     owners = {
         'OneDL' if name.startswith('onedl-') else 'OpenMMLab'
         for name in distributions
@@ -53,7 +53,8 @@ def attempt(name: str) -> str:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             import_module(name)
             if name == 'mmdet':
-                # It imports without mmcv's compiled operations, these don't.
+                # mmdet imports without mmcv's compiled operations, its models
+                # don't.
                 import_module('mmdet.models')
             if name == 'mmib':
                 import_module('mmib.config.checks').check_stack()
@@ -79,14 +80,14 @@ def devices() -> Iterator[Tuple[str, str]]:
 
 
 def own() -> str:
-    """Version and place of mmib, which isn't imported for that."""
+    """Version and place of mmib, without an import of mmib."""
     place = osp.join(osp.dirname(osp.dirname(osp.abspath(__file__))), 'mmib')
     number = runpy.run_path(osp.join(place, 'version.py'))['__version__']
     return f'{number}, {place}'
 
 
 def facts() -> Iterator[Tuple[str, str]]:
-    """What is told, and its name."""
+    """Name and value of each line."""
     yield 'mmib', own()
     yield 'Python', f'{platform.python_version()}, {sys.executable}'
     yield 'system', platform.platform()

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs that are made of others: written as files, named, compared."""
+"""Configs that are made from others: written as files, named, compared."""
 import os
 import os.path as osp
 import re
@@ -10,10 +10,10 @@ from typing import Any, Callable, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 
-from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
-from mmib.config.checks import check_form, check_stack
-from mmib.config.convert import summary
-from mmib.config.schedule import infobatch_hooks, length_of
+from mmib.compat import allow_scoped_bases, without_scoped_bases
+from mmib.config.checks import check_stack
+from mmib.config.outlook import summary
+from mmib.config.parts import check_form, infobatch_hooks, length_of
 from mmib.config.zoo import (find_config, installed_configs,
                              installed_packages, zoo_name)
 
@@ -30,19 +30,15 @@ def write_changed(
         out: str,
         change: Callable[[Config], Config],
         listing: Callable[[Config], Config] = lambda cfg: cfg) -> None:
-    """Write a config that is made of another one, and print what differs.
+    """Write a config that is made from another one, and print what differs.
 
     Args:
-        config (str): Path of the original one, or its name.
+        config (str): Path or name of the original config.
         out (str): ``.py`` file to write, or a folder, where the file has the
             name of :func:`converted_name`.
-        change (Callable): Makes the new config of the original one.
-        listing (Callable): Puts a list of images into the original one
-            before, which isn't printed. Defaults to none.
-
-    Raises:
-        ValueError: If the original one can't be inherited.
-        RuntimeError: If the file wouldn't load as it was written.
+        change (Callable): Makes the new config from the original one.
+        listing (Callable): Puts a list of images into the original config
+            first, which isn't printed. Defaults to no list.
     """
     check_stack()
     allow_scoped_bases()
@@ -61,8 +57,9 @@ def write_changed(
 
 
 def load(path: str) -> Config:
-    """Load a config that a text config can inherit: not a lazy one."""
-    if is_lazy(path):
+    """Load a config that a text config can inherit, and refuse a lazy one."""
+    # MMEngine has no public name for this, and fails later and obscurely.
+    if Config._is_lazy_import(path):
         raise ValueError(
             f'{path} is a lazy config (`read_base`), which no text config can '
             'inherit: convert it when it is trained, with `mmib train '
@@ -77,18 +74,18 @@ def read(path: str) -> Config:
 
 
 def base_expression(path: str, folder: str) -> str:
-    """``_base_`` of a config in a folder, in a way that works on other
-    machines too."""
+    """``_base_`` for a config in a folder, which works on other machines too.
+    """
     for package in installed_packages():
         name = zoo_name(path, installed_configs(package))
         if name is not None:
             return (f"(\n    __import__('{package}').__path__[0] +\n"
                     f"    '/.mim/configs/{name}')")
     path = osp.abspath(path)
-    # MMEngine takes ".." as a change of the text of a path.
+    # MMEngine reads ".." as text. Behind a link a relative path would be right
+    # from one side alone.
     relative = osp.relpath(path, folder)
     if relative != osp.relpath(osp.realpath(path), osp.realpath(folder)):
-        # Where one is behind a link, it would be right from one side alone.
         relative = path
     return repr(relative.replace(osp.sep, '/'))
 
@@ -127,7 +124,7 @@ def differences_when_loaded(text: str, cfg: Config,
                             folder: str) -> List[Tuple]:
     """Load a text from a folder as a library's own script would, and list
     what differs from a config, or the error."""
-    # Closed before it is read, as Windows wants it.
+    # The file is closed before it is read, as Windows wants it.
     descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
     try:
         with open(descriptor, 'w', encoding='utf-8') as file:
@@ -169,10 +166,12 @@ def child(before: dict, after: dict) -> dict:
 
 def converted_name(path: str, before: Config, after: Config) -> str:
     """Name a converted config in the way of the libraries, such as
-    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512`` or
-    ``resnet18_8xb16-infobatch_cifar10``, or without "-infobatch" where it is
-    only shorter. Where the name of the original one at ``path`` has no length,
-    it is appended if it changes, for epochs to the batch size in the name."""
+    ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, and without "-infobatch"
+    where the config is only shorter.
+
+    Where the name of the original config has no length, a length that changes
+    is appended, for epochs to the batch size in the name.
+    """
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
     suffix = '-infobatch' * bool(infobatch_hooks(after))
@@ -186,8 +185,8 @@ def converted_name(path: str, before: Config, after: Config) -> str:
 
     def scaled(match: re.Match) -> str:
         # The number in the name is scaled, also where the schedule has another
-        # one (gradient accumulation, or the name of another batch size): so
-        # names that differ stay different.
+        # number, as with gradient accumulation: names that differ stay
+        # different.
         factor = 1000 if unit == 'iteration' else 1
         return length(round(int(match[1]) * factor * new / old)) + suffix
 
@@ -209,7 +208,8 @@ def table(rows: List[Tuple]) -> str:
 
 
 def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
-    """Dotted names and values of all that isn't a filled dict or list."""
+    """Dotted names and values of the leaves: what is no filled dict or list.
+    """
     if isinstance(node, dict) and node:
         items = node.items()
     elif isinstance(node, (list, tuple)) and any(

@@ -2,23 +2,20 @@
 """Say what a training will prune and save, without training.
 
 CONFIG has InfoBatch already, or --infobatch converts it as `mmib train` does.
-The length of a pass is that of the data set, which is read for it where it is
-there.
+The data set is read for the length of a pass, if the data is there.
 """
 import argparse
-from typing import List, Optional
+from typing import List
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
 from mmib.compat import allow_scoped_bases
-from mmib.config.checks import check_form, check_stack
-from mmib.config.convert import clock_of, mean_weight
-from mmib.config.schedule import infobatch_hooks, length_of
+from mmib.config.checks import check_stack
+from mmib.config.outlook import forecast_of
+from mmib.config.parts import check_form, infobatch_hooks, length_of
 from mmib.config.zoo import find_config
 from mmib.datasets import unwrap_repeats
-from mmib.hook import InfoBatchHook
-from mmib.log.forecast import forecast
 
 from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
@@ -26,15 +23,7 @@ from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
 
 
 def pass_length(cfg: Config) -> int:
-    """Images in a pass over the training data.
-
-    Args:
-        cfg (Config): The config of the training.
-
-    Raises:
-        FileNotFoundError: If the data isn't there.
-        ValueError: If there are no images, or not those of a list.
-    """
+    """Images in a pass over the training data of a config."""
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     if hasattr(dataset, 'full_init'):
@@ -48,48 +37,36 @@ def pass_length(cfg: Config) -> int:
     return length
 
 
-def outlook(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
-            gpus: int) -> List[str]:
-    """What is to be expected of a training.
-
-    Args:
-        cfg (Config): Its config.
-        hook (InfoBatchHook): The hook in it.
-        num_images (int, optional): Images in a pass. None where that isn't
-            known.
-        gpus (int): GPUs, or other ranks, that train.
-
-    Returns:
-        list[str]: Sentences.
-
-    Raises:
-        ValueError: If the training is too short.
-    """
-    if num_images is None:
-        clock = clock_of(cfg, hook)
-    else:
-        clock = clock_of(cfg, hook, num_images,
-                         cfg.train_dataloader.batch_size, gpus)
-        clock.check_length()
-    expected = forecast(hook.policy, clock, mean_weight(hook, cfg).is_one)
-    note = hook.policy.note_on_schedule(clock.schedule_iters)
-    lines = [expected.when, expected.how_much]
-    if num_images is not None:
+def outlook(cfg: Config, gpus: int) -> List[str]:
+    """Sentences on what is to be expected of a config on some GPUs."""
+    hooks = infobatch_hooks(cfg)
+    if not hooks:
+        raise ValueError('The config trains without InfoBatch: add '
+                         '--infobatch to convert it first.')
+    try:
+        num_images = pass_length(cfg)
+        batch_size = cfg.train_dataloader.batch_size * gpus
         lines = [
-            f'A pass is {num_images} images, an iteration '
-            f'{clock.slots_per_iter} of them on {gpus} '
-            f'GPU{"s" * (gpus > 1)}.', *lines, expected.covers
+            f'A pass is {num_images} images, an iteration {batch_size} of '
+            f'them on {gpus} GPU{"s" * (gpus > 1)}.'
         ]
-    elif expected.full_iters is not None:
-        share = expected.iters / expected.full_iters
-        lines.append(f'It runs about {100 * share:.0f} % of the iterations '
-                     'that the baseline needs for as many passes.')
-    if note:
-        lines.append(f'Warning: {note}')
+    # Where files are missing, some data sets assert that the files are there,
+    # others try to download them.
+    except (OSError, AssertionError, RuntimeError) as error:
+        num_images = None
+        left_out = ("iterations can't be told."
+                    if length_of(cfg)[0] == 'epoch' else
+                    "passes can't be told, and it is left out that the first "
+                    'one is full.')
+        lines = [f"The data isn't there ({error}), so {left_out}"]
+    expected = forecast_of(cfg, HOOKS.build(hooks[0]), num_images, gpus)
+    lines += expected.lines
+    if expected.note:
+        lines.append(f'Warning: {expected.note}')
     if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
-    return [line for line in lines if line]
+    return lines
 
 
 def main(args: List[str]) -> None:
@@ -125,20 +102,4 @@ def main(args: List[str]) -> None:
         cfg = conversion(parsed)(cfg)
     cfg.merge_from_dict(parsed.cfg_options)
     check_form(cfg)
-    hooks = infobatch_hooks(cfg)
-    if not hooks:
-        raise ValueError('The config trains without InfoBatch: add '
-                         '--infobatch to convert it first.')
-    hook = HOOKS.build(hooks[0])
-    try:
-        num_images = pass_length(cfg)
-    # Some data sets assert that their files are there, others try to download
-    # them.
-    except (OSError, AssertionError, RuntimeError) as error:
-        num_images = None
-        left_out = ("iterations can't be told."
-                    if length_of(cfg)[0] == 'epoch' else
-                    "passes can't be told, and it is left out that the first "
-                    'one is full.')
-        print(f"The data isn't there ({error}), so {left_out}")
-    print('\n'.join(outlook(cfg, hook, num_images, parsed.gpus)))
+    print('\n'.join(outlook(cfg, parsed.gpus)))

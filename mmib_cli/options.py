@@ -13,7 +13,7 @@ CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
 
 
 def file_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """The arguments of a command that makes a config of another one."""
+    """The arguments of a command that makes a config from another one."""
     parser = argparse.ArgumentParser(
         prog=f'mmib {command}',
         description=description,
@@ -72,31 +72,23 @@ def check_infobatch(args: argparse.Namespace, *names: str,
 
     Args:
         args (argparse.Namespace): The options that are given.
-        *names: Those that need --infobatch.
-        **others: Those that need something else, which is named.
-
-    Raises:
-        ValueError: If one is given.
+        *names (str): Options that need --infobatch.
+        **others (str): What other options need.
     """
-    for name, needed in {
-            **dict.fromkeys(names, '--infobatch'),
-            **others
-    }.items():
+    others.update(dict.fromkeys(names, '--infobatch'))
+    for name, needed in others.items():
         if getattr(args, name) is not None:
             raise ValueError(f'--{name} needs {needed}.')
 
 
 def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
-    """Refuse options of a library's script that are nearly one of mmib.
+    """Refuse options for a library's script that are nearly an option of mmib.
 
-    The script would refuse them, and show options of its own alone.
+    The script would refuse such an option too, and show only its own ones.
 
     Args:
         args (list[str]): Arguments that are left for the script.
         parser (argparse.ArgumentParser): Has the options of mmib.
-
-    Raises:
-        ValueError: If there is one.
     """
     ours = [
         name for action in parser._actions for name in action.option_strings

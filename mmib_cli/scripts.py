@@ -13,7 +13,8 @@ from mmengine.device import get_device
 
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
-from mmib.config.checks import check_form, check_stack
+from mmib.config.checks import check_stack
+from mmib.config.parts import check_form
 from mmib.config.zoo import LIBRARIES, find_config, mim_folder, resolve_config
 
 
@@ -22,14 +23,15 @@ def run_script(
         args: List[str],
         change: Callable[[str, Config],
                          Config] = lambda path, cfg: cfg) -> None:
-    """Run a script of the library of a config, which reads it first.
+    """Run a script of the library of a config. The script reads the config
+    first.
 
     Args:
-        name (str): Its file in ``tools``.
-        args (list[str]): Its arguments. The config may be named by its
-            package, such as ``mmseg::...``.
+        name (str): File of the script in ``tools``.
+        args (list[str]): Arguments of the script. The config may be named by
+            its package, such as ``mmseg::...``.
         change (Callable): Takes the path of the config and the config, and
-            returns the one to use. Defaults to the config itself.
+            returns the config to use. Defaults to the config itself.
     """
 
     def read(fromfile: Callable, path: str, *args: Any,
@@ -52,19 +54,12 @@ def run_script(
 
 
 def library_of(args: List[str]) -> str:
-    """The library whose script trains a config: that of its
-    ``default_scope``.
-
-    Args:
-        args (list[str]): Arguments of the script.
-
-    Returns:
-        str: One of :data:`~mmib.config.zoo.LIBRARIES`. Any of them trains a
-        config that names none, so the first one that is installed.
-    """
+    """The library whose script trains the config in the arguments: the one of
+    its ``default_scope``, or any that is installed where the config names
+    none."""
     for path in map(resolve_config, args):
         if path.endswith('.py') and osp.isfile(path):
-            # Custom modules are imported once processes train together.
+            # Custom modules are imported where processes train together.
             cfg = Config.fromfile(path, import_custom_modules=False)
             check_form(cfg)
             scope = cfg.get('default_scope')

@@ -41,15 +41,15 @@ from .scripts import run_script
 def change_config(convert: Callable[[Config], Config],
                   listing: Callable[[Config], Config], suffix: str,
                   options: dict, path: str, before: Config) -> Config:
-    """Make the config to train, tell of it, and name its folder.
+    """Make the config to train, print what differs, and name its folder.
 
     Args:
-        convert (Callable): Makes it of the original one.
-        listing (Callable): Puts a list of images into the original one before.
+        convert (Callable): Makes the config to train from the original one.
+        listing (Callable): Puts a list of images into the original one first.
         suffix (str): End of the folder's name.
-        options (dict): What the script changes of it.
-        path (str): The original config.
-        before (Config): The same, read.
+        options (dict): What the script changes of the config to train.
+        path (str): Path of the original config.
+        before (Config): The original config.
 
     Returns:
         Config: The config to train.
@@ -61,7 +61,7 @@ def change_config(convert: Callable[[Config], Config],
         trained.merge_from_dict(options)
         print(report(before, trained), flush=True)
     if after.get('work_dir') is None:
-        # The folder of CONFIG's name is that of the baseline.
+        # The baseline has the folder of CONFIG's name.
         name = converted_name(path, before, after)
         after.work_dir = osp.join('./work_dirs', name + suffix)
     return after
@@ -83,7 +83,6 @@ def main(args: List[str]) -> None:
     if ours.infobatch and ours.shorten:
         raise ValueError(
             '--shorten is the control of --infobatch: give one of them.')
-    convert = None
     if ours.infobatch:
         convert = conversion(ours)
     elif ours.shorten:
@@ -92,12 +91,12 @@ def main(args: List[str]) -> None:
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.subset is not None:
-            convert = copy.deepcopy
-    if convert is None:
-        run_script('train.py', others)
-        return
-    # Another list or policy must not go on from its checkpoints.
+        if ours.subset is None:
+            run_script('train.py', others)
+            return
+        convert = copy.deepcopy
+    # A training with another list or policy must not go on from these
+    # checkpoints.
     subset = osp.splitext(osp.basename(ours.subset or ''))[0]
     suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
     change = partial(change_config, convert, listing(ours), suffix, options)

@@ -15,8 +15,9 @@ from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
 from mmib import InfoBatchSampler
-from mmib.datasets import (DeliveryCheck, image_numbers, image_path,
-                           images_checksum, unwrap_repeats)
+from mmib.datasets import (image_numbers, image_path, images_checksum,
+                           unwrap_repeats)
+from mmib.delivery import DeliveryCheck
 from mmib.scores import ScoreTable
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (infobatch_hook, small_runner,

@@ -203,7 +203,7 @@ def test_another_list_starts_afresh(tmp_path):
     changes = {'default_hooks.checkpoint.interval': 12}
     small_runner(tmp_path, **on(only(), **changes)).train()
     for number, (images, said) in enumerate([
-        ([1, 2, 4, 7, 8, 9], 'of other images than those of `train_data'),
+        ([1, 2, 4, 7, 8, 9], 'of other images than `train_data'),
         ([1, 2, 4], 'of 6 images, and `train_dataloader.dataset` has 3'),
     ]):
         folder = tmp_path / str(number)

@@ -8,7 +8,7 @@ from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.config.convert import clock_of
+from mmib.config.outlook import clock_of
 from mmib.pruning import EpochPlan
 
 

@@ -1,57 +1,18 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Configs with which pruning could not work stop before the first step. The
-conversion of a config refuses with the same words."""
+"""Configs with which pruning can't work stop before the first step. The
+conversion of a config refuses them with the same words."""
 import difflib
 import inspect
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Mapping, Optional
 
-from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from ..compat import saves_with_hooks
-
-# How MMEngine wants the parts of a config that conversion reads.
-_FORMS = dict(
-    train_cfg="dict(type='IterBasedTrainLoop', max_iters=...)",
-    train_dataloader='dict(batch_size=..., dataset=..., sampler=...)',
-    default_hooks='dict(checkpoint=dict(...))',
-    custom_hooks='[dict(type=...)]',
-    custom_imports='dict(imports=[...])')
-
-
-def check_form(cfg: Config) -> None:
-    """Check that the parts of a config are dicts or lists, as MMEngine wants.
-
-    Args:
-        cfg (Config): Any config.
-
-    Raises:
-        TypeError: If one isn't.
-        ValueError: If the config has a training without data.
-    """
-    for name, form in _FORMS.items():
-        part = cfg.get(name)
-        kinds = dict if form.startswith('dict') else (list, tuple)
-        if not (part is None or isinstance(part, kinds)):
-            raise TypeError(f'`{name}` is a {type(part).__name__}, which '
-                            f'MMEngine can\'t use: write `{name} = {form}`.')
-    name = 'train_dataloader'
-    if cfg.get('train_cfg') is not None and cfg.get(name) is None:
-        raise ValueError('The config has no data to train on: add '
-                         f'`{name} = {_FORMS[name]}`.')
-
-
-def needs_known_loop(instead_of: str) -> ValueError:
-    """The refusal of a training loop of which nothing is known."""
-    return ValueError(
-        'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
-        "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
-        "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "
-        f'another one with `_delete_=True`, instead of {instead_of}.')
+from .parts import needs_known_loop
 
 
 def no_batch_sampler() -> ValueError:
@@ -65,15 +26,12 @@ def no_batch_sampler() -> ValueError:
 
 
 def check_no_others(unknown: dict, owner: type, where: str) -> None:
-    """Refuse arguments that a part doesn't have.
+    """Refuse arguments that a class of mmib doesn't have.
 
     Args:
-        unknown (dict): Arguments that were given besides its own.
-        owner (type): A class of mmib that takes them as ``unknown``.
-        where (str): Place of it in a config.
-
-    Raises:
-        TypeError: If there are any.
+        unknown (dict): Arguments that were given besides those of the class.
+        owner (type): The class, which takes them as ``unknown``.
+        where (str): Place of the class in a config.
     """
     if not unknown:
         return
@@ -91,15 +49,8 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
 
 
 def check_delta(delta: float, where: str) -> None:
-    """Check the fraction of a training that prunes.
-
-    Args:
-        delta (float): The fraction.
-        where (str): What to change.
-
-    Raises:
-        ValueError: If it is outside [0, 1].
-    """
+    """Check the fraction of a training that prunes. ``where`` names what to
+    change."""
     if not 0 <= delta <= 1:
         raise ValueError(
             '`delta` is the fraction of the iterations that prune and must be '
@@ -108,12 +59,8 @@ def check_delta(delta: float, where: str) -> None:
 
 def check_hook_arguments(delta: float, ema: Optional[float], start: float,
                          normalize: Optional[bool]) -> None:
-    """Check the arguments of InfoBatchHook.
-
-    Raises:
-        ValueError or TypeError: If one is out of range.
-    """
-    check_delta(delta, 'it at InfoBatchHook in `custom_hooks`')
+    """Check the arguments of InfoBatchHook."""
+    check_delta(delta, '`delta` at InfoBatchHook in `custom_hooks`')
     if ema is not None and not 0 <= ema < 1:
         raise ValueError(
             '`ema` is the share of the old score in the new one and must '
@@ -131,11 +78,8 @@ def check_hook_arguments(delta: float, ema: Optional[float], start: float,
 
 
 def check_stack() -> None:
-    """Check that OneDL's and OpenMMLab's packages aren't mixed.
-
-    Raises:
-        RuntimeError: If both are installed: they have the same folders.
-    """
+    """Check that OneDL's and OpenMMLab's packages, which have the same
+    folders, aren't mixed."""
 
     def installed(prefix: str) -> list:
         found = []
@@ -158,17 +102,7 @@ def check_stack() -> None:
 
 
 def check_training(runner: Runner, hook: Hook) -> None:
-    """Check that a training can be pruned.
-
-    Args:
-        runner (Runner): The runner of the training process.
-        hook (InfoBatchHook): The hook that asks.
-
-    Raises:
-        RuntimeError: If the hook has trained before.
-        ValueError: If something in the config stands against it. It names
-            the line to change.
-    """
+    """Check that a training can be pruned by its InfoBatchHook."""
     check_stack()
     if hook.planner is not None:
         raise RuntimeError(
@@ -224,15 +158,7 @@ def _check_loader(loader: DataLoader) -> None:
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:
-    """Check that a batch is as long as it was asked for.
-
-    Args:
-        data_batch (dict or Sequence): Data from the data loader.
-        batch_size (int): Images that were asked for.
-
-    Raises:
-        RuntimeError: If it isn't.
-    """
+    """Check that a batch has as many images as the loader was asked for."""
     # Inputs may be a dict with a tensor for each modality. A model that isn't
     # of a library may take anything whose parts have an entry for each sample.
     parts = data_batch
@@ -252,14 +178,8 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
 
 
 def check_scores(unweighted_loss: Optional[Any]) -> None:
-    """Check that a training step has scored its images.
-
-    Args:
-        unweighted_loss (Tensor, optional): Loss of the batch without weights.
-
-    Raises:
-        RuntimeError: If there are none.
-    """
+    """Check that a training step has scored its images: where it has, the loss
+    of the batch without weights is known."""
     if unweighted_loss is None:
         raise RuntimeError(
             'No head called its losses in this iteration (`loss_decode` of a '
@@ -269,14 +189,8 @@ def check_scores(unweighted_loss: Optional[Any]) -> None:
 
 
 def check_norms(score: str) -> None:
-    """Check that the scores are none, where no norm of a gradient is seen.
-
-    Args:
-        score (str): What the score of a visit is.
-
-    Raises:
-        RuntimeError: If it is this norm.
-    """
+    """Check, where no norm of a gradient is seen, that the norm isn't the
+    score."""
     if score == 'gradient':
         raise RuntimeError(
             'The score of an image is the norm of the gradient at the '

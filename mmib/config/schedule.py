@@ -6,15 +6,12 @@ its schedule is shorter too.
 """
 import copy
 import re
-from inspect import isclass
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
-from mmengine.registry import LOOPS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from ..pruning.budget import DEFAULT_RATIO
-from .checks import check_form, needs_known_loop
+from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter.
@@ -33,17 +30,15 @@ _POINT_FIELD = {
                      name + 's?')
     for unit, name in (('iteration', 'iter'), ('epoch', 'epoch'))
 }
-_LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
 _DURATION_FIELD = re.compile(
     'begin|end|step|period|milestone|iter|T_max|total')
 
 
 class IterMap(NamedTuple):
     """Where the iterations of a schedule go when its length changes, or the
-    epochs of one that counts them.
+    epochs of a schedule that counts epochs.
 
-    Up to the end of the warm-up they stay. From there to the end they move
-    linearly.
+    Iterations of the warm-up stay. Those after the warm-up move linearly.
 
     Args:
         old (int): Iterations of the original schedule.
@@ -65,15 +60,7 @@ class IterMap(NamedTuple):
         return (self.new - self.warmup) / (self.old - self.warmup)
 
     def point(self, iteration: int) -> int:
-        """Map a point in time.
-
-        Args:
-            iteration (int): Iteration of the original schedule.
-
-        Returns:
-            int: Iteration of the new one. What came before the end still
-            does.
-        """
+        """Map a point in time. What came before the end still does."""
         if iteration <= self.warmup:
             return iteration
         mapped = self.warmup + round(
@@ -82,28 +69,15 @@ class IterMap(NamedTuple):
         return min(mapped, self.new - 1) if iteration < self.old else mapped
 
     def duration(self, begin: int, length: int) -> int:
-        """Map a span of time.
-
-        Args:
-            begin (int): Iteration of the original schedule where it begins.
-            length (int): Its iterations.
-
-        Returns:
-            int: Its iterations in the new schedule.
-        """
+        """Map the length of a span that begins at an old iteration."""
         return self.point(begin + length) - self.point(begin)
 
     def interval(self, interval: int) -> int:
-        """Map what is done every so many iterations, so that it is done as
+        """Map an interval, so that what is done at each interval is done as
         often as before.
 
-        Args:
-            interval (int): Iterations of the original schedule. What is
-                never done, by an interval below 1 or longer than the
-                schedule, stays.
-
-        Returns:
-            int: Iterations of the new one, at least 1.
+        An interval below 1 or longer than the schedule stays: what has it is
+        never done.
         """
         if not 0 < interval <= self.old:
             return interval
@@ -116,15 +90,15 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     """Shorten the schedule of a config, and change nothing else.
 
     Everything that names an iteration moves with the end of the training:
-    schedulers, validation, checkpoints and hooks. A warm-up keeps its length:
-    a linear or constant scheduler that begins at 0, rises and ends in the
-    first quarter of the training (and in the first half of the shorter one).
-    What counts validations, such as a patience, stays, because their number
-    stays. Where a training counts epochs, this holds for epochs. No data is
-    read.
+    schedulers, validation, checkpoints and hooks. A warm-up keeps its length.
+    A warm-up is a linear or constant scheduler that begins at 0, rises and
+    ends in the first quarter of the training (and in the first half of the
+    shorter one). The number of validations stays, and so does what counts
+    them, such as a patience. Where a training counts epochs, this holds for
+    epochs. No data is read.
 
     Args:
-        cfg (Config): The config of a training. It stays as it is.
+        cfg (Config): The config of a training. The config stays as it is.
         ratio (float): Share of the iterations, or epochs, to run, in (0, 1].
             With 1 the copy is equal. Defaults to 0.6.
 
@@ -133,7 +107,8 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
 
     Raises:
         ValueError: If ``ratio`` is out of range, if the config prunes, or if
-            something in it can't be shortened. It names the line to change.
+            a part of the config can't be shortened. The error names the line
+            to change.
         TypeError: If a part of the config has the wrong form.
 
     Examples:
@@ -168,73 +143,10 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     return cfg
 
 
-def check_baseline(cfg: Config) -> None:
-    """Check that a config is of the baseline, in the form of MMEngine.
-
-    Raises:
-        ValueError: If it trains with InfoBatch, or without data.
-        TypeError: If a part of it has the wrong form.
-    """
-    check_form(cfg)
-    sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if (type_name(sampler) in ('InfoBatchSampler', 'InfoBatchEpochSampler')
-            or infobatch_hooks(cfg)):
-        raise ValueError(
-            'The config trains with InfoBatch already: convert or shorten the '
-            'config that it was made from, or remove InfoBatchHook from '
-            '`custom_hooks` and InfoBatchSampler from '
-            '`train_dataloader.sampler`.')
-
-
-def infobatch_hooks(cfg: Config) -> List[dict]:
-    """Configs of InfoBatchHook in ``custom_hooks``."""
-    return [
-        hook for hook in cfg.get('custom_hooks') or []
-        if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
-    ]
-
-
-def type_name(node: dict) -> str:
-    """Name of a ``type`` that is a class, or a string with or without scope.
-    """
-    kind = node.get('type')
-    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
-
-
-def length_of(cfg: Config) -> Tuple[str, int]:
-    """What a training counts, ``'iteration'`` or ``'epoch'``, and how many.
-
-    Raises:
-        ValueError: If the config has no training, or a loop of which nothing
-            is known.
-    """
-    train_cfg = cfg.get('train_cfg')
-    if train_cfg is None:
-        raise ValueError('The config has no training: add `train_cfg = '
-                         "dict(type='IterBasedTrainLoop', max_iters=...)`.")
-    loop = train_cfg.get('type')
-    if isinstance(loop, str):
-        loop = LOOPS.get(loop)
-    for unit, kind, by_epoch in (('iteration', IterBasedTrainLoop, False),
-                                 ('epoch', EpochBasedTrainLoop, True)):
-        is_kind = (
-            issubclass(loop, kind)
-            if isclass(loop) else train_cfg.get('by_epoch') is by_epoch)
-        if is_kind and train_cfg.get(_LENGTH_FIELD[unit]) is not None:
-            others = set(_LENGTH_FIELD.values()) - {_LENGTH_FIELD[unit]}
-            if not others & set(train_cfg):
-                length = train_cfg[_LENGTH_FIELD[unit]]
-                if not isinstance(length, (int, float)):
-                    raise ValueError(f'`train_cfg.{_LENGTH_FIELD[unit]}` must '
-                                     f'be a number, but got {length!r}.')
-                return unit, int(length)
-    raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
-
-
 def _schedulers(node: Any,
                 where: str = 'param_scheduler') -> Iterator[Tuple[str, dict]]:
-    """All entries of ``param_scheduler`` by their place in it: it may be one,
-    a list, or a dict of either with a key for each optimizer."""
+    """All schedulers by their place. ``param_scheduler`` may be a scheduler, a
+    list, or a dict of either with a key for each optimizer."""
     if node is None:
         return
     if isinstance(node, (list, tuple)):
@@ -251,7 +163,7 @@ def _schedulers(node: Any,
 
 
 def _warmup(schedulers: Dict[str, dict], unit: str, old: int, new: int) -> int:
-    """Last iteration of the warm-up, 0 without one."""
+    """The last iteration of the warm-up, 0 without a warm-up."""
     ends = [0]
     for scheduler in schedulers.values():
         if _counts(scheduler) != unit:
@@ -286,8 +198,9 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
             'MMSegmentation: shorten it by hand and add InfoBatch to the '
             'config as docs/train.md says. '
             f'Its fields that look like iterations: {fields or "none"}.')
-    # It counts validations, which stay as many. MMEngine takes it with
-    # `by_epoch=True` alone, and iteration-based training is one epoch.
+    # This scheduler counts validations, which stay as many. MMEngine takes the
+    # scheduler with `by_epoch=True` alone: to MMEngine, iteration-based
+    # training is one epoch.
     if kind == 'ReduceOnPlateau':
         return
     if _counts(scheduler) != iter_map.unit:
@@ -341,7 +254,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
 
 
 def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
-    train_cfg[_LENGTH_FIELD[iter_map.unit]] = iter_map.new
+    train_cfg[LENGTH_FIELD[iter_map.unit]] = iter_map.new
     # The default of the loop is shortened too.
     val_interval = train_cfg.get('val_interval',
                                  dict(iteration=1000, epoch=1)[iter_map.unit])

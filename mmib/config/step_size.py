@@ -2,21 +2,21 @@
 """Whether weights make steps longer: what decides the mean weight of a plan.
 
 The method's weights have a mean of 1 / kept share. An optimizer whose step is
-in proportion to the gradient makes steps longer by that. One that divides by
-the size of past gradients doesn't in the long run, but its steps are too long
-where pruning begins and too short where annealing begins, until the past is
-forgotten (``docs/method.md``). There the weights of a plan are divided by
-their mean.
+in proportion to the gradient makes steps longer by this mean. An optimizer
+that divides by the size of past gradients makes steps as long as before in the
+long run. Its steps are too long where pruning begins and too short where
+annealing begins, until past gradients are forgotten (``docs/method.md``). With
+such an optimizer the weights of a plan are divided by their mean.
 """
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 from torch.nn.utils import clip_grad_norm_
 
-from .schedule import type_name
+from .parts import type_name
 
-# Their steps are in proportion to the gradient, also with momentum.
+# Optimizers whose steps are in proportion to the gradient, also with momentum.
 _PROPORTIONAL = ('ASGD', 'SGD')
-# Their steps don't depend on the size of gradients that are all longer.
+# Optimizers whose steps stay the same where all gradients are longer.
 _DIVIDING = ('Adadelta', 'Adafactor', 'Adagrad', 'Adam', 'AdamW', 'Adamax',
              'LAMB', 'LARS', 'Lamb', 'Lion', 'Muon', 'NAdam', 'RAdam',
              'RMSprop', 'Rprop', 'SparseAdam')
@@ -38,7 +38,8 @@ class MeanWeight(NamedTuple):
     """Which mean the weights of a plan have.
 
     Args:
-        is_one (bool): Whether it is 1, and not that of the method.
+        is_one (bool): Whether the mean is 1. If not, it is 1 / kept share, as
+            in the method.
         why (str): The reason.
     """
 
@@ -51,9 +52,9 @@ def decide(normalize: Optional[bool],
     """Decide which mean the weights of a plan have.
 
     Args:
-        normalize (bool, optional): What InfoBatchHook was told. None decides
+        normalize (bool, optional): The argument of InfoBatchHook. None decides
             by the optimizers.
-        optimizers (list[Optimizer]): Those of the training. Where there are
+        optimizers (list[Optimizer]): The optimizers of the training. Of
             several, one that needs a mean of 1 decides.
     """
     if normalize is not None:
@@ -73,12 +74,8 @@ def decide(normalize: Optional[bool],
 
 
 def optimizers_of(optim_wrapper: Any) -> List[Optimizer]:
-    """The optimizers of a training.
-
-    Args:
-        optim_wrapper (OptimWrapper, OptimWrapperDict or dict): What trains the
-            model, or the config of it.
-    """
+    """The optimizers of an OptimWrapper, an OptimWrapperDict, or the config of
+    one."""
     return list(
         _of_config(optim_wrapper)
         if isinstance(optim_wrapper, dict) else _of_built(optim_wrapper))
@@ -95,7 +92,7 @@ def _of_built(wrapper: Any) -> Iterator[Optimizer]:
 
 
 def _of_config(cfg: dict) -> Iterator[Optimizer]:
-    """Also of a constructor that makes several."""
+    """The optimizers of a config, also where a constructor makes several."""
     optimizer = cfg.get('optimizer')
     if isinstance(optimizer, dict):
         clip_grad = cfg.get('clip_grad') or dict(type='none')

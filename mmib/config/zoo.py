@@ -7,34 +7,25 @@ import os.path as osp
 from importlib.util import find_spec
 from typing import Iterator, List, Optional
 
-# Libraries: how they are called, and the extra of mmib that installs them.
+# The name of each library, and the extra of mmib that installs the library.
 LIBRARIES = dict(
     mmseg=('MMSegmentation', 'onedl'),
     mmpretrain=('MMPretrain', 'mmpretrain'),
     mmdet=('MMDetection', 'mmdet'))
-# Whose configs have names, such as mmseg::upernet/...
+# Packages whose configs have names, such as mmseg::upernet/...
 PACKAGES = (*LIBRARIES, 'mmib')
 
 
 def installed_packages() -> Iterator[str]:
-    """Those of :data:`PACKAGES` that are installed."""
+    """The installed ones of :data:`PACKAGES`."""
     for package in PACKAGES:
         if find_spec(package) is not None:
             yield package
 
 
 def mim_folder(package: str) -> str:
-    """Folder of what a wheel brings for mim: configs and tools.
-
-    Args:
-        package (str): One of :data:`PACKAGES`.
-
-    Returns:
-        str: The folder. There is none in a source checkout.
-
-    Raises:
-        ModuleNotFoundError: If the package isn't installed.
-    """
+    """Folder of the configs and tools in an installed package. A source
+    checkout has no such folder."""
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         name, extra = LIBRARIES[package]
@@ -47,20 +38,13 @@ def mim_folder(package: str) -> str:
 
 
 def installed_configs(package: str) -> str:
-    """Folder of the configs that a wheel brings, see :func:`mim_folder`."""
+    """Folder of the configs in an installed package."""
     return osp.join(mim_folder(package), 'configs')
 
 
 def zoo_names(folder: str) -> List[str]:
-    """Name the configs that can be trained.
-
-    Args:
-        folder (str): Where they lie.
-
-    Returns:
-        list[str]: Sorted names relative to the folder, such as
-        ``'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'``.
-    """
+    """Sorted names of the configs in a folder that can be trained, such as
+    ``'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'``."""
     paths = glob.glob(osp.join(folder, '**', '*.py'), recursive=True)
     names = [osp.relpath(path, folder) for path in paths]
     return sorted(
@@ -69,16 +53,8 @@ def zoo_names(folder: str) -> List[str]:
 
 
 def zoo_name(path: str, folder: str) -> Optional[str]:
-    """Name a config by its path.
-
-    Args:
-        path (str): Path of a config.
-        folder (str): Where such configs lie.
-
-    Returns:
-        str, optional: Its name relative to the folder, or None if it isn't in
-        there.
-    """
+    """Name of a config relative to a folder, None where the config lies
+    outside of the folder."""
     name = osp.relpath(osp.realpath(path), osp.realpath(folder))
     if name.split(osp.sep)[0] == osp.pardir or osp.isabs(name):
         return None
@@ -86,30 +62,25 @@ def zoo_name(path: str, folder: str) -> Optional[str]:
 
 
 def resolve_config(path: str) -> str:
-    """Find a config that is named by its package, such as ``mmseg::...``, on
-    both stacks.
+    """Find a config that is named by its package, on both stacks.
 
-    MMEngine's own functions for this look for a distribution that is called
-    as OpenMMLab's, such as mmsegmentation. Where the stack is OneDL's, those
-    in ``mmengine.hub`` install it over the fork.
+    MMEngine's own functions look for a distribution of OpenMMLab, such as
+    mmsegmentation. On OneDL's stack the functions in ``mmengine.hub`` install
+    this distribution over the fork.
 
     Args:
-        path (str): Path of a config, or one of :data:`PACKAGES`, ``::`` and
-            the name of one of its configs, with or without ``.py``.
+        path (str): Name of a config, such as ``mmseg::upernet/...``, with or
+            without ``.py``, or a path.
 
     Returns:
-        str: Its path. Other paths are returned as they are.
-
-    Raises:
-        FileNotFoundError: If there is no config of this name.
-        ModuleNotFoundError: If the package isn't installed.
+        str: Path of the config. A path is returned as it is.
     """
     package, scope, name = path.partition('::')
     if not scope or package not in PACKAGES:
         return path
     folder = installed_configs(package)
     if not osp.isdir(folder):
-        # A source checkout: they lie beside the package.
+        # In a source checkout the configs lie beside the package.
         folder = osp.normpath(osp.join(folder, '..', '..', '..', 'configs'))
     if not name.endswith('.py'):
         name += '.py'
@@ -117,7 +88,7 @@ def resolve_config(path: str) -> str:
     if osp.isfile(found):
         return found
     names = zoo_names(folder)
-    # The folder is easily forgotten, so files are compared without it too.
+    # Who names a config easily forgets the folder.
     close = [n for n in names if osp.basename(n) == osp.basename(name)]
     close = close or difflib.get_close_matches(name, names)
     hint = ''.join(f'\n  {package}::{match}' for match in close)
@@ -126,18 +97,8 @@ def resolve_config(path: str) -> str:
 
 
 def find_config(path: str) -> str:
-    """Find a config that a user names, see :func:`resolve_config`.
-
-    Args:
-        path (str): Its path, or its name.
-
-    Returns:
-        str: Its path.
-
-    Raises:
-        ValueError: If this is no config.
-        FileNotFoundError: If it isn't there.
-    """
+    """Find a config by its path or name (:func:`resolve_config`), and check
+    that the file is there."""
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
         raise ValueError(f'{path} is no config, whose name ends with .py: '

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What pruning will make of a schedule, before the first step."""
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from ..clock import Clock
 from ..pruning import Policy
@@ -10,20 +10,24 @@ class Forecast(NamedTuple):
     """What is known of a training that begins.
 
     Args:
-        policy (str): What draws the plans.
+        policy (str): The policy that draws the plans.
         until (str): When annealing begins.
-        iters (float): Iterations of the training, or where epochs count and
-            the share isn't known, of the baseline.
-        share (float, optional): Kept share of the plans that prune, 1 if none
-            does. None where it depends on the losses, as do the next two.
+        note (str): What the policy says of the schedule, if anything.
+        iters (float): Iterations of the training. Where epochs count and the
+            share isn't known, iterations of the baseline.
+        share (float, optional): Kept share of the plans that prune, 1 if no
+            plan does. None where the share depends on the losses, and then
+            the next three are None too.
         mean_weight (float, optional): Mean weight of these plans.
         full_iters (float, optional): Iterations of the baseline that cover as
             many passes.
-        passes (float, optional): These passes.
+        passes (float, optional): These passes. None where the number of
+            images isn't known.
     """
 
     policy: str
     until: str
+    note: str
     iters: float
     share: Optional[float] = None
     mean_weight: Optional[float] = None
@@ -31,15 +35,23 @@ class Forecast(NamedTuple):
     passes: Optional[float] = None
 
     @property
+    def lines(self) -> List[str]:
+        """list[str]: Sentences on when a training prunes, how much, and what
+        comes of that."""
+        return [
+            line for line in (self.when, self.how_much, self.covers) if line
+        ]
+
+    @property
     def when(self) -> str:
-        """str: A sentence on when it prunes."""
+        """str: A sentence on when the training prunes."""
         if self.share == 1:
             return f'{self.policy} prunes nothing.'
         return f'{self.policy} prunes until {self.until}.'
 
     @property
     def how_much(self) -> str:
-        """str: A sentence on how much it prunes."""
+        """str: A sentence on how much the training prunes."""
         if self.share is None:
             return 'How much it keeps depends on the losses.'
         if self.share == 1:
@@ -53,6 +65,10 @@ class Forecast(NamedTuple):
         empty where these depend on the losses."""
         if self.full_iters is None:
             return ''
+        if self.passes is None:
+            share = self.iters / self.full_iters
+            return (f'It runs about {100 * share:.0f} % of the iterations '
+                    'that the baseline needs for as many passes.')
         saved = self.full_iters - self.iters
         text = (f'It runs {self.iters:.0f} iterations and covers '
                 f'{self.passes:.1f} passes over the data')
@@ -64,25 +80,31 @@ class Forecast(NamedTuple):
 
 def forecast(policy: Policy,
              clock: Clock,
-             normalize: bool = False) -> Forecast:
+             normalize: bool = False,
+             knows_images: bool = True) -> Forecast:
     """Forecast a training in which nothing was trained on yet.
-
-    Where the number of images isn't known, take a clock with one slot for a
-    pass and for an iteration.
 
     Args:
         policy (Policy): Draws the plans that prune.
         clock (Clock): Length of the training.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
+        knows_images (bool): Whether the clock has the slots of a pass. If not,
+            a pass and an iteration of the clock have one slot. Defaults to
+            True.
     """
-    name = repr(policy)
-    until = f'{clock.unit} {clock.annealing_at} of {clock.length}'
+    known = Forecast(
+        repr(policy), f'{clock.unit} {clock.annealing_at} of {clock.length}',
+        policy.note_on_schedule(clock.schedule_iters), clock.schedule_iters)
     share: Optional[float] = 1.
     if not clock.prunes_nothing:
         share = policy.expected_share(clock.first_progress(policy))
     if share is None:
-        return Forecast(name, until, clock.schedule_iters)
-    mean_weight = 1 / share if policy.rescale and not normalize else 1.
+        return known
     iters, full_iters, passes = clock.outcome(share)
-    return Forecast(name, until, iters, share, mean_weight, full_iters, passes)
+    return known._replace(
+        iters=iters,
+        share=share,
+        mean_weight=1 / share if policy.rescale and not normalize else 1.,
+        full_iters=full_iters,
+        passes=passes if knows_images else None)

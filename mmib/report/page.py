@@ -39,20 +39,7 @@ _RANKINGS = dict(
 def render(run: Run, other: Optional[Run], notes: List[str],
            checkpoint: Optional[Checkpoint], gallery: Gallery, rank_by: str,
            tables: List[str]) -> str:
-    """Draw the plots, and fill ``template.html``.
-
-    Args:
-        run (Run): The training.
-        other (Run, optional): One to compare it with.
-        notes (list[str]): Sentences on what is missing and why.
-        checkpoint (Checkpoint, optional): The newest one.
-        gallery (Gallery): Pictures of images.
-        rank_by (str): What ranks the images.
-        tables (list[str]): Names of the files that list all images.
-
-    Returns:
-        str: The page.
-    """
+    """Draw the plots, and fill ``template.html``."""
     images = checkpoint.images if checkpoint is not None else None
     progress = figures.progress(run, other)
     environment = jinja2.Environment(
@@ -99,12 +86,7 @@ def number(value: Optional[float], digits: int = 4) -> str:
 
 
 def summary(run: Run, other: Optional[Run]) -> List[Figure]:
-    """The row of figures on top.
-
-    Args:
-        run (Run): The training.
-        other (Run, optional): One to compare it with.
-    """
+    """The row of figures on top."""
     figures = [_iterations(run)]
     if run.plans:
         full = run.last_iter + run.saved_iters

@@ -30,8 +30,8 @@ def write_report(work_dir: str,
             for which all are predicted. Defaults to ``'score'``.
 
     Returns:
-        list[str]: Paths of the page, and of the tables of all images where
-        the scores are known.
+        list[str]: Paths of the page, and of the table of all images where
+        scores are known.
 
     Raises:
         ReportError: If a folder has nothing of a training, a file can't be
@@ -42,22 +42,23 @@ def write_report(work_dir: str,
     out = osp.join(work_dir, 'report.html') if out is None else out
     _check_writable(out)
     checkpoint, unread = read_newest(work_dir, run.start)
-    gallery, tables = Gallery(), []
+    gallery, files = Gallery(), [out]
     if checkpoint is not None and checkpoint.images is not None:
         gallery = take_pictures(run.config, checkpoint, num_images,
                                 predictions, rank_by == 'pixels')
-        tables = write_table(checkpoint.images,
-                             f'{osp.splitext(out)[0]}_images')
+        table = f'{osp.splitext(out)[0]}_images.csv'
+        write_table(checkpoint.images, table)
+        files.append(table)
     elif rank_by != 'score':
         raise ReportError(f'--rank-by {rank_by} needs a checkpoint with a '
                           f'state of InfoBatch. {" ".join(unread)}')
     notes = _notes(run, other, checkpoint, unread) + gallery.notes
     text = render(run, other, notes, checkpoint, gallery, rank_by,
-                  [osp.basename(path) for path in tables])
+                  [osp.basename(path) for path in files[1:]])
     # A path may be no text in UTF-8.
     with open(out, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
-    return [out, *tables]
+    return files
 
 
 def _check_writable(path: str) -> None:

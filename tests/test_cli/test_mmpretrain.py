@@ -103,6 +103,6 @@ def test_mmsegmentation_is_not_needed(tmp_path):
                             capture_output=True,
                             text=True)
     assert result.returncode == 0, result.stderr
-    assert 'It saves about 40 % of the iterations.' in result.stdout
+    assert 'It runs about 60 % of the iterations' in result.stdout
     assert "The data isn't there (Cannot find CIFAR10" in result.stdout
     assert (tmp_path / 'resnet18_8xb16-infobatch_cifar10.py').exists()

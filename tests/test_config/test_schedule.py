@@ -17,7 +17,6 @@ from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 import mmib
 from mmib import convert, shorten
-from mmib.config.convert import summary
 from mmib.config.schedule import IterMap
 from mmib.config.zoo import resolve_config
 from mmib.pruning import Neyman
@@ -532,48 +531,6 @@ def test_custom_imports(imports, expected):
     assert convert(baseline(custom_imports=imports)).custom_imports == expected
 
 
-# What is told
-
-
-@pytest.mark.parametrize('arguments, text', [
-    (dict(), 'until iteration 510 of 600. It keeps about 0.560 of the images, '
-     'with a mean weight of 1.79. It covers about 100 % of the passes of the '
-     'original schedule. It saves 400 of 1000 iterations.'),
-    (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
-     'until iteration 510 of 600. It keeps about 0.474 of the images, with a '
-     'mean weight of 1.00. It covers about 100 % of the passes of the '
-     'original schedule. It saves 400 of 1000 iterations.'),
-    (dict(ratio=0.2, policy=dict(type='Budget')),
-     'until iteration 170 of 200. It keeps about 0.250 of '
-     'the images, with a mean weight of 4.00. It covers about 71 % of the '
-     'passes of the original schedule. It saves 800 of 1000 iterations.'),
-    (dict(ratio=0.2, policy=dict(type='Neyman', min_keep=0.2)),
-     'It keeps about 0.200 of the images, with a mean weight of 5.00. It '
-     'covers about 88 % of the passes'),
-    (dict(ratio=0.6, policy=dict(type='MeanThreshold')),
-     'MeanThreshold(ratio=0.5) prunes until iteration 510 of 600. How much it '
-     'keeps depends on the losses. It saves 400 of 1000 iterations.'),
-    (dict(policy=dict(type='QuantileTiers', rescale=False)),
-     'It keeps about 0.525 of the images, with a mean weight of 1.00. '),
-    (dict(policy=dict(type='EpsilonGreedy')),
-     'It keeps about 0.600 of the images, with a mean weight of 1.00. '),
-    (dict(ratio=1, policy=dict(type='RandomPruning', ratio=0.5), delta=0.5),
-     'RandomPruning(ratio=0.5) prunes until iteration 500 of 1000. It keeps '
-     'about 0.500 of the images, with a mean weight of 2.00. It covers about '
-     '150 % of the passes of the original schedule. Warning: it saves no '
-     'iterations, as the training is as long as before and makes more passes. '
-     'Lower the ratio to save some.'),
-])
-def test_summary(arguments, text):
-    cfg = baseline(custom_hooks=[dict(type='EMAHook')])
-    assert text in summary(cfg, convert(cfg, **arguments))
-    # AdamW divides by the size of the gradient.
-    cfg.optim_wrapper = dict(optimizer=dict(type='AdamW'))
-    assert 'mean weight of 1.00. ' in summary(cfg, convert(cfg))
-    # Of the control there is nothing to tell.
-    assert summary(cfg, shorten(cfg)) == ''
-
-
 # What is refused
 
 PRUNES = 'already: convert or shorten'
@@ -602,7 +559,7 @@ PRUNES = 'already: convert or shorten'
     (dict(custom_hooks=[dict(type='InfoBatchHook')]), ValueError, PRUNES),
     (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
      ValueError, PRUNES),
-    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchSampler'))),
+    (dict(train_dataloader=dict(sampler=dict(type='InfoBatchEpochSampler'))),
      ValueError, PRUNES),
 ])
 def test_configs_that_are_neither_converted_nor_shortened(
@@ -627,17 +584,13 @@ def test_loaders_that_are_not_converted(loader, match):
 
 
 def test_batches_by_shape_are_given_up():
-    before = baseline(
-        train_dataloader=dict(
-            sampler=dict(type='InfiniteSampler'),
-            batch_sampler=dict(
-                type='mmdet.AspectRatioBatchSampler', drop_last=True)))
-    after = convert(before)
+    sampler = dict(type='mmdet.AspectRatioBatchSampler', drop_last=True)
+    after = convert(
+        baseline(
+            train_dataloader=dict(
+                sampler=dict(type='InfiniteSampler'), batch_sampler=sampler)))
     assert after.train_dataloader.batch_sampler is None
     assert after.train_dataloader.drop_last
-    told = 'Warning: `AspectRatioBatchSampler` is dropped'
-    assert summary(before, after).splitlines()[-1].startswith(told)
-    assert told not in summary(baseline(), convert(baseline()))
 
 
 @pytest.mark.parametrize('train_cfg', [
@@ -662,11 +615,8 @@ NOTHING = 'would leave nothing out'
      '`ratio`.*outside|must'),
     (dict(ratio=0.6, policy=dict(type='Neyman', ratio=0.3)), ValueError,
      '`ratio=0.6` and the `ratio=0.3` of Neyman .* one number'),
-    (dict(policy=dict(type='Neyman', full_iters=1000, ratio=0.6)), ValueError,
+    (dict(policy=dict(type='Neyman', full_iters=1000)), ValueError,
      'remove `full_iters` from the `policy` of InfoBatchHook'),
-    (dict(ratio=0.5, policy=dict(type='Neyman', full_iters=2000)), ValueError,
-     'both say how much to prune: remove `full_iters`'),
-    (dict(policy=dict(type='Budget', full_iters=600)), ValueError, NOTHING),
     (dict(ratio=1), ValueError, rf'Neyman\(.*\) {NOTHING}: lower `ratio`'),
     (dict(ratio=1, policy=dict(type='Budget')), ValueError, NOTHING),
     (dict(policy=dict(type='MeanThreshold', ratio=0)), ValueError, NOTHING),

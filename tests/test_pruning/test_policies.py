@@ -346,8 +346,7 @@ def test_budget_that_cannot_be_met():
     assert plan.note == (
         'the budget needs a kept share of 0.410, but at most 75 % of the '
         'images below the highest score can be pruned: kept share 0.625. '
-        'Run more iterations or lower `full_iters` in the `policy` of '
-        'InfoBatchHook in `custom_hooks`.')
+        'Raise `ratio` in the `policy` of InfoBatchHook in `custom_hooks`.')
     plan = budget(0.41)(np.ones(1000, np.float32), np.random.default_rng(0))
     assert plan.is_full and 'kept share 1.000.' in plan.note
 

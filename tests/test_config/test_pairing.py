@@ -4,7 +4,7 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmib.tasks.pairing import pair_augments
+from mmib.config.pairing import pair_augments
 
 MODULE = 'mmib.tasks.classification'
 

@@ -1,13 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The conversion of batch augmentations in a config, without any library."""
+"""From batch augmentations of MMPretrain to those that mmib knows."""
 import copy
 from typing import Any, Iterator
 
 from mmengine.config import Config
 
-from ..config.schedule import type_name
+from .parts import add_import, type_name
 
-_MODULE = 'mmib.tasks.classification'
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 
 
@@ -15,23 +14,21 @@ def pair_augments(cfg: Config) -> Config:
     """Let the batch augmentations of a config mix image i with image
     B - 1 - i, so that InfoBatch knows which images are mixed.
 
+    MMPretrain need not be installed.
+
     Args:
-        cfg (Config): A config of any library, which stays as it is.
+        cfg (Config): A config of any library. The config stays as it is.
 
     Returns:
-        Config: A copy with ``PairedMixup`` in place of ``Mixup``, the same for
-        ``CutMix`` and ``ResizeMix``, and the import of their module.
+        Config: The changed copy. ``Mixup`` is ``PairedMixup``, ``CutMix`` and
+        ``ResizeMix`` are changed alike, and ``custom_imports`` import them.
+        Other augmentations stay.
     """
     cfg = copy.deepcopy(cfg)
-    found = [each for each in _augments(cfg) if type_name(each) in _UNPAIRED]
-    for augment in found:
-        augment['type'] = 'Paired' + type_name(augment)
-    if found:
-        imports = cfg.get('custom_imports') or dict(allow_failed_imports=False)
-        names = imports.get('imports') or []
-        names = [names] if isinstance(names, str) else list(names)
-        cfg.custom_imports = dict(
-            imports, imports=[*names, *{_MODULE}.difference(names)])
+    for augment in _augments(cfg):
+        if type_name(augment) in _UNPAIRED:
+            augment['type'] = 'Paired' + type_name(augment)
+            add_import(cfg, 'mmib.tasks.classification')
     return cfg
 
 

@@ -1,0 +1,53 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import pytest
+
+from mmib import convert, shorten
+from mmib.config.outlook import summary
+
+from .test_schedule import EPOCHS, baseline
+
+NEYMAN = ('until iteration 510 of 600. It keeps about 0.560 of the images, '
+          'with a mean weight of 1.79. It runs about 60 % of the iterations '
+          'that the baseline needs for as many passes.')
+
+
+@pytest.mark.parametrize('arguments, text', [
+    (dict(), NEYMAN),
+    (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
+     'keeps about 0.474 of the images, with a mean weight of 1.00. It runs '
+     'about 60 % of the'),
+    (dict(ratio=0.2, policy=dict(type='Budget')),
+     'until iteration 170 of 200. It keeps about 0.250 of the images, with a '
+     'mean weight of 4.00. It runs about 28 % of the'),
+    (dict(ratio=0.6, policy=dict(type='MeanThreshold')),
+     'MeanThreshold(ratio=0.5) prunes until iteration 510 of 600. How much it '
+     'keeps depends on the losses.'),
+    (dict(policy=dict(type='QuantileTiers', rescale=False)),
+     'It keeps about 0.525 of the images, with a mean weight of 1.00. '),
+    (dict(ratio=1, policy=dict(type='RandomPruning', ratio=0.5), delta=0.5),
+     'It runs about 67 % of the iterations that the baseline needs for as '
+     'many passes.\nWarning: the training is as long as before and makes more '
+     'passes. Lower the ratio to save iterations.'),
+])
+def test_summary(arguments, text):
+    cfg = baseline(custom_hooks=[dict(type='EMAHook')])
+    assert text in summary(cfg, convert(cfg, **arguments))
+
+
+def test_summary_of_other_trainings():
+    # AdamW divides by the size of the gradient.
+    cfg = baseline(optim_wrapper=dict(optimizer=dict(type='AdamW')))
+    assert 'mean weight of 1.00. ' in summary(cfg, convert(cfg))
+    text = summary(EPOCHS, convert(EPOCHS))
+    assert 'epoch 8 of 9. ' in text and 'Warning' not in text
+    # Of the short baseline there is nothing to tell.
+    assert summary(cfg, shorten(cfg)) == ''
+
+
+def test_summary_where_batches_by_shape_are_given_up():
+    before = baseline(
+        train_dataloader=dict(
+            sampler=dict(type='InfiniteSampler'),
+            batch_sampler=dict(type='mmdet.AspectRatioBatchSampler')))
+    told = 'Warning: `AspectRatioBatchSampler` is dropped'
+    assert summary(before, convert(before)).splitlines()[-1].startswith(told)
