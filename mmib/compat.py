@@ -4,6 +4,7 @@ does so, and when the function can go."""
 import functools
 import gc
 import inspect
+import itertools
 import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -82,25 +83,8 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
     kind = type(batches)
     # The old workers end before others start.
     loop.dataloader_iterator = batches = None
-    loop.dataloader_iterator = _SkipsWithoutLoading(
-        kind(loop.dataloader), loop.iter)
-
-
-class _SkipsWithoutLoading:
-    """An iterator whose first ``num_skipped`` items are None."""
-
-    def __init__(self, iterator: Iterator, num_skipped: int) -> None:
-        self._iterator = iterator
-        self._num_skipped = num_skipped
-
-    def __iter__(self) -> Iterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._num_skipped > 0:
-            self._num_skipped -= 1
-            return None
-        return next(self._iterator)
+    loop.dataloader_iterator = itertools.chain(
+        itertools.repeat(None, loop.iter), kind(loop.dataloader))
 
 
 def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
