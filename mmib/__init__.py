@@ -2,9 +2,9 @@
 """InfoBatch, unbiased dynamic data pruning, for MMEngine.
 
 ``import mmib`` registers every part, so that a config needs no more than
-``custom_imports = dict(imports=['mmib'])``. It needs MMEngine alone; what is
-known of a library such as MMSegmentation is loaded where its models are
-trained.
+``custom_imports = dict(imports=['mmib'])``. mmib needs MMEngine alone: the
+task of a library such as MMSegmentation is loaded where models of the library
+are trained.
 """
 try:
     import mmengine  # noqa: F401

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 
-from mmib.compat import allow_scoped_bases, without_scoped_bases
+from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
 from mmib.config.checks import check_stack
 from mmib.config.outlook import summary
 from mmib.config.parts import check_form, infobatch_hooks, length_of
@@ -58,8 +58,7 @@ def write_changed(
 
 def load(path: str) -> Config:
     """Load a config that a text config can inherit, and refuse a lazy one."""
-    # MMEngine has no public name for this, and fails later and obscurely.
-    if Config._is_lazy_import(path):
+    if is_lazy(path):
         raise ValueError(
             f'{path} is a lazy config (`read_base`), which no text config can '
             'inherit: convert it when it is trained, with `mmib train '

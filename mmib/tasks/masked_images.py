@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Training without labels with MMPretrain: models that restore masked images,
 and others whose loss is a sum over images."""
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -11,7 +11,7 @@ from mmpretrain.models.losses import (CosineSimilarityLoss,
 from torch import Tensor
 
 from ..batch import BatchContext
-from ..compat import observe_calls
+from ..compat import replace_method
 from ..losses import InfoBatchLoss, register_unreduced
 from . import classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
@@ -107,12 +107,13 @@ class MaskedImagesTask:
 def _follow_masks(head: nn.Module, losses: List[InfoBatchLoss]) -> None:
     """Tell the losses how many masked tokens each image has."""
 
-    def count(*args: Tensor) -> None:
+    def count(head_loss: Callable, *args: Tensor) -> Any:
         masked = args[-1].flatten(1).bool()
         for loss in losses:
             loss.rows_per_image = masked.sum(1).tolist()
+        return head_loss(*args)
 
-    observe_calls(head, 'loss', count)
+    replace_method(head, 'loss', count)
 
 
 TASK = MaskedImagesTask()

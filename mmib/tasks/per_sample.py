@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Any model of MMEngine that returns its losses sample by sample."""
 import functools
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Sequence, Union
 
 import torch
 import torch.nn as nn
@@ -11,7 +11,7 @@ from mmengine.utils import is_list_of
 from torch import Tensor
 
 from ..batch import BatchContext, mean_images
-from ..compat import change_calls
+from ..compat import replace_method
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -46,11 +46,11 @@ class PerSampleTask:
             return
         _watch_predictions(model, batch)
 
-        def weigh(losses: Losses) -> Tuple[Tuple[Losses], dict]:
-            return (losses if batch.weights is None else weighted(
-                losses, batch), ), {}
+        def weigh(parse_losses: Callable, losses: Losses) -> Any:
+            return parse_losses(
+                losses if batch.weights is None else weighted(losses, batch))
 
-        change_calls(model, 'parse_losses', weigh)
+        replace_method(model, 'parse_losses', weigh)
 
 
 def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
@@ -63,7 +63,6 @@ def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
                 f'`infobatch_predictions` of {type(model).__name__} names '
                 f'{name!r}, which is none of its modules: name one of its '
                 '`named_modules()`, such as its last layer.')
-    for name in names:
         modules[name].register_forward_hook(
             functools.partial(_watch_output, name, batch))
 
