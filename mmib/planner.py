@@ -83,10 +83,6 @@ class Planner:
 
         Returns:
             EpochPlan, optional: The plan, or None for a full pass.
-
-        Raises:
-            TypeError: If the policy returns no plan.
-            ValueError: If the plan can't be trained on.
         """
         clock, last = self.clock, self.newest
         covered = clock.covered(last, start)
@@ -228,14 +224,8 @@ class Planner:
         return 1. if share is None else share
 
     def advance(self, position: int) -> Iterator[PlanRecord]:
-        """Go on to the plans that have begun.
-
-        Args:
-            position (int): Slots that were taken.
-
-        Yields:
-            PlanRecord: The plan that begins.
-        """
+        """Go on to the plans that have begun after ``position`` slots, and
+        yield each."""
         while self._next and self._next[0].start < position:
             self.current = self._next.popleft()
             yield self.current
