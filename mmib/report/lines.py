@@ -12,7 +12,7 @@ from ..state import MEAN_RATIO, PLAN
 # Larger than any float32: sums and products of such numbers are finite.
 _LARGEST = 1e39
 _COUNT = integer(0, 10**15)
-# By what tells the lines apart. Older lines lack the keys with a question mark.
+# By what tells the lines apart. Older lines lack keys with a question mark.
 _FORMS = {
     'step': {
         'step': _COUNT,
