@@ -102,15 +102,11 @@ def simulate(policy: Callable,
         position += len(issued)
         if plan_end >= annealing_start:
             break
+        left = full_iters * slots_per_iter - covered * num_images
         policy.begin_plan(
             Progress(
-                slots_per_iter=slots_per_iter,
-                max_iters=max_iters,
                 slots_left=annealing_start - position,
-                annealing_slots=end - annealing_start,
-                full_equivalent=covered * num_images / slots_per_iter,
-                done=min((position - num_images / 2) /
-                         (annealing_start - num_images), 1)))
+                full_slots=left - (end - annealing_start)))
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images
@@ -122,8 +118,7 @@ def main():
     print('| losses | policy | virtual epochs | target | error | '
           'mean kept share | largest weight |\n|---|---|---|---|---|---|---|')
     for name, make in DISTRIBUTIONS.items():
-        for policy in (Budget(FLAGSHIP['full_iters']), QuantileTiers(),
-                       MeanThreshold()):
+        for policy in (Budget(ratio=0.6), QuantileTiers(), MeanThreshold()):
             losses = make(FLAGSHIP['num_images'], np.random.default_rng(0))
             run = simulate(policy, losses, **FLAGSHIP)
             sizes = [len(plan) for plan in run.plans]

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What hook and losses tell each other of the batch in training."""
+"""The batch in training, which hook and losses share."""
 import functools
 import operator
 import weakref
@@ -25,26 +25,21 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
 class BatchContext:
     """What hook and losses tell each other of the batch in training.
 
-    There is one in a training. While :attr:`weights` are None, as outside of
-    training and in annealing, losses are computed as in the baseline.
+    A training has one context. While :attr:`weights` is None, as in annealing
+    and outside of training, losses are those of the baseline.
     """
 
     def __init__(self) -> None:
         self.begin(None)
 
     def begin(self, weights: Optional[Tensor]) -> None:
-        """Begin a batch.
-
-        Args:
-            weights (Tensor, optional): Weight of each image, float32 of shape
-                (B,). None trains as the baseline.
-        """
+        """Begin a batch with these weights. None trains as the baseline."""
         self.weights = weights
         """Tensor, optional: Weight of each image, float32 of shape (B,)."""
         self.row_weights = weights
         """Tensor, optional: Weight of each row of the predictions, float32 of
-        shape (B,): the weight of the image, unless :meth:`mix` says that rows
-        are mixtures."""
+        shape (B,). It is the weight of the image, or of a mixture, see
+        :meth:`mix`."""
         self._mixed: Optional[Tensor] = None
         self._part_of_row: Optional[Tensor] = None
         self._scores: List[Tensor] = []
@@ -55,16 +50,15 @@ class BatchContext:
         self._is_blind = False
 
     def mix(self, share: Share) -> None:
-        """Tell that the images are mixed: row k is a mixture of image k and
-        of image B - 1 - k. Call it before any loss.
+        """Tell, before any loss, that row k is a mixture of the images k and
+        B - 1 - k.
 
-        Each image counts in both of its mixtures, by its share of them. So
-        the weight of a row is the mean weight of its two images, and the
-        score of an image the sum over its two rows, by these shares.
+        The weight of a row is the mean weight of its two images, and the score
+        of an image the sum over its two rows, by their shares.
 
         Args:
-            share (float or Tensor): How much of row k is image k, in [0, 1].
-                A tensor of shape (B,) has a share for each row.
+            share (float or Tensor): Share of image k in row k, in [0, 1], for
+                all rows or of shape (B,).
         """
         if self.weights is None:
             return
@@ -77,31 +71,26 @@ class BatchContext:
             (1 - self._mixed) * self.weights.flip(0))
 
     def _split(self, rows: Tensor) -> Tuple[Tensor, Tensor]:
-        """What each image has of its own row, and of the other one."""
+        """The parts of each image in its own row, and in the other one."""
         return self._mixed * rows, ((1 - self._mixed) * rows).flip(0)
 
     @property
     def part_of_row(self) -> Tensor:
-        """Tensor: What the mean over the batch multiplies the loss of each row
-        by, its weight / B, float32 of shape (B,)."""
+        """Tensor: Weight of each row over B: the factor of its loss in the
+        mean over the batch, float32 of shape (B,)."""
         if self._part_of_row is None:
             self._part_of_row = self.row_weights / len(self.row_weights)
         return self._part_of_row
 
     def mean(self, losses: Tensor, share: Share = 1.) -> Tensor:
-        """Weighted mean over the images: the loss of the batch.
-
-        The losses count for :attr:`scores`.
+        """The loss of the batch, a weighted mean, from raw losses, which are
+        added to :attr:`scores`.
 
         Args:
             losses (Tensor): Raw loss of each row, float32 of shape (B,).
-            share (float or Tensor): What the loss of the batch multiplies
-                each of them by besides, a number or a tensor of shape () or
-                (B,). 1 where the baseline takes the mean over the images.
-                Defaults to 1.
-
-        Returns:
-            Tensor: The loss, scalar.
+            share (float or Tensor): Another factor of the losses, for all or
+                of shape (B,). 1 where the baseline takes the mean over the
+                images. Defaults to 1.
         """
         shared = losses if is_one(share) else losses * share
         self.add_scores(losses, shared)
@@ -114,7 +103,7 @@ class BatchContext:
 
         Args:
             scores (Tensor): Raw loss of each row, float32 of shape (B,).
-            losses (Tensor): Any whose mean is what the baseline's loss is.
+            losses (Tensor): Losses whose mean is the baseline's loss.
         """
         self._total = None
         self._scores.append(scores)
@@ -123,7 +112,7 @@ class BatchContext:
     @property
     def scores(self) -> Optional[Tensor]:
         """Tensor, optional: Raw loss of each image, float32 of shape (B,),
-        summed over all calls of all losses. None before the first one."""
+        summed over all calls of losses. None before the first call."""
         if self._total is None and self._scores:
             total = _sum(self._scores)
             self._total = total if self._mixed is None else _sum(
@@ -132,8 +121,8 @@ class BatchContext:
 
     @property
     def unweighted_loss(self) -> Optional[Tensor]:
-        """Tensor, optional: What the loss of the batch would be with all
-        weights 1, a scalar. None before the first call of a loss."""
+        """Tensor, optional: Loss of the batch with all weights 1, a scalar.
+        None before the first call of a loss."""
         if not self._losses:
             return None
         if all(map(operator.is_, self._scores, self._losses)):
@@ -144,16 +133,16 @@ class BatchContext:
 
     def watch(self, pred: Tensor,
               rows_per_image: RowsPerImage) -> Tuple[Tensor, 'Watched']:
-        """Look at the gradient that will flow into a prediction, for
+        """Watch the gradient that will flow into a prediction, for
         :attr:`norms`.
 
         Args:
-            pred (Tensor): What a loss is about to be computed from.
-            rows_per_image (int or list[int]): Its rows of each image.
+            pred (Tensor): The prediction.
+            rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
 
         Returns:
-            tuple[Tensor, Watched]: What to compute the loss from, and how the
-            loss uses it: set its ``share``.
+            tuple[Tensor, Watched]: The prediction to compute the loss from;
+            and how the loss uses it, where the caller sets ``share``.
         """
         watched = Watched(rows_per_image)
         rows = (
@@ -162,7 +151,7 @@ class BatchContext:
         if not torch.is_tensor(pred) or len(pred) % rows:
             self._is_blind = True
         elif pred.requires_grad:
-            # Another loss may get the same prediction in another shape.
+            # Two losses may get the same prediction in two shapes.
             target = _whole(pred)
             first = next((w for w in self._watched if w.target() is target),
                          None)
@@ -178,18 +167,13 @@ class BatchContext:
         return pred, watched
 
     def add_watched(self) -> 'Watched':
-        """A prediction that sets its ``norms`` by itself, for
-        :attr:`norms`."""
+        """A watched prediction whose ``norms`` the caller sets."""
         self._watched.append(Watched(1))
         return self._watched[-1]
 
     def watch_loss(self, value: Tensor) -> None:
-        """Look at the gradient that will flow into a loss: mixed precision
-        and gradient accumulation multiply it.
-
-        Args:
-            value (Tensor): The loss of a watched prediction, or the losses of
-                the images whose mean is the loss.
+        """Watch the gradient that will flow into a loss, or into losses whose
+        mean is the loss: mixed precision and gradient accumulation scale it.
         """
         if value.requires_grad:
             value.register_hook(self._note_scale)
@@ -199,17 +183,14 @@ class BatchContext:
 
     @property
     def norms(self) -> Optional[Tensor]:
-        """Tensor, optional: Norm of the gradient of each image's own loss,
-        the raw one of its score, with respect to all predictions that losses
-        are computed from, float32 of shape (B,). The other images of the
-        batch, and how many there are, don't matter. Known after the backward
-        pass; None where it can't be seen."""
+        """Tensor, optional: Norm of the gradient of each image's own raw loss
+        with respect to all predictions, float32 of shape (B,), whatever else
+        is in the batch. Known after the backward pass, or None."""
         norms = [w.norms for w in self._watched if w.norms is not None]
         if not norms or not self._scales or self._is_blind:
             return None
-        # Few operations, as each takes longer than its few numbers.
         rows = functools.reduce(torch.hypot, norms)
-        # A model may multiply some of its losses besides.
+        # A model may multiply some of its losses.
         scale = functools.reduce(torch.maximum, self._scales)
         rows = rows / (self.part_of_row * scale)
         if self._mixed is None:
@@ -224,18 +205,14 @@ class BatchContext:
 
 
 class Watched:
-    """How one loss uses a prediction, which itself isn't kept.
-
-    Args:
-        rows_per_image (int or list[int]): Its rows of each image.
-    """
+    """How one loss uses a prediction. The prediction itself isn't kept."""
 
     def __init__(self, rows_per_image: RowsPerImage) -> None:
         self.rows_per_image = rows_per_image
         self.share: Share = 1.
         """float or Tensor: See :meth:`BatchContext.mean`."""
         self.target: Callable[[], Optional[Tensor]] = lambda: None
-        """Callable: Returns the tensor of which the prediction is a shape."""
+        """Callable: Returns the tensor that the prediction is a view of."""
         self.others: List[Watched] = []
         """list[Watched]: How other losses use the same prediction."""
         self.norms: Optional[Tensor] = None
@@ -244,17 +221,12 @@ class Watched:
         self._gradient: Optional[Tensor] = None
 
     def note_gradient(self, gradient: Tensor) -> None:
-        """Keep what flows back from this loss alone."""
+        """Keep the gradient of this loss alone."""
         self._gradient = gradient
 
     def note_norms(self, shape: torch.Size,
                    num_images: int) -> Callable[[Tensor], None]:
-        """What to do with the gradient of all losses.
-
-        Args:
-            shape (torch.Size): Shape of the prediction.
-            num_images (int): Images of the batch.
-        """
+        """A hook for the gradient of all losses of a prediction."""
 
         def note(gradient: Tensor) -> None:
             if gradient.shape != shape:
@@ -277,8 +249,8 @@ class Watched:
         return note
 
     def _as_if_alike(self, gradient: Tensor, other: 'Watched') -> Tensor:
-        """The gradient of all losses, as if another loss had the share of this
-        one."""
+        """The gradient of all losses, as if another loss had the same share as
+        this one."""
         own, other._gradient = other._gradient, None
         share = _over(self.share, other.share)
         if own is None or is_one(share):
@@ -290,13 +262,13 @@ class Watched:
 
 
 def _over(value: Any, share: Share) -> Any:
-    """Divide by a share, which is 0 of an image without rows."""
+    """Divide by a share, which is 0 for an image without rows."""
     return value / (
         share.clamp(min=1e-12) if isinstance(share, Tensor) else share)
 
 
 def is_one(share: Share) -> bool:
-    """Whether a share is 1, up to what losses add to their divisors."""
+    """Whether a share is 1, up to the epsilon in the divisors of losses."""
     return isinstance(share, (int, float)) and abs(share - 1) < 1e-6
 
 
@@ -304,19 +276,16 @@ def mean_images(elements: Tensor,
                 rows_per_image: RowsPerImage,
                 num_images: int,
                 counts: Optional[Tensor] = None) -> Tuple[Tensor, Share]:
-    """Mean over the elements of each image.
+    """Mean over the elements of each image, float32 of shape (B,), and the
+    number of these elements.
 
     Args:
-        elements (Tensor): Any, of which the first dimension runs over the
-            rows of the images, image by image.
+        elements (Tensor): Elements whose first dimension runs over the rows,
+            image by image.
         rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
         num_images (int): Images of the batch.
         counts (Tensor, optional): Elements of each image that count, of shape
             (B,). None counts all. Defaults to None.
-
-    Returns:
-        tuple[Tensor, int or Tensor]: Means, float32 of shape (B,), and
-        elements of each image.
     """
     if counts is None and rows_per_image == 1 and elements.dim() == 1:
         return elements.float(), 1
@@ -334,17 +303,8 @@ def mean_images(elements: Tensor,
 
 def sum_images(elements: Tensor, rows_per_image: RowsPerImage,
                num_images: int) -> Tuple[Tensor, List[int]]:
-    """Sum over the elements of each image.
-
-    Args:
-        elements (Tensor): See :func:`mean_images`.
-        rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
-        num_images (int): Images of the batch.
-
-    Returns:
-        tuple[Tensor, list[int]]: Sums, float32 of shape (B,), and elements of
-        each image.
-    """
+    """Sum over the elements of each image, and the number of these elements.
+    See :func:`mean_images`."""
     if isinstance(rows_per_image, int):
         images = elements.reshape(num_images, -1)
         return (images.sum(1, dtype=torch.float32),
@@ -355,14 +315,14 @@ def sum_images(elements: Tensor, rows_per_image: RowsPerImage,
 
 
 def _rows(rows_per_image: List[int], num_rows: int) -> List[int]:
-    """Rows of each image: a multiple of its share, as points of its masks."""
+    """Rows of each image, in proportion to its ``rows_per_image``."""
     shares = max(sum(rows_per_image), 1)
     return [share * num_rows // shares for share in rows_per_image]
 
 
 def _by_row(images: Tensor, rows_per_image: RowsPerImage,
             num_rows: int) -> Tensor:
-    """Repeat what each image has for each of its rows."""
+    """Repeat the value of each image for each of its rows."""
     if isinstance(rows_per_image, int):
         return images[:, None].expand(-1, num_rows // len(images)).flatten()
     return torch.cat([
@@ -372,17 +332,16 @@ def _by_row(images: Tensor, rows_per_image: RowsPerImage,
 
 
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    """A tensor of its own, without a gradient."""
+    """The sum in memory of its own, without a gradient."""
     with torch.no_grad():
-        # What is kept must neither hold a larger tensor nor be written to.
         return (tensors[0].clone() if len(tensors) == 1 else functools.reduce(
             torch.add, tensors))
 
 
 def _whole(pred: Tensor) -> Tensor:
-    """The tensor of which a prediction is another shape, or itself."""
+    """The tensor that a prediction is a view of, or the prediction."""
     base = pred._base
-    # What was hung on a leaf, such as a parameter, would stay there.
+    # A hook of a leaf, such as a parameter, would stay there.
     if (base is None or not base.requires_grad or base.is_leaf
             or base.numel() != pred.numel() or not base.is_contiguous()
             or not pred.is_contiguous()):

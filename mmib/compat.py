@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Every place where mmib reaches into MMEngine or a library on it: why, and
-when it can go."""
+"""Every place where mmib reaches into MMEngine or a library on it: why mmib
+does so, and when the function can go."""
 import functools
 import gc
 import inspect
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch.distributed as dist
+from mmengine._strategy import SingleDeviceStrategy
 from mmengine.config import Config
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.logging import MessageHub
@@ -21,8 +22,8 @@ from .config.zoo import resolve_config
 def in_training() -> bool:
     """Whether the process is in a training loop.
 
-    A sampler has no Runner to ask. It can go when MMEngine gives samplers one
-    or when the sampler is built by the hook.
+    A sampler has no Runner to ask. The function can go when MMEngine gives
+    samplers their Runner.
     """
     # RuntimeInfoHook, a default hook, keeps the stage up to date.
     info = MessageHub.get_current_instance().runtime_info
@@ -30,11 +31,12 @@ def in_training() -> bool:
 
 
 def loop_counts_epochs() -> Optional[bool]:
-    """Whether the training loop that asks counts epochs. None if who asks is
-    no training loop.
+    """Whether the training loop that calls counts epochs. None outside of a
+    training loop.
 
-    A loop builds its sampler, and OpenMMLab's reads it before any hook acts.
-    It can go when MMEngine gives samplers their Runner.
+    A loop builds its sampler, and OpenMMLab's loop reads the sampler before
+    any hook acts. The function can go when MMEngine gives samplers their
+    Runner.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -48,14 +50,10 @@ def loop_counts_epochs() -> Optional[bool]:
 def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     """Act on all ranks before any of them saves a checkpoint.
 
-    ``save_checkpoint`` is the last call that all ranks make at once. Nothing
-    later is called on more than the first one, where a collective would wait
-    for good. It can go when MMEngine calls ``before_save_checkpoint`` of hooks
+    ``save_checkpoint`` is the last call that all ranks make. What follows is
+    called on the first rank alone, where a collective would wait for good.
+    The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
     on every rank.
-
-    Args:
-        runner (Runner): The runner of the training process.
-        act (Callable): What to do.
     """
     save_checkpoint = runner.save_checkpoint
 
@@ -68,32 +66,28 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
 
 
 def restart_loader(loop: IterBasedTrainLoop) -> None:
-    """Let a loop read from where its sampler stands now.
+    """Let a loop that hasn't begun read from where its sampler stands now.
 
-    OneDL's loop starts its workers when it asks for the first batch, and skips
-    the past by ``skip`` of the sampler. OpenMMLab's has started them before
-    the checkpoint was read, so what they were asked for is dropped, and skips
-    the past by asking for each batch of it, so these are none. It can go with
-    the support of OpenMMLab's stack.
-
-    Args:
-        loop (IterBasedTrainLoop): The loop, before it begins.
+    OneDL's loop starts its workers when the loop asks for the first batch, and
+    skips the past by ``skip`` of the sampler. OpenMMLab's loop starts its
+    workers before the checkpoint is read, so the batches of these workers are
+    dropped. It skips the past by asking for each past batch, so past batches
+    are None. The function can go with the support of OpenMMLab's stack.
     """
     batches = loop.dataloader_iterator
     if hasattr(batches, 'skip_iter'):
-        # One that derives from it may have started them.
+        # A loop that derives from OneDL's may have started the workers.
         batches._iterator = None
         return
     kind = type(batches)
-    # Its workers end before others start.
+    # The old workers end before others start.
     loop.dataloader_iterator = batches = None
     loop.dataloader_iterator = _SkipsWithoutLoading(
         kind(loop.dataloader), loop.iter)
 
 
 class _SkipsWithoutLoading:
-    """An iterator whose first ``num_skipped`` items are None, without any
-    work."""
+    """An iterator whose first ``num_skipped`` items are None."""
 
     def __init__(self, iterator: Iterator, num_skipped: int) -> None:
         self._iterator = iterator
@@ -110,15 +104,16 @@ class _SkipsWithoutLoading:
 
 
 def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
-    """Let schedulers that step by iteration follow the progress of a training
-    whose epochs are shorter than those that they were made for.
+    """Let schedulers that step by iteration follow a training whose epochs are
+    shorter than the epochs of the schedule.
 
-    It can go when MMEngine's ParamSchedulerHook asks how many steps are due.
+    The function can go when MMEngine's ParamSchedulerHook asks how many steps
+    are due.
 
     Args:
         runner (Runner): The runner of the training process.
-        steps_due (Callable): For how many iterations of the schedule the
-            current iteration stands.
+        steps_due (Callable): How many iterations of the schedule the current
+            iteration stands for.
     """
 
     def follow(hook: ParamSchedulerHook) -> None:
@@ -137,40 +132,52 @@ def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
 
 
 def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
-    """Let the log's remaining time, and models that follow the progress, know
-    that a training which counts epochs has other iterations than its loader
-    had when it was built.
+    """Tell MMEngine how many iterations a training by epochs will have.
 
-    It can go when MMEngine's loop asks its loader in each epoch.
+    The log's remaining time and models that follow the progress read the
+    number. MMEngine's loop computes the number once, from full epochs. The
+    function can go when MMEngine's loop asks its loader in each epoch.
 
     Args:
         runner (Runner): The runner of the training process.
-        max_iters (int): Iterations of the training to expect.
-        is_last (bool): Whether the last epoch begins, so that they are known.
+        max_iters (int): The expected iterations of the training.
+        is_last (bool): Whether the last epoch begins: then the number is
+            exact.
     """
     runner.train_loop._max_iters = max_iters
     runner.message_hub.update_info('max_iters', max_iters)
     wrapper = runner.optim_wrapper
-    # Those of DeepSpeed count by themselves, and a dict of some not at all.
+    # DeepSpeed's wrapper counts by itself, and an OptimWrapperDict has no
+    # count.
     if getattr(wrapper, '_accumulative_counts', 1) > 1:
-        # The last gradients that are accumulated may be fewer. It isn't known
-        # before the last epoch where that is: with -1, nowhere.
+        # The last accumulation may be shorter. Where it begins is known in the
+        # last epoch; before, -1 says nowhere.
         wrapper._max_counts = max_iters if is_last else -1
         wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
 
 
-def observe_calls(owner: Any, name: str, observe: Callable) -> None:
-    """Call a function with the arguments of each call of a method, before it.
+def saves_with_hooks(strategy: Any) -> bool:
+    """Whether a strategy calls hooks when it saves and loads checkpoints.
 
-    Which rows of a loss belong to which image is known there alone: in
-    ``get_targets`` of mmseg's mask heads, which matches masks, in ``loss`` of
-    the parts of mmpretrain's MultiTaskHead, which leaves out images without a
-    label, and of its heads that predict masked tokens. It can go when these
-    pass it to their losses.
+    DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy, and call
+    hooks too. The function can go when every strategy does.
+    """
+    return isinstance(strategy, SingleDeviceStrategy)
+
+
+def observe_calls(owner: Any, name: str, observe: Callable) -> None:
+    """Call a function with the arguments of each call of a method, before the
+    method.
+
+    Which rows of a loss belong to which image is known in such a method alone:
+    in ``get_targets`` of mmseg's mask heads, which matches masks; in ``loss``
+    of the heads of mmpretrain's MultiTaskHead, which leaves out images without
+    a label; in ``loss`` of heads that predict masked tokens. The function can
+    go when these heads tell their losses the rows.
 
     Args:
-        owner (object): A head, or a part of it.
-        name (str): The method. Who observed it before doesn't any more.
+        owner (object): A head, or a part of a head.
+        name (str): The method. An earlier observer of it is replaced.
         observe (Callable): Takes the arguments.
     """
 
@@ -184,68 +191,72 @@ def observe_calls(owner: Any, name: str, observe: Callable) -> None:
 def observe_results(owner: Any, name: str, observe: Callable) -> None:
     """Call a function with the result of each call of a method.
 
-    What MMEngine adds up to the loss of a batch is known in ``parse_losses``
-    of the model alone. It can go when hooks get the loss before its backward
-    pass.
+    The loss of a batch is known in ``parse_losses`` of the model alone. The
+    function can go when hooks get the loss before its backward pass.
 
     Args:
         owner (object): A model.
-        name (str): The method. Who observed it before doesn't any more.
+        name (str): The method. An earlier observer of it is replaced.
         observe (Callable): Takes the result.
     """
-    method = getattr(owner, name)
-    method = getattr(method, 'unchanged', method)
 
-    @functools.wraps(method)
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def call(method: Callable, *args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)
         observe(result)
         return result
 
-    setattr(observed, 'unchanged', method)
-    setattr(owner, name, observed)
+    _replace(owner, name, call)
 
 
 def change_calls(owner: Any, name: str, change: Callable) -> None:
     """Change the arguments of each call of a method.
 
-    The heads of mmdet take predictions of the whole batch apart in ways of
-    their own, so these are changed where they come in. It can go when mmdet's
-    losses take a weight for each image.
+    Each head of mmdet takes the predictions of a batch apart in its own way,
+    so the predictions are changed where they come in. The function can go when
+    mmdet's losses take a weight for each image.
 
     Args:
-        owner (object): A head, or a part of it.
-        name (str): The method. Who changed its calls before doesn't any more.
+        owner (object): A head, or a part of a head.
+        name (str): The method. An earlier change of its calls is replaced.
         change (Callable): Takes the arguments, and returns a tuple and a dict
             of them.
     """
+
+    def call(method: Callable, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = change(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    _replace(owner, name, call)
+
+
+def _replace(owner: Any, name: str, call: Callable) -> None:
+    """Let ``call(method, ...)`` take the place of a method."""
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)
 
     @functools.wraps(method)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = change(*args, **kwargs)
-        return method(*args, **kwargs)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return call(method, *args, **kwargs)
 
-    setattr(changed, 'unchanged', method)
-    setattr(owner, name, changed)
+    setattr(replaced, 'unchanged', method)
+    setattr(owner, name, replaced)
 
 
 def allow_scoped_bases() -> None:
     """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``,
     ``'mmdet::...'`` and ``'mmib::...'``.
 
-    MMEngine looks for distributions such as mmsegmentation, which have other
-    names on OneDL's stack, and knows the configs of its own libraries alone.
-    Call it before the config is read: ``custom_imports`` are too late. It can
-    go when MMEngine finds configs by the module that has them.
+    MMEngine knows its own libraries alone, by the names of distributions such
+    as mmsegmentation, which OneDL's stack doesn't have. Call the function
+    before the config is read: ``custom_imports`` are too late. It can go when
+    MMEngine finds configs by the name of a module.
     """
     Config._get_cfg_path = staticmethod(_find_base)
 
 
 @contextmanager
 def without_scoped_bases() -> Iterator[None]:
-    """Read configs as a script does that knows nothing of mmib."""
+    """Read configs as MMEngine does without mmib."""
     changed = Config._get_cfg_path
     Config._get_cfg_path = staticmethod(_find_base_by_distribution)
     try:
@@ -268,20 +279,30 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
     return _find_base_by_distribution(path, filename)
 
 
+def is_lazy(path: str) -> bool:
+    """Whether a config file is a lazy config, with ``read_base``.
+
+    MMEngine has no public name for the test, and fails late and obscurely. The
+    function can go when there is a public name.
+    """
+    return Config._is_lazy_import(path)
+
+
 def change_next_config(change: Callable[..., Config]) -> None:
-    """Let the next config that is read be another one.
+    """Change the next config that is read.
 
     The libraries' ``tools/train.py`` read the config of the training first,
-    and have no place to change it. It can go with their use.
+    and have no place to change it. The function can go when mmib no longer
+    runs these scripts.
 
     Args:
         change (Callable): ``change(fromfile, path, *args, **kwargs)`` returns
-            the config, with MMEngine's own ``fromfile``.
+            the config. ``fromfile`` is MMEngine's own.
     """
     fromfile = Config.fromfile
 
     def changed(path: str, *args: Any, **kwargs: Any) -> Config:
-        # What is read after the config of the training is as it was.
+        # Later configs stay as they are.
         Config.fromfile = staticmethod(fromfile)
         return change(fromfile, path, *args, **kwargs)
 
@@ -292,19 +313,18 @@ def change_next_config(change: Callable[..., Config]) -> None:
 def distributed_on_cpu() -> Iterator[None]:
     """Let processes without a GPU train together.
 
-    MMEngine's launcher gives each a CUDA device, which builds of torch for
-    CPU can't, and its wrapper names a device, which
-    ``DistributedDataParallel`` refuses for models on the CPU. So the process
-    group is there before the Runner, which then makes none, and the wrapper
-    has no device. Its other arguments are those of the Runner. It can go when
-    MMEngine's launcher knows processes without a GPU.
+    MMEngine's launcher gives each process a CUDA device, which fails without
+    CUDA. So the process group is made here, and the Runner makes none.
+    MMEngine's model wrapper names a device, which ``DistributedDataParallel``
+    refuses on a CPU. So the wrapper gets no device here. The function can go
+    when MMEngine's launcher knows processes without a GPU.
     """
     dist.init_process_group('gloo')
     wrap_model = Runner.wrap_model
 
     def wrap_on_cpu(self: Runner, model_wrapper_cfg: Optional[dict],
                     model: nn.Module) -> nn.Module:
-        # As in the config: the parts of a list are numbered.
+        # Names as in the config, where the parts of a list have numbers.
         parts = {
             match[0]: None
             for name, module in model.named_modules()
@@ -329,9 +349,9 @@ def distributed_on_cpu() -> Iterator[None]:
 
     Runner.wrap_model = wrap_on_cpu
     yield
-    # A thread of gloo that lets go of a tensor when the interpreter ends
-    # aborts the process, and a training that is complete exits with 1
+    # A thread of gloo that frees a tensor when the interpreter ends aborts the
+    # process, so that a complete training exits with 1
     # (pytorch/pytorch#179291). Gloo waits for its threads when nothing refers
-    # to the group any more; the Runner, whose model does, is in a cycle.
+    # to the group. The Runner, which refers to the group, is in a cycle.
     gc.collect()
     dist.destroy_process_group()

@@ -15,7 +15,8 @@ from .clock import Clock, clock_of
 from .config import step_size
 from .config.checks import (check_batch, check_hook_arguments, check_no_others,
                             check_norms, check_scores, check_training)
-from .datasets import DeliveryCheck, data_samples, image_numbers
+from .datasets import image_numbers
+from .delivery import DeliveryCheck, data_samples
 from .log.counts import ImageCounts
 from .log.reporter import Reporter
 from .planner import Planner
@@ -51,8 +52,9 @@ class InfoBatchHook(Hook):
             full again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
-            visit but the first, in [0, 1). If None, it is 0, the last loss
-            alone, or that of the task, see its page. Defaults to None.
+            visit but the first, in [0, 1). If None, the task decides: 0, the
+            last loss alone, but for masked images and detectors. Defaults to
+            None.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.

@@ -1,30 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Find the images of a list among those of a data set: by number or path."""
+"""Find the images of a list in a data set, by number or path."""
 import os
 import re
-from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
-                    Sequence, Tuple, Union)
+from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
+                    Tuple, Union)
 
 import numpy as np
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
+# Where an entry of a list stands, for errors; and number or path of an image.
+Entry = Tuple[str, str]
 
-# A line that ends with a number after a blank or a comma: the label of an
-# annotation file.
+# A label after a blank or a comma, as in an annotation file.
 _SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
-
-
-class Entry(NamedTuple):
-    """An entry of a list.
-
-    Args:
-        where (str): Which one it is, for errors.
-        name (str): Number or path of an image.
-    """
-
-    where: str
-    name: str
 
 
 def find_images(images: Images, num_images: int,
@@ -33,10 +22,10 @@ def find_images(images: Images, num_images: int,
 
     Args:
         images (str, Path or Sequence): File with an image a line, or the
-            images themselves: numbers, or paths, or the ends of paths.
+            images themselves: numbers, paths, or ends of paths.
         num_images (int): Images of the data set.
-        paths (Callable): Returns the path of each of them, None where it
-            isn't known.
+        paths (Callable): Returns the path of each image of the data set, None
+            where the path isn't known.
 
     Returns:
         tuple[np.ndarray, str]: Numbers of the listed images, increasing,
@@ -44,37 +33,33 @@ def find_images(images: Images, num_images: int,
 
     Raises:
         TypeError: If ``images`` is neither a file nor a list.
-        ValueError: If the list can't be read, is empty, or has an image that
-            isn't in the data set, or one twice. It names the line.
+        ValueError: If the list can't be read, is empty, has an image that
+            isn't in the data set, or has an image twice.
     """
     entries = _entries(images)
-    names = [entry.name for entry in entries]
+    names = [name for _, name in entries]
     if all(re.fullmatch(r'-?\d+', name) for name in names):
         numbers, note = [int(name) for name in names], ''
-        for entry, number in zip(entries, numbers):
+        for (where, _), number in zip(entries, numbers):
             if not 0 <= number < num_images:
-                raise _error(f'{entry.where} is image {number}, but the data '
-                             f'set has images 0 to {num_images - 1}')
+                raise _error(f'{where} is image {number}, but the data set '
+                             f'has images 0 to {num_images - 1}')
     else:
         numbers, note = _find(entries, paths())
     first: Dict[int, str] = {}
-    for entry, number in zip(entries, numbers):
+    for (where, _), number in zip(entries, numbers):
         if number in first:
-            raise _error(f'{entry.where} is the image of {first[number]} '
-                         'again: list an image once')
-        first[number] = entry.where
+            raise _error(f'{where} is the image of {first[number]} again: '
+                         'list an image once')
+        first[number] = where
     return np.sort(np.array(numbers, np.int64)), note
 
 
 def _entries(images: Images) -> List[Entry]:
-    if isinstance(images, os.PathLike):
-        images = os.fspath(images)
-    if isinstance(images, str):
+    if isinstance(images, (str, os.PathLike)):
         entries = _read(images)
     elif hasattr(images, '__iter__'):
-        entries = [
-            Entry(f'entry {i}', str(name)) for i, name in enumerate(images)
-        ]
+        entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
     else:
         raise TypeError(
             'The images of ListedImages in `train_dataloader.dataset` must be '
@@ -84,63 +69,58 @@ def _entries(images: Images) -> List[Entry]:
     return entries
 
 
-def _read(path: str) -> List[Entry]:
+def _read(path: Union[str, os.PathLike]) -> List[Entry]:
     try:
-        # A path may be no text in UTF-8. Editors of Windows begin a file with
-        # a byte-order mark.
+        # Paths may not be UTF-8, and Windows begins files with a byte-order
+        # mark.
         with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:
             lines = f.read().split('\n')
     except OSError as error:
         raise _error(
             f'{path} can\'t be read ({error.strerror}); a relative '
             'path counts from the folder where the training starts') from error
-    return [
-        Entry(f'line {number} of {path}', line.strip())
-        for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    return [(f'line {number} of {path}', line.strip())
+            for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
     """Numbers of the images with these paths, and how they were found."""
     if not any(paths):
+        where, name = entries[0]
         raise _error(
-            f'{entries[0].where}, `{entries[0].name}`, is no number, and the '
-            'data set doesn\'t tell `img_path` of its images: list numbers')
+            f'{where}, `{name}`, is no number, and the data set doesn\'t tell '
+            '`img_path` of its images: list numbers')
     numbers = _unique(enumerate(paths))
-    names: List[Any] = [entry.name for entry in entries]
-    if all(name in numbers for name in names):
-        length, keys = 0, names
-    else:
+    length = 0
+    if not all(name in numbers for _, name in entries):
         length, numbers = _by_ends(paths)
-        keys = [_end(name, length) for name in names]
     images = []
-    for entry, key in zip(entries, keys):
-        image = numbers.get(key)
+    for where, name in entries:
+        image = numbers.get(_end(name, length) if length else name)
         if image is None:
-            raise _not_found(entry, paths, length)
+            raise _not_found(where, name, paths, length)
         if image < 0:
-            raise _error(f'{entry.where}, `{entry.name}`, is the path of '
-                         'several images of the data set: list numbers')
+            raise _error(f'{where}, `{name}`, is the path of several images '
+                         'of the data set: list numbers')
         images.append(image)
     if not length:
         return images, ''
     parts = f'the last {length} parts' if length > 1 else 'the names'
     return images, (f'they were found by {parts} of their paths, such as '
-                    f'{paths[images[0]]} for {names[0]}')
+                    f'{paths[images[0]]} for {entries[0][1]}')
 
 
-def _not_found(entry: Entry, paths: Paths, length: int) -> ValueError:
-    text = f'{entry.where}, `{entry.name}`, '
-    end = _end(entry.name, length)
+def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
+    text = f'{where}, `{name}`, '
+    end = _end(name, length)
     like = [path for path in paths if path and _end(path, len(end)) == end]
     if like:
-        # Too few of its parts.
         return _error(
             f'{text}is the end of {len(like)} of the paths of the data set, '
             f'such as `{like[0]}`, which are told apart by their last '
             f'{length} parts: list these')
     text += f'is no image of the data set, whose first one is `{paths[0]}`'
-    if _SECOND_COLUMN.fullmatch(entry.name):
+    if _SECOND_COLUMN.fullmatch(name):
         text += (': a line of a list has an image alone, so leave out the '
                  'label after it')
     return _error(text)
@@ -152,7 +132,7 @@ def _error(text: str) -> ValueError:
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:
-    """Number by name, -1 of a name that several have."""
+    """Number by name, or -1 for a name that several images have."""
     numbers: Dict[Any, int] = {}
     for number, name in names:
         numbers[name] = -1 if name in numbers else number
@@ -160,15 +140,15 @@ def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:
 
 
 def _end(path: str, length: int) -> Tuple[str, ...]:
-    # Of Windows too.
+    # Windows has its own separator.
     return tuple(re.split(r'[\\/]+', path)[-length:])
 
 
 def _by_ends(paths: Paths) -> Tuple[int, Dict[Any, int]]:
-    """The least number of parts of their ends that tells paths apart, and
-    the number of each image by them."""
+    """How many parts at their ends tell paths apart, and the number of each
+    image by these parts."""
     named = [(number, path) for number, path in enumerate(paths) if path]
-    # From 0 on it is a whole path.
+    # The parts from 0 on are the whole path.
     longest = max(len(_end(path, 0)) for _, path in named)
     for length in range(1, longest + 1):
         numbers = _unique(

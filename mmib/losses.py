@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From the loss of a batch to one raw score and one weight per image.
 
-How a loss falls into images is known for each class of losses, see
-:func:`register_unreduced`. The losses of a library are registered by its task.
+:func:`register_unreduced` tells how a class of losses falls into images. The
+task of a library registers its losses.
 """
 import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
@@ -18,8 +18,7 @@ AvgFactor = Union[int, float, Tensor]
 
 
 class Unreduced(NamedTuple):
-    """How a class of losses falls into images, see
-    :func:`register_unreduced`."""
+    """See :func:`register_unreduced`."""
 
     function: Callable[..., Tuple]
     reduces: bool
@@ -37,22 +36,22 @@ def register_unreduced(
     """Tell mmib how a loss falls into images.
 
     The decorated function ``unreduced(loss, pred, target, **kwargs)`` returns
-    the loss without reduction and its ``avg_factor``: a tensor whose first
-    dimension runs over the images, or over their queries or masks, image by
-    image; and the number by which the mean of the loss divides the sum of its
-    elements. Elements may depend on the whole batch, as a selection of hard
-    pixels does. Where elements don't count, as outside of a mask, they are 0,
-    and a third value has the number of those that do of each image, of shape
-    (B,), by which the sum over an image is divided for its score.
+
+    - the loss without reduction, a tensor whose first dimension runs over the
+      images, or over their queries or masks, image by image. Elements may
+      depend on the whole batch, as a selection of hard pixels does.
+    - its ``avg_factor``, by which the mean divides the sum of the elements.
+    - optionally the number of elements of each image that count, of shape
+      (B,), as within a mask. The others are 0.
 
     Args:
-        *loss_types (type): Classes of losses. Subclasses aren't meant: they
+        *loss_types (type): Classes of losses, without their subclasses, which
             may compute anything.
-        reduces (bool): Whether the loss follows its ``reduction``. Others
-            always take the mean. Defaults to True.
-        always (Callable): ``always(loss)`` tells whether the baseline's own
-            computation of this loss fails, so that this one takes its place
-            also where nothing is weighted. Defaults to never.
+        reduces (bool): Whether the loss follows its ``reduction``. If not, it
+            always takes the mean. Defaults to True.
+        always (Callable): ``always(loss)`` tells whether to replace the loss
+            also where nothing is weighted, as its own computation fails.
+            Defaults to never.
 
     Examples:
         >>> @register_unreduced(MyLoss)
@@ -70,16 +69,12 @@ def register_unreduced(
 
 
 def register_coupled(*loss_types: type) -> Callable:
-    """Tell mmib of a loss of the whole batch that is no sum over images.
+    """Tell mmib of classes of losses that are no sum over images.
 
-    Such a loss keeps its value, and the weights multiply each image's share
-    of the gradient. The decorated function ``scores(loss, pred, target,
-    **kwargs)`` returns the loss of each image alone, of shape (B,), or None
-    if this loss is a sum over images after all and :func:`register_unreduced`
-    counts.
-
-    Args:
-        *loss_types (type): Classes of losses, without subclasses.
+    Such a loss keeps its value, and the weights multiply the gradient of each
+    image. The decorated function ``scores(loss, pred, target, **kwargs)``
+    returns the loss of each image alone, of shape (B,), or None where a loss
+    is a sum over images, for which :func:`register_unreduced` counts.
     """
 
     def register(function: Callable) -> Callable:
@@ -94,23 +89,20 @@ def register_coupled(*loss_types: type) -> Callable:
 class InfoBatchLoss(nn.Module):
     """Multiply the loss of each image by its weight, and keep its raw value.
 
-    :class:`InfoBatchHook` wraps the losses of a model in it. Without weights
-    the call goes straight to the wrapped loss. What is read or set of it that
-    is not its own is the wrapped loss's.
-
-    With weights the loss is computed without reduction. It is summed over
-    each image's elements (pixels, mostly), weighted, and divided by what the
-    wrapped loss divides by. So the result is the baseline's loss up to the
-    weights. The mean of an image's elements is its score.
+    :class:`InfoBatchHook` wraps the losses of a model in this module. Without
+    weights the wrapped loss is called as it is. With weights its elements
+    (pixels, mostly) are weighted, and their sum is divided as the wrapped loss
+    divides. The mean of an image's elements is its score. Other attributes,
+    such as ``loss_weight``, are those of the wrapped loss.
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
         rows_per_image (int or list[int]): Rows of a call that belong to each
-            image, image by image: a number for all images alike, as of
-            queries, or a list with the share of each image in the rows, as of
-            matched masks, which may change with every batch. Defaults to 1.
-        batch (BatchContext, optional): Weights and scores of the batch. If
-            None, the hook gives it one. Defaults to None.
+            image, image by image: a number for all images, as of queries; or
+            a list with the share of each image in the rows, as of matched
+            masks, which may change with every batch. Defaults to 1.
+        batch (BatchContext, optional): Weights and scores of the batch. The
+            hook sets it. Defaults to None.
     """
 
     def __init__(self,
@@ -120,28 +112,24 @@ class InfoBatchLoss(nn.Module):
         super().__init__()
         self.rows_per_image = rows_per_image
         self.batch = batch or BatchContext()
-        # From here on what isn't its own is set on the loss.
+        # From here on other attributes are set on the loss.
         self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
         # MMPretrain's losses of masked images take a mask as third argument.
         parameters = inspect.signature(self.loss.forward).parameters
         self._third = 'mask' if 'mask' in parameters else 'weight'
-        # Buffers of a loss have the names that they have without it.
+        # Buffers of a loss keep their names in checkpoints.
         self._register_state_dict_hook(_without_prefix)
         self._register_load_state_dict_pre_hook(_with_prefix)
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped loss, such as ``loss_name``, from which
-        log keys follow."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == 'loss':  # As while it is copied or unpickled.
+            if name == 'loss':  # As while a module is copied or unpickled.
                 raise
             return getattr(self.loss, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what the wrapped loss has there, such as a ``loss_weight`` that
-        a hook changes while it trains."""
         wrapped = self.__dict__.get('_modules', {}).get('loss')
         is_own = (
             name == 'loss' or name in self.__dict__
@@ -151,8 +139,8 @@ class InfoBatchLoss(nn.Module):
         else:
             setattr(wrapped, name, value)
 
-    # What the batch is told are Python values, for which `torch.compile` would
-    # compile anew in each step.
+    # The batch takes Python values, for which `torch.compile` would compile
+    # anew in each step.
     @torch.compiler.disable
     def forward(self,
                 pred: Tensor,
@@ -168,17 +156,12 @@ class InfoBatchLoss(nn.Module):
             weight (Tensor, optional): Weight of each element, such as of each
                 pixel, of shape (B, H, W), which counts in score and loss; or
                 the mask of a loss that takes one. Defaults to None.
-            **kwargs: What the wrapped loss takes besides. With
-                ``reduction_override='none'``, as pixel samplers call it, or
-                without gradients nothing is scored or weighted.
-
-        Returns:
-            Tensor: The loss, scalar unless it goes straight to a loss that
-            isn't.
+            **kwargs: Other arguments of the wrapped loss. Nothing is scored or
+                weighted with ``reduction_override='none'``, as pixel samplers
+                call losses, or without gradients.
 
         Raises:
-            RuntimeError: If predictions or elements can't be told apart by
-                images.
+            RuntimeError: If rows can't be told apart by images.
         """
         # Some losses don't know the argument.
         if weight is not None:
@@ -187,8 +170,8 @@ class InfoBatchLoss(nn.Module):
         unreduced = _UNREDUCED.get(type(self.loss))
         as_baseline = weights is None and not (unreduced
                                                and unreduced.always(self.loss))
-        # What isn't differentiated isn't trained: a pixel sampler asks for
-        # losses, or a hook.
+        # A loss that isn't differentiated isn't trained: a pixel sampler, or a
+        # hook, looks at losses.
         if (as_baseline or not torch.is_grad_enabled()
                 or kwargs.get('reduction_override') == 'none'):
             return self.loss(pred, target, **kwargs)
@@ -220,11 +203,11 @@ class InfoBatchLoss(nn.Module):
         if reduction == 'sum':
             divisor = 1
         elif reduction == 'none':
-            # The model takes the mean of what isn't a scalar.
+            # The model takes the mean of a loss that isn't a scalar.
             divisor = elements.numel()
         else:
-            # OpenMMLab's losses add the same: a batch of ignored pixels gives
-            # 0, not NaN.
+            # As OpenMMLab's losses: a batch of ignored pixels gives 0, not
+            # NaN.
             divisor = ((divisor if avg_factor is None else avg_factor) +
                        torch.finfo(torch.float32).eps)
         if weights is None:
@@ -252,19 +235,12 @@ class InfoBatchLoss(nn.Module):
 
 
 def is_known(loss: nn.Module) -> bool:
-    """Whether a module is a loss that was registered."""
+    """Whether the class of a loss was registered."""
     return type(loss) in _UNREDUCED or type(loss) in _COUPLED
 
 
 def check_loss(loss: nn.Module) -> None:
-    """Check that mmib knows how a loss falls into images.
-
-    Args:
-        loss (nn.Module): Loss of a model, not wrapped.
-
-    Raises:
-        ValueError: If it doesn't.
-    """
+    """Raise a ValueError unless mmib can wrap a loss."""
     # mmseg's and mmdet's CrossEntropyLoss of one mask per region.
     use_mask = getattr(loss, 'use_mask', False)
     unreduced = _UNREDUCED.get(type(loss))
@@ -283,7 +259,7 @@ def check_loss(loss: nn.Module) -> None:
             '`mmib.losses.register_unreduced(..., reduces=False)`.')
     parameters = [name for name, _ in loss.named_parameters()]
     if parameters:
-        # Others, such as EMA, know them by names, which would change.
+        # Their names, by which EMA and others know them, would change.
         raise ValueError(
             f'InfoBatch cannot wrap {type(loss).__name__}, which has '
             f'parameters of its own ({", ".join(parameters)}): keep them in '
@@ -303,13 +279,8 @@ def _with_prefix(state_dict: Dict[str, Any], prefix: str, *args: Any) -> None:
 
 
 def scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:
-    """The same values; what flows back to each row is multiplied by its
-    weight.
-
-    Args:
-        pred (Tensor): Predictions, of shape (N, ...).
-        weights (Tensor): Of shape (N,).
-    """
+    """The same predictions, whose gradient is multiplied by the weight of each
+    row."""
     pred = pred.view_as(pred)
     if pred.requires_grad:
         scale = weights.view(-1, *[1] * (pred.dim() - 1))

@@ -88,8 +88,8 @@ class PlanRecord(NamedTuple):
         return cls(**dict(
             known,
             tiers=tuple(Tier(*tier) for tier in known['tiers']),
-            variance_ratio=_with_nan(known.get('variance_ratio')),
-            mean_ratio=_with_nan(known.get('mean_ratio')),
+            variance_ratio=with_nan(known.get('variance_ratio')),
+            mean_ratio=with_nan(known.get('mean_ratio')),
             histogram=histogram and ScoreHistogram(**histogram)))
 
 
@@ -100,8 +100,9 @@ def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
     return [value if math.isfinite(value) else None for value in ratio]
 
 
-def _with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
+def with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
+    """Read what :func:`without_nan` has made."""
     if ratio is None:
         return None
-    return VarianceRatio(
-        *(math.nan if value is None else value for value in ratio))
+    return VarianceRatio(*(math.nan if value is None else value
+                           for value in ratio))

@@ -72,8 +72,8 @@ class Planner:
                  rng: np.random.Generator) -> Optional[EpochPlan]:
         """Draw the plan of the next virtual epoch. The sampler calls this.
 
-        The scores of all ranks are read in one collective, without those of
-        the batches in flight. A plan that soon follows another one
+        The scores of all ranks are read in one collective. Batches in flight
+        have no new scores yet. A plan that soon follows another one
         (:attr:`Clock.worth_a_line`) could know few newer scores: such a plan
         is drawn from the same scores without waiting, and has no line of log.
 
@@ -130,7 +130,7 @@ class Planner:
                 f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
             ) from None
         if not plan.is_unbiased(self.clock.pass_length):
-            # V says nothing of it.
+            # V says nothing of a biased plan.
             plan = replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
         if self.normalize:
             plan = replace(plan, weights=plan.weights / plan.weights.mean())
@@ -267,7 +267,7 @@ class Planner:
     def load_state_dict(self, state_dict: Dict[str, Any], iteration: int,
                         position: int) -> List[str]:
         """Go on where :meth:`state_dict` was called. The open plan is kept;
-        the next ones are those of the policy in the config.
+        the policy in the config draws the next ones.
 
         Args:
             state_dict (dict): What :meth:`state_dict` returned.
@@ -294,11 +294,11 @@ class Planner:
         if state_dict['policy_type'] == _type_name(self.policy):
             self._load_policy(to_arrays(state_dict['policy_state']))
         if not self.is_same_policy(state_dict):
-            changes.append(f'the next plans are those of {self.policy!r} '
+            changes.append(f'the next plans are drawn by {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
         if state_dict['normalize'] != self.normalize:
             changes.append('from the next plan on the mean weight is ' +
-                           ('1' if self.normalize else 'that of the method'))
+                           ('1' if self.normalize else '1 / kept share'))
         return changes
 
     def _load_policy(self, state: Dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Where mmib's parts are registered.
+"""The registry of policies.
 
-Hook, sampler and loss go to the root registries of MMEngine, so that configs
-of any scope find them. Policies are a kind of their own.
+Hook, sampler and loss are in the root registries of MMEngine, where configs of
+any scope find them.
 """
 import difflib
 import inspect
@@ -23,18 +23,14 @@ for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
 
 
 def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
-    """Build a pruning policy from its config.
+    """Build a pruning policy.
 
     Args:
-        policy (dict, Policy or Callable): Config with the ``type`` of a
-            registered policy and its arguments, a policy, or a plain function
-            ``policy(scores, rng) -> EpochPlan``.
-
-    Returns:
-        Policy: The policy.
+        policy (dict, Policy or Callable): Config of a registered policy, a
+            policy, or a plain function ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
-        KeyError: If no policy has this ``type``.
+        KeyError: If no policy has the ``type`` of the config.
         TypeError: If ``policy`` is none of these, or its arguments are wrong.
     """
     if callable(policy):

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from mmengine.dist import all_gather, get_dist_info
 
-from .datasets import DeliveryCheck
+from .delivery import DeliveryCheck
 from .planner import Planner
 from .pruning.form import damaged
 from .sampler import InfoBatchSampler
@@ -116,8 +116,9 @@ def _why_afresh(state: Optional[Dict[str, Any]], sampler: InfoBatchSampler,
                 f'`train_dataloader.dataset` has {now}')
     # Older checkpoints had none.
     if state['images_checksum'] not in (None, delivery.checksum):
-        return ('the checkpoint is of other images than those of '
-                '`train_dataloader.dataset`, or of the same in another order')
+        return ('the checkpoint is of other images than '
+                '`train_dataloader.dataset` has, or of the same in another '
+                'order')
     kind_before, kind = state['planner']['visits'][
         'score'], planner.visits.score
     if kind_before != kind:

@@ -35,7 +35,7 @@ class InfoBatchSampler(Sampler):
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same step. By iterations, up to ``W - 1`` slots
     that don't fill a step are issued together with the next plan. By epochs,
-    the first slots of a plan come again until all ranks have as many.
+    the first slots of a plan come again until all ranks have equally many.
 
     Issued slots are known until :meth:`take` hands them to the hook together
     with their batch: a data loader returns batches in the order in which it
@@ -85,7 +85,7 @@ class InfoBatchSampler(Sampler):
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
         self._num_slots = 0
-        # By epochs: whether the next iterator is that of the training loop.
+        # By epochs: whether the training loop makes the next iterator.
         self._awaits_loop = False
         self._full_passes_rng = torch.Generator()
         self._slots = _NO_SLOTS
@@ -97,8 +97,7 @@ class InfoBatchSampler(Sampler):
         return self._lengths[self._counts_epochs()]
 
     def _counts_epochs(self) -> bool:
-        """Whether epochs end. Who reads outside of a training wants an
-        end."""
+        """Whether passes end. Who reads outside of a training wants so."""
         if self.by_epoch is None:
             self.by_epoch = compat.loop_counts_epochs()
         return self.by_epoch is not False
@@ -197,8 +196,8 @@ class InfoBatchSampler(Sampler):
             batch_size (int): Images in the batch that has arrived.
 
         Returns:
-            EpochPlan: Slots of all ranks, of shape (batch_size * W,). Those of
-            the batch are ``[rank::W]``, in order.
+            EpochPlan: Slots of all ranks, of shape (batch_size * W,). This
+            rank has ``[rank::W]``, in order.
 
         Raises:
             RuntimeError: If fewer slots are in flight.
@@ -306,8 +305,8 @@ class InfoBatchSampler(Sampler):
     def _full_plan(self) -> EpochPlan:
         """The next pass of the baseline's sampler."""
         if self._counts_epochs():
-            # Plans that prune draw from other generators, so a full pass is
-            # that of the baseline whatever came before.
+            # The baseline's pass, whatever came before: plans that prune draw
+            # from other generators.
             self._full_passes_rng.manual_seed(self.seed + self.epoch)
         if self.shuffle:
             order = torch.randperm(
@@ -317,7 +316,7 @@ class InfoBatchSampler(Sampler):
         return EpochPlan.full(order)
 
     def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
-        """With slots of its beginning again, so that ranks have as many."""
+        """A plan with its first slots again, until ranks have as many."""
         missing = -len(plan) % self.world_size
         if len(plan) == 0 or missing == 0:
             return plan

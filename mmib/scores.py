@@ -43,8 +43,8 @@ class ScoreTable:
     """Score of each image: its raw loss at its last visit, or a moving
     average over its visits, and 1 before the first one.
 
-    Where the score is that of the last visit, a moving average is kept beside
-    it, for the report: it finds more label errors.
+    Where the score is the loss of the last visit, a moving average is kept
+    too: the report ranks by the average, which finds more label errors.
 
     An image that a data set repeats has several indices and one score. Who
     uses the table knows indices only.
@@ -97,7 +97,7 @@ class ScoreTable:
         self._repeats = False
         self._non_finite = torch.zeros(
             get_dist_info()[1], dtype=torch.int64, device=device)
-        # Equal on all ranks, as each of them records every batch.
+        # Whether the table is equal on all ranks.
         self._merged = True
 
     @property
@@ -111,11 +111,11 @@ class ScoreTable:
         return self._rows.shape[1]
 
     def record(self, visits: BatchVisits) -> None:
-        """Write the scores of a batch, soon. Those that aren't finite are
+        """Write the scores of a batch, soon. A score that isn't finite is
         counted, and the image keeps the score it had.
 
         Args:
-            visits (BatchVisits): Those of the batch.
+            visits (BatchVisits): The visits of the batch.
         """
         images = self._images_of(visits.indices)
         # A visit must see the score of the one before.
@@ -172,8 +172,8 @@ class ScoreTable:
                 float64 of shape (M,).
 
         Returns:
-            Tensor, optional: Those of all ranks, of shape (W, M). None if
-            there was no collective.
+            Tensor, optional: The numbers of all ranks, of shape (W, M). None
+            if there was no collective.
         """
         self.write()
         rank, world_size = get_dist_info()
@@ -212,12 +212,6 @@ class ScoreTable:
         self.write()
         return self._rows[0].to('cpu', copy=True).numpy()
 
-    def averages(self) -> np.ndarray:
-        """A copy of the moving averages on the host, one for each image,
-        float32 of shape (num_images,). With ``ema`` they are the scores."""
-        self.write()
-        return self._rows[-1].to('cpu', copy=True).numpy()
-
     def num_non_finite(self) -> int:
         """Losses so far that weren't finite, of all ranks as of the last
         merge."""
@@ -225,11 +219,7 @@ class ScoreTable:
         return int(self._non_finite.sum())
 
     def state_dict(self) -> dict:
-        """What :meth:`record` has made of it on all ranks, once it is merged.
-
-        Returns:
-            dict: Tensors and plain Python values.
-        """
+        """The merged table as tensors and plain Python values."""
         self.write()
         return dict(
             scores=self._rows[0].to('cpu', copy=True),
@@ -240,14 +230,8 @@ class ScoreTable:
             empty=self.empty)
 
     def load_state_dict(self, state_dict: dict) -> List[str]:
-        """Go on from :meth:`state_dict`, on any number of ranks.
-
-        Args:
-            state_dict (dict): What it returned.
-
-        Returns:
-            list[str]: What has changed since then, for the log.
-        """
+        """Go on from :meth:`state_dict`, on any number of ranks, and tell what
+        has changed since then, for the log."""
         self._rows[-1] = state_dict['averages']
         self._rows[0] = state_dict['scores']
         # All ranks alike, and earlier than any visit to come.

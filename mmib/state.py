@@ -25,7 +25,10 @@ _HISTOGRAM = {
 }
 # The ends of its interval, and the limit, may be missing.
 _RATIO = Maybe((Maybe(real()), ) * 4)
-_PLAN = {
+# The interval of a mean is symmetric, so its lower end may be negative.
+MEAN_RATIO = Maybe(
+    (Maybe(real()), Maybe(_FINITE), Maybe(real()), Maybe(real())))
+PLAN = {
     'kept': integer(1),
     'tiers': [(integer(), integer()), None],
     'covered': real(),
@@ -39,7 +42,7 @@ _PLAN = {
     'mean_weight': real(),
     'mean_score': _ANY,
     'variance_ratio': _RATIO,
-    'mean_ratio': _RATIO,
+    'mean_ratio': MEAN_RATIO,
     'reliability': Maybe(_FINITE),
     'histogram': Maybe(_HISTOGRAM),
     'non_finite': integer(),
@@ -103,7 +106,7 @@ _STATE = {
             'origin': _ORIGIN,
             'full_until': integer()
         },
-        'plans': [_PLAN, None],
+        'plans': [PLAN, None],
         'normalize': FLAG,
         'policy': TEXT,
         'policy_type': TEXT,
@@ -156,11 +159,11 @@ def check_state(state: Any, iteration: int) -> None:
     """Check the state in a checkpoint: kinds, shapes and ranges.
 
     Args:
-        state (Any): What it has under the key ``infobatch``.
+        state (Any): What the checkpoint has under the key ``infobatch``.
         iteration (int): Iterations of the training until then.
 
     Raises:
-        ValueError: If it is damaged. It names the key, and what to do.
+        ValueError: If the state is damaged. The error names the key.
     """
     sizes: Dict[str, int] = {}
     state = to_arrays(state)

@@ -7,8 +7,8 @@ import torch
 from .pruning.form import damaged
 
 VERSION = 1
-"""int: That of the states that this version writes. Version 0.1.0 of mmib and
-what followed it wrote none."""
+"""int: Version of the states that are written now. mmib 0.1.0, and what
+followed, wrote none."""
 
 
 def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
@@ -37,7 +37,7 @@ def _from_unversioned(state: Dict[str, Any]) -> Dict[str, Any]:
     scores = dict(state['scores'])
     clock = _clock(sampler, planner)
     sampler.setdefault('is_open', False)
-    # That of a list of images, of the former policy Subset.
+    # Of the list of the former policy Subset.
     of_list = sampler.pop('checksum', 0)
     # Version 0.1.0 kept no tiers: these slots aren't counted.
     sampler.setdefault('tiers',

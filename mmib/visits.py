@@ -97,7 +97,7 @@ class VisitCounter:
         """Make room for a plan, on all ranks alike.
 
         Args:
-            num_tiers (int): Its tiers.
+            num_tiers (int): Tiers of the plan.
         """
         missing = num_tiers * _NUM_COLUMNS**2 - self._rows.shape[1]
         if missing > 0:
@@ -109,11 +109,11 @@ class VisitCounter:
         """Take in a batch after its backward pass.
 
         Args:
-            slots (EpochPlan): Those of the batch, of shape (B,).
+            slots (EpochPlan): Slots of the batch, of shape (B,).
             batch (BatchContext): Weights, scores and norms.
             delivered (np.ndarray): Whether the data set delivered the image
                 of each slot and no other one, bool of shape (B,).
-            mean_weight (float): Mean weight of their plan.
+            mean_weight (float): Mean weight of the plan of these slots.
             iteration (int): The current iteration, from 0.
         """
         norms, scores = batch.norms, batch.scores
@@ -122,7 +122,7 @@ class VisitCounter:
         if self.lacks_norms:
             norms = scores
         elif norms is None:
-            # Of this batch alone: it doesn't count.
+            # This batch alone has no norms, and doesn't count.
             norms = torch.full_like(scores, torch.nan)
         if self.score == 'gradient':
             scores = norms
@@ -138,10 +138,11 @@ class VisitCounter:
                         slots.weights / np.float32(mean_weight), norms))
 
     def add(self, visits: List[BatchVisits], before: Tensor) -> None:
-        """Add visits to the sums: but those of which anything isn't known.
+        """Add visits to the sums. A visit of which something isn't known, such
+        as the score before, doesn't count.
 
         Args:
-            visits (list[BatchVisits]): Those of some batches.
+            visits (list[BatchVisits]): Visits of some batches.
             before (Tensor): Score that each image had, NaN before its first
                 visit, float32 of the length of all.
         """
@@ -201,11 +202,7 @@ class VisitCounter:
                          by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
 
     def state_dict(self) -> dict:
-        """Sums of all ranks, once they are merged.
-
-        Returns:
-            dict: Tensors and plain Python values.
-        """
+        """Merged sums as tensors and plain Python values."""
         self.scores.write()
         return dict(rows=self._rows.cpu().clone(), score=self.score)
 
@@ -213,7 +210,7 @@ class VisitCounter:
         """Go on from :meth:`state_dict`, on any number of ranks.
 
         Args:
-            state_dict (dict): What it returned.
+            state_dict (dict): What :meth:`state_dict` returned.
             same_tiers (bool): Whether the next plans have tiers like those
                 until now; else the sums begin anew.
         """

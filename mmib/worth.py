@@ -7,13 +7,13 @@ gradient is multiplied by
 
     V = mean(p) * mean(g^2 / p) / mean(g^2)
 
-with the norm ``g_i`` of the gradient of each image when it is visited. ``1 -
-V`` is about the share of the steps that the choice of images saves where noise
-limits the training. V is 1 for pruning at random, and never less than
-``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g`` reaches.
+where ``g_i`` is the norm of the gradient of an image when the image is
+visited. ``1 - V`` is about the share of the steps that the choice of images
+saves where noise limits the training. V is 1 for pruning at random. The least
+V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g`` reaches.
 
-Everything follows from sums of :func:`terms` over the visits, and of their
-products. A training keeps these sums and no visits.
+A training keeps no visits, but sums of :func:`terms` over the visits, and sums
+of products of terms.
 """
 import math
 from typing import Any, NamedTuple, Optional, Tuple
@@ -27,10 +27,10 @@ class VarianceRatio(NamedTuple):
     """V of some visits.
 
     Args:
-        value (float): V. NaN where it can't be told.
-        low (float): Lower end of its 95 % interval.
-        high (float): Upper end of it.
-        limit (float): The least V that a choice of these images could have.
+        value (float): V. NaN where V is unknown.
+        low (float): Lower end of the 95 % interval of V.
+        high (float): Upper end of this interval.
+        limit (float): The least V that a choice of these images can have.
     """
 
     value: float
@@ -44,7 +44,7 @@ class MeanRatio(NamedTuple):
 
     Args:
         visits (float): Visits until now.
-        total (float): Sum of V over them.
+        total (float): Sum of V over these visits.
         variance (float): Variance of this sum.
     """
 
@@ -53,7 +53,7 @@ class MeanRatio(NamedTuple):
     variance: float = 0.
 
     def add(self, ratio: VarianceRatio, visits: float) -> 'MeanRatio':
-        """Take in V of some more visits."""
+        """The mean with V of more visits."""
         error = ratio.value * math.log(ratio.high / ratio.value) / 1.96
         return MeanRatio(self.visits + visits,
                          self.total + visits * ratio.value,
@@ -69,17 +69,14 @@ class MeanRatio(NamedTuple):
 
 
 def terms(keep: Any, norms: Any, weights: Any) -> Tuple[Any, ...]:
-    """Terms of each visit, whose sums are the means over all images.
+    """The :data:`NUM_TERMS` terms of each visit.
 
     Args:
         keep (np.ndarray or Tensor): Keep probability of the image of each
             visit, of shape (K,).
-        norms (np.ndarray or Tensor): Norm of its gradient, of shape (K,).
+        norms (np.ndarray or Tensor): Norm of the image, of shape (K,).
         weights (np.ndarray or Tensor): Images that the visit stands for, of
             shape (K,).
-
-    Returns:
-        tuple: :data:`NUM_TERMS` arrays or tensors of shape (K,).
     """
     moments = weights * norms
     squares = moments * norms
@@ -92,16 +89,11 @@ def variance_ratio(keep: np.ndarray,
     """V from the visits of kept images.
 
     Args:
-        keep (np.ndarray): Keep probability of the image of each visit, of
-            shape (K,).
-        norms (np.ndarray): Norm of its gradient, of shape (K,).
-        weights (np.ndarray, optional): Images that each visit stands for. If
-            None they are ``1 / keep``, so that the visits of a plan tell V
-            over all images; where ``keep`` and ``norms`` are of all images
-            already, ones. Defaults to None.
-
-    Returns:
-        VarianceRatio: V, its 95 % interval and its lower limit.
+        keep (np.ndarray): See :func:`terms`.
+        norms (np.ndarray): See :func:`terms`.
+        weights (np.ndarray, optional): See :func:`terms`. If None, ``1 /
+            keep``, so that the visits of a plan tell V over all images. Give
+            ones if all images are visited. Defaults to None.
     """
     keep = np.asarray(keep, np.float64)
     norms = np.asarray(norms, np.float64)
@@ -112,11 +104,10 @@ def variance_ratio(keep: np.ndarray,
 
 def from_sums(sums: np.ndarray, products: np.ndarray,
               count: int) -> VarianceRatio:
-    """V from sums over visits.
+    """V from sums over visits. NaN unless there are more visits than terms.
 
-    The interval is that of the delta method for ``log V``, where visits are
-    independent. It holds for some dozens of visits or more; few visits make it
-    wider.
+    The interval follows from the delta method for ``log V`` with independent
+    visits, and holds for some dozens of visits or more.
 
     Args:
         sums (np.ndarray): Sums of :func:`terms`, float64 of shape
@@ -124,16 +115,12 @@ def from_sums(sums: np.ndarray, products: np.ndarray,
         products (np.ndarray): Sums of the products of each two terms, float64
             of shape (NUM_TERMS, NUM_TERMS).
         count (int): Visits.
-
-    Returns:
-        VarianceRatio: V, its 95 % interval and its lower limit. NaN of less
-        visits than there are terms.
     """
     if count <= NUM_TERMS or not (sums > 0).all():
         return VarianceRatio(*[math.nan] * 4)
     kept, images, norms, squares, divided = sums
     value = kept * divided / (images * squares)
-    # How a visit moves log V, which is nothing on average.
+    # How each term moves log V.
     slope = np.array([1, -1, 0, -1, 1]) / sums
     variance = max(slope @ products @ slope, 0.)
     error = math.sqrt(variance * count / (count - NUM_TERMS))
@@ -146,13 +133,8 @@ def from_sums(sums: np.ndarray, products: np.ndarray,
 def mean_squares(products: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Mean squared norm in each tier, and its standard error.
 
-    Args:
-        products (np.ndarray): Sums of the products of :func:`terms` over the
-            visits to each tier, float64 of shape (T, NUM_TERMS, NUM_TERMS).
-
-    Returns:
-        tuple[np.ndarray, np.ndarray]: Both float64 of shape (T,). NaN where a
-        tier has no visit.
+    NaN where a tier has no visit. ``products`` are those of :func:`from_sums`
+    for each tier, of shape (T, NUM_TERMS, NUM_TERMS).
     """
     with np.errstate(invalid='ignore', divide='ignore'):
         images = products[:, 0, 1]
@@ -164,15 +146,8 @@ def mean_squares(products: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def correlation(products: np.ndarray) -> float:
-    """Correlation of two columns.
-
-    Args:
-        products (np.ndarray): Sums of the products of (1, x, y), float64 of
-            shape (3, 3).
-
-    Returns:
-        float: It, or NaN where it can't be told.
-    """
+    """Correlation of x and y from sums of the products of (1, x, y), float64
+    of shape (3, 3). NaN where it is unknown."""
     count = products[0, 0]
     if count < 2:
         return math.nan

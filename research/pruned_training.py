@@ -56,15 +56,7 @@ def infobatch_hook(runner: Runner) -> InfoBatchHook:
 def means_of_images(losses: Tensor, labels: Tensor,
                     num_classes: int) -> Tuple[Tensor, Tensor]:
     """Mean loss of each image over its labelled pixels, and over its classes,
-    so that each counts alike, of shape (B,). 0 where nothing is labelled.
-
-    Args:
-        losses (Tensor): Loss of each pixel, of shape (B, H, W), 0 where it is
-            ignored.
-        labels (Tensor): Label of each pixel, of the same shape. What is no
-            class is ignored.
-        num_classes (int): Number of classes.
-    """
+    so that each counts alike, of shape (B,). 0 where nothing is labelled."""
     member = F.one_hot(
         labels.flatten(1).clamp(max=num_classes), num_classes + 1)
     member = member[..., :-1].float()

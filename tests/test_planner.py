@@ -292,7 +292,7 @@ def test_the_state_of_another_policy_is_left_out():
     rest = part.resumed(Training(policy, 3, 1))
     assert policy.state_dict()['num_plans'] == 0
     assert rest.changes == [
-        f'the next plans are those of {policy!r} instead of '
+        f'the next plans are drawn by {policy!r} instead of '
         'UpperConfidenceBound(keep=0.6, c=1.0, alpha=0.2, period=1)'
     ]
 
@@ -305,7 +305,7 @@ def test_arguments_that_change_with_a_state():
     rest = part.resumed(Training(policy, 3, 1))
     assert policy.state_dict()['num_plans'] > 3
     assert rest.changes == [
-        f'the next plans are those of {policy!r} instead of '
+        f'the next plans are drawn by {policy!r} instead of '
         'EpsilonGreedy(keep=0.6, epsilon=0.1, period=1)'
     ]
     rest.run(60)

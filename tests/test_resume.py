@@ -10,7 +10,7 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.clock import IterationClock
-from mmib.datasets import DeliveryCheck
+from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
 from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
@@ -161,7 +161,7 @@ def test_other_images_start_afresh(paths):
     part, rest = Parts(paths=PATHS), Parts(paths=paths)
     part.train(20)
     reason, _ = rest.load(part.state(), 20)
-    assert 'is of other images than those of `train_dataloader.data' in reason
+    assert 'is of other images than `train_dataloader.data' in reason
     assert (rest.scores.numpy() == 1).all()
     rest.train(5)
 

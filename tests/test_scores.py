@@ -60,6 +60,10 @@ def saved_and_loaded(table):
     return loaded
 
 
+def averages_of(table):
+    return table.state_dict()['averages'].numpy()
+
+
 @given(
     st.lists(
         st.floats(0, 100, width=32, allow_subnormal=False),
@@ -87,20 +91,9 @@ def test_an_average_is_kept_beside_the_last_loss():
             record(table, [0, 1], losses, step)
         last = saved_and_loaded(last)
     assert last.numpy().tolist() == [8, 3, 1]
-    np.testing.assert_allclose(last.averages(), [4.48, 1.4, 1], 1e-6)
-    np.testing.assert_array_equal(last.averages(), mean.numpy())
-    np.testing.assert_array_equal(mean.averages(), mean.numpy())
-
-
-def test_without_an_average_it_begins_with_the_score():
-    """As in checkpoints of older versions."""
-    table = ScoreTable(np.arange(2), CPU)
-    record(table, [0], [4.], 0)
-    state = table.state_dict()
-    del state['averages']
-    table.load_state_dict(state)
-    record(table, [0, 1], [9., 2.], 1)
-    np.testing.assert_allclose(table.averages(), [5, 2], 1e-6)
+    np.testing.assert_allclose(averages_of(last), [4.48, 1.4, 1], 1e-6)
+    np.testing.assert_array_equal(averages_of(last), mean.numpy())
+    np.testing.assert_array_equal(averages_of(mean), mean.numpy())
 
 
 def test_a_first_visit_whose_loss_is_1():
@@ -163,13 +156,13 @@ def merge_on_ranks(rank, results):
     table.merge(NOTHING)
     first = table.numpy().tolist()
     # Each was visited once.
-    assert table.averages().tolist() == first
+    assert averages_of(table).tolist() == first
     # The next window starts from equal tables.
     record(table, [4 + rank], [float(rank)], 8)
     table.merge(NOTHING)
     # The average of the same visit as the score.
-    np.testing.assert_allclose(table.averages()[4:],
-                               [0.8 * 0.5, 0.8 * 3e38 + 0.2], 1e-6)
+    np.testing.assert_allclose(
+        averages_of(table)[4:], [0.8 * 0.5, 0.8 * 3e38 + 0.2], 1e-6)
     large = ScoreTable(np.arange(10_000), CPU)
     record(large, [0], [1.], 0)
     large.merge(NOTHING)
@@ -241,7 +234,7 @@ def test_it_does_not_matter_when_visits_are_written(data):
     losses = st.floats(0, 9, width=32) | st.just(float('inf'))
     tables, before = [], []
     for _ in range(2):
-        tables.append(ScoreTable(images, CPU, 0.5, size))
+        tables.append(ScoreTable(images, CPU, 0.5))
         before.append([])
         tables[-1].on_write = lambda visits, scores, seen=before[-1]: (
             seen.extend(scores.tolist()))
@@ -259,7 +252,7 @@ def test_it_does_not_matter_when_visits_are_written(data):
     assert tables[0].num_non_finite() == tables[1].num_non_finite()
 
 
-def test_states_of_another_ema_and_without_one():
+def test_states_of_another_ema():
     table = ScoreTable(np.arange(3), CPU, ema=0.5)
     record(table, [1], [3.], 0)
     state = table.state_dict()
@@ -267,9 +260,3 @@ def test_states_of_another_ema_and_without_one():
     assert ScoreTable(np.arange(3), CPU).load_state_dict(state) == [
         '`ema` is 0.0 instead of 0.5'
     ]
-    # As states were before.
-    del state['ema'], state['last_visit']
-    old = ScoreTable(np.arange(3), CPU, ema=0.5)
-    assert old.load_state_dict(state) == ['`ema` is 0.5 instead of 0.0']
-    record(old, [0, 1], [5., 5.], 1)
-    assert old.numpy().tolist() == [5, 4, 1]

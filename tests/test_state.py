@@ -9,13 +9,15 @@ import torch
 
 from mmib import InfoBatchSampler
 from mmib.clock import EpochClock
-from mmib.datasets import DeliveryCheck
+from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
+from mmib.plan_record import without_nan
 from mmib.planner import Planner
 from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning,
                           UpperConfidenceBound)
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
+from mmib.worth import MeanRatio, VarianceRatio
 from tests.system.epoch_training import BATCH, MAX_EPOCHS, SIZE, by_epoch
 from tests.system.small_training import small_runner
 from tests.test_resume import Parts
@@ -138,7 +140,7 @@ HARMLESS = {
     'infinite': LOG_ALONE,
     'NaN': LOG_ALONE,
     'negative': LOG_ALONE +
-    ('reliability', 'edges', 'logged_start', 'read_start'),
+    ('reliability', 'edges', 'logged_start', 'read_start', 'mean_ratio'),
     'a fraction': LOG_ALONE + ('edges', 'weighted'),
     'too large': LOG_ALONE +
     ('edges', 'weighted', 'num_plans', 'pruned', 'state', 'inc'),
@@ -177,6 +179,15 @@ def test_sound_states_go_on(states, kind):
     parts = KINDS[kind]()
     assert parts.load(states[kind], ITERS) == (None, [])
     assert str(parts.state()) == str(states[kind])
+
+
+def test_a_mean_ratio_of_few_visits(states):
+    """The lower end of its interval may be negative."""
+    few = MeanRatio().add(VarianceRatio(1., 0.2, 5., 0.5), 10).mean()
+    assert few.low < 0
+    path = 'planner', 'plans', 0, 'mean_ratio'
+    state = replaced(states['Neyman'], path, without_nan(few))
+    assert KINDS['Neyman']().load(state, ITERS) == (None, [])
 
 
 @pytest.mark.parametrize('path, value, said', [

@@ -1,10 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Print what the comparison on CamVid found, as tables, and draw plots."""
+"""Print what the comparison on CamVid found, as tables."""
 import argparse
 
 from benchmarks.compare import report
 from benchmarks.compare.paired import CONTROLS
-from benchmarks.compare.plots import write_plots
 
 LAST = 0.1
 TASK = report.Task(
@@ -29,15 +28,11 @@ TASK = report.Task(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('results', help='file of JSON lines by run.py')
-    parser.add_argument('--out', help='folder for the plots (default: none)')
     args = parser.parse_args()
     try:
-        cells = report.load(args.results, TASK)
+        print(report.report(report.load(args.results, TASK), TASK))
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(report.report(cells, TASK))
-    if args.out:
-        write_plots(args.out, cells, TASK.metric)
 
 
 if __name__ == '__main__':

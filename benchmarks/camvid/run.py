@@ -33,11 +33,7 @@ def load_base(config: str, changes: dict) -> Config:
 
 
 def load_arms(path: str, base: Config) -> Dict[str, Arm]:
-    """Make the arms of a file, in its order.
-
-    Raises:
-        ValueError: If the file is wrong.
-    """
+    """Make the arms of a file, in its order."""
     arms = Config.fromfile(path).to_dict().get('arms')
     if not arms:
         raise ValueError(f'{path} has no `arms`')

@@ -85,18 +85,8 @@ def evaluate(model: nn.Module,
              split: str,
              metric: str = 'accuracy',
              step: int = 1) -> float:
-    """Evaluate a network in training.
-
-    Args:
-        model (nn.Module): The network.
-        data (str): File of the images.
-        split (str): Which images of it.
-        metric (str): One of :data:`METRICS`. Defaults to ``'accuracy'``.
-        step (int): Every how manieth of these images is taken. Defaults to 1.
-
-    Returns:
-        float: Its mean over these images, times 100.
-    """
+    """Mean metric of a network over every ``step``-th image of a split, times
+    100."""
     images = Images(*(column[::step] for column in load(data, split)))
     values = METRICS[metric](model, images)
     model.train()
@@ -144,18 +134,7 @@ def _batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
 def hardest(cfg: Config, seed: int, keep: float, part: float,
             seeds: int) -> List[int]:
     """Images of the largest errors early in training, by which a fixed subset
-    is chosen (EL2N of Paul et al., "Deep Learning on a Data Diet", 2021).
-
-    Args:
-        cfg (Config): Config of the full training.
-        seed (int): The networks of each seed are others.
-        keep (float): Share of the images to choose.
-        part (float): Share of the training after which errors are taken.
-        seeds (int): Networks whose errors are averaged.
-
-    Returns:
-        list[int]: Their indices.
-    """
+    is chosen (EL2N of Paul et al., "Deep Learning on a Data Diet", 2021)."""
     cfg = copy.deepcopy(cfg)
     cfg.train_cfg.max_iters = round(part * cfg.train_cfg.max_iters)
     data = cfg.train_dataloader.dataset
@@ -175,15 +154,7 @@ def train_cell(cfg: Config,
                seed: int,
                split: str = 'test',
                subset: Optional[dict] = None) -> dict:
-    """Train a cell, and return its figures.
-
-    Args:
-        cfg (Config): Config of the arm.
-        seed (int): Seed of everything.
-        split (str): Images on which it is evaluated. Defaults to ``'test'``.
-        subset (dict, optional): Config of the training that chooses a fixed
-            subset, ``full``, and other arguments of :func:`hardest`.
-    """
+    """Train a cell, and return its figures."""
     if subset is not None:
         subset = dict(subset)
         indices = hardest(subset.pop('full'), seed, **subset)

@@ -131,13 +131,6 @@ class CropAndFlip(ClsDataPreprocessor):
 
 def crop_and_flip(images: Tensor, padding: int) -> Tensor:
     """Pad with zeros, crop to the size before and flip, each image at random.
-
-    Args:
-        images (Tensor): Of shape (B, C, H, W).
-        padding (int): Pixels at each side.
-
-    Returns:
-        Tensor: Of the same shape.
     """
     batch, _, height, width = images.shape
     device = images.device

@@ -22,18 +22,7 @@ def draw_files(root: str,
                train: int = TRAIN,
                held_out: int = HELD_OUT,
                seed: int = 0) -> Dict[str, Files]:
-    """Draw the images of each split, with the number of their class.
-
-    Args:
-        root (str): Folder with ``train/CLASS/*.jpg`` and ``test/CLASS/*.jpg``.
-        train (int): Images of each class to train on. Defaults to
-            :data:`TRAIN`.
-        held_out (int): Others to tune on. Defaults to :data:`HELD_OUT`.
-        seed (int): Seed of the draw. Defaults to 0.
-
-    Raises:
-        FileNotFoundError: If a class has too few images.
-    """
+    """Draw the images of each split, with the number of their class."""
     rng = np.random.default_rng(seed)
     splits = dict(train=[], held_out=[], test=[])
     for label, name in enumerate(sorted(os.listdir(osp.join(root, 'train')))):

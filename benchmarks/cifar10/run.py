@@ -28,17 +28,8 @@ def load_base(data: str,
               num_iters: Optional[int] = None,
               changes: Optional[dict] = None,
               config: str = CONFIG) -> Config:
-    """Load the config of the full training.
-
-    Args:
-        data (str): File of the images.
-        passes (int): Passes that it makes, where its file makes 24. Defaults
-            to 24.
-        num_iters (int, optional): Iterations of those passes of its file, for
-            a trial.
-        changes (dict, optional): Changes to the config, for a trial.
-        config (str): Its file. Defaults to that of the ResNet.
-    """
+    """Load the config of the full training, and of a trial with other
+    iterations or changes."""
     cfg = Config.fromfile(config, import_custom_modules=False)
     cfg.merge_from_dict(changes or {})
     cfg.train_dataloader.dataset.data_root = osp.abspath(data)
@@ -66,18 +57,14 @@ def make_cell(path: str,
     arm.pop('rate')
     base = copy.deepcopy(base)
     base.optim_wrapper.optimizer.lr = rate
-    subset, more_iters = arm.pop('subset', None), 0.
-    if subset is not None:
-        options['subset'] = dict(subset, full=base)
-        more_iters = base.train_cfg.max_iters * (
-            subset['part'] * subset['seeds'])
+    if 'subset' in arm:
+        options['subset'] = dict(arm.pop('subset'), full=base)
     return Cell(path, name, seed, change(base, passes=passes, **arm),
-                'benchmarks.cifar10.cell', rate, options, more_iters)
+                'benchmarks.cifar10.cell', rate, options)
 
 
 def tuning_cells(path: str, base: Config) -> List[Cell]:
-    """The cells by which learning rates are chosen. The longest ones come
-    first, as all must end before others begin."""
+    """The cells by which learning rates are chosen, the longest first."""
     return [
         make_cell(path, base, name, seed, rate, split='held_out')
         for name in TUNED for seed in TUNING_SEEDS for rate in RATES
@@ -134,8 +121,8 @@ def other_cells(out: str,
 
 def make_cells(args: argparse.Namespace,
                comparison: run.Comparison) -> List[Cell]:
-    """The cells that compare arms. Learning rates are tuned before: if the
-    time ends in it, there are none."""
+    """The cells that compare arms. Learning rates are tuned before: if one of
+    these trainings fails, there are none."""
     if args.config:
         # As `swin-w48` of `swin-w48_1xb64-938_cifar10.py`.
         bases = {

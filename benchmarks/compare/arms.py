@@ -23,7 +23,6 @@ class Cell(NamedTuple):
             **options)`` trains the cell and returns its figures.
         lr (float, optional): Learning rate, where arms differ in theirs.
         options (dict): Further arguments of ``train_cell``.
-        more_iters (float): Iterations besides those of the config.
     """
 
     path: str
@@ -33,12 +32,6 @@ class Cell(NamedTuple):
     module: str
     lr: Optional[float] = None
     options: dict = {}
-    more_iters: float = 0.
-
-    @property
-    def iters(self) -> float:
-        """float: Iterations of all that the cell trains."""
-        return self.cfg.train_cfg.max_iters + self.more_iters
 
     @property
     def key(self) -> tuple:
@@ -57,16 +50,12 @@ def change(cfg: Config,
            convert: Optional[dict] = None,
            lr: Optional[dict] = None,
            passes: Optional[float] = None) -> Config:
-    """Make the config of an arm from the config of the full training.
+    """Make the config of an arm from the config of the full training, with the
+    arguments of ``mmib.shorten`` and ``mmib.convert``.
 
-    Args:
-        cfg (Config): Config of the full training, which stays as it is.
-        shorten (dict, optional): Arguments of ``mmib.shorten``.
-        convert (dict, optional): Arguments of ``mmib.convert``.
-        lr (dict, optional): Larger steps: the learning rate is multiplied by
-            ``factor`` from iteration ``begin`` (the second pass, if ``begin``
-            isn't given) to the fraction ``delta`` of the training.
-        passes (float, optional): Passes of the full training.
+    With ``lr`` the learning rate is multiplied by its ``factor`` from
+    iteration ``begin``, by default the second of the ``passes`` of the full
+    training, to the fraction ``delta`` of the training.
     """
     cfg = copy.deepcopy(cfg)
     full_iters = cfg.train_cfg.max_iters
@@ -114,11 +103,7 @@ def fingerprint(cfg: Config) -> str:
 
 def chosen(cells: Sequence[Cell], arms: Optional[Sequence[str]],
            seeds: Optional[int]) -> List[Cell]:
-    """The cells of some arms (default: all) with their first seeds.
-
-    Raises:
-        ValueError: If there is no such arm.
-    """
+    """The cells of some arms (default: all) with their first seeds."""
     names = list(dict.fromkeys(cell.arm for cell in cells))
     if unknown := set(arms or ()).difference(names):
         raise ValueError(f'There is no arm {sorted(unknown)}, but {names}.')

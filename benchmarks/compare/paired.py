@@ -16,13 +16,8 @@ NONE = '-'
 def by_arm_and_seed(rows: Sequence[dict],
                     alike: Sequence[str]) -> pd.DataFrame:
     """Index results by `arm`, the baseline first and else in their order, and
-    `seed`. It raises a ValueError where cells can't be compared with each
-    other.
-
-    Args:
-        rows (Sequence[dict]): The line of each cell.
-        alike (Sequence[str]): Keys in which all cells must agree.
-    """
+    `seed`. A ValueError names cells that can't be compared with each other, as
+    where they differ in one of the keys ``alike``."""
     cells = pd.DataFrame(rows)
     if BASELINE not in cells.get('arm', pd.Series()).values:
         raise ValueError(f'The results have no cell of {BASELINE}, the '
@@ -72,12 +67,8 @@ def in_words(mean: float, half: float, n: int) -> Tuple[str, str]:
 
 def differences(values: pd.DataFrame,
                 ratios: Optional[pd.Series]) -> pd.DataFrame:
-    """What each arm but the baseline differs from it by.
-
-    Args:
-        values (DataFrame): Quality of each arm (row) with each seed (column).
-        ratios (Series, optional): Mean V of the arms that have it.
-    """
+    """What each arm (row of the quality) but the baseline differs from the
+    baseline by, with the seeds (columns) of both; and the V of the arm."""
     arms = values.index.drop(BASELINE)
     both = [
         values.loc[BASELINE][values.loc[arm].notna()].mean() for arm in arms
@@ -94,12 +85,7 @@ def differences(values: pd.DataFrame,
 
 def difference_columns(values: pd.DataFrame,
                        others: Sequence[str]) -> pd.DataFrame:
-    """How far each arm lies above some others, a column for each of them.
-
-    Args:
-        values (DataFrame): Quality of each arm (row) with each seed (column).
-        others (Sequence[str]): The others.
-    """
+    """How far each arm lies above some others, a column for each of them."""
     return pd.DataFrame(
         {
             f'difference to {other}': [
@@ -112,13 +98,8 @@ def difference_columns(values: pd.DataFrame,
 
 
 def pair_table(values: pd.DataFrame, pairs: Sequence[str]) -> pd.DataFrame:
-    """What arms differ by from others than the baseline. Pairs of which one
-    wasn't run have no row.
-
-    Args:
-        values (DataFrame): Quality of each arm (row) with each seed (column).
-        pairs (Sequence[str]): As ``arm:other``.
-    """
+    """What the arms of pairs, as ``arm:other``, differ by. Pairs of which one
+    wasn't run have no row."""
     rows = []
     for arm, other in (pair.split(':') for pair in pairs):
         if arm in values.index and other in values.index:
@@ -134,16 +115,8 @@ def worth_table(values: pd.DataFrame,
                 unit: str,
                 controls: Sequence[str] = CONTROLS) -> pd.DataFrame:
     """What V says that choices of images are worth, and what came of them.
-    Empty without V, pruning at random and a plain short training.
-
-    Args:
-        values (DataFrame): Quality of each arm (row) with each seed (column).
-        iters (Series): Iterations of each arm.
-        ratios (Series, optional): Mean V of the arms that have it.
-        unit (str): What the quality is.
-        controls (Sequence[str]): Plain short trainings, the first of which
-            that was run tells what steps are worth.
-    """
+    The first of the controls that was run tells what steps are worth. Empty
+    without V, pruning at random and a control."""
     control = next((arm for arm in controls if arm in values.index), None)
     if control is None or ratios is None or RANDOM not in ratios:
         return pd.DataFrame()

@@ -132,17 +132,9 @@ def weights_crc(model: nn.Module) -> int:
 
 
 def by_quarter(starts: Sequence[float], means: Sequence) -> List[float]:
-    """Mean V in each quarter of a training.
-
-    Args:
-        starts (Sequence[float]): Share of the training before each plan, and
-            1.
-        means (Sequence[MeanRatio]): Mean V of the training until each of
-            these.
-
-    Returns:
-        list[float]: Four, nan where V isn't known, as in a first pass.
-    """
+    """Mean V in each quarter of a training, nan where V isn't known.
+    ``starts`` are the shares of the training before each plan, and 1;
+    ``means`` the mean V of the training until each of these."""
     totals = np.zeros((4, 2))
     for i in range(1, len(starts)):
         middle = (starts[i - 1] + starts[i]) / 2

@@ -3,13 +3,9 @@
 import json
 import os
 import os.path as osp
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
 
 from .arms import Cell
-
-# These differ from one run to the next.
-TIMES = ('train_seconds', 'train_cpu_seconds', 'val_seconds', 'step_ms',
-         'seconds')
 
 
 def read_results(path: str) -> List[dict]:
@@ -27,6 +23,15 @@ def read_results(path: str) -> List[dict]:
     return cells
 
 
+def missing(path: str, arms: Iterable[str],
+            seeds: Iterable[int]) -> List[Tuple[str, int]]:
+    """Arms with their seeds that have no line yet, one seed of all first."""
+    rows = read_results(path) if osp.exists(path) else []
+    done = {(row['arm'], row['seed']) for row in rows}
+    return [(arm, seed) for seed in seeds for arm in arms
+            if (arm, seed) not in done]
+
+
 def append_result(path: str, cell: dict) -> None:
     """Add a line, in one write: other runs may add to the same file."""
     os.makedirs(osp.dirname(osp.abspath(path)), exist_ok=True)
@@ -37,16 +42,8 @@ def append_result(path: str, cell: dict) -> None:
 def finished_lines(cells: Sequence[Cell],
                    here: dict) -> Dict[tuple, Dict[tuple, dict]]:
     """The lines of the results of some cells: by file, then by the key of the
-    cell.
-
-    Args:
-        cells (Sequence[Cell]): The cells, of any files.
-        here (dict): What figures depend on besides the config.
-
-    Raises:
-        ValueError: If results can't be compared with new cells, as they had
-            another config, or differ in what figures depend on besides.
-    """
+    cell. ``here`` is what figures depend on besides the config. A ValueError
+    names results that can't be compared with new cells."""
     wanted, lines = {}, {}
     for cell in cells:
         of_file = wanted.setdefault(cell.path, {})
@@ -69,25 +66,3 @@ def finished_lines(cells: Sequence[Cell],
                     'another --out, or the same.')
         lines[path] = {(x['arm'], x['seed'], x['config']): x for x in found}
     return lines
-
-
-def compare_lines(old: dict, new: dict) -> Tuple[bool, str]:
-    """Whether two runs of a cell have the same figures, and a sentence that
-    says so. Times may differ, and so may versions, devices and threads."""
-
-    def text(value: object) -> str:
-        # NaN is equal to itself, and the order of sums doesn't matter.
-        return str(
-            json.loads(
-                json.dumps(value), parse_float=lambda x: f'{float(x):.6g}'))
-
-    # Versions before noted more, and more of a plan.
-    changed = sorted(
-        key for key in (old.keys() & new.keys()) - {*TIMES, 'plans'}
-        if text(old[key]) != text(new[key]))
-    others = [x for x in changed if x in ('versions', 'device', 'threads')]
-    figures = [key for key in changed if key not in others]
-    said = f'{figures} differ' if figures else 'all figures are equal'
-    if others:
-        said += f' ({others} are others, with which rounding may change)'
-    return not figures, said

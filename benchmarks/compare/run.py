@@ -10,10 +10,8 @@ one go. Cells are trained side by side by processes that stay.
 import argparse
 import copy
 import importlib
-import math
 import multiprocessing
 import os
-import random
 import sys
 import tempfile
 import threading
@@ -21,7 +19,7 @@ import time
 import traceback
 import uuid
 import warnings
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Callable, Iterator, List, Sequence, Tuple
 
 import torch
@@ -32,7 +30,7 @@ from torch import nn
 
 from .arms import Cell, chosen
 from .recorder import Recorder, environment
-from .results import append_result, compare_lines, finished_lines
+from .results import append_result, finished_lines
 
 
 class Crew:
@@ -40,48 +38,31 @@ class Crew:
 
     Args:
         jobs (int): How many.
-        deadline (float): Time of ``time.monotonic`` until which cells must
-            end. Defaults to infinity.
     """
 
-    def __init__(self, jobs: int, deadline: float = math.inf) -> None:
-        self.jobs = jobs
-        self.deadline = deadline
-        self.num_left = self.num_failed = 0
-        # Seconds of an iteration in the cells that ended last.
-        self._paces: List[float] = []
+    def __init__(self, jobs: int) -> None:
+        self.num_failed = 0
         self._pool = ProcessPoolExecutor(
             jobs,
             mp_context=multiprocessing.get_context('spawn'),
             initializer=_end_with_parent)
 
     def train(self, cells: Sequence[Cell]) -> Iterator[Tuple[Cell, dict]]:
-        """Train cells, and give each one with its figures when it ends. What
-        fails is said and left out, as is what wouldn't end in time."""
-        waiting, running = list(cells), {}
-        while waiting or running:
-            while waiting and len(running) < self.jobs:
-                cell = waiting.pop(0)
-                if self._fits(cell):
-                    future = self._pool.submit(_train_cell, cell,
-                                               torch.get_num_threads())
-                    running[future] = cell
-                else:
-                    self.num_left += 1
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                if error := future.exception():
-                    self.num_failed += 1
-                    traceback.print_exception(type(error), error, None)
-                    print(f'{cell.arm} {cell.seed}: FAILED: {error!r}')
-                else:
-                    figures = future.result()
-                    self._paces.append(figures['seconds'] / cell.iters)
-                    yield cell, figures
-
-    def _fits(self, cell: Cell) -> bool:
-        pace = max(self._paces[-self.jobs:], default=0.)
-        return time.monotonic() + pace * cell.iters <= self.deadline
+        """Train cells, and give each one with its figures when it ends. A
+        failure is printed, and the cell left out."""
+        threads = torch.get_num_threads()
+        running = {
+            self._pool.submit(_train_cell, cell, threads): cell
+            for cell in cells
+        }
+        for future in as_completed(running):
+            cell = running[future]
+            if error := future.exception():
+                self.num_failed += 1
+                traceback.print_exception(type(error), error, None)
+                print(f'{cell.arm} {cell.seed}: FAILED: {error!r}')
+            else:
+                yield cell, future.result()
 
 
 def _end_with_parent() -> None:
@@ -128,8 +109,7 @@ class Comparison:
 
     def __init__(self, args: argparse.Namespace,
                  libraries: Sequence[str]) -> None:
-        self.crew = Crew(args.jobs,
-                         time.monotonic() + (args.time_limit or math.inf))
+        self.crew = Crew(args.jobs)
         self.here = environment(libraries)
 
     def train(self, cells: Sequence[Cell]) -> bool:
@@ -149,20 +129,6 @@ class Comparison:
                 flush=True)
         return not left
 
-    def again(self, cells: Sequence[Cell], number: int) -> None:
-        """Train some finished cells once more, drawn at random, and say
-        whether their figures are equal. Results stay as they are."""
-        lines = finished_lines(cells, {})
-        done = [cell for cell in cells if cell.key in lines[cell.path]]
-        if not done:
-            raise ValueError('The results have no cell of these arms.')
-        drawn = random.sample(done, min(number, len(done)))
-        for cell, figures in self.crew.train(drawn):
-            old = lines[cell.path][cell.key]
-            is_equal, said = compare_lines(old, cell.line(figures))
-            self.crew.num_failed += not is_equal
-            print(f'{cell.arm} {cell.seed}: {said}', flush=True)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what all comparisons may be told."""
@@ -178,17 +144,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['cuda', 'cpu'],
         help='where to train (default: a GPU, if there is one)')
     parser.add_argument(
-        '--time-limit',
-        type=float,
-        metavar='SECONDS',
-        help='start no cell that would end later than so long after the start')
-    parser.add_argument(
-        '--again',
-        type=int,
-        metavar='N',
-        help='train N finished cells, drawn at random, once more, and say '
-        'whether their figures are equal; --out stays as it is')
-    parser.add_argument(
         '--cfg-options',
         nargs='+',
         action=DictAction,
@@ -199,15 +154,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parser: argparse.ArgumentParser,
         make_cells: Callable[[argparse.Namespace, Comparison],
                              List[Cell]], libraries: Sequence[str]) -> None:
-    """Run the command of a comparison.
-
-    Args:
-        parser (argparse.ArgumentParser): Its arguments, with those of
-            :func:`add_arguments`.
-        make_cells (Callable): Makes all cells, what matters most first. It
-            may train others before, by which learning rates are chosen.
-        libraries (Sequence[str]): Libraries on which figures depend.
-    """
+    """Run the command of a comparison, whose figures depend on some
+    libraries. ``make_cells`` makes all cells, what matters most first."""
     args = parser.parse_args()
     # Of the processes that train, too.
     torch.set_num_threads(args.threads)
@@ -217,16 +165,8 @@ def run(parser: argparse.ArgumentParser,
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
     comparison = Comparison(args, libraries)
     try:
-        cells = make_cells(args, comparison)
-        if cells:
-            cells = chosen(cells, args.only, args.seeds)
-        if args.again is None:
-            comparison.train(cells)
-        else:
-            comparison.again(cells, args.again)
+        if cells := make_cells(args, comparison):
+            comparison.train(chosen(cells, args.only, args.seeds))
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if comparison.crew.num_left:
-        print(f'{comparison.crew.num_left} cells are left for another time')
-    # Cells that wait for another time are no failure.
     sys.exit(bool(comparison.crew.num_failed))

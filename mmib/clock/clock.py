@@ -12,14 +12,14 @@ from ..sampler import InfoBatchSampler
 
 
 class Origin(NamedTuple):
-    """From where on an iteration has as many slots as now.
+    """Where the present batch size began.
 
     Args:
         iteration (int): Iterations before the origin.
         position (int): Slots before the origin.
         covered (float): Virtual epochs before the origin.
-        full_equivalent (float): Iterations of the baseline that cover as
-            many.
+        full_equivalent (float): Iterations of the baseline that cover as many
+            virtual epochs.
     """
 
     iteration: int = 0
@@ -35,8 +35,8 @@ class Clock(ABC):
         pass_length (int): Slots of a full pass.
         slots_per_iter (int): Slots of an iteration, of all ranks.
         schedule_iters (int): Iterations of the schedule, for which learning
-            rates are made: those of the training if it counts iterations,
-            those of the baseline if it counts epochs.
+            rates are made: by iterations those of the training, by epochs
+            those of the baseline.
         length (int): The training has so many of :attr:`unit`.
         delta (float): Fraction of the training after which nothing is pruned,
             in [0, 1].
@@ -172,7 +172,7 @@ class Clock(ABC):
         Args:
             start (int): Number of the plan's first slot.
             covered (float): Virtual epochs before the plan.
-            policy (Policy): Its ratio is that of the training.
+            policy (Policy): Its budget says how much to prune.
             norms (TierNorms, optional): What visits tell of the tiers.
                 Defaults to None.
         """
@@ -189,8 +189,8 @@ class Clock(ABC):
             share (float): Kept share of the plans that prune.
 
         Returns:
-            tuple[float, float, float]: Its iterations, those of the baseline
-            that cover as many passes, and these passes.
+            tuple[float, float, float]: Iterations of the training, iterations
+            of the baseline that cover as many passes, and these passes.
         """
 
     @abstractmethod
@@ -238,7 +238,7 @@ class Clock(ABC):
         """Go on where :meth:`state_dict` was called.
 
         The batch size, the number of ranks, ``delta`` and the length of the
-        training are those of the config that goes on.
+        training come from the config that goes on.
 
         Args:
             state_dict (dict): What :meth:`state_dict` returned.

@@ -29,7 +29,7 @@ class EpochClock(Clock):
         start (float): Fraction of the epochs before which nothing is pruned.
             Defaults to 0.
         steps_per_epoch (int, optional): Iterations of an epoch for which the
-            schedulers were made. If None, those of the baseline. Defaults to
+            schedulers were made. If None, ``iters_per_epoch``. Defaults to
             None.
         epoch (int): Epochs that are over, where the training is resumed.
             Defaults to 0.
@@ -160,7 +160,7 @@ class EpochClock(Clock):
 
     def begin_epoch(self, runner: Runner, sampler: InfoBatchSampler,
                     next_share: Callable[[], float]) -> None:
-        """Draw the plan of the epoch that begins, or go on with that of a
+        """Draw the plan of the epoch that begins, or go on with the plan of a
         checkpoint within the epoch."""
         if sampler.is_open and self.epoch != runner.epoch:
             # A checkpoint that a hook has saved at the edge, before it ended.
@@ -210,10 +210,10 @@ class EpochClock(Clock):
         self._epoch_end = position + num_slots
 
     def steps_due(self, position: int) -> int:
-        """Iterations of the schedule that this iteration stands for. At the
-        end of the epoch they are as many as the baseline has. Where an epoch
-        was left early, as with another batch size and ``drop_last``, the next
-        epoch makes up for that.
+        """Iterations of the schedule that this iteration stands for. An epoch
+        has as many of them as in the baseline. Where an epoch was left early,
+        as with another batch size and ``drop_last``, the next epoch makes up
+        for that.
 
         Args:
             position (int): Slots before the next iteration.

@@ -6,12 +6,12 @@ import inspect
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Mapping, Optional
 
-from mmengine._strategy import SingleDeviceStrategy
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
+from ..compat import saves_with_hooks
 from .parts import needs_known_loop
 
 
@@ -117,9 +117,8 @@ def check_training(runner: Runner, hook: Hook) -> None:
 
 
 def _check_strategy(runner: Runner) -> None:
-    # DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy.
     strategy = getattr(runner, 'strategy', None)
-    if not (strategy is None or isinstance(strategy, SingleDeviceStrategy)):
+    if strategy is not None and not saves_with_hooks(strategy):
         name = type(strategy).__name__
         raise ValueError(
             f'checkpoints of {name} would lack the scores, as it calls no '

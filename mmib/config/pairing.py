@@ -12,7 +12,7 @@ _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 
 def pair_augments(cfg: Config) -> Config:
     """Let the batch augmentations of a config mix image i with image
-    B - 1 - i, so that InfoBatch knows which images it trains on.
+    B - 1 - i, so that InfoBatch knows which images are mixed.
 
     MMPretrain need not be installed.
 
@@ -25,24 +25,21 @@ def pair_augments(cfg: Config) -> Config:
         Other augmentations stay.
     """
     cfg = copy.deepcopy(cfg)
-    for augment in _augments_of(cfg):
+    for augment in _augments(cfg):
         if type_name(augment) in _UNPAIRED:
             augment['type'] = 'Paired' + type_name(augment)
             add_import(cfg, 'mmib.tasks.classification')
     return cfg
 
 
-def _augments_of(cfg: Config) -> Iterator[dict]:
-    """Configs of all batch augmentations."""
-    model = cfg.get('model') or {}
-    places = [model.get('train_cfg')]
-    for preprocessor in (model.get('data_preprocessor'),
-                         cfg.get('data_preprocessor')):
-        places.append(_get(preprocessor, 'batch_augments'))
+def _augments(cfg: Config) -> Iterator[dict]:
+    model = cfg.get('model')
+    places = [_get(model, 'train_cfg')]
+    owners = [_get(model, 'data_preprocessor'), cfg.get('data_preprocessor')]
     for hook in cfg.get('custom_hooks') or []:
         if isinstance(hook, dict) and type_name(hook) == 'SwitchRecipeHook':
-            for recipe in hook.get('schedule') or []:
-                places.append(_get(recipe, 'batch_augments'))
+            owners += hook.get('schedule') or []
+    places += [_get(owner, 'batch_augments') for owner in owners]
     for place in places:
         augments = _get(place, 'augments')
         if not isinstance(augments, (list, tuple)):

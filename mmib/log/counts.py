@@ -9,8 +9,8 @@ import torch
 class ImageCounts:
     """How often each image was trained on, and how often it was left out.
 
-    Every rank knows the slots of all ranks, so all have the same counts
-    without a collective. They take 8 bytes an image, on the host.
+    All ranks have the same counts without a collective, as every rank knows
+    the slots of all ranks.
 
     Args:
         images (np.ndarray): Number of the image of each index of the data
@@ -21,27 +21,19 @@ class ImageCounts:
         self._images = images
         num_images = int(images.max()) + 1
         self.visits = np.zeros(num_images, np.int32)
-        """np.ndarray: Slots of each image that were trained on, also where the
-        data set couldn't load it, int32 of shape (num_images,)."""
+        """np.ndarray: Slots of each image that were trained on, whether the
+        image could be loaded or not, int32 of shape (num_images,)."""
         self.pruned = np.zeros(num_images, np.int32)
         """np.ndarray: Slots of each image that plans have left out, int32 of
         shape (num_images,)."""
 
     def visit(self, indices: np.ndarray) -> None:
-        """Count the images of a step.
-
-        Args:
-            indices (np.ndarray): Data set indices of all ranks, integer of
-                any length.
-        """
+        """Count the images of a step, by their indices on all ranks."""
         np.add.at(self.visits, self._images[indices], 1)
 
     def prune(self, kept: np.ndarray) -> None:
-        """Count the images that a plan leaves out.
-
-        Args:
-            kept (np.ndarray): Data set indices in it, integer of any length.
-        """
+        """Count the images that a plan leaves out, by the indices in the
+        plan."""
         is_pruned = np.ones(len(self._images), bool)
         is_pruned[kept] = False
         np.add.at(self.pruned, self._images[is_pruned], 1)
@@ -53,12 +45,7 @@ class ImageCounts:
             pruned=torch.from_numpy(self.pruned.copy()))
 
     def load_state_dict(self, state_dict: Optional[dict]) -> None:
-        """Go on from :meth:`state_dict`.
-
-        Args:
-            state_dict (dict, optional): What it returned. None of a state
-                from before there were counts, which begin with 0 then.
-        """
+        """Go on from a state, or from 0 where an older checkpoint has None."""
         if state_dict is not None:
             self.visits[:] = state_dict['visits'].numpy()
             self.pruned[:] = state_dict['pruned'].numpy()

@@ -89,6 +89,8 @@ class Reporter:
             runner.log_dir,
             begins=dict(
                 iter=runner.iter,
+                unit=clock.unit,
+                annealing_at=clock.annealing_at,
                 max_iters=clock.schedule_iters,
                 annealing_iter=clock.annealing_iter,
                 pass_length=clock.pass_length,
@@ -183,13 +185,12 @@ class Reporter:
         clock = self._clock
         if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True
-            change = (
-                'The mean weight is 1, so they are about those of all images'
-                if self._planner.normalize else
-                'They rise, and fall when annealing begins')
+            change = ('The mean weight is 1, so losses stay about as high'
+                      if self._planner.normalize else
+                      'Losses rise, and fall when annealing begins')
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '
-                'the weights of the images in them (not those of detectors). '
+                'the weights of the images in them (but for detectors). '
                 f'{change}; `unweighted_loss` is the loss of the same images '
                 'without weights.')
         if not record.logged:
@@ -283,12 +284,12 @@ def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
     """What V says of a choice of images.
 
     Args:
-        ratio (VarianceRatio, optional): V of it.
+        ratio (VarianceRatio, optional): V of the choice.
         begin (str): What comes before "choice of images".
         end (str): What comes after all.
 
     Returns:
-        str: It, or nothing where V isn't known.
+        str: The words, empty where V isn't known.
     """
     if ratio is None or not math.isfinite(ratio.value):
         return ''

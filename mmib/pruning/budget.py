@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Policies that prune what the schedule needs."""
+"""Policies that prune as much as a budget of iterations needs."""
 import math
 from dataclasses import replace
 from typing import Any, Dict, Optional, Sequence, Tuple
@@ -9,47 +9,39 @@ import numpy as np
 from .form import array
 from .plan import EpochPlan, divide, draw, prune
 from .policies import check_quantiles
-from .policy import CHANGE_POLICY, Policy, Progress, is_count
+from .policy import Policy, Progress, check_argument, is_count
 
 DEFAULT_RATIO = 0.6
 """float: Share of the iterations of the baseline that a training runs."""
 
 
 class ToBudget(Policy):
-    """Prune as much as it takes to cover the passes of the baseline in fewer
-    iterations.
+    """Cover the passes of the baseline in ``ratio`` of its iterations.
 
-    A training that counts iterations has the fewer ones already, and the
-    baseline ``1 / ratio`` times as many. One that counts epochs has those of
-    the baseline, and runs ``ratio`` of its iterations.
+    Each plan is drawn for what is still to cover until annealing, so that a
+    plan makes up for those before it. A training by iterations has its
+    schedule shortened already: the baseline runs ``1 / ratio`` times as many
+    iterations. A training by epochs has the schedule of the baseline.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline, in place of
-            ``ratio``, as configs had them before. Not for a training that
-            counts epochs. Defaults to None.
+        full_iters (int, optional): Iterations of the baseline, by which older
+            configs tell the ratio. Defaults to None.
         ratio (float, optional): Iterations of the training over those of the
             baseline, in (0, 1]. If None, 0.6. Defaults to None.
-
-    Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, if ``ratio``
-            is outside (0, 1], or if both are given.
     """
 
-    # What a plan keeps where the budget needs less.
     _least_share = 0.
+    """float: Least kept share, however small the budget is."""
 
     def __init__(self,
                  full_iters: Optional[int] = None,
                  ratio: Optional[float] = None) -> None:
-        if ratio is not None and not 0 < ratio <= 1:
-            raise ValueError(
-                '`ratio` is the share of the iterations of the baseline to run'
-                f' and must be in (0, 1], but got {ratio!r}: {CHANGE_POLICY}')
-        if full_iters is not None and not is_count(full_iters):
-            raise ValueError(
-                '`full_iters` is the number of iterations of the baseline '
-                'whose passes are to be covered and must be a '
-                f'positive integer, but got {full_iters!r}: {CHANGE_POLICY}')
+        check_argument(
+            'ratio', ratio, ratio is None or 0 < ratio <= 1,
+            'is the share of the iterations of the baseline to run and must '
+            'be in (0, 1]')
+        check_argument('full_iters', full_iters, full_iters is None
+                       or is_count(full_iters), 'must be a positive integer')
         if None not in (full_iters, ratio):
             raise ValueError(
                 f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
@@ -66,11 +58,11 @@ class ToBudget(Policy):
     def note_on_schedule(self, max_iters: int) -> str:
         if self.full_iters is None:
             return ''
-        ratio = max_iters / self.full_iters
         return (f'`full_iters = {self.full_iters}` is how older configs say '
-                f'`ratio = {ratio:.4g}`, for {max_iters} iterations: write '
-                '`ratio` into the `policy` of InfoBatchHook in '
-                '`custom_hooks`, which fits a shorter trial run too.')
+                f'`ratio = {max_iters / self.full_iters:.4g}`, for '
+                f'{max_iters} iterations: write `ratio` into the `policy` of '
+                'InfoBatchHook in `custom_hooks`, which fits a shorter trial '
+                'run too.')
 
     def begin_plan(self, progress: Progress) -> None:
         self._progress = progress
@@ -80,13 +72,9 @@ class ToBudget(Policy):
 
     @staticmethod
     def _needed_share(progress: Progress) -> float:
-        """The share that covers the rest until annealing in the slots that
-        are left."""
-        slots_left, full_slots = progress.slots_left, progress.full_slots
-        # This is right for the last plan too, of which annealing leaves a
-        # part only: it is as large as if the rest of it still came.
-        return (1. if full_slots <= slots_left else max(
-            slots_left / full_slots, 0.))
+        if progress.full_slots <= progress.slots_left:
+            return 1.
+        return max(progress.slots_left / progress.full_slots, 0.)
 
     def _kept_share(self) -> float:
         if self._progress is None:
@@ -98,54 +86,35 @@ class ToBudget(Policy):
 
     @staticmethod
     def _num_kept(share: float, size: int) -> int:
-        """How many images to keep for a kept share.
-
-        Never more than the share is kept, or later plans had to prune harder
-        than this one.
-        """
-        # The share of a whole number may be a little less.
+        # Rounds down, or later plans had to prune harder than this one.
         return math.floor(share * size + 1e-6)
 
-    def _note(self, share: float, plan: EpochPlan, size: int, most: float,
-              of: str) -> str:
-        remedy = ('Raise `ratio`' if self.full_iters is None else
-                  'Run more iterations or lower `full_iters`')
-        return (f'the budget needs a kept share of {share:.3f}, but at most '
-                f'{100 * most:g} % of {of} can be pruned: kept share '
-                f'{len(plan) / size:.3f}. {remedy} in the `policy` of '
-                'InfoBatchHook in `custom_hooks`.')
+    def _note(self, share: float, plan: EpochPlan, size: int,
+              of: str) -> EpochPlan:
+        """The plan, with a note that it keeps more than the budget needs."""
+        return replace(
+            plan,
+            note=f'the budget needs a kept share of {share:.3f}, but at most '
+            f'{100 * (1 - self._least_share):g} % of {of} can be pruned: kept '
+            f'share {len(plan) / size:.3f}. Raise `ratio` in the `policy` '
+            'of InfoBatchHook in `custom_hooks`.')
 
 
 class Budget(ToBudget):
-    """Prune as much as the schedule needs.
+    """Prune two tiers as hard as the budget needs, whatever the losses are.
 
-    The training covers the passes of the baseline in ``ratio`` of its
-    iterations, whatever the losses look like. Each plan is drawn for what
-    is still to cover until annealing, so that it corrects those before it.
-
-    The tiers are those of :class:`QuantileTiers`, and so is the shape of the
-    ratios: the lower tier is pruned 1.5 times as hard as the upper one, as
-    0.75 to 0.5, until it reaches ``max_ratio``. Where tiers of these
-    quantiles don't suffice, as with many equal scores, the upper one is
-    extended.
+    The tiers are those of :class:`QuantileTiers`. The lower tier is pruned
+    1.5 times as hard as the upper one, as 0.75 to 0.5, until its ratio
+    reaches ``max_ratio``. Where tiers of these quantiles don't suffice, as
+    with many equal scores, the upper one is extended.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``, in place of ``ratio``,
-            as configs had them before. Not for a training that counts epochs.
-            Defaults to None.
+        full_iters (int, optional): See :class:`ToBudget`. Defaults to None.
         quantiles (Sequence[float]): Upper ends of the two tiers as quantiles
             of all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         max_ratio (float): Largest share that is pruned of a tier, in (0, 1).
-            No weight exceeds ``1 / (1 - max_ratio)``. Defaults to
-            0.75.
-        ratio (float, optional): Iterations of the training over those of the
-            baseline, in (0, 1]. If None, 0.6. Defaults to None.
-
-    Raises:
-        ValueError: If ``full_iters`` isn't a positive integer, or given with
-            ``ratio``, if there aren't two quantiles that increase in (0, 1],
-            or if ``max_ratio`` is outside (0, 1).
+            No weight exceeds ``1 / (1 - max_ratio)``. Defaults to 0.75.
+        ratio (float, optional): See :class:`ToBudget`. Defaults to None.
     """
 
     def __init__(self,
@@ -154,16 +123,14 @@ class Budget(ToBudget):
                  max_ratio: float = 0.75,
                  ratio: Optional[float] = None) -> None:
         super().__init__(full_iters, ratio)
-        if len(quantiles) != 2:
-            raise ValueError(
-                '`quantiles` needs one entry for each of two tiers, but got '
-                f'{len(quantiles)}: {CHANGE_POLICY}')
+        check_argument('quantiles', tuple(quantiles),
+                       len(quantiles) == 2,
+                       'needs one entry for each of two tiers')
         check_quantiles(quantiles)
-        if not 0 < max_ratio < 1:
-            raise ValueError(
-                '`max_ratio` is the largest share of images to prune of '
-                f'a tier and must be in (0, 1), but got {max_ratio}: '
-                f'{CHANGE_POLICY}')
+        check_argument(
+            'max_ratio', max_ratio, 0 < max_ratio < 1,
+            'is the largest share of images to prune of a tier and must be in '
+            '(0, 1)')
         self.quantiles = tuple(quantiles)
         self.max_ratio = max_ratio
         self._least_share = 1 - max_ratio
@@ -182,16 +149,13 @@ class Budget(ToBudget):
         ratios = [(n + 0.5) / max(size, 1) for n, size in zip(counts, sizes)]
         plan = prune(scores, thresholds, ratios, rng)
         if sum(counts) < num_pruned:
-            plan = replace(
-                plan,
-                note=self._note(share, plan, len(scores), self.max_ratio,
-                                'the images below the highest score'))
+            plan = self._note(share, plan, len(scores),
+                              'the images below the highest score')
         return plan
 
     @staticmethod
     def _sizes(scores: np.ndarray,
                thresholds: Sequence[float]) -> Tuple[int, int]:
-        # As `prune` compares.
         below = [int(np.count_nonzero(scores < float(t))) for t in thresholds]
         return below[0], below[1] - below[0]
 
@@ -203,24 +167,20 @@ class Budget(ToBudget):
                 num_pruned: int) -> Tuple[int, int]:
         """How many images to prune of each tier.
 
-        With the ratio ``t`` of the upper tier, ``low * min(max_ratio, 1.5 *
-        t) + high * t`` images are pruned. This is solved for ``t``, first
-        as if the lower tier weren't at its maximum.
+        ``low * min(max_ratio, 1.5 * t) + high * t`` images are pruned, with
+        the ratio ``t`` of the upper tier. This is solved for ``t``.
         """
         low, high = sizes
         num_low = round(1.5 * low * num_pruned / max(1.5 * low + high, 1))
-        # The upper tier takes what the lower one can't, and then the other
-        # way round.
+        # Each tier takes what the other one can't.
         num_low = min(num_low, self._most(low))
         num_high = min(num_pruned - num_low, self._most(high))
         return min(num_pruned - num_high, self._most(low)), num_high
 
     def _raise_threshold(self, scores: np.ndarray, low: int,
                          num_pruned: int) -> float:
-        """The lowest upper threshold from which on the budget is met.
-
-        At most the highest score: images that share it all stay.
-        """
+        """The lowest upper threshold that meets the budget, or the highest
+        score: images at the highest score all stay."""
         rest = num_pruned - self._most(low)
         high = math.ceil(rest / self.max_ratio)
         high += self._most(high) < rest  # By the rounding of the division.
@@ -234,38 +194,25 @@ class Budget(ToBudget):
 class Neyman(ToBudget):
     """Prune most where the gradients were found to be small.
 
-    The images are divided into strata of similar score. Each stratum is kept
-    with a probability in proportion to the root of its mean squared gradient
-    norm (Neyman's allocation), which makes the gradient as little noisy as
-    these strata can, see :mod:`mmib.worth`. The norms are those of the
-    visits that followed the last plans. As long as nothing is known of them,
-    and where scores tell nothing of them, it prunes at random.
-
-    The training covers the passes of the baseline in ``ratio`` of its
-    iterations, as with :class:`Budget`.
+    The images are divided into strata of similar score. The kept share of a
+    stratum is in proportion to the root of its mean squared gradient norm
+    (Neyman's allocation), which makes the noise of the gradient as small as
+    these strata allow, see :mod:`mmib.worth`. The norms are those of the
+    visits that followed the last plans. Pruning is random until norms are
+    known, and where scores tell nothing of the norms.
 
     Args:
-        full_iters (int, optional): Iterations of the baseline whose passes are
-            to be covered, so more than ``max_iters``, in place of ``ratio``,
-            as configs had them before. Not for a training that counts epochs.
-            Defaults to None.
-        num_strata (int): Strata, of equal size where scores differ. They are
-            fewer where images are few, so that each has ``1 / min_keep`` or
+        full_iters (int, optional): See :class:`ToBudget`. Defaults to None.
+        num_strata (int): Strata, of equal size where scores differ. Few
+            images have fewer strata: each has ``1 / min_keep`` images or
             more. Defaults to 10.
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
             weight exceeds ``1 / min_keep``, but for the rounding of small
             strata. Defaults to 0.1.
-        ratio (float, optional): Iterations of the training over those of the
-            baseline, in (0, 1]. If None, 0.6. Defaults to None.
-
-    Raises:
-        ValueError: If ``full_iters`` or ``num_strata`` isn't a positive
-            integer, if ``full_iters`` and ``ratio`` are given, or if
-            ``min_keep`` is outside (0, 1).
+        ratio (float, optional): See :class:`ToBudget`. Defaults to None.
     """
 
-    # Plans that the moving averages remember.
-    _MEMORY = 5
+    _MEMORY = 5  # Plans that the moving averages remember.
 
     def __init__(self,
                  full_iters: Optional[int] = None,
@@ -273,13 +220,12 @@ class Neyman(ToBudget):
                  min_keep: float = 0.1,
                  ratio: Optional[float] = None) -> None:
         super().__init__(full_iters, ratio)
-        if not is_count(num_strata):
-            raise ValueError('`num_strata` must be a positive integer, but '
-                             f'got {num_strata!r}: {CHANGE_POLICY}')
-        if not 0 < min_keep < 1:
-            raise ValueError(
-                '`min_keep` is the least share of images to keep of a stratum '
-                f'and must be in (0, 1), but got {min_keep}: {CHANGE_POLICY}')
+        check_argument('num_strata', num_strata, is_count(num_strata),
+                       'must be a positive integer')
+        check_argument(
+            'min_keep', min_keep, 0 < min_keep < 1,
+            'is the least share of images to keep of a stratum and must be in '
+            '(0, 1)')
         self.num_strata = num_strata
         self.min_keep = self._least_share = min_keep
         self._begin_anew(num_strata)
@@ -296,21 +242,18 @@ class Neyman(ToBudget):
             self._learn(*progress.norms)
 
     def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
-        """Take what followed the last plan into the moving averages.
-
-        They are relative to the mean of all strata, as gradients shrink while
-        a network trains.
-        """
+        """Take norms that followed the last plan into the moving averages."""
         num_strata = len(self._means)
         # A checkpoint may be of plans with another number of strata.
         if (len(errors) < num_strata
                 or np.isfinite(mean_squares[num_strata:]).any()):
             return
         mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
-        # Not where one visit or none tells, but for rounding.
+        # One visit alone has no error, but for rounding.
         seen = errors > 1e-6 * mean_squares
         if not seen.any():
             return
+        # Relative to all strata, as gradients shrink while a network trains.
         means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
         # Few visits tell their own error badly: one relative error for all.
         relative = np.mean((errors[seen] / mean_squares[seen])**2)
@@ -339,10 +282,7 @@ class Neyman(ToBudget):
         ratios = (sizes - kept + 0.5) / np.maximum(sizes, 1)
         plan = draw(stratum_of_image, ratios, rng, threshold=0.)
         if len(plan) > max(num_kept, 1):
-            plan = replace(
-                plan,
-                note=self._note(share, plan, len(scores), 1 - self.min_keep,
-                                'the images'))
+            plan = self._note(share, plan, len(scores), 'the images')
         return plan
 
     def _roots(self) -> np.ndarray:
@@ -378,27 +318,26 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
              min_keep: float) -> np.ndarray:
     """How many images of each stratum to keep for the least noise.
 
-    The kept share of a stratum is in proportion to ``roots``, but in
-    ``[min_keep, 1]``, and one image or more.
+    The kept share of a stratum is in proportion to its entry of ``roots``, in
+    ``[min_keep, 1]``, and at least one image. The sum is ``num_kept``, or more
+    where these lower limits need it.
 
     Args:
         sizes (np.ndarray): Images of each stratum, integer of shape (S,).
-        roots (np.ndarray): Root of their mean squared norm, positive, of
-            shape (S,).
+        roots (np.ndarray): Root of the mean squared norm of each stratum,
+            positive, of shape (S,).
         num_kept (int): Images to keep in all.
-        min_keep (float): Least share to keep, in (0, 1).
+        min_keep (float): Least share to keep of a stratum, in (0, 1).
 
     Returns:
-        np.ndarray: Integers of shape (S,). Their sum is ``num_kept``, or more
-        where ``min_keep`` or one image of each stratum need it.
+        np.ndarray: Integers of shape (S,).
     """
-
     least = np.maximum(min_keep, 1 / np.maximum(sizes, 1))
 
     def shares(scales: np.ndarray) -> np.ndarray:
         return np.clip(np.multiply.outer(scales, roots), least, 1)
 
-    # What is kept grows linearly with the scale between these.
+    # Between these scales the sum grows linearly.
     scales = np.sort(np.concatenate([least / roots, 1 / roots]))
     scale = np.interp(num_kept, shares(scales) @ sizes, scales)
     exact = shares(scale) * sizes

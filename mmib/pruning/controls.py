@@ -1,29 +1,26 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Policies to compare with: controls of InfoBatch and other methods."""
 from dataclasses import replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import numpy as np
 
 from .form import Maybe, array, integer
 from .plan import EpochPlan, Tier, prune
 from .policies import QuantileTiers
-from .policy import CHANGE_POLICY, Policy, Progress, check_ratio, is_count
+from .policy import Policy, Progress, check_argument, check_ratio, is_count
 
 
 class RandomPruning(Policy):
     """Prune a share of all images, whatever their score.
 
-    The control of every policy: what it reaches at the same cost, scores
-    didn't bring. Those that stay get the weight ``N / kept``, so it is
-    unbiased.
+    The control of every policy: what a policy reaches beyond random pruning at
+    the same cost, scores bring. Kept images get the weight ``N / kept``, which
+    is unbiased.
 
     Args:
         ratio (float): Share of the images that is pruned, in [0, 1).
             Defaults to 0.475, which keeps as many as ``QuantileTiers``.
-
-    Raises:
-        ValueError: If ``ratio`` is outside [0, 1).
     """
 
     def __init__(self, ratio: float = 0.475) -> None:
@@ -46,16 +43,12 @@ class RandomPruning(Policy):
 class AboveMean(Policy):
     """Prune a share of the images that score above the mean.
 
-    ``MeanThreshold`` the other way round (an ablation of Qin et al., ICLR
-    2024): the hard images are pruned and scaled up. It is as unbiased. Images
-    at the mean are never pruned.
+    ``MeanThreshold`` the other way round, as unbiased (an ablation of Qin et
+    al., ICLR 2024). Images at the mean are never pruned.
 
     Args:
         ratio (float): Share of the images above the mean that is pruned, in
             [0, 1). Defaults to 0.5.
-
-    Raises:
-        ValueError: If ``ratio`` is outside [0, 1).
     """
 
     def __init__(self, ratio: float = 0.5) -> None:
@@ -78,10 +71,10 @@ class AboveMean(Policy):
 
 
 class ShuffledTiers(QuantileTiers):
-    """``QuantileTiers`` of scores that are dealt to the images at random.
+    """``QuantileTiers`` with the scores dealt to the images at random.
 
-    The control of what scores tell: the weights are the same, and as noisy,
-    but nothing is known of the images. It is unbiased.
+    The control of what scores tell: the weights are those of
+    ``QuantileTiers``, and as unbiased, but nothing is known of the images.
     """
 
     def __call__(self, scores: np.ndarray,
@@ -95,26 +88,19 @@ class _Selection(Policy):
     Args:
         keep (float): Share of the images that is selected, in (0, 1].
         period (int): Plans from one selection to the next, at least 1.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     rescale = False
-    _array_forms = {
-        'selected': array(
-            'int64', 'selected', low=0, below='indices of a pass')
-    }
+    _array_forms = dict(
+        selected=array('int64', 'selected', low=0, below='indices of a pass'))
 
     def __init__(self, keep: float, period: int) -> None:
-        if not 0 < keep <= 1:
-            raise ValueError('`keep` is the share of images to keep and must '
-                             f'be in (0, 1], but got {keep}: {CHANGE_POLICY}')
-        if not is_count(period):
-            raise ValueError(
-                '`period` is the number of plans from one selection to the '
-                f'next and must be a positive integer, but got {period!r}: '
-                f'{CHANGE_POLICY}')
+        check_argument('keep', keep, 0 < keep <= 1,
+                       'is the share of images to keep and must be in (0, 1]')
+        check_argument(
+            'period', period, is_count(period),
+            'is the number of plans from one selection to the next and must '
+            'be a positive integer')
         self.keep = keep
         self.period = period
         self._num_plans = 0
@@ -138,12 +124,12 @@ class _Selection(Policy):
             tiers=(Tier(len(scores), len(indices)), ))
 
     def _values(self, scores: np.ndarray) -> np.ndarray:
-        """The value of each image, of which the highest are selected."""
+        """Value of each image: the highest values are selected."""
         return scores
 
     def _select(self, values: np.ndarray, count: int,
                 rng: np.random.Generator) -> np.ndarray:
-        """Indices of so many images."""
+        """Indices of ``count`` images."""
         return descending(values, rng)[:count]
 
     def state_dict(self) -> Dict[str, Any]:
@@ -163,21 +149,16 @@ class EpsilonGreedy(_Selection):
     """Keep the images with the highest scores, and some others at random.
 
     Epsilon-greedy of Raju, Daruwalla and Lipasti, "Accelerating Deep Learning
-    with Dynamic Data Pruning", 2021. Of ``k = keep * N`` images ``(1 -
-    epsilon) * k`` are those with the highest scores, and the others are drawn
-    from the rest. Every weight is 1, so it is biased towards images with a
-    high score.
+    with Dynamic Data Pruning", 2021. Every weight is 1, which is biased
+    towards images with a high score.
 
     Args:
         keep (float): Share of the images that is kept, in (0, 1]. Defaults to
             0.6.
-        epsilon (float): Share of these that is drawn at random, in [0, 1].
-            Defaults to 0.1.
-        period (int): Plans from one selection to the next. Those between have
+        epsilon (float): Share of the kept images that is drawn at random from
+            those without the highest scores, in [0, 1]. Defaults to 0.1.
+        period (int): Plans from one selection to the next. Plans between have
             the same images in a new order. Defaults to 1.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(self,
@@ -185,11 +166,10 @@ class EpsilonGreedy(_Selection):
                  epsilon: float = 0.1,
                  period: int = 1) -> None:
         super().__init__(keep, period)
-        if not 0 <= epsilon <= 1:
-            raise ValueError(
-                '`epsilon` is the share of the kept images that is drawn at '
-                f'random and must be in [0, 1], but got {epsilon}: '
-                f'{CHANGE_POLICY}')
+        check_argument(
+            'epsilon', epsilon, 0 <= epsilon <= 1,
+            'is the share of the kept images that is drawn at random and must '
+            'be in [0, 1]')
         self.epsilon = epsilon
 
     def _select(self, values: np.ndarray, count: int,
@@ -204,11 +184,10 @@ class UpperConfidenceBound(_Selection):
     """Keep the images whose scores are high on average, or vary.
 
     UCB of Raju, Daruwalla and Lipasti, "Accelerating Deep Learning with
-    Dynamic Data Pruning", 2021. The ``keep * N`` images with the highest
-    ``mean + c * variance`` are kept. Both are moving averages over the visits
-    of an image, as far as plans see them: an image was visited if its score
-    isn't that of the last plan. Every weight is 1, so it is biased towards
-    images with a high score.
+    Dynamic Data Pruning", 2021. The images with the highest ``mean + c *
+    variance`` are kept. Both are moving averages over the visits that plans
+    see: an image was visited if its score has changed since the last plan.
+    Every weight is 1, which is biased towards images with a high score.
 
     Args:
         keep (float): Share of the images that is kept, in (0, 1]. Defaults to
@@ -216,20 +195,15 @@ class UpperConfidenceBound(_Selection):
         c (float): Weight of the variance, at least 0. Defaults to 1.
         alpha (float): Share of the new score in the averages, in (0, 1].
             Defaults to 0.2.
-        period (int): Plans from one selection to the next. Those between have
-            the same images in a new order. Defaults to 1.
-
-    Raises:
-        ValueError: If an argument is out of range.
+        period (int): As of :class:`EpsilonGreedy`. Defaults to 1.
     """
 
-    _array_forms = {
-        **_Selection._array_forms, 'scores': array('float32',
-                                                   'indices of a pass'),
-        'visited': array('bool', 'indices of a pass'),
-        'mean': array('float64', 'indices of a pass'),
-        'variance': array('float64', 'indices of a pass', low=0)
-    }
+    _array_forms = dict(
+        _Selection._array_forms,
+        scores=array('float32', 'indices of a pass'),
+        visited=array('bool', 'indices of a pass'),
+        mean=array('float64', 'indices of a pass'),
+        variance=array('float64', 'indices of a pass', low=0))
 
     def __init__(self,
                  keep: float = 0.6,
@@ -237,13 +211,12 @@ class UpperConfidenceBound(_Selection):
                  alpha: float = 0.2,
                  period: int = 1) -> None:
         super().__init__(keep, period)
-        if not 0 <= c < np.inf:
-            raise ValueError('`c` is the weight of the variance and must be '
-                             f'at least 0, but got {c}: {CHANGE_POLICY}')
-        if not 0 < alpha <= 1:
-            raise ValueError(
-                '`alpha` is the share of the new score in the averages and '
-                f'must be in (0, 1], but got {alpha}: {CHANGE_POLICY}')
+        check_argument('c', c, 0 <= c < np.inf,
+                       'is the weight of the variance and must be at least 0')
+        check_argument(
+            'alpha', alpha, 0 < alpha <= 1,
+            'is the share of the new score in the averages and must be in '
+            '(0, 1]')
         self.c = c
         self.alpha = alpha
 
@@ -259,8 +232,9 @@ class UpperConfidenceBound(_Selection):
         visited = scores != last['scores']
         # The first visit sets the mean.
         rate = visited * np.where(last['visited'], self.alpha, 1.)
-        mean, variance = update_moments(last['mean'], last['variance'], scores,
-                                        rate)
+        change = scores - last['mean']
+        mean = last['mean'] + rate * change
+        variance = (1 - rate) * (last['variance'] + rate * change * change)
         self._arrays = dict(
             last,
             scores=scores.copy(),
@@ -271,34 +245,5 @@ class UpperConfidenceBound(_Selection):
 
 
 def descending(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices of values from the highest to the lowest, ties at random.
-
-    Args:
-        values (np.ndarray): Any numbers, of shape (N,).
-        rng (np.random.Generator): Source of every random choice.
-
-    Returns:
-        np.ndarray: Integers of shape (N,).
-    """
+    """Indices of values from the highest to the lowest, ties at random."""
     return np.lexsort((rng.random(len(values)), -values))
-
-
-def update_moments(mean: np.ndarray, variance: np.ndarray, values: np.ndarray,
-                   rate: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Take new values into exponential moving averages.
-
-    Args:
-        mean (np.ndarray): Moving average, float64 of shape (N,).
-        variance (np.ndarray): Moving variance, float64 of shape (N,).
-        values (np.ndarray): New values, of shape (N,).
-        rate (np.ndarray): Share of each in the new averages, in [0, 1], of
-            shape (N,). With 0 they stay; with 1 the mean is the value and the
-            variance 0.
-
-    Returns:
-        tuple[np.ndarray, np.ndarray]: Mean and variance, float64 of shape
-        (N,).
-    """
-    change = values - mean
-    return (mean + rate * change,
-            (1 - rate) * (variance + rate * change * change))

@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a state must look like, as a table, and how it is checked.
+"""The forms that states in checkpoints must have, and their check.
 
-A form is a :class:`Form`, a dict of forms by key, a tuple of forms, or a list
-``[form, size]``, where ``size`` names a length or is None for any. A key with
-a ``?`` at its end may be missing, and others than these may be there.
+A form is a :class:`Form`, a :class:`Maybe`, a dict of forms by key, a tuple of
+forms, or a list ``[form, size]``. ``size`` names the length of the list, or is
+None for any length. A state may have more keys than its form.
 """
 import sys
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ Sizes = Dict[str, int]
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of value.
+    """The form of a single value.
 
     Args:
-        says (str): What it must be, for errors, with names of sizes in
+        says (str): What the value must be, for errors, with names of sizes in
             braces.
-        fits (Callable): Whether a value is one. It gets the value and the
-            sizes that are known, to which it may add.
+        fits (Callable): ``fits(value, sizes)`` tells whether the value has
+            the form, and may add to the known sizes.
     """
 
     says: str
@@ -32,12 +32,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Maybe:
-    """Something of a form, or nothing.
-
-    Args:
-        form (Any): The form.
-        nothing (Any): Stands for nothing. Defaults to None.
-    """
+    """A form, or the one value ``nothing``, None by default."""
 
     form: Any
     nothing: Any = None
@@ -50,7 +45,7 @@ FLAG = Form('True or False', lambda value, _: isinstance(value, bool))
 def integer(low: int = 0,
             high: int = sys.maxsize,
             size: Optional[str] = None) -> Form:
-    """An integer in ``[low, high]``, of which ``size`` is the name."""
+    """An integer in ``[low, high]``. ``size`` names it for other forms."""
 
     def fits(value: Any, sizes: Sizes) -> bool:
         if (not isinstance(value, (int, np.integer))
@@ -64,7 +59,7 @@ def integer(low: int = 0,
 
 
 def real(low: float = 0, finite: bool = True) -> Form:
-    """A number of at least ``low``, and no NaN where it must be finite."""
+    """A number, by default finite and at least ``low``."""
 
     def fits(value: Any, _: Sizes) -> bool:
         is_number = isinstance(value, (int, float, np.integer, np.floating))
@@ -85,11 +80,11 @@ def array(dtypes: str,
     """An array without infinite numbers.
 
     Args:
-        dtypes (str): Types that it may have, with blanks between them.
+        dtypes (str): Allowed types, with blanks between them.
         shape (str): A name for the size of each dimension.
-        low (float): Least of its numbers. Defaults to minus infinity.
-        below (str, optional): Name of the size that all its numbers lie
-            below. Defaults to None.
+        low (float): Least allowed number. Defaults to minus infinity.
+        below (str, optional): Name of the size below which all numbers lie.
+            Defaults to None.
         nan (bool): Whether numbers may be NaN. Defaults to False.
     """
 
@@ -116,12 +111,7 @@ def array(dtypes: str,
 
 
 def damaged(where: str, problem: str) -> ValueError:
-    """What is raised where a checkpoint can't be used.
-
-    Args:
-        where (str): Keys, with dots between them.
-        problem (str): What is wrong there.
-    """
+    """The error for a checkpoint with a problem at some key."""
     return ValueError(
         f'`{where}` in the checkpoint {problem}: resume from an earlier '
         'checkpoint, or delete the key `infobatch` from this one, and scores '
@@ -135,11 +125,10 @@ def check_form(value: Any, form: Any, where: str, sizes: Sizes) -> None:
         value (Any): Arrays and plain Python values.
         form (Any): The form.
         where (str): Keys until here, with dots between them.
-        sizes (dict[str, int]): Sizes by name, to which those of the value are
-            added.
+        sizes (dict[str, int]): Sizes by name. Sizes of the value are added.
 
     Raises:
-        ValueError: If it has another one. It names the key.
+        ValueError: If the state has another form. The message names the key.
     """
     if isinstance(form, Maybe):
         if type(value) is not type(form.nothing) or value != form.nothing:
@@ -147,11 +136,9 @@ def check_form(value: Any, form: Any, where: str, sizes: Sizes) -> None:
     elif isinstance(form, dict):
         _expect(isinstance(value, dict), value, 'a dict', where)
         for key, part in form.items():
-            name = key.rstrip('?')
-            if name in value:
-                check_form(value[name], part, f'{where}.{name}', sizes)
-            elif name == key:
-                raise damaged(where, f'lacks {name!r}')
+            if key not in value:
+                raise damaged(where, f'lacks {key!r}')
+            check_form(value[key], part, f'{where}.{key}', sizes)
     elif isinstance(form, (list, tuple)):
         _expect(isinstance(value, (list, tuple)), value, 'a list', where)
         length = len(value)
@@ -168,7 +155,7 @@ def check_form(value: Any, form: Any, where: str, sizes: Sizes) -> None:
 
 
 class _Known(Dict[str, int]):
-    """Sizes, or their names."""
+    """Sizes by name. An unknown size is its name."""
 
     def __missing__(self, name: str) -> str:
         return name

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which scores a plan keeps, in numbers that are easily stored."""
+"""Which scores a plan keeps, as a histogram."""
 from typing import List, NamedTuple
 
 import numpy as np
@@ -10,14 +10,13 @@ NUM_BINS = 30
 
 
 class ScoreHistogram(NamedTuple):
-    """Images by their scores, before and after pruning, and after weighting
-    (Figure 6 of the paper).
+    """Images by score, before and after pruning (Figure 6 of the paper).
 
     Args:
-        edges (list[float]): Edges of the bins, one more than these.
+        edges (list[float]): Edges of the bins.
         all (list[int]): Images in each bin.
-        kept (list[int]): Those of them in the plan.
-        weighted (list[float]): Sum of their weights.
+        kept (list[int]): Images of the plan in each bin.
+        weighted (list[float]): Sum of their weights in each bin.
     """
 
     edges: List[float]
@@ -27,15 +26,7 @@ class ScoreHistogram(NamedTuple):
 
     @classmethod
     def of(cls, scores: np.ndarray, plan: EpochPlan) -> 'ScoreHistogram':
-        """Count the scores of a plan.
-
-        Args:
-            scores (np.ndarray): Score of each index, of shape (pass_length,).
-            plan (EpochPlan): Drawn from them.
-
-        Returns:
-            ScoreHistogram: With bins of equal width over all scores.
-        """
+        """Count the scores of all images, and of those in a plan."""
         try:
             edges = np.histogram_bin_edges(scores, NUM_BINS)
         except ValueError:

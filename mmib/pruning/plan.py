@@ -26,16 +26,15 @@ class EpochPlan:
         indices (np.ndarray): Data set index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        threshold (float): Score from which on every image is kept, or up to
-            which, by a policy that prunes high scores. Defaults to 0, where
-            no score decides.
-        tiers (tuple[Tier]): Tiers in increasing order of score; one of all
-            images where no score decides. Defaults to ().
-        note (str): What the user should know about this plan. Defaults to
-            '', nothing.
+        threshold (float): Score from which on every image is kept (for a
+            policy that prunes high scores: up to which). Defaults to 0, for
+            plans without a threshold.
+        tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
+            ().
+        note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,); 0 of slots of which nothing is to be learned,
-            as in full passes. If None, all slots are of tier 1.
+            int16 of shape (K,). 0 for slots of a full pass, of which nothing
+            is learned. If None, all slots are of tier 1.
     """
 
     indices: np.ndarray
@@ -62,14 +61,15 @@ class EpochPlan:
 
     @property
     def is_full(self) -> bool:
-        """bool: Whether it is known to prune nothing, with weight 1."""
+        """bool: Whether the plan prunes nothing, as its tiers tell, and all
+        weights are 1."""
         return (len(self.tiers) > 0
                 and all(tier.kept == tier.size for tier in self.tiers)
                 and bool((self.weights == 1).all()))
 
     def is_unbiased(self, pass_length: int) -> bool:
-        """Whether weights make up for what is pruned, up to chance: an image
-        that is kept with a probability of its own varies by ``w (w - 1)``."""
+        """Whether the weights make up for the pruned images, up to chance."""
+        # The weight of a slot that was drawn by itself varies by w (w - 1).
         weights = self.weights.astype(np.float64)
         chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
         return bool(
@@ -80,7 +80,7 @@ class EpochPlan:
         return len(self.indices)
 
     def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'EpochPlan':
-        """The plan of some of the slots, as views where they are a slice."""
+        """The plan of some of the slots. A slice gives views."""
         return EpochPlan(self.indices[slots], self.weights[slots],
                          self.threshold, self.tiers, self.note,
                          self.tier_of_slot[slots])
@@ -94,9 +94,9 @@ def check_plan(plan: EpochPlan, pass_length: int) -> None:
         pass_length (int): Length of the scores that it was given.
 
     Raises:
-        TypeError: If it is no plan, or an array has another type.
-        ValueError: If it is empty, or an array has another shape or values
-            out of range.
+        TypeError: If ``plan`` is no plan, or an array has a wrong type.
+        ValueError: If the plan is empty, or an array has a wrong shape or
+            values out of range.
     """
     if not isinstance(plan, EpochPlan):
         raise TypeError(f'it must return an EpochPlan, but got {plan!r}')
@@ -138,19 +138,18 @@ def prune(scores: np.ndarray,
 
     Tier ``i`` holds the images with ``thresholds[i - 1] <= score <
     thresholds[i]``. Of its ``n`` images ``floor(ratios[i] * n)`` are pruned at
-    random. Those that stay get the weight ``n / kept``: with it
-    :math:`E[weight \\cdot kept] = 1` for each image, also where the count
-    rounds, and no weight exceeds :math:`1 / (1 - r)` of InfoBatch's Eq. 5
-    (Qin et al., ICLR 2024). Images at or above the last threshold all stay,
-    with weight 1.
+    random. Kept images get the weight ``n / kept``. So the weight of each
+    image is 1 on average, also where counts round, and no weight exceeds
+    ``1 / (1 - r)`` of InfoBatch's Eq. 5 (Qin et al., ICLR 2024). Images at or
+    above the last threshold are all kept, with weight 1.
 
     Args:
         scores (np.ndarray): Score of each image, float32 of shape (N,).
         thresholds (Sequence[float]): Upper ends of the tiers, increasing.
         ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
         rng (np.random.Generator): Source of every random choice.
-        rescale (bool): Whether those that stay get this weight, or 1, which
-            is biased. Defaults to True.
+        rescale (bool): Whether weights make up for the pruned images. If not,
+            all weights are 1, which is biased. Defaults to True.
 
     Returns:
         EpochPlan: Slots in random order.
@@ -164,19 +163,8 @@ def prune(scores: np.ndarray,
 
 
 def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
-    """Divide images into tiers by their scores.
-
-    Args:
-        scores (np.ndarray): Score of each image, float32 of shape (N,).
-        thresholds (Sequence[float]): Upper ends of all tiers but the last,
-            increasing. A score at a threshold is above it.
-
-    Returns:
-        np.ndarray: Tier of each image, from 0, unsigned of shape (N,).
-
-    Raises:
-        ValueError: If a threshold isn't finite, as for scores with NaN.
-    """
+    """Tier of each image, from 0, by the upper ends of all tiers but the
+    last. A score at a threshold lies above the threshold."""
     if not np.isfinite(thresholds).all():
         raise ValueError(
             f'The scores give thresholds {list(thresholds)}: scores must be '
@@ -199,11 +187,10 @@ def draw(tier_of_image: np.ndarray,
     Args:
         tier_of_image (np.ndarray): Tier of each image, from 0, of shape (N,).
         ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
-            The number of images rounds down.
+            The number of pruned images rounds down.
         rng (np.random.Generator): Source of every random choice.
-        threshold (float): That of the plan.
-        rescale (bool): Whether the weight is ``size / kept`` of the tier, or
-            1, which is biased. Defaults to True.
+        threshold (float): Threshold of the plan.
+        rescale (bool): See :func:`prune`. Defaults to True.
 
     Returns:
         EpochPlan: Slots in random order.
@@ -233,12 +220,6 @@ def draw(tier_of_image: np.ndarray,
 
 def _members(tier_of_image: np.ndarray, num_tiers: int) -> List[np.ndarray]:
     """Increasing indices of the images of each tier."""
-    if num_tiers < 5:
-        return [
-            np.flatnonzero(tier_of_image == number)
-            for number in range(num_tiers)
-        ]
-    # From here on one sort is faster.
     sizes = np.bincount(tier_of_image, minlength=num_tiers)
     order = np.argsort(tier_of_image, kind='stable')
     return np.split(order, np.cumsum(sizes)[:-1])

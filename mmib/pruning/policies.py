@@ -5,17 +5,16 @@ from typing import Optional, Sequence
 import numpy as np
 
 from .plan import EpochPlan, prune
-from .policy import CHANGE_POLICY, Policy, Progress, check_ratio
+from .policy import Policy, Progress, check_argument, check_ratio
 
 
 def check_quantiles(quantiles: Sequence[float]) -> None:
     """Raise a ValueError unless quantiles increase in (0, 1]."""
     edges = (0, *quantiles)
-    if (not all(low < high for low, high in zip(edges, quantiles))
-            or quantiles[-1] > 1):
-        raise ValueError(
-            '`quantiles` must increase and lie in (0, 1], but got '
-            f'{tuple(quantiles)}: {CHANGE_POLICY}')
+    check_argument(
+        'quantiles', tuple(quantiles),
+        all(low < high for low, high in zip(edges, quantiles))
+        and quantiles[-1] <= 1, 'must increase and lie in (0, 1]')
 
 
 class MeanThreshold(Policy):
@@ -26,16 +25,13 @@ class MeanThreshold(Policy):
     Args:
         ratio (float): Share of the images below the mean that is pruned, in
             [0, 1). The paper keeps the accuracy up to 0.5. Defaults to 0.5.
-        rescale (bool): Whether the weights of the kept images make up for
-            the pruned ones. If not, every weight is 1, which is biased: the
-            paper's ablation. Defaults to True.
-
-    Raises:
-        ValueError: If ``ratio`` is outside [0, 1).
+        rescale (bool): Whether weights make up for the pruned images. If not,
+            all weights are 1, which is biased: the paper's ablation. Defaults
+            to True.
     """
 
     def __init__(self, ratio: float = 0.5, rescale: bool = True) -> None:
-        check_ratio(ratio, 'ratio')
+        check_ratio(ratio)
         self.ratio = ratio
         self.rescale = rescale
 
@@ -54,31 +50,23 @@ class QuantileTiers(Policy):
     """Prune more of the lowest scores than of those above them.
 
     The policy of InfoBatch's semantic segmentation (Qin et al., ICLR 2024,
-    Sec. 4.4): the lowest 20 % are pruned harder than the rest below the
-    threshold. With the defaults 52.5 % of the images are kept.
+    Sec. 4.4). With the defaults 52.5 % of the images are kept.
 
     Args:
         quantiles (Sequence[float]): Upper end of each tier as a quantile of
             all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
         ratios (Sequence[float]): Share that is pruned of each tier, in
             [0, 1). Defaults to (0.75, 0.5).
-        rescale (bool): Whether the weights of the kept images make up for
-            the pruned ones. If not, every weight is 1, which is biased: the
-            paper's ablation. Defaults to True.
-
-    Raises:
-        ValueError: If the quantiles don't increase or lie outside (0, 1], if
-            a ratio is outside [0, 1), or if the counts differ.
+        rescale (bool): As of :class:`MeanThreshold`. Defaults to True.
     """
 
     def __init__(self,
                  quantiles: Sequence[float] = (0.2, 0.85),
                  ratios: Sequence[float] = (0.75, 0.5),
                  rescale: bool = True) -> None:
-        if len(quantiles) == 0 or len(quantiles) != len(ratios):
-            raise ValueError(
-                '`quantiles` and `ratios` need one entry for each tier, but '
-                f'got {len(quantiles)} and {len(ratios)}: {CHANGE_POLICY}')
+        check_argument('quantiles` and `ratios', (len(quantiles), len(ratios)),
+                       0 < len(quantiles) == len(ratios),
+                       'need one entry for each tier')
         check_quantiles(quantiles)
         for ratio in ratios:
             check_ratio(ratio, 'ratios')

@@ -7,17 +7,14 @@ import numpy as np
 
 from .plan import EpochPlan
 
-CHANGE_POLICY = 'change it in the `policy` of InfoBatchHook in `custom_hooks`.'
-"""str: End of the errors of policies: which config line to change."""
-
 
 class TierNorms(NamedTuple):
-    """Norms of the gradients of images, by the tier of their visit.
+    """Norms of the gradients of the images in each tier of a plan.
 
     Args:
-        mean_squares (np.ndarray): Mean squared norm over the images of each
-            tier, float64 of shape (T,). NaN of a tier without visits.
-        errors (np.ndarray): Standard error of each, float64 of shape (T,).
+        mean_squares (np.ndarray): Mean squared norm of each tier, float64 of
+            shape (T,). NaN for a tier without visits.
+        errors (np.ndarray): Standard errors of these means, of shape (T,).
     """
 
     mean_squares: np.ndarray
@@ -28,13 +25,11 @@ class Progress(NamedTuple):
     """What is left of a training when a plan is drawn.
 
     Args:
-        slots_left (float): Slots that the training has until annealing, from
-            the start of this plan on.
-        full_slots (float): Slots that full passes would take to cover what is
-            to be covered until then.
-        norms (TierNorms, optional): What the visits since the last plan tell
-            of its tiers. None if scores were not read since then. Defaults to
-            None.
+        slots_left (float): Slots that the training has until annealing.
+        full_slots (float): Slots that full passes would take to cover what
+            the training still has to cover until annealing.
+        norms (TierNorms, optional): Norms that followed the last plan. None
+            where no scores were read since then. Defaults to None.
     """
 
     slots_left: float
@@ -43,12 +38,11 @@ class Progress(NamedTuple):
 
 
 class Policy:
-    """Decides which images a virtual epoch trains on, by their scores.
+    """Decides by the scores which images a virtual epoch trains on.
 
-    A policy of your own derives from it and implements :meth:`__call__`. It
-    keeps each argument of ``__init__`` as an attribute of the same name.
-    What changes from plan to plan belongs into :meth:`state_dict`, so that a
-    resumed training goes on with it.
+    A policy of your own derives from this class and implements
+    :meth:`__call__`. Each argument of its ``__init__`` is an attribute of the
+    same name. What changes from plan to plan belongs into :meth:`state_dict`.
 
     Examples:
         >>> class KeepHalf(Policy):
@@ -60,14 +54,14 @@ class Policy:
     """
 
     rescale = True
-    """bool: Whether the weights of the kept images make up for the pruned
-    ones. If not, they are 1."""
+    """bool: Whether weights make up for the pruned images. If not, all
+    weights are 1."""
     budget = 1.
-    """float: Iterations of the training over those of the baseline that cover
-    as many passes, in (0, 1]."""
+    """float: Iterations of the training over those of the baseline, in
+    (0, 1]."""
     full_iters: Optional[int] = None
-    """int, optional: Iterations of the baseline, in place of the budget, in
-    older configs."""
+    """int, optional: Iterations of the baseline, by which older configs tell
+    the budget."""
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -75,8 +69,8 @@ class Policy:
 
         Args:
             scores (np.ndarray): Score of each image, float32 of shape (N,).
-            rng (np.random.Generator): Source of every random choice: ranks
-                that draw different plans stop.
+            rng (np.random.Generator): Source of every random choice. All
+                ranks must draw the same plan.
 
         Returns:
             EpochPlan: The plan, in random order.
@@ -84,58 +78,33 @@ class Policy:
         raise NotImplementedError
 
     def note_on_schedule(self, max_iters: int) -> str:
-        """What the user should know before the first step.
-
-        Args:
-            max_iters (int): Iterations of the training.
-
-        Returns:
-            str: A warning. Empty by default.
-        """
+        """A warning before the first step of a training with ``max_iters``
+        iterations, or ''."""
         return ''
 
     def expected_share(self, progress: Progress) -> Optional[float]:
-        """The kept share to expect of the plans that prune, for a forecast.
+        """The kept share to forecast, or None where the losses decide.
 
         Args:
-            progress (Progress): Where the first of them begins.
-
-        Returns:
-            float, optional: It, or None where it depends on the losses. None
-            by default.
+            progress (Progress): Where the first plan that prunes begins.
         """
         return None
 
     def begin_plan(self, progress: Progress) -> None:
-        """Be told where in the training the next plan begins.
-
-        Args:
-            progress (Progress): Where that is.
-        """
+        """Be told where in the training the next plan begins."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """Everything that the next plans follow from, besides the scores.
-
-        Returns:
-            dict: Arrays and plain Python values. Empty by default.
-        """
+        """Arrays and plain Python values that the next plans follow from,
+        besides the scores."""
         return {}
 
     def state_form(self) -> Any:
-        """What the state in a checkpoint must look like, or the training
-        stops before its first step.
-
-        Returns:
-            Any: A form, see :mod:`mmib.pruning.form`. By default any dict.
-        """
+        """The form that the state in a checkpoint must have, see
+        :mod:`mmib.pruning.form`. By default any dict."""
         return {}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called.
-
-        Args:
-            state_dict (dict): What it returned.
-        """
+        """Go on from a state that :meth:`state_dict` returned."""
 
     def __repr__(self) -> str:
         arguments = []
@@ -156,7 +125,7 @@ class FunctionPolicy(Policy):
         function (Callable): ``function(scores, rng) -> EpochPlan``.
 
     Raises:
-        TypeError: If it has a state, which would be lost in a checkpoint.
+        TypeError: If ``function`` has a state, which checkpoints would lose.
     """
 
     def __init__(self, function: Callable) -> None:
@@ -177,15 +146,23 @@ class FunctionPolicy(Policy):
 
 
 def as_policy(policy: Union[Policy, Callable]) -> Policy:
-    """Make a policy of a plain function; policies stay as they are."""
+    """Wrap a plain function in a policy. A policy stays as it is."""
     return policy if isinstance(policy, Policy) else FunctionPolicy(policy)
 
 
-def check_ratio(ratio: float, name: str) -> None:
+def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
+    """Raise a ValueError that names an argument of a policy, unless its value
+    fits."""
+    if not fits:
+        raise ValueError(
+            f'`{name}` {says}, but got {value!r}: change it in the `policy` of'
+            ' InfoBatchHook in `custom_hooks`.')
+
+
+def check_ratio(ratio: float, name: str = 'ratio') -> None:
     """Raise a ValueError unless a share to prune is in [0, 1)."""
-    if not 0 <= ratio < 1:
-        raise ValueError(f'`{name}` is the share of images to prune and must '
-                         f'be in [0, 1), but got {ratio}: {CHANGE_POLICY}')
+    check_argument(name, ratio, 0 <= ratio < 1,
+                   'is the share of images to prune and must be in [0, 1)')
 
 
 def is_count(number: Any) -> bool:

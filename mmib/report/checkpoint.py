@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from ..log.plan_log import RUN_KEY
+from ..state import check_state, to_arrays
+from ..upgrade import upgrade
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
@@ -33,22 +35,20 @@ class _Ignored:
 
 @dataclass
 class Images:
-    """What is known of the images of a training set, by number.
+    """What is known of the images of a training set: columns of shape (N,), by
+    number of the image.
 
     Args:
-        scores (np.ndarray): Score of each, NaN before its first visit,
-            float32 of shape (N,).
-        averages (np.ndarray, optional): Moving average of the scores of its
-            visits, alike. None in older checkpoints, as are those below.
-        visits (np.ndarray, optional): How often it was trained on, integers
-            of shape (N,).
+        scores (np.ndarray): Last score, NaN before the first visit, float32.
+        averages (np.ndarray, optional): Moving average of the scores, alike.
+            None in checkpoints of version 0.1.0, as are the next three.
+        visits (np.ndarray, optional): How often an image was trained on.
         pruned (np.ndarray, optional): How often it was pruned.
-        last_visit (np.ndarray, optional): Iteration of the last visit, from
-            1; 0 before the first one.
-        paths (list[str], optional): Path of each, None where it isn't known.
-        losses (np.ndarray, optional): Pixel loss of its prediction, NaN where
-            it isn't known, float64 of shape (N,). None if nothing was
-            predicted.
+        last_visit (np.ndarray, optional): Iteration of the last visit, from 1.
+            0 before the first one.
+        paths (list[str], optional): Paths, None where one isn't known.
+        losses (np.ndarray, optional): Pixel loss of the prediction, NaN where
+            it isn't known, float64. None if nothing was predicted.
     """
 
     scores: np.ndarray
@@ -63,12 +63,8 @@ class Images:
         return len(self.scores)
 
     def ranked(self) -> np.ndarray:
-        """Numbers of the images, the highest first, without those of which
-        nothing is known: by loss where there are losses, else by average, else
-        by score.
-
-        Returns:
-            np.ndarray: int64 of shape (M,).
+        """Numbers of the images of which something is known, the highest
+        first: by loss where there are losses, else by average, else by score.
         """
         values = next(
             column for column in (self.losses, self.averages, self.scores)
@@ -83,17 +79,15 @@ class Checkpoint:
 
     Args:
         path (str): The file.
-        images (Images, optional): What it knows of the images. None without
-            mmib.
+        images (Images, optional): The images. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
-        run (str, optional): Time at which its training began. None where it
-            doesn't tell.
+        run (str): Time at which its training began, '' where it isn't known.
     """
 
     path: str
     images: Optional[Images] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
-    run: Optional[str] = None
+    run: str = ''
 
     @property
     def name(self) -> str:
@@ -118,10 +112,10 @@ def read_newest(work_dir: str,
     for path in _newest_first(work_dir):
         try:
             checkpoint = _read(path)
-            if run and checkpoint.run not in (None, run):
+            if run and checkpoint.run not in ('', run):
                 raise _Unreadable('is of another training, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
-            if checkpoint.images is not None and (checkpoint.images.last_visit
+            if checkpoint.images is not None and (checkpoint.images.visits
                                                   is None):
                 notes.append(
                     'The checkpoint is of an older mmib, which didn\'t count '
@@ -158,28 +152,23 @@ def _newest_first(work_dir: str) -> List[str]:
 
 
 def _read(path: str) -> Checkpoint:
-    checkpoint = _load(path)
-    if not isinstance(checkpoint, dict):
-        raise _Unreadable('is no checkpoint of a training')
-    weights = checkpoint.get('state_dict')
-    found = Checkpoint(path)
-    if isinstance(weights, dict):
-        found.weights = {
-            name: value
-            for name, value in weights.items() if torch.is_tensor(value)
-        }
-    hub = checkpoint.get('message_hub')
-    known = hub.get('runtime_info') if isinstance(hub, dict) else None
-    if isinstance(known, dict) and isinstance(known.get(RUN_KEY), str):
-        found.run = known[RUN_KEY]
-    state = checkpoint.get('infobatch')
-    if state is not None:
-        try:
-            found.images = _images(state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _Unreadable('has a damaged state of InfoBatch '
-                              f'({type(error).__name__})') from error
-    return found
+    content = _load(path)
+    try:
+        run = content['message_hub']['runtime_info'].get(RUN_KEY, '')
+        weights = content['state_dict'].items()
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _Unreadable('is no checkpoint of a training') from error
+    state = content.get('infobatch')
+    try:
+        images = None if state is None else _images(state,
+                                                    content['meta']['iter'])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _Unreadable('has a damaged state of InfoBatch '
+                          f'({type(error).__name__})') from error
+    return Checkpoint(path, images, {
+        name: value
+        for name, value in weights if torch.is_tensor(value)
+    }, run)
 
 
 def _load(path: str) -> Any:
@@ -213,25 +202,14 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: dict) -> Images:
-    table, counts = state['scores'], state.get('images') or {}
-    columns = {
-        name: column.numpy().copy()
-        for name, column in dict(
-            scores=table['scores'].float(),
-            averages=table.get('averages'),
-            visits=counts.get('visits'),
-            pruned=counts.get('pruned'),
-            last_visit=table.get('last_visit')).items() if column is not None
-    }
-    scores = columns['scores']
-    if 'last_visit' in columns:
-        visited = columns['last_visit'] > 0
-    else:
-        visited = table.get('visited', table['scores'] != 1).numpy()
-    shapes = {column.shape for column in (visited, *columns.values())}
-    if len(shapes) > 1 or scores.ndim != 1 or len(scores) == 0:
-        raise ValueError
-    for name in {'scores', 'averages'} & columns.keys():
-        columns[name][~visited] = np.nan
-    return Images(**columns)
+def _images(state: Any, iteration: int) -> Images:
+    state = upgrade(state)
+    check_state(state, iteration)
+    table, counts = to_arrays(state['scores']), to_arrays(state['images'])
+    visited = table['last_visit'] > 0
+    images = Images(np.where(visited, table['scores'], np.nan))
+    if counts:
+        images.averages = np.where(visited, table['averages'], np.nan)
+        images.visits, images.pruned = counts['visits'], counts['pruned']
+        images.last_visit = table['last_visit']
+    return images

@@ -3,15 +3,16 @@
 import base64
 import io
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..plan_record import PlanRecord
 from ..pruning import ScoreHistogram
-from .read import Plan, Run
+from .read import Run
 
 # Of a plot that stands beside one other, and beside two, in inches.
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
@@ -55,14 +56,8 @@ _STYLE = {
 
 @dataclass
 class Picture:
-    """A plot in a page.
-
-    Args:
-        title (str): What it shows.
-        light (str): Data URI of it on a light ground.
-        dark (str): The same on a dark one.
-        note (str): What to see in it.
-    """
+    """A plot in a page, as a data URI on a light and on a dark ground, and
+    what to see in it."""
 
     title: str
     light: str
@@ -74,14 +69,7 @@ def draw(title: str,
          plot: Callable[[Axes], None],
          note: str = '',
          size: Tuple[float, float] = SMALL) -> Picture:
-    """Make a picture of a plot.
-
-    Args:
-        title (str): What it shows.
-        plot (Callable): Draws it, as ``plot(axes)``, with the colours above.
-        note (str): What to see in it. Defaults to nothing.
-        size (tuple[float, float]): Inches. Defaults to :data:`SMALL`.
-    """
+    """Make a picture of what ``plot(axes)`` draws with the colours above."""
     file = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=size, layout='constrained')
@@ -100,16 +88,8 @@ def _to_uri(svg: str) -> str:
 
 
 def progress(run: Run, other: Optional[Run]) -> List[Picture]:
-    """Metrics and loss, against iterations and full equivalent.
-
-    Args:
-        run (Run): A training.
-        other (Run, optional): One to compare it with.
-
-    Returns:
-        list[Picture]: Those of the first metric, the loss and other metrics,
-        each twice.
-    """
+    """The first metric, the loss and other metrics, each by iterations and by
+    full equivalent."""
     runs = [run] if other is None else [run, other]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
@@ -133,24 +113,19 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    looks: List[Dict[str, Any]] = [
-        dict(color=RUN),
-        dict(color=OTHER, linestyle='--'),
-    ]
-    for run, curve, look in zip(runs, curves, looks):
+    for run, curve, color, line in zip(runs, curves, (RUN, OTHER),
+                                       ('-', '--')):
         if curve is None or not len(curve.values):
             continue
         x = curve.iterations
-        if by_full:
-            x = run.full_equivalent(x)
-        marker = 'o' if len(x) <= 20 else None
         axes.plot(
-            x,
+            run.full_equivalent(x) if by_full else x,
             curve.values,
-            marker=marker,
+            color=color,
+            linestyle=line,
+            marker='o' if len(x) <= 20 else None,
             markersize=4,
-            label=_label(run, runs),
-            **look)
+            label=_label(run, runs))
     axes.set_xlabel(FULL_EQUIVALENT if by_full else 'iterations')
     axes.set_xlim(left=0)
     if len(runs) > 1:
@@ -166,13 +141,14 @@ def _label(run: Run, runs: Sequence[Run]) -> str:
 
 def worth(run: Run) -> List[Picture]:
     """V and the reliability of scores over time."""
-    known = [plan for plan in run.plans if plan.ratio is not None]
+    known = [plan for plan in run.plans if plan.variance_ratio is not None]
     pictures = []
     if known:
 
         def plot(axes: Axes) -> None:
-            iterations = [plan.iteration for plan in known]
-            values = np.array([plan.ratio for plan in known], np.float64)
+            iterations = [plan.iter for plan in known]
+            values = np.array([plan.variance_ratio for plan in known],
+                              np.float64)
             value, low, high, limit = values.T
             axes.axhline(
                 1, color=TEXT, linewidth=1, linestyle='--', label='at random')
@@ -199,7 +175,7 @@ def worth(run: Run) -> List[Picture]:
     if any(plan.reliability is not None for plan in run.plans):
 
         def plot_reliability(axes: Axes) -> None:
-            points = [(plan.iteration, plan.reliability) for plan in run.plans
+            points = [(plan.iter, plan.reliability) for plan in run.plans
                       if plan.reliability is not None]
             axes.plot(*np.transpose(points), color=RUN)
             axes.set_ylim(top=1)
@@ -219,13 +195,15 @@ def pruning(run: Run) -> List[Picture]:
     """Kept share, tiers and scores over time."""
     if not run.plans:
         return []
-    iterations = [plan.iteration for plan in run.plans] + [run.last_iter]
+    iterations = [plan.iter for plan in run.plans] + [run.last_iter]
 
     def steps(axes: Axes, values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
     def plot_kept(axes: Axes) -> None:
-        steps(axes, [100 * plan.kept_share for plan in run.plans], color=RUN)
+        steps(
+            axes, [100 * run.kept_share(plan) for plan in run.plans],
+            color=RUN)
         axes.set_ylim(0, 105)
         axes.set_ylabel('kept images (%)')
         _finish(axes, run)
@@ -259,7 +237,7 @@ def pruning(run: Run) -> List[Picture]:
 def _plot_tiers(axes: Axes, run: Run) -> None:
     """A column for each moment, and in it the share of each tier."""
     rows, columns = 100, 400
-    iterations = np.array([plan.iteration for plan in run.plans])
+    iterations = np.array([plan.iter for plan in run.plans])
     times = (np.arange(columns) + 0.5) * run.last_iter / columns
     plans = np.searchsorted(iterations, times, 'right') - 1
     picture = np.full((rows, columns), np.nan)
@@ -283,7 +261,7 @@ def _plot_tiers(axes: Axes, run: Run) -> None:
     axes.set_xlabel('iterations')
 
 
-def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
+def _share_by_rank(plan: PlanRecord, rows: int) -> np.ndarray:
     """Kept share of the images at so many places in the order of scores."""
     if not plan.tiers:
         return np.full(rows, np.nan)
@@ -297,23 +275,22 @@ def _share_by_rank(plan: Plan, rows: int) -> np.ndarray:
 def histograms(run: Run) -> List[Picture]:
     """Scores at the first, middle and last plan that prunes."""
     plans = [plan for plan in run.plans if plan.histogram]
-    plans = [plan for plan in plans if plan.kept_share < 1] or plans
+    plans = [plan for plan in plans if run.kept_share(plan) < 1] or plans
     # Annealing cuts the last one short.
     plans = [
         plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
-        plan.kept_share * sum(plan.histogram.all)
+        run.kept_share(plan) * sum(plan.histogram.all)
     ] or plans
     if not plans:
         return []
     chosen = sorted({0, len(plans) // 2, len(plans) - 1})
     return [
-        draw(f'Scores at iteration {plans[i].iteration}',
-             histogram(plans[i].histogram)) for i in chosen
+        draw(f'Scores at iteration {plans[i].iter}',
+             _histogram(plans[i].histogram)) for i in chosen
     ]
 
 
-def histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
-    """What draws the scores of all images, and of those that are kept."""
+def _histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
 
     def plot(axes: Axes) -> None:
         edges, every, kept, weighted = scores

@@ -59,8 +59,7 @@ class TrainingImages:
 
     @property
     def classes(self) -> List[str]:
-        """list[str]: Names of the classes, none where the data set doesn't
-        tell."""
+        """list[str]: Names of the classes, none if they aren't known."""
         return list(self._metainfo.get('classes') or [])
 
     @property
@@ -84,14 +83,8 @@ class TrainingImages:
                 and 'img' in self._dataset.get_data_info(0))
 
     def names(self, labels: Any) -> str:
-        """Name classes.
-
-        Args:
-            labels (int or sequence[int]): Their numbers.
-
-        Returns:
-            str: Their names, or numbers where these aren't known.
-        """
+        """Names of one or more classes by number, or their numbers where names
+        aren't known."""
         numbers = np.atleast_1d(np.asarray(labels)).tolist()
         classes = self.classes
         return ', '.join(
@@ -103,12 +96,6 @@ class TrainingImages:
 
     def info(self, number: int) -> dict:
         """What the data set knows of an image, with which its pipeline begins.
-
-        Args:
-            number (int): Number of the image.
-
-        Raises:
-            CannotShow: If the data set doesn't tell.
         """
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the data set has no files')
@@ -117,16 +104,10 @@ class TrainingImages:
     def read(self, number: int) -> dict:
         """Load an image and its labels.
 
-        Args:
-            number (int): Number of the image.
-
         Returns:
             dict: ``img`` (BGR, uint8 of shape (H, W, 3)) and, where there are
             labels, ``gt_seg_map`` (of shape (H, W)) or ``gt_label`` (numbers
             of classes).
-
-        Raises:
-            CannotShow: If the image can't be shown.
         """
         results = self.info(number)
         try:

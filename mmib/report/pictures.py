@@ -31,16 +31,14 @@ class Card:
 
     Args:
         number (int): Its number.
-        path (str, optional): Its file, below the folder that all have in
-            common.
+        path (str, optional): Its file, below the folder of all images.
         figures (list[tuple[str, float]]): Name and value of what is known of
             it, the one that ranks first.
         rank (int): 1 is the highest.
         visits (int, optional): How often it was trained on.
         pruned (int, optional): How often it was pruned.
         pictures (list[tuple[str, str]]): Title and data URI of each picture.
-        classes (list[tuple[str, str]]): What the label and the prediction of a
-            whole image say.
+        classes (list[tuple[str, str]]): Label and prediction of the image.
         note (str): Why pictures are missing.
     """
 
@@ -82,7 +80,8 @@ def take_pictures(config: Config,
                   count: int,
                   predictions: bool = True,
                   by_losses: bool = False) -> Gallery:
-    """Show the images at both ends of the ranking, as far as possible.
+    """Show the images at both ends of the ranking, as far as possible: what is
+    missing is told in notes.
 
     Args:
         config (Config): Config of the training.
@@ -92,10 +91,6 @@ def take_pictures(config: Config,
         predictions (bool): Whether to predict them. Defaults to True.
         by_losses (bool): Whether to predict all images, and rank them by their
             pixel losses. Defaults to False.
-
-    Returns:
-        Gallery: The images, which have fewer pictures and reasons in notes
-        where something is missing.
 
     Raises:
         ReportError: If the images can't be ranked.
@@ -155,11 +150,8 @@ def _open_predictor(config: Config, checkpoint: Checkpoint,
 
 def _add_losses(images: Images, reader: Optional[TrainingImages],
                 predictor: Optional[Predictor], notes: List[str]) -> str:
-    """Let the network tell the losses of all images.
-
-    Returns:
-        str: That it is too young for the ranking, or nothing.
-    """
+    """Predict all images. Returns that the network is too young for the
+    ranking, or nothing."""
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
     if reader is not None and predictor is not None:
         images.losses, reason, (mean, guess) = losses_of_images(
@@ -180,23 +172,17 @@ def _add_losses(images: Images, reader: Optional[TrainingImages],
 
 
 def _card(images: Images, number: int, rank: int) -> Card:
-    figures = {
+    columns = {
         'loss': images.losses,
         'average score': images.averages,
         'last score': images.scores
     }
-    counts = [
-        None if column is None else int(column[number])
-        for column in (images.visits, images.pruned)
-    ]
-    return Card(
-        number,
-        images.paths[number] if images.paths else None,
-        [(name, float(column[number]))
-         for name, column in figures.items() if column is not None],
-        rank,
-        visits=counts[0],
-        pruned=counts[1])
+    figures = [(name, float(column[number]))
+               for name, column in columns.items() if column is not None]
+    visits, pruned = (None if column is None else int(column[number])
+                      for column in (images.visits, images.pruned))
+    path = images.paths[number] if images.paths else None
+    return Card(number, path, figures, rank, visits, pruned)
 
 
 def _add_pictures(card: Card, reader: TrainingImages,
@@ -240,16 +226,8 @@ def _shorten_paths(cards: List[Card]) -> str:
 
 def overlay(image: np.ndarray, labels: np.ndarray,
             palette: np.ndarray) -> np.ndarray:
-    """Colour the pixels of an image by label; those that are ignored stay.
-
-    Args:
-        image (np.ndarray): BGR, uint8 of shape (H, W, 3).
-        labels (np.ndarray): Integers of shape (H, W).
-        palette (np.ndarray): RGB of each label, uint8 of shape (256, 3).
-
-    Returns:
-        np.ndarray: BGR, uint8 of shape (H, W, 3).
-    """
+    """Colour the pixels of an image (BGR) by label, with a palette in RGB;
+    those that are ignored stay."""
     if labels.shape != image.shape[:2]:
         raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
                          f'image of {image.shape[:2]}')
@@ -260,11 +238,7 @@ def overlay(image: np.ndarray, labels: np.ndarray,
 
 
 def to_uri(image: np.ndarray) -> str:
-    """A small JPEG as a data URI.
-
-    Args:
-        image (np.ndarray): BGR, uint8 of shape (H, W, 3).
-    """
+    """A small JPEG of an image (BGR) as a data URI."""
     scale = SIDE / max(image.shape[:2])
     if scale < 1:
         size = [max(round(scale * side), 1) for side in image.shape[1::-1]]

@@ -112,8 +112,8 @@ class ImageLosses(NamedTuple):
     Args:
         highest (float): Mean of the highest 5 % of the pixels. NaN where
             nothing is labelled.
-        sums (np.ndarray): Sum over the pixels of each class, of shape (C,).
-        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
+        sums (np.ndarray): Sum over the pixels of each class.
+        counts (np.ndarray): Labelled pixels of each class.
     """
 
     highest: float
@@ -122,16 +122,8 @@ class ImageLosses(NamedTuple):
 
 
 def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
-    """Compare the labels of an image with its prediction.
-
-    Args:
-        sample (BaseDataElement): What :class:`Predictor` returns.
-        labels (np.ndarray): Label of each pixel, integers of shape (H, W).
-            What is no class is ignored.
-
-    Raises:
-        CannotShow: If these aren't the labels of this image.
-    """
+    """Compare the labels of the pixels of an image, of which those that are no
+    class are ignored, with what :class:`Predictor` returns."""
     if 'seg_logits' not in sample:
         raise CannotShow('the network doesn\'t tell classes of pixels')
     logits: Tensor = sample.seg_logits.data
@@ -159,15 +151,10 @@ def losses_of_images(
 ) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
     """Predict all images, and compare them with their labels.
 
-    Args:
-        reader (TrainingImages): Reads the images.
-        predict (Predictor): Predicts them.
-        num_images (int): How many there are.
-
     Returns:
         tuple[np.ndarray, str, optional, tuple[float, float]]: The mean of the
-        highest 5 % of the pixel losses of each, float64 of shape (N,), NaN of
-        images where it fails; why it fails, of the last of them; and what
+        highest 5 % of the pixel losses of each image, NaN of images where it
+        fails; why it fails, of the last of them; and what
         :func:`mean_and_guess` returns.
     """
     losses = np.full(num_images, np.nan)
@@ -189,17 +176,8 @@ def losses_of_images(
 
 def mean_and_guess(sums: np.ndarray,
                    counts: np.ndarray) -> Tuple[float, float]:
-    """What a network has learned of the labels.
-
-    Args:
-        sums (np.ndarray): Sum of the pixel losses of each class, of shape
-            (C,).
-        counts (np.ndarray): Labelled pixels of each class, of shape (C,).
-
-    Returns:
-        tuple[float, float]: Mean pixel loss; and that of guessing each pixel
-        by how frequent the classes are.
-    """
+    """The mean pixel loss, and that of guessing each pixel by how frequent the
+    classes are, from the sums and the counts of :class:`ImageLosses`."""
     total = max(counts.sum(), 1)
     shares = counts[counts > 0] / total
     return float(sums.sum() / total), float(-(shares * np.log(shares)).sum())

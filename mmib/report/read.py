@@ -1,19 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the log files in a work folder tell of a training."""
 import glob
-import math
 import os.path as osp
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 from mmengine.config import Config
 
-from ..pruning import ScoreHistogram
+from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
-from .starts import (Start, config_of, is_plan, is_total, join, of_newest,
-                     read_start)
+from .starts import Start, config_of, is_plan, join, of_newest, read_start
 
 # What a validation line has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
@@ -21,38 +19,6 @@ _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
 class ReportError(Exception):
     """A folder of which no report can be made: the text says why."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the log tells of a virtual epoch.
-
-    Args:
-        iteration (int): Iterations before it.
-        full_equivalent (float): Iterations of the baseline that cover as many
-            passes as those before it.
-        kept_share (float): Images in the plan over all.
-        threshold (float): Its threshold, 0 if there is none.
-        mean_score (float): Mean of all scores.
-        tiers (list[tuple[int, int]]): Size and kept images of each tier, by
-            increasing score; empty where the log doesn't tell.
-        ratio (VarianceRatio, optional): V of the plans before it.
-        mean_ratio (VarianceRatio, optional): Mean V of the training until
-            then. None where the log doesn't tell.
-        reliability (float, optional): Correlation of a score and the next.
-        histogram (ScoreHistogram, optional): The scores.
-    """
-
-    iteration: int
-    full_equivalent: float
-    kept_share: float
-    threshold: float
-    mean_score: float
-    tiers: List[Tuple[int, int]] = field(default_factory=list)
-    ratio: Optional[VarianceRatio] = None
-    mean_ratio: Optional[VarianceRatio] = None
-    reliability: Optional[float] = None
-    histogram: Optional[ScoreHistogram] = None
 
 
 class Curve(NamedTuple):
@@ -68,16 +34,18 @@ class Run:
 
     Args:
         path (str): Its work folder.
-        start (str): Name of the folder in it of the first start.
-        config (Config): Its config, empty if it can't be read.
-        plans (list[Plan]): Virtual epochs in the log; none without mmib.
+        start (str): Name of the folder of its first start.
+        config (Config): Its config, empty if no config can be read.
+        has_infobatch (bool): Whether it was trained with InfoBatch.
+        policy (str): What draws the plans.
+        pass_length (int): Slots of a full pass, 0 where it isn't known.
+        plans (list[PlanRecord]): Virtual epochs in the log.
         loss (Curve): The loss without weights.
         metrics (dict[str, Curve]): Metrics of the validation, by name.
         last_iter (int): Iterations until the last line.
         max_iters (int, optional): Iterations of the whole training. None of
             one that counts epochs and hasn't ended.
         annealing_iter (int, optional): The first one of annealing.
-        policy (str): What draws the plans.
         finished (bool): Whether the training has ended by itself.
         saved_iters (float): What the baseline needs more for as many passes.
         worth (VarianceRatio, optional): Mean V.
@@ -91,13 +59,15 @@ class Run:
     path: str
     start: str
     config: Config
-    plans: List[Plan]
+    has_infobatch: bool
+    policy: str
+    pass_length: int
+    plans: List[PlanRecord]
     loss: Curve
     metrics: Dict[str, Curve]
     last_iter: int
     max_iters: Optional[int]
     annealing_iter: Optional[int]
-    policy: str
     finished: bool
     saved_iters: float
     worth: Optional[VarianceRatio]
@@ -112,24 +82,16 @@ class Run:
         """str: The last part of its path."""
         return osp.basename(osp.abspath(self.path))
 
-    @property
-    def has_infobatch(self) -> bool:
-        """bool: Whether it was trained with InfoBatch."""
-        return bool(self.plans or self.policy)
+    def kept_share(self, plan: PlanRecord) -> float:
+        """Slots of a plan over those of a full pass."""
+        return plan.kept / self.pass_length
 
     def full_equivalent(self, iterations: np.ndarray) -> np.ndarray:
-        """Iterations of the baseline that cover as many passes.
-
-        Args:
-            iterations (np.ndarray): Iterations of the training, of shape
-                (P,).
-
-        Returns:
-            np.ndarray: Linear between the plans, float64 of shape (P,).
-        """
+        """Iterations of the baseline that cover as many passes, linear
+        between the plans."""
         if not self.plans:
             return np.asarray(iterations, np.float64)
-        known = [(plan.iteration, plan.full_equivalent) for plan in self.plans]
+        known = [(p.iter, p.full_equivalent) for p in self.plans]
         if known[0][0] > 0:
             known.insert(0, (0, 0.))
         if self.last_iter > known[-1][0]:
@@ -139,12 +101,6 @@ class Run:
 
 def read_run(work_dir: str) -> Run:
     """Read the log files of a training.
-
-    Args:
-        work_dir (str): Its work folder.
-
-    Returns:
-        Run: What they tell.
 
     Raises:
         ReportError: If the folder has nothing of a training.
@@ -194,114 +150,76 @@ def _listed(names: List[str]) -> str:
 
 
 def _make_run(work_dir: str, config: Config, starts: List[Start],
-              scalars: List[dict], lines: List[dict], notes: List[str]) -> Run:
+              scalars: List[dict], plans: List[PlanRecord],
+              notes: List[str]) -> Run:
     begin = next((s.begin for s in reversed(starts) if s.begin), {})
     ends = starts[-1].ends if starts else None
-    hook, loop = _hook_of(config), config.get('train_cfg') or {}
-    steps = [line['step'] for line in scalars]
-    steps += [line['iter'] for line in lines]
-    last_iter = max(steps, default=begin.get('iter', 0))
-    if ends:
-        last_iter = ends['iter']
-    max_iters = begin.get('max_iters')
-    if max_iters is None:
-        max_iters = loop.get('max_iters')
+    if not begin:
+        plans = []
+        if _has_hook(config) and scalars:
+            notes.append('The log has no line of `infobatch.jsonl` with which '
+                         'a training begins, as in version 0.1.0 of mmib: '
+                         'what was pruned is left out.')
+    last_iter = ends['iter'] if ends else max(
+        [line['step'] for line in scalars] + [plan.iter for plan in plans],
+        default=begin.get('iter', 0))
+    loop = config.get('train_cfg') or {}
+    max_iters = begin.get('max_iters', loop.get('max_iters'))
     annealing_iter = begin.get('annealing_iter')
-    max_epochs = loop.get('max_epochs')
-    if max_epochs is not None and begin:
-        # Of the baseline. Those of a pruned training follow from its epochs.
+    if begin.get('unit', 'epoch' if loop.get('max_epochs') else '') == 'epoch':
+        # Those of the baseline. Plans tell where epochs began.
         max_iters = last_iter if ends else None
-        annealing_epoch = round(hook.get('delta', 0.85) * max_epochs)
         annealing_iter = next(
-            (int(line['iter'])
-             for line in lines if line['covered'] >= annealing_epoch), None)
-    elif annealing_iter is None and max_iters is not None and hook:
-        annealing_iter = round(hook.get('delta', 0.85) * max_iters)
-    pass_length = begin.get('pass_length')
-    plans = [_plan(line, pass_length) for line in lines if pass_length]
-    if not plans:
-        plans = _plans_of_scalars(scalars)
-        if plans:
-            reason = ('The first line of `infobatch.jsonl` can\'t be read'
-                      if lines else 'This is a training of an older mmib, '
-                      'without `infobatch.jsonl`')
-            notes.append(f'{reason}: tiers, histograms of scores and V are '
-                         'left out.')
+            (int(plan.iter) for plan in plans if _is_annealing(plan, begin)),
+            None)
     times = [start.seconds() for start in starts] or [None]
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
-    return Run(
+    run = Run(
         path=work_dir,
         start=begin.get('run') or (starts[0].name if starts else ''),
         config=config,
+        has_infobatch=bool(begin) or _has_hook(config),
+        policy=begin.get('policy', ''),
+        pass_length=begin.get('pass_length', 0),
         plans=plans,
         loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
         metrics=_metrics(scalars),
         last_iter=last_iter,
         max_iters=max_iters,
         annealing_iter=annealing_iter,
-        policy=begin.get('policy') or _in_words(hook.get('policy')),
         finished=ends is not None
         or (max_iters is not None and last_iter >= max_iters > 0),
-        saved_iters=_saved(ends, scalars, plans, last_iter),
-        worth=_worth(ends, plans),
-        visits=(ends or {}).get('visits'),
-        pruned=(ends or {}).get('pruned'),
+        saved_iters=0.,
+        worth=plans[-1].mean_ratio if plans else None,
+        visits=None,
+        pruned=None,
         seconds=None if None in times else sum(times) or None,
         num_starts=len(starts),
         notes=notes)
+    if ends:
+        run.saved_iters = ends['saved_iters']
+        run.worth = with_nan(ends.get('variance_ratio'))
+        run.visits, run.pruned = ends.get('visits'), ends.get('pruned')
+    elif plans:
+        # The open plan covers a full pass in its share of the iterations.
+        open_plan = plans[-1]
+        run.saved_iters = open_plan.full_equivalent - open_plan.iter + (
+            last_iter - open_plan.iter) * (1 / run.kept_share(open_plan) - 1)
+    return run
 
 
-def _hook_of(config: Config) -> dict:
-    hooks = config.get('custom_hooks') or []
-    return next(
-        (hook for hook in hooks
-         if isinstance(hook, dict) and hook.get('type') == 'InfoBatchHook'),
-        {})
+def _is_annealing(plan: PlanRecord, begin: dict) -> bool:
+    if 'annealing_at' in begin:
+        return plan.covered >= begin['annealing_at']
+    # Older lines have iterations of the baseline alone.
+    return plan.full_equivalent >= begin.get('annealing_iter', np.inf)
 
 
-def _in_words(policy: Any) -> str:
-    if not isinstance(policy, dict):
-        return ''
-    others = ', '.join(f'{name}={value}' for name, value in policy.items()
-                       if name != 'type')
-    return f'{policy.get("type")}({others})'
-
-
-def _plan(line: dict, pass_length: int) -> Plan:
-    histogram = line.get('histogram')
-    return Plan(
-        iteration=int(line['iter']),
-        full_equivalent=line['full_equivalent'],
-        kept_share=line['kept'] / pass_length,
-        threshold=line['threshold'],
-        mean_score=line['mean_score'],
-        tiers=[tuple(tier) for tier in line.get('tiers') or []],
-        ratio=_ratio(line.get('variance_ratio')),
-        mean_ratio=_ratio(line.get('mean_ratio')),
-        reliability=line.get('reliability'),
-        histogram=histogram and ScoreHistogram(**histogram))
-
-
-def _ratio(values: Optional[list]) -> Optional[VarianceRatio]:
-    if values is None or values[0] is None:
-        return None
-    return VarianceRatio(*(math.nan if v is None else v for v in values))
-
-
-def _plans_of_scalars(scalars: List[dict]) -> List[Plan]:
-    plans = []
-    for line in scalars:
-        if 'infobatch/kept_share' not in line:
-            continue
-        plans.append(
-            Plan(
-                iteration=line['step'],
-                full_equivalent=line['step'] + line['infobatch/saved_iters'],
-                kept_share=line['infobatch/kept_share'],
-                threshold=line['infobatch/threshold'],
-                mean_score=line['infobatch/mean_score']))
-    return plans
+def _has_hook(config: Config) -> bool:
+    return any(
+        isinstance(hook, dict) and hook.get('type') == 'InfoBatchHook'
+        for hook in config.get('custom_hooks') or [])
 
 
 def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
@@ -320,26 +238,3 @@ def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
 def _curve(points: List[tuple]) -> Curve:
     iterations, values = np.array(points, np.float64).reshape(-1, 2).T
     return Curve(iterations, values)
-
-
-def _saved(ends: Optional[dict], scalars: List[dict], plans: List[Plan],
-           last_iter: int) -> float:
-    if ends:
-        return ends['saved_iters']
-    if not plans:
-        return 0.
-    plan = plans[-1]
-    saved = plan.full_equivalent - plan.iteration
-    final = [
-        line['infobatch/saved_iters'] for line in scalars if is_total(line)
-    ]
-    if final:
-        return final[-1]
-    # The open plan covers a full pass in its share of the iterations.
-    return saved + (last_iter - plan.iteration) * (1 / plan.kept_share - 1)
-
-
-def _worth(ends: Optional[dict], plans: List[Plan]) -> Optional[VarianceRatio]:
-    if ends:
-        return _ratio(ends.get('variance_ratio'))
-    return plans[-1].mean_ratio if plans else None

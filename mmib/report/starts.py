@@ -12,20 +12,15 @@ from typing import Dict, List, Optional, Tuple
 from mmengine.config import Config
 
 from ..compat import allow_scoped_bases
-from .lines import read_records
+from ..plan_record import PlanRecord
+from .lines import read_lines
 
 _TIME = re.compile(r'^(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d) - ', re.MULTILINE)
 
 
 def read_config(path: str) -> Config:
-    """Read a config, which is Python: it is run. What it imports isn't.
-
-    Args:
-        path (str): A file.
-
-    Returns:
-        Config: The config. It may raise anything.
-    """
+    """Read a config, which is Python: it is run, and may raise anything. What
+    it imports isn't."""
     allow_scoped_bases()
     return Config.fromfile(
         path, import_custom_modules=False, format_python_code=False)
@@ -38,7 +33,7 @@ class Start:
     folder: str
     begin: Optional[dict]
     ends: Optional[dict]
-    plans: List[dict]
+    plans: List[PlanRecord]
     scalars: List[dict]
     skipped: int
 
@@ -60,11 +55,8 @@ class Start:
             self.begin or self.plans or not all(map(is_total, self.scalars)))
 
     def training(self, last: str) -> str:
-        """Name of the first start of its training.
-
-        Args:
-            last (str): That of the start before.
-        """
+        """Name of the first start of its training, where ``last`` is that of
+        the start before."""
         if self.begin is not None:
             resumes = self.begin['iter'] > 0
             return self.begin.get('run') or (last if resumes else self.name)
@@ -102,13 +94,8 @@ class Start:
 
 
 def config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
-    """The newest config that can be read, an empty one if there is none.
-
-    Args:
-        work_dir (str): The work folder.
-        starts (list[Start]): Starts, of which the last one counts.
-        notes (list[str]): Gets a sentence if no config can be read.
-    """
+    """The config of the last start, else the newest in the folder. If none can
+    be read, an empty one, and notes get a sentence."""
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     paths[:0] = [start.config_path for start in starts[-1:]]
@@ -124,21 +111,19 @@ def config_of(work_dir: str, starts: List[Start], notes: List[str]) -> Config:
 
 
 def read_start(folder: str) -> Start:
-    begin = ends = None
-    plans = []
-    records, skipped = read_records(osp.join(folder, 'infobatch.jsonl'))
-    for line in records:
-        if 'begins' in line:
-            begin = line['begins']
-        elif 'ends' in line:
-            ends = line['ends']
-        elif 'kept' in line:
-            plans.append(line)
-    records, more = read_records(osp.join(folder, 'vis_data', 'scalars.json'))
-    scalars = [line for line in records if 'step' in line]
+    lines, skipped = read_lines(osp.join(folder, 'infobatch.jsonl'))
+    plans = [line for line in lines if isinstance(line, PlanRecord)]
+    edges: Dict[str, dict] = {}
+    for line in lines:
+        if isinstance(line, dict) and 'step' not in line:
+            edges.update(line)
+    lines, more = read_lines(osp.join(folder, 'vis_data', 'scalars.json'))
+    scalars = [
+        line for line in lines if isinstance(line, dict) and 'step' in line
+    ]
     _count_iterations(scalars)
-    return Start(folder, begin, ends, plans, _of_one_training(scalars),
-                 skipped + more)
+    return Start(folder, edges.get('begins'), edges.get('ends'), plans,
+                 _of_one_training(scalars), skipped + more)
 
 
 def _count_iterations(scalars: List[dict]) -> None:
@@ -179,9 +164,6 @@ def _of_one_training(scalars: List[dict]) -> List[dict]:
         if 'loss' not in line:
             continue
         if line['step'] <= last:
-            # Its plans come before its first loss.
-            while scalars[i - 1]['step'] < line['step']:
-                i -= 1
             return scalars[:i]
         last = line['step']
     return scalars
@@ -199,18 +181,15 @@ def of_newest(starts: List[Start]) -> Tuple[List[Start], List[str]]:
     return newest, list(others)
 
 
-def join(starts: List[Start]) -> Tuple[List[dict], List[dict]]:
+def join(starts: List[Start]) -> Tuple[List[dict], List[PlanRecord]]:
     """The lines of all starts. From its first iteration on, a later start
     replaces what an earlier one had."""
     scalars: List[dict] = []
-    plans: List[dict] = []
+    plans: List[PlanRecord] = []
     for start in starts:
         first_plan, first_line = start.cut()
-        plans = [line for line in plans if line['iter'] < first_plan]
-        scalars = [
-            line for line in scalars
-            if line['step'] < (first_plan if is_plan(line) else first_line)
-        ]
+        plans = [plan for plan in plans if plan.iter < first_plan]
+        scalars = [line for line in scalars if line['step'] < first_line]
         plans += start.plans
         scalars += start.scalars
     return scalars, plans

@@ -2,7 +2,7 @@
 """What mmib knows of a library: which losses its models call.
 
 The core knows images, weights and scores. A task connects them to the losses
-of one library, and is imported only where that library is in use.
+of one library, and is imported where that library is in use.
 """
 import importlib
 import sys
@@ -13,12 +13,12 @@ from mmengine.hooks import Hook
 
 from ..batch import BatchContext
 
-# Library that has to be imported: module of the task.
+# An imported library, and the module of its task.
 _TASKS = (
     ('mmseg', 'segmentation'),
     ('mmpretrain', 'classification'),
     ('mmpretrain', 'masked_images'),
-    # mmdet itself imports where its models don't, without compiled operations.
+    # mmdet.models needs compiled operations, which mmdet itself doesn't.
     ('mmdet.models', 'detection'),
     # Any other model.
     ('mmengine', 'per_sample'),
@@ -29,12 +29,12 @@ class Task(Protocol):
     """The seam to a library. Each module of this package has one, ``TASK``."""
 
     ema: float
-    """Share of the old score in the new one, where InfoBatchHook isn't told
-    another one."""
+    """The default ``ema`` of InfoBatchHook: share of the old score in a new
+    score."""
 
     score: str
-    """What the score of a visit is: ``'loss'``, or ``'gradient'``, the norm of
-    the gradient of the image's loss at the predictions."""
+    """The score of a visit: ``'loss'``, or ``'gradient'``, the norm of the
+    gradient of the image's loss at the predictions."""
 
     def matches(self, model: nn.Module) -> bool:
         """Whether the model is one of this library."""
@@ -42,8 +42,7 @@ class Task(Protocol):
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         """Let each loss of the model take the weights of the batch, and add
-        to the scores of the batch, see :func:`attach`. A model that is
-        attached stays so."""
+        to the scores of the batch, see :func:`attach`."""
 
 
 def tasks_in_use() -> Iterator[Task]:
@@ -55,22 +54,22 @@ def tasks_in_use() -> Iterator[Task]:
 
 def attach(model: nn.Module, batch: BatchContext,
            hooks: Sequence[Hook] = ()) -> Task:
-    """Let the task of a model connect its losses with the hook.
+    """Let the task of a model connect the losses of the model with the hook.
 
-    Where something changes the losses of a model, call this function again:
-    what is connected stays so.
+    Connected losses stay connected: call the function again where something
+    changes the losses of the model.
 
     Args:
         model (nn.Module): The model that will be trained, changed in place.
         batch (BatchContext): Weights and scores of the batch in training.
         hooks (Sequence[Hook]): Hooks of the training, which may change the
-            model in the middle of it. Defaults to none.
+            model in the middle of the training. Defaults to none.
 
     Returns:
         Task: The task.
 
     Raises:
-        ValueError: If no task knows the model, or a loss of it.
+        ValueError: If no task knows the model, or one of its losses.
     """
     for task in tasks_in_use():
         if task.matches(model):

@@ -1,12 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMDetection: detectors whose heads get their predictions image by image.
 
-How a head flattens, matches and selects the boxes of a batch before it calls
-its losses differs from head to head. What it gets doesn't: predictions whose
-images lie along one dimension. So the weight of an image multiplies what flows
-back to its predictions there. The loss keeps its value and its divisor, which
-is that of the batch. The norm of an image is that of the sum over its boxes,
-without this divisor.
+Each head flattens, matches and selects boxes in its own way before it calls
+its losses. But all heads get predictions whose images lie along one dimension.
+So the weight of an image multiplies the gradient of its predictions there. The
+loss of the batch keeps its value and its divisor. The norm of an image is the
+norm of the sum over its boxes, without the divisor.
 """
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -23,7 +22,7 @@ from ..batch import BatchContext, Share, to_device
 from ..compat import change_calls, observe_results
 from .heads import HeadTable
 
-# Predictions (B, ...), of each level or layer.
+# Predictions of shape (B, ...), of each level or layer.
 _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
           dense_heads.CenterNetHead, dense_heads.CenterNetUpdateHead,
           dense_heads.FCOSHead, dense_heads.FSAFHead, dense_heads.FoveaHead,
@@ -34,12 +33,10 @@ _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
           dense_heads.SABLRetinaHead, dense_heads.SSDHead,
           dense_heads.TOODHead, dense_heads.VFNetHead, dense_heads.YOLOFHead,
           dense_heads.YOLOV3Head, dense_heads.YOLOXHead)
-# (layers, B, Q, C), and of an encoder (B, Q, C).
+# Predictions of shape (layers, B, Q, C), and (B, Q, C) of an encoder.
 _OF_QUERIES = (dense_heads.ConditionalDETRHead, dense_heads.DETRHead,
                dense_heads.DINOHead, dense_heads.DeformableDETRHead)
 _OF_REGIONS = ('bbox_head', 'mask_head')
-# A head has the dimension of its predictions that runs over the images, or a
-# head of regions what a sample of regions calls those of an image.
 TABLE = HeadTable(
     'mmib.tasks.detection',
     methods=('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
@@ -57,7 +54,7 @@ TABLE = HeadTable(
     heads={
         **dict.fromkeys(_DENSE, 0),
         **dict.fromkeys(_OF_QUERIES, -3),
-        # (layers, B, Q, ...), of classes and of masks.
+        # Predictions of shape (layers, B, Q, ...), of classes and of masks.
         dense_heads.MaskFormerHead: 1,
         roi_heads.BBoxHead: 'priors',
         roi_heads.SABLHead: 'priors',
@@ -65,25 +62,26 @@ TABLE = HeadTable(
     },
     register_model='register_detector')
 register_detector = TABLE.register_model
-# Losses that weigh a box by all boxes of the batch.
+# Losses that weight a box by all boxes of the batch.
 BATCH_LOSSES: Tuple[type, ...] = (GHMC, GHMR)
 
-# The dimension of predictions that runs over the images, or the attribute of
-# a sample of regions that has those of an image.
+# The row of a head: the dimension of its predictions that runs over the
+# images; or, for a head of regions, the attribute of a sampling result that
+# holds the regions of an image.
 Images = Union[int, str]
 
 
 def register_head(head_type: type, images: int = 0) -> None:
-    """Tell mmib of a dense head, or of one of queries.
+    """Tell mmib of a dense head, or a head of queries.
 
-    All that it predicts must be among the arguments of its ``loss_by_feat``,
-    as tensors or lists of them, and its loss must be a sum over images, up to
-    a divisor. This counts for subclasses too, unless they override ``loss`` or
+    All predictions of the head must be arguments of its ``loss_by_feat``, as
+    tensors or lists of tensors, and its loss must be a sum over images, up to
+    a divisor. Subclasses count too, unless they override ``loss`` or
     ``loss_by_feat``.
 
     Args:
         head_type (type): Class of the head.
-        images (int): Dimension of these tensors that runs over the images.
+        images (int): Dimension of the predictions that runs over the images.
             Defaults to 0.
     """
     TABLE.heads[head_type] = images
@@ -94,7 +92,7 @@ class DetectionTask:
 
     # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
-    # The losses of the images aren't told apart.
+    # A head returns no loss of each image.
     score = 'gradient'
 
     def matches(self, model: nn.Module) -> bool:
@@ -107,15 +105,14 @@ class DetectionTask:
                 raise ValueError(
                     f'{type(module).__name__}, `model.{name}`, weighs a box by'
                     ' all boxes of the batch, so the loss of an image depends '
-                    'on which others there are: use another loss, or train '
-                    'without InfoBatchHook.')
+                    'on the others: use another loss, or train without '
+                    'InfoBatchHook.')
         for _, head, images in TABLE.find(model):
             _weigh_predictions(head, batch, images)
 
         def note(result: Tuple[Tensor, Any]) -> None:
             if batch.weights is not None:
                 loss = result[0]
-                # The loss of an image isn't known.
                 batch.add_scores(
                     torch.full_like(batch.weights, torch.nan), loss)
                 batch.watch_loss(loss)
@@ -126,8 +123,8 @@ class DetectionTask:
 
 def _weigh_predictions(head: nn.Module, batch: BatchContext,
                        images: Images) -> None:
-    """Let a head compute its losses from predictions to which what flows back
-    is weighted: all predictions among the arguments of a method."""
+    """Weight the gradients of all predictions among the arguments of the
+    method with which a head computes its losses."""
 
     def is_pred(value: Any) -> bool:
         return isinstance(value, Tensor) and value.requires_grad
@@ -138,7 +135,7 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
             apply_to((args, kwargs), is_pred, preds.append)
         if not preds:
             return args, kwargs
-        # The regions that were sampled in each image lie one after the other.
+        # The regions of a batch lie image by image.
         counts = None if isinstance(images, int) else [
             len(getattr(x, images)) for x in kwargs['sampling_results']
         ]
@@ -151,7 +148,7 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
 
 
 class _Weigh(torch.autograd.Function):
-    """The predictions of a head, as they are. What flows back to those of an
+    """Return the predictions of a head as they are. The gradient of each
     image is multiplied by its weight, and its norm counts for the batch."""
 
     @staticmethod
@@ -173,21 +170,21 @@ class _Weigh(torch.autograd.Function):
                     '`mmib.tasks.detection.register_head`.')
         ctx.weights, ctx.dim, ctx.counts = weights, dim, counts
         ctx.watched = batch.add_watched()
-        # Of each prediction: what the loss of the batch is divided by.
+        # What the sum over the boxes of each prediction is divided by.
         ctx.divisors = [None] * len(preds)
         ctx.set_materialize_grads(False)
         return tuple(pred.detach() for pred in preds)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Optional[Tensor]) -> tuple:
-        # None flows back to what no loss is computed from.
+        # A prediction that no loss uses has the gradient None.
         seen = {i: x for i, x in enumerate(gradients) if x is not None}
         weights = {}
         for num_dims in {x.dim() for x in seen.values()}:
             shape = [1] * num_dims
             shape[ctx.dim] = -1
             weights[num_dims] = ctx.weights.view(shape)
-        # All at once. The weights aren't rounded to half precision.
+        # One operation for all. Weights aren't rounded to half precision.
         rows = torch._foreach_mul(
             list(seen.values()), [weights[x.dim()] for x in seen.values()])
         norms = []
@@ -216,9 +213,8 @@ def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
 
 @torch.no_grad()
 def _note_divisors(loss: Tensor) -> None:
-    """Find in the graph of the loss what the sums over the boxes of each
-    prediction are divided by. Of several divisors the smallest one counts.
-    """
+    """Find in the graph of the loss what the sum over the boxes of each
+    prediction is divided by. The smallest of several divisors counts."""
     divisor: Share = 1.
     is_sum = False
     ways: List[tuple] = [(loss.grad_fn, 0, divisor, is_sum)]
@@ -238,17 +234,17 @@ def _note_divisors(loss: Tensor) -> None:
 
 def _step_into(node: Any, divisor: Share) -> Tuple[Share, bool]:
     """What divides the inputs of an operation whose result, a scalar, is
-    divided by ``divisor``, and whether they are what is summed up."""
+    divided by ``divisor``, and whether the operation is a sum of elements."""
     name = node.name()
     if name == 'DivBackward0' and node._saved_other.numel() == 1:
         other = node._saved_other
-        # Nothing waits for a GPU.
+        # A number on the GPU stays there: to read it would wait for the GPU.
         if other.device.type == 'cpu':
             other = float(np.ravel(other.tolist())[0])
         return divisor * other, False
     if name == 'SumBackward0':
         return divisor, len(node._saved_self_sym_sizes) > 0
-    # MMEngine takes the mean of each loss, also of one number.
+    # MMEngine takes the mean of each loss, also of a scalar.
     if name == 'MeanBackward0' and node._saved_self_sym_numel > 1:
         return divisor * node._saved_self_sym_sizes[0], True
     if getattr(node, '_saved_reduction', None) == 1:  # 'mean'

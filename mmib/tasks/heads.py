@@ -16,20 +16,19 @@ Wrapped = Dict[str, List[InfoBatchLoss]]
 class HeadTable:
     """What mmib knows of the models and heads of a library.
 
-    What is known of a class counts for its subclasses too, unless they compute
-    their losses in their own way.
+    A row of a class counts for its subclasses too, unless a subclass computes
+    its losses in its own way.
 
     Args:
         module (str): Module with the functions ``register_head`` and
             ``register_model``, such as ``'mmib.tasks.segmentation'``.
-        methods (tuple[str]): A subclass that overrides one of these computes
-            its losses in its own way.
+        methods (tuple[str]): Methods that compute losses. A subclass that
+            overrides one of them computes its losses in its own way.
         models (dict[type, tuple[str]]): Models, and heads that consist of
             other heads: the attributes that hold a head, or a ``ModuleList``
             or ``ModuleDict`` of heads.
         heads (dict[type, Any]): What is known of each head.
-        register_model (str): Name of the function that stands for
-            :meth:`register_model` in ``module``.
+        register_model (str): Name of :meth:`register_model` in ``module``.
     """
 
     def __init__(self, module: str, methods: Names, models: Dict[type, Names],
@@ -39,21 +38,21 @@ class HeadTable:
         self._methods = methods
         self._register_head = f'`{module}.register_head`'
         self._register_model = f'`{module}.{register_model}`'
-        # Of most models of the library.
+        # The attributes of most models of the library.
         self._default_names = next(iter(models.values()))
 
     def register_model(self, model_type: type, *heads: str) -> None:
         """Tell mmib which heads a model has that overrides ``loss``.
 
-        All of its loss must come from these heads: a term that the model adds
-        itself would be trained without weights. Subclasses are meant too,
-        unless they override ``loss`` again.
+        All of the loss must come from these heads: a term that the model adds
+        itself would be trained without weights. Subclasses count too, unless
+        they override ``loss`` again.
 
         Args:
             model_type (type): Class of the model.
             *heads (str): Attributes with a head, or a ``ModuleList`` of heads.
-                Without any they are ``decode_head`` and ``auxiliary_head`` of
-                a segmentor, ``bbox_head`` of a detector, ``head`` of others.
+                Defaults to ``decode_head`` and ``auxiliary_head`` for a
+                segmentor, ``bbox_head`` for a detector, ``head`` for others.
 
         Examples:
             >>> register_segmentor(MySegmentor, 'decode_head', 'edge_head')
@@ -61,14 +60,8 @@ class HeadTable:
         self.models[model_type] = heads or self._default_names
 
     def find(self, model: nn.Module) -> List[Tuple[str, nn.Module, Any]]:
-        """Find the heads of a model.
-
-        Args:
-            model (nn.Module): A model of the library.
-
-        Returns:
-            list[tuple[str, nn.Module, Any]]: Place of each head, the head, and
-            what is known of it.
+        """Find the heads of a model: the place of each head, the head, and its
+        row.
 
         Raises:
             ValueError: If the model or a head isn't known.
@@ -98,7 +91,7 @@ class HeadTable:
                 yield from self._find(part, f'{where}.{name}')
 
     def _known(self, module: nn.Module, rows: Dict[type, Any]) -> Any:
-        """The row of the nearest class of a module, None of a subclass that
+        """The row of the nearest class of a module. None if the module
         computes its losses in its own way."""
         kind = next((x for x in type(module).__mro__ if x in rows), None)
         if kind is None or any(
@@ -112,9 +105,9 @@ class HeadTable:
         if where == 'model' or isinstance(module, tuple(self.models)):
             return ValueError(
                 f'{name}, which is `{where}`, computes its losses in its own '
-                'way, and what it adds itself would be trained without '
-                'weights: if all of its loss comes from its heads, name them '
-                f'with {self._register_model}, or train without '
+                'way, and a loss that it adds itself would be trained without '
+                'weights: if all of its loss comes from its heads, name these '
+                f'heads with {self._register_model}, or train without '
                 'InfoBatchHook.')
         return ValueError(
             f'InfoBatch needs a loss per image, and mmib knows none for {name}'
@@ -124,26 +117,22 @@ class HeadTable:
 
 
 class LossTable(HeadTable):
-    """The table of a library whose losses are called on whole batches: of each
-    head it has the attributes with a loss.
-
-    Args:
-        *args: See :class:`HeadTable`.
-    """
+    """The table of a library whose losses are called on whole batches. The row
+    of a head is the names of its attributes with a loss."""
 
     def register_head(self, head_type: type, *losses: str) -> None:
         """Tell mmib which losses a head calls.
 
-        The head must call nothing else, each loss with the predictions and
-        labels of the whole batch. Subclasses are meant too, unless they
+        The head must call no other losses, and each loss with the predictions
+        and labels of the whole batch. Subclasses count too, unless they
         compute their losses in their own way.
 
         Args:
             head_type (type): Class of the head, or of a model that calls its
                 losses itself.
             *losses (str): Attributes with a loss, or a ``ModuleList`` of
-                losses. Without any it is ``loss_decode`` of a segmentor,
-                ``loss_module`` of others.
+                losses. Defaults to ``loss_decode`` for a segmentor,
+                ``loss_module`` for others.
 
         Examples:
             >>> register_head(MyHead, 'loss_decode', 'loss_edge')
@@ -157,14 +146,14 @@ class LossTable(HeadTable):
         is_only_logged: Callable[[nn.Module, str, nn.Module],
                                  bool] = lambda *args: False
     ) -> List[Tuple[nn.Module, Wrapped]]:
-        """Wrap the losses of a model in place. Wrapped losses stay so.
+        """Wrap the losses of a model in place. Wrapped losses stay wrapped.
 
         Args:
             model (nn.Module): A model of the library.
             batch (BatchContext): Weights and scores of the batch in training.
-            is_only_logged (Callable): Tells of a head, the name of an
-                attribute and a loss that this loss isn't trained, so that the
-                loss stays as it is. Defaults to never.
+            is_only_logged (Callable): Tells from a head, the name of an
+                attribute and a loss whether the loss is logged but not
+                trained. Such a loss isn't wrapped. Defaults to never.
 
         Returns:
             list[tuple[nn.Module, dict]]: Each head, and its wrapped losses.
@@ -210,7 +199,7 @@ class LossTable(HeadTable):
 
     def _check_all_wrapped(self, model: nn.Module,
                            logged: Set[nn.Module]) -> None:
-        """Check that no loss is left that would be trained without weights."""
+        """Check that no loss would be trained without weights."""
         inside = tuple(f'{name}.' for name, module in model.named_modules()
                        if isinstance(module, InfoBatchLoss))
         for name, module in model.named_modules():
@@ -227,14 +216,7 @@ class LossTable(HeadTable):
 
 
 def wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
-    """Wrap a loss, or take the one that was wrapped before.
-
-    Args:
-        loss (nn.Module): A loss.
-        batch (BatchContext): Weights and scores of the batch in training.
-
-    Returns:
-        InfoBatchLoss: The wrapped loss.
+    """Wrap a loss, which may be wrapped already.
 
     Raises:
         ValueError: If mmib doesn't know how the loss falls into images.

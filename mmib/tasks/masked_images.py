@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Training without labels with MMPretrain: models that restore what is masked
-in images, and others whose loss is a sum over images."""
+"""Training without labels with MMPretrain: models that restore masked images,
+and others whose loss is a sum over images."""
 from typing import List, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
@@ -13,10 +13,10 @@ from torch import Tensor
 from ..batch import BatchContext
 from ..compat import observe_calls
 from ..losses import InfoBatchLoss, register_unreduced
-from . import classification  # noqa: F401 (has the loss of BEiT)
+from . import classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
 
-# Models that take all of their loss from ``head``.
+# Models whose loss comes from ``head`` alone.
 _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
            selfsup.MaskFeat, selfsup.MFF, selfsup.MILAN, selfsup.MixMIM,
            selfsup.SimMIM, selfsup.SimSiam, selfsup.SparK, selfsup.iTPN)
@@ -35,10 +35,10 @@ TABLE = LossTable(
     register_model='register_model')
 register_head = TABLE.register_head
 register_model = TABLE.register_model
-# These heads call their loss on the masked tokens of all images, one image
-# after the other, and get the mask last.
+# Heads that call their loss on the masked tokens of all images, image by
+# image. The mask is their last argument.
 _OF_MASKED_TOKENS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.iTPNClipHead)
-# Models in which the loss of an image depends on which others there are.
+# Models in which the loss of an image depends on the other images.
 _COMPARE_IMAGES = (selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo,
                    selfsup.MoCoV3, selfsup.SimCLR, selfsup.SwAV)
 
@@ -50,7 +50,7 @@ def pixel_reconstruction(loss: PixelReconstructionLoss,
                          pred: Tensor,
                          target: Tensor,
                          mask: Optional[Tensor] = None) -> Elements:
-    """Distances, of patches the mean over their pixels."""
+    """Distance of each pixel, or the mean of each patch."""
     elements = loss.penalty(pred, target)
     if elements.dim() == 3:
         elements = elements.mean(-1)
@@ -64,7 +64,7 @@ def cosine_similarity(loss: CosineSimilarityLoss,
                       pred: Tensor,
                       target: Tensor,
                       mask: Optional[Tensor] = None) -> Elements:
-    """Of each feature vector."""
+    """Distance of each feature vector."""
     similarity = nn.functional.normalize(
         pred, dim=-1) * nn.functional.normalize(
             target, dim=-1)
@@ -73,7 +73,7 @@ def cosine_similarity(loss: CosineSimilarityLoss,
 
 
 def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
-    """Elements, divisor, and how many count of each image."""
+    """Elements, their divisor, and how many elements of each image count."""
     if mask is None:
         return elements, elements.numel()
     counts = mask.flatten(1).sum(1)
@@ -83,7 +83,7 @@ def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
 class MaskedImagesTask:
     """Self-supervised models of MMPretrain."""
 
-    # What is masked is drawn anew at each visit, and with it the score.
+    # Each visit draws a new mask, on which the score depends.
     ema = 0.8
     score = 'loss'
 
@@ -95,8 +95,8 @@ class MaskedImagesTask:
         if isinstance(model, _COMPARE_IMAGES):
             raise ValueError(
                 f'{type(model).__name__} compares images with each other, so '
-                'the loss of one depends on which others there are, and '
-                'pruning would change it: use a model that compares an image '
+                'the loss of an image depends on the others, and pruning '
+                'would change the loss: use a model that compares an image '
                 'with itself, such as MAE, SimMIM or BYOL, or train without '
                 'InfoBatchHook.')
         for head, losses in TABLE.wrap(model, batch):

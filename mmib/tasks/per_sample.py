@@ -16,26 +16,26 @@ from ..compat import change_calls
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
 SCORE = 'infobatch_score'
-"""str: What a model calls the score of each sample, of shape (B,), where it is
-another one than the sum of its losses. It returns it beside these."""
+"""str: Key of the score of each sample, of shape (B,), among the losses that a
+model returns. Without the key, the score is the sum of the losses."""
 
 
 class PerSampleTask:
     """Models whose ``forward(mode='loss')`` returns tensors of shape (B, ...).
 
-    ``BaseModel.parse_losses`` takes the mean of each of them. Here the loss of
-    each sample is weighted before that.
+    The loss of each sample is weighted before ``BaseModel.parse_losses`` takes
+    the means.
 
-    A model may have an attribute ``infobatch_predictions``: the name of the
-    module, or a sequence of names, that the losses are computed from. The
-    norms of gradients are seen there.
+    A model may have an attribute ``infobatch_predictions``: the name, or a
+    sequence of names, of the modules whose outputs are the predictions. Norms
+    of gradients are taken there.
     """
 
     ema = 0.
     score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
-        # Models of these return means, and their tasks know more.
+        # Models of these libraries return means, and have tasks of their own.
         library = type(model).__module__.partition('.')[0]
         return (isinstance(model, BaseModel)
                 and library not in ('mmseg', 'mmpretrain', 'mmdet'))
@@ -88,16 +88,16 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
 
 
 def weighted(losses: Losses, batch: BatchContext) -> Losses:
-    """Weight the losses of each sample, and add them to its score.
+    """Weight the losses of each sample, and add them to the scores.
 
     Args:
-        losses (dict): What a model returns. Terms without "loss" in their name
-            are only logged, and stay; one of them may be the :data:`SCORE`.
+        losses (dict): What a model returns: losses, and terms without "loss"
+            in their name, which are only logged. A term may be the
+            :data:`SCORE`.
         batch (BatchContext): Weights of the samples.
 
     Returns:
-        dict: The same with tensors of shape (B,) in place of the losses, whose
-        means are the trained ones.
+        dict: The same with weighted losses of shape (B,).
 
     Raises:
         ValueError: If a loss isn't of shape (B, ...), or a score of (B,).

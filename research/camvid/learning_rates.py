@@ -13,12 +13,7 @@ from benchmarks.compare.report import load
 
 def by_rate(results: Dict[str, pd.DataFrame]) -> pd.DataFrame:
     """mIoU of the arms that all results have, over the seeds that all of them
-    have, with the number of these.
-
-    Args:
-        results (dict[str, DataFrame]): Cells by learning rate, as
-            :func:`report.load` gives them.
-    """
+    have, with the number of these."""
     columns = {rate: cells['quality'] for rate, cells in results.items()}
     mious = pd.concat(columns, axis=1).dropna()
     means = mious.groupby('arm', observed=True).mean().map('{:.2f}'.format)

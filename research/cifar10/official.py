@@ -95,12 +95,7 @@ class Pairs(Dataset):
 
 
 class Loop:
-    """What a plain training loop needs, built from the config of an arm.
-
-    Args:
-        cfg (Config): The config.
-        seed (int): Seed of everything.
-    """
+    """What a plain training loop needs, built from the config of an arm."""
 
     def __init__(self, cfg: Config, seed: int) -> None:
         import_modules_from_strings(**cfg.custom_imports)
@@ -137,16 +132,9 @@ class Loop:
 
 
 def train_cell(cfg: Config, seed: int, folder: str, num_epochs: int) -> dict:
-    """Train a cell with the package, and return what its line has.
-
-    Args:
-        cfg (Config): Config of the arm with the same cost.
-        seed (int): Seed of everything but the plans, which the package seeds
-            with the number of the epoch.
-        folder (str): Checkout of the package.
-        num_epochs (int): Epochs that it is told, of which it leaves the last
-            ones full.
-    """
+    """Train a cell with the package in a folder, and return what its line
+    has. The package seeds its plans with the number of the epoch, and leaves
+    the last ones of ``num_epochs`` full."""
     with official_package(folder) as official:
         return _train(official, cfg, seed, num_epochs)
 

@@ -9,7 +9,6 @@ of score, see research/worth/scores.py. Run it in the root of the repository:
     python -m research.diffusion.diffusion --data data/cifar10 --seeds 0 1
 """
 import argparse
-import os
 import os.path as osp
 from typing import Dict, Iterator
 
@@ -23,9 +22,9 @@ from mmengine.runner import Runner
 import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
-from benchmarks.compare.results import append_result, read_results
+from benchmarks.compare.results import append_result, missing, read_results
 from research.pruned_training import VisitRecorder, infobatch_hook, rounded
-from research.worth.scores import judge, last_value, scores_of_plans
+from research.worth.scores import judge_kinds, last_value
 
 CONFIG = 'examples/diffusion/ddpm_cifar10.py'
 OUT = 'research/diffusion'
@@ -81,26 +80,10 @@ class DrawRecorder(VisitRecorder):
             raw=outputs['loss'].detach(), relative=outputs['infobatch_score'])
 
 
-def judged(visits: np.ndarray) -> Iterator[dict]:
-    """V of each kind of score in each part of a training."""
-    num_images = int(visits[:, 1].max()) + 1
-    # The first pass has no scores.
-    plans = np.unique(visits[:, 0])[1:]
-    for kind, (column, update) in KINDS.items():
-        scores = scores_of_plans(visits, num_images, column, update)
-        for number, part in enumerate(np.array_split(plans, PARTS), 1):
-            of_part = visits[np.isin(visits[:, 0], part)]
-            yield dict(kind=kind, part=number, **judge(of_part, scores))
-
-
 def image_share(visits: np.ndarray) -> Dict[str, float]:
-    """How much of a normalized loss belongs to the image.
-
-    Returns:
-        dict: Correlation of the values at two visits in a row, the squared
-        variation of the part that they have in common, and the least V that
-        a perfect knowledge of this part could have.
-    """
+    """How much of a normalized loss belongs to the image: the correlation of
+    two visits in a row, the squared variation of what they share,
+    and the least V that a perfect knowledge of this part could have."""
     table = pd.DataFrame(visits[:, [0, 1, 5]], columns=['plan', 'image', 'r'])
     table = table[table['plan'] >= table['plan'].max() / 2]
     table['r'] /= table['r'].mean()
@@ -186,7 +169,7 @@ def run(arm: str, seed: int, args: argparse.Namespace) -> None:
         line['variance_ratio'] = [*planner.mean_ratio.mean()][:3]
     if arm == 'random':
         visits = recorder.visits.dropna()[COLUMNS].to_numpy()
-        for row in judged(visits):
+        for row in judge_kinds(visits, KINDS, PARTS):
             add(args.out, 'scores.jsonl', dict(seed=seed, **row))
         line.update(
             image_share=image_share(visits), gradients=true_gradients(runner))
@@ -262,14 +245,9 @@ def main() -> None:
     parser.add_argument(
         '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
-    os.makedirs(args.out, exist_ok=True)
     path = osp.join(args.out, 'arms.jsonl')
-    done = read_results(path) if osp.exists(path) else []
-    done = {(cell['arm'], cell['seed']) for cell in done}
-    for seed in args.seeds:
-        for arm in args.arms:
-            if (arm, seed) not in done:
-                run(arm, seed, args)
+    for arm, seed in missing(path, args.arms, args.seeds):
+        run(arm, seed, args)
     print(*tables(args.out), sep='\n\n')
 
 

@@ -10,7 +10,6 @@ again. Run it in the root of the repository:
     python -m research.instruction_tuning.instruction_tuning
 """
 import argparse
-import os
 import os.path as osp
 import time
 from importlib.metadata import version
@@ -27,7 +26,7 @@ from mmengine.utils import import_modules_from_strings
 import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
-from benchmarks.compare.results import append_result, read_results
+from benchmarks.compare.results import append_result, missing, read_results
 from research.pruned_training import infobatch_hook, rounded
 
 OUT = 'research/instruction_tuning'
@@ -181,15 +180,10 @@ def main() -> None:
     parser.add_argument(
         '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
-    os.makedirs(args.out, exist_ok=True)
     for setting in args.settings:
         path = osp.join(args.out, f'{setting}.jsonl')
-        done = read_results(path) if osp.exists(path) else []
-        done = {(line['arm'], line['seed']) for line in done}
-        for seed in args.seeds:
-            for arm in args.arms:
-                if (arm, seed) not in done:
-                    append_result(path, run(setting, arm, seed, args))
+        for arm, seed in missing(path, args.arms, args.seeds):
+            append_result(path, run(setting, arm, seed, args))
         print(f'{SETTINGS[setting]}:\n\n{arm_table(path)}\n')
     if set(args.settings) == set(SETTINGS):
         print(gradient_table(args.out))

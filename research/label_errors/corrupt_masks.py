@@ -106,22 +106,7 @@ def corrupt(masks: List[np.ndarray],
             share: float,
             rng: np.random.Generator,
             kinds: Sequence[str] = LARGE_KINDS) -> Dict[int, LabelError]:
-    """Draw label errors.
-
-    Args:
-        masks (list[np.ndarray]): Masks of a data set, each of shape (H, W).
-        share (float): Share of them that become wrong.
-        rng (np.random.Generator): Source of randomness.
-        kinds (list[str]): Kinds of errors. Defaults to those that change a
-            tenth of a mask or more.
-
-    Returns:
-        dict[int, LabelError]: The errors, by the number of their mask.
-
-    Raises:
-        ValueError: If the share is less than two masks of each kind or more
-            than all, or masks can't be made wrong.
-    """
+    """Draw label errors in a share of the masks, by the number of the mask."""
     # Images with each other's mask come in twos.
     num = 2 * round(share * len(masks) / len(kinds) / 2)
     if not 0 < num * len(kinds) <= len(masks):

@@ -51,14 +51,7 @@ TOP_PIXELS = (0.01, HIGHEST, 0.2)
 
 def rank_visits(visits: pd.DataFrame, num_images: int, iters: int,
                 shares: np.ndarray) -> Dict[str, np.ndarray]:
-    """Values of the images, of shape (N,), by what a training saw of them.
-
-    Args:
-        visits (pd.DataFrame): Those of a :class:`VisitRecorder`.
-        num_images (int): Number of images, N.
-        iters (int): Iterations of the training.
-        shares (np.ndarray): Share of each class in each mask, (N, C).
-    """
+    """Values of the images, of shape (N,), by what a training saw of them."""
     scored = visits.dropna(subset=['loss'])
     late = visits['iter'] >= LATE * iters
 
@@ -106,12 +99,7 @@ def rank_visits(visits: pd.DataFrame, num_images: int, iters: int,
 
 def measure(logits: Tensor, labels: Tensor) -> Dict[str, float]:
     """Values of an image by the predictions of a network: the higher, the
-    less its labels are like them.
-
-    Args:
-        logits (Tensor): Those of the classes, of shape (C, H, W).
-        labels (Tensor): The labels, of shape (H, W).
-    """
+    less its labels are like them."""
     losses = F.cross_entropy(
         logits[None], labels[None], ignore_index=IGNORED, reduction='none')
     mean, balanced = means_of_images(losses, labels[None], len(logits))
@@ -147,12 +135,8 @@ def class_shares(labels: Tensor, num_classes: int) -> np.ndarray:
 
 
 def look(runner: Runner) -> Tuple[Dict[str, list], np.ndarray, List[str]]:
-    """Let a network predict the whole training images, as in validation.
-
-    Returns:
-        tuple: Values of the images by name, each of shape (N,); the share of
-        each class, (N, C); names of the images.
-    """
+    """Let a network predict the whole training images, as in validation:
+    values of the N images by name, share of each class (N, C), names."""
     cfg = copy.deepcopy(runner.cfg)
     images = cfg.train_dataloader.dataset
     images.pipeline = cfg.val_dataloader.dataset.pipeline
@@ -237,17 +221,9 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def judge(found: Sequence[int], kinds: Sequence[str]) -> Dict[str, float]:
-    """How good a ranking is.
-
-    Args:
-        found (list[int]): Rank of each label error, from 0.
-        kinds (list[str]): Kind of each of them.
-
-    Returns:
-        dict[str, float]: Precision among the first k of k errors, which is
-        recall too; recall among the first 2 k, of all and of each kind;
-        average precision.
-    """
+    """How good a ranking is, by the rank and kind of each of k errors:
+    precision, which is recall too, among the first k; recall among the first
+    2 k, of all and of each kind; average precision."""
     found, kinds = np.array(found), np.array(kinds)
     k = len(found)
     return {

@@ -96,18 +96,9 @@ def step_lengths(optim_wrapper, weights):
 
 
 def compare(optim_wrapper, change=50, steps=150):
-    """Lengths of steps, divided by those of the training with weight 1.
-
-    Args:
-        optim_wrapper (dict): Config of it.
-        change (int): After so many steps the weight changes. Defaults to 50.
-        steps (int): All steps of a training. Defaults to 150.
-
-    Returns:
-        list[float]: With weight 2 always, the first step and the last ones;
-        where the weight goes from 1 to 2, and where it goes from 2 to 1, steps
-        soon after that and the last ones.
-    """
+    """Lengths of steps, divided by those of the training with weight 1: with
+    weight 2 always, the first step and the last ones; where the weight goes
+    from 1 to 2, and from 2 to 1, steps soon after that and the last ones."""
 
     def ratios(before, after):
         weights = [before] * change + [after] * (steps - change)

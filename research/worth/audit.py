@@ -25,13 +25,8 @@ from research.pruned_training import (add_arguments, build_runner,
 
 
 class Audit(Hook):
-    """Measures the gradients of images of the plan in training.
-
-    Args:
-        at (list[float]): When, as fractions of the iterations before
-            annealing.
-        num_images (int): Images to measure each time.
-    """
+    """Measures the gradients of images of the plan in training, at some
+    fractions of the iterations before annealing."""
 
     # What this iteration recorded is in the scores.
     priority = 'LOWEST'

@@ -31,17 +31,8 @@ Plan = Tuple[np.ndarray, np.ndarray]  # Images of each stratum, and its kept.
 
 def at_random(credits: np.ndarray, kept: int,
               rng: np.random.Generator) -> np.ndarray:
-    """Keep images of a stratum at random, as mmib does.
-
-    Args:
-        credits (np.ndarray): Credits of its n images in increasing order of
-            score, of shape (R, n) for R simulations.
-        kept (int): Images to keep.
-        rng (np.random.Generator): Source of every random choice.
-
-    Returns:
-        np.ndarray: Whether an image is kept, bool of shape (R, n).
-    """
+    """Keep images of a stratum at random, as mmib does: credits and result
+    are of shape (simulations, images), in increasing order of score."""
     return rotate(rng.random(credits.shape), kept, rng)
 
 
@@ -69,20 +60,8 @@ def simulate(way: Callable, plan: Plan, scores: np.ndarray,
     """Draw successive passes.
 
     Credits begin at random in [0, 1). With each pass they grow by the keep
-    probability, and a kept image pays 1.
-
-    Args:
-        way (Callable): One of those above.
-        plan (tuple[np.ndarray]): Images and kept images of each stratum, in
-            increasing order of score.
-        scores (np.ndarray): Score of each image, of shape (N,).
-        size (tuple[int]): Number of passes, and of simulations.
-        reliability (float): Correlation of the scores of two visits of an
-            image. With 1 the strata never change.
-
-    Returns:
-        np.ndarray: Weights, 0 of pruned images, of shape (passes,
-        simulations, N).
+    probability, and a kept image pays 1. Weights, 0 of pruned images, are of
+    shape (passes, simulations, N).
     """
     rng = np.random.default_rng(0)
     sizes, kept = plan
@@ -113,22 +92,15 @@ def longest_gaps(weights: np.ndarray) -> np.ndarray:
 
 
 def judge(weights: np.ndarray, inner: np.ndarray, crops: np.ndarray) -> Dict:
-    """What draws are worth.
+    """What draws are worth, from their weights of shape (passes, simulations,
+    N), the inner products (N, N) of the mean gradients of the images, and the
+    variance of each over its crops.
 
-    Args:
-        weights (np.ndarray): Weights, 0 of pruned images, of shape (passes,
-            simulations, N).
-        inner (np.ndarray): Inner products of the mean gradients of the
-            images, of shape (N, N).
-        crops (np.ndarray): Variance of each over its crops, of shape (N,).
-
-    Returns:
-        dict: Mean squared error of the mean gradient of so many passes, and
-        with what crops add; the longest gap; how far the weights of an image
-        are from their due at the end (root mean square); the mean weight of
-        images that were pruned in the pass before (0 if they are again); and
-        the largest deviation of an image's mean weight from 1, as it is and
-        in standard errors.
+    It gives the mean squared error of the mean gradient of so many passes,
+    and with what crops add; the longest gap; how far the weights of an image
+    are from their due at the end (root mean square); the mean weight of images
+    that were pruned in the pass before; and the largest deviation of an
+    image's mean weight from 1, as it is and in standard errors.
     """
     num_passes, num_sims, size = weights.shape
     noise = (weights**2 @ crops).mean() / size**2

@@ -9,7 +9,7 @@ QuantileTiers, and with ten strata of equal size whose keep probabilities were
 learned from the other half of the plans (Neyman's allocation).
 """
 import argparse
-from typing import Callable, Dict
+from typing import Callable, Dict, Iterator
 
 import numpy as np
 import pandas as pd
@@ -105,6 +105,19 @@ def judge(visits: np.ndarray, scores: np.ndarray) -> Dict[str, float]:
         correlation=np.corrcoef(scores[plans, images], norms)[0, 1])
 
 
+def judge_kinds(visits: np.ndarray, kinds: Dict[str, tuple],
+                num_parts: int) -> Iterator[dict]:
+    """:func:`judge` each kind of score in each part of a training."""
+    num_images = int(visits[:, 1].max()) + 1
+    # The first pass has no scores.
+    plans = np.unique(visits[:, 0])[1:]
+    for kind, (column, update) in kinds.items():
+        scores = scores_of_plans(visits, num_images, column, update)
+        for number, part in enumerate(np.array_split(plans, num_parts), 1):
+            of_part = visits[np.isin(visits[:, 0], part)]
+            yield dict(kind=kind, part=number, **judge(of_part, scores))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
@@ -119,15 +132,7 @@ def main() -> None:
     runner.train()
 
     visits = recorder.visits.dropna()[COLUMNS].to_numpy()
-    num_images = int(visits[:, 1].max()) + 1
-    # The first pass has no scores.
-    plans = np.unique(visits[:, 0])[1:]
-    rows = []
-    for kind, (column, update) in KINDS.items():
-        scores = scores_of_plans(visits, num_images, column, update)
-        for number, part in enumerate(np.array_split(plans, args.parts), 1):
-            judged = judge(visits[np.isin(visits[:, 0], part)], scores)
-            rows.append(dict(kind=kind, part=number, **judged))
+    rows = judge_kinds(visits, KINDS, args.parts)
     table = pd.DataFrame(rows).pivot(index='kind', columns='part')
     print(table.loc[list(KINDS)].to_string(float_format='{:.3f}'.format))
 

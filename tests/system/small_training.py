@@ -257,6 +257,28 @@ class StepLog(Hook):
             append_line(self.path, step)
 
 
+class Notes(Hook):
+    """What a function makes of each step: of the runner, the batch and its
+    outputs."""
+
+    priority = 'HIGH'
+
+    def __init__(self, function):
+        self.function = function
+        self.steps = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        self.steps.append(self.function(runner, data_batch, outputs))
+
+
+def train_and_note(runner, function):
+    """Train, and return what the function makes of each step."""
+    notes = Notes(function)
+    runner.register_hook(notes)
+    runner.train()
+    return notes.steps
+
+
 def train(runner):
     """Train, and return the steps as :class:`StepLog` has them."""
     log = StepLog()

@@ -42,7 +42,7 @@ from mmib import tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import detection  # noqa: E402
 
-pytestmark = [pytest.mark.mmdet, pytest.mark.slow]
+pytestmark = pytest.mark.mmdet
 
 ZOO = osp.join(mmdet.__path__[0], '.mim', 'configs')
 # Names of configs, with options as in `mmib train --cfg-options`, and `size=`
@@ -94,6 +94,8 @@ CHECKED = [
     'mask_rcnn/mask-rcnn_r50_fpn_1x_coco',
     SEESAW,
 ]
+# One of anchors, and one of queries.
+SAMPLE = (CHECKED[0], 'detr/detr_r50_8xb2-150e_coco')
 # mmib refuses these, as a distance is larger: here they are let through.
 REFUSED = {
     'ghm/retinanet_r50_fpn_ghm-1x_coco': 'alone',
@@ -419,7 +421,10 @@ def measure_or_skip(function, *args):
         return pytest.skip(str(error))
 
 
-@pytest.mark.parametrize('config', CHECKED)
+@pytest.mark.parametrize('config', [
+    pytest.param(config, marks=() if config in SAMPLE else pytest.mark.slow)
+    for config in CHECKED
+])
 def test_weights_are_those_of_a_mix_by_hand(config):
     found = measure_or_skip(measure, config)
     assert found['unweighted'] > 0.1
@@ -437,6 +442,7 @@ def measure_refused(config):
     return measure(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config', REFUSED)
 def test_refused_heads_have_other_gradients(config):
     context = multiprocessing.get_context('spawn')

@@ -44,10 +44,12 @@ STEPS = 2
 TOLERANCE = 1e-5
 ONES = (1., 1.)
 WEIGHTS = (1., 3.)
-# A cascade, two kinds of losses in a head, hard pixels, and a plain network.
+# A cascade, two kinds of losses in a head, hard pixels, edges, and a plain
+# network.
 SAMPLE = ('encnet/encnet_r50-d8_4xb4-80k_ade20k-512x512',
           'fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024',
           'ocrnet/ocrnet_hr18s_4xb4-80k_ade20k-512x512',
+          'pidnet/pidnet-s_2xb6-120k_1024x1024-cityscapes',
           'stdc/stdc1_4xb12-80k_cityscapes-512x1024')
 
 

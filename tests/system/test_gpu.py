@@ -129,11 +129,17 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
     assert (infobatch_hook(runner).scores.numpy() != 1).all()
 
 
-@pytest.mark.parametrize(
-    'hook', [
-        dict(ema=0.8),
-        dict(policy=dict(type='Neyman')),
-    ], ids=str)
+# What the score of the task is, and arguments of the hook.
+SCORES = pytest.mark.parametrize(
+    'score, hook', [
+        ('gradient', {}),
+        ('loss', dict(ema=0.8)),
+        ('loss', dict(policy=dict(type='Neyman', ratio=0.67))),
+    ],
+    ids=str)
+
+
+@SCORES
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
                                     num_workers):
@@ -157,12 +163,7 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
     assert (infobatch_hook(runner).scores.numpy() != 1).all()
 
 
-@pytest.mark.parametrize(
-    'hook', [
-        dict(ema=0.8),
-        dict(policy=dict(type='Neyman', ratio=0.67)),
-    ],
-    ids=str)
+@SCORES
 def test_resume_with_scores_of_other_kinds(tmp_path, monkeypatch, score, hook):
     monkeypatch.setattr(segmentation.TASK, 'score', score)
     changes = of_hook(hook)
@@ -218,10 +219,6 @@ def test_mixed_precision(tmp_path, dtype):
     full = train(build(tmp_path / 'float32'))
     _, steps = train_and_resume(tmp_path, **amp(dtype))
     assert_same_first_pass(steps, full, rtol=0.03)
-
-
-def test_resume(tmp_path):
-    train_and_resume(tmp_path, **{'train_dataloader.num_workers': 2})
 
 
 @pytest.mark.parametrize('saved_on, resumed_on', [('cpu', 'cuda'),

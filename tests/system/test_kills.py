@@ -109,7 +109,7 @@ class PlanLog(Hook):
             dict(
                 model=digest.hexdigest(),
                 scores=hook.scores.numpy().tolist(),
-                averages=hook.scores.averages().tolist(),
+                averages=hook.scores.state_dict()['averages'].tolist(),
                 visits=hook.counts.visits.tolist(),
                 pruned=hook.counts.pruned.tolist()))
 

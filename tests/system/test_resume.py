@@ -318,7 +318,7 @@ def test_another_policy(finished, tmp_path):
     assert len(left) > 2
     assert slots(later)[:len(left)] == slots(steps[21:])[:len(left)]
     log = read_log(tmp_path)
-    assert 'the next plans are those of QuantileTiers(' in log
+    assert 'the next plans are drawn by QuantileTiers(' in log
     assert re.search(r'kept share 0\.\d+, below a score of', log)
 
 

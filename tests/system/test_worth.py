@@ -132,7 +132,7 @@ def test_a_short_last_batch_teaches_nothing(tmp_path):
     runner.model.infobatch_predictions = 'layer'
     hook, plans = train_hook(runner)
     plans = [plan for plan, _ in plans]
-    sizes = [plan.size for plan in plans]
+    sizes = [plan.kept for plan in plans]
     assert np.mean(np.isin(np.mod(sizes, BATCH), (1, 2))) > 0.8, sizes
     shares = np.mean([[kept / size for size, kept in plan.tiers]
                       for plan in plans[10:]], 0)

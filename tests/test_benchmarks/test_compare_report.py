@@ -165,14 +165,12 @@ def test_the_worth_is_of_arms_with_the_steps_of_random(tmp_path):
 
 @pytest.mark.parametrize('cells', [CELLS, [FULL]])
 def test_the_command(tmp_path, monkeypatch, capsys, cells):
-    """With plots, and with a first cell alone."""
-    path, out = write(tmp_path / 'x.jsonl', cells), tmp_path / 'new' / 'plots'
-    monkeypatch.setattr('sys.argv', ['report.py', path, '--out', str(out)])
+    """Also with a first cell alone."""
+    path = write(tmp_path / 'x.jsonl', cells)
+    monkeypatch.setattr('sys.argv', ['report.py', path])
     camvid.main()
     said = capsys.readouterr().out
     assert ('What each part does' in said) == (cells is CELLS)
-    assert {plot.stem for plot in out.iterdir()} == {'differences', 'miou'}
-    assert all(plot.stat().st_size > 3000 for plot in out.iterdir())
 
 
 @pytest.mark.parametrize('command, said', [(camvid, 'results.jsonl'),

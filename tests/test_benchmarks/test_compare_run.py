@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Cells of a comparison: each one is trained once, whatever happens. Here with
 CamVid's network on a few drawn images."""
-import json
 import os
 import signal
 import subprocess
@@ -125,24 +124,6 @@ def crew(results, monkeypatch):
     return FakeCrew
 
 
-def test_a_cell_again_in_another_process_has_the_same_figures(
-        folder, results, command, capsys):
-    text = (folder / 'results.jsonl').read_text()
-    assert command('--again', '1', '--only', 'tiers') == 0
-    assert 'tiers 0: all figures are equal' in capsys.readouterr().out
-    assert (folder / 'results.jsonl').read_text() == text
-
-
-def test_figures_that_differ_fail(command, crew, capsys):
-    crew.figures = json.loads(json.dumps(crew.figures))
-    crew.figures['evals'][0]['train_loss'] += 1e-3
-    crew.figures['versions']['mmib'] = 'old'
-    crew.figures['train_seconds'] += 1
-    assert command('--again', '1', '--only', 'tiers') == 1
-    said = capsys.readouterr().out
-    assert "tiers 0: ['evals'] differ (['versions'] are others, " in said
-
-
 def test_a_stopped_run_goes_on_with_the_missing_cells(folder, command, crew,
                                                       tmp_path):
     lines = (folder / 'results.jsonl').read_text()
@@ -202,8 +183,6 @@ def is_running(pid):
 
 @pytest.mark.parametrize('options, said', [
     (['--only', 'tires'], "no arm ['tires']"),
-    (['--again', '1', '--out', 'new.jsonl'], 'have no cell of'),
-    (['--again', '1', '--only', 'short'], 'have no cell of'),
     (['--cfg-options', 'val_cfg=None'], 'has no validation'),
     (['--cfg-options', 'optim_wrapper.optimizer.lr=1.'], 'give another --out'),
     (['--arms', 'base.py'], 'has no `arms`'),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 
@@ -20,7 +19,8 @@ import mmib
 from mmib import tasks
 from mmib.batch import BatchContext
 from tests.system.processes import run_ranks
-from tests.system.small_training import distribute, infobatch_hook, weights_of
+from tests.system.small_training import (distribute, infobatch_hook,
+                                         train_and_note, weights_of)
 
 pytest.importorskip('diffusers')
 
@@ -74,33 +74,16 @@ def images(tmp_path_factory):
     return folder
 
 
-class Steps(Hook):
-    # Before InfoBatchHook takes the scores back.
-    priority = 'HIGH'
-
-    def __init__(self):
-        self.losses, self.scores = [], []
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        self.losses.append(outputs['loss'].item())
-        hook = infobatch_hook(runner)
-        if hook is not None and hook.batch.scores is not None:
-            self.scores.append(hook.batch.scores.tolist())
+def note(runner, data_batch, outputs):
+    """Loss and scores of a step."""
+    scores = infobatch_hook(runner).batch.scores
+    return outputs['loss'].item(), scores is not None and scores.tolist()
 
 
 def train(cfg):
-    runner, steps = Runner.from_cfg(cfg), Steps()
+    runner = Runner.from_cfg(cfg)
     distribute(runner)
-    runner.register_hook(steps)
-    runner.train()
-    return runner, steps
-
-
-@pytest.fixture(scope='module')
-def training(images, tmp_path_factory):
-    """A pruned training to its end: its folder, runner and steps."""
-    folder = tmp_path_factory.mktemp('work')
-    return (folder, *train(pruned(config(images, folder))))
+    return runner, train_and_note(runner, note)
 
 
 def test_the_first_images_are_of_all_classes(images):
@@ -149,9 +132,9 @@ def test_weights_are_those_of_a_mix_by_hand(model):
     (errors[0] / 2 + 3 * errors[1] / 2).backward()
     torch.testing.assert_close(
         loss, (errors * weights).mean(), rtol=1e-5, atol=0)
-    assert len(weights_of_network(model)) > 50
-    for ours, theirs in zip(
-            weights_of_network(model), weights_of_network(expected)):
+    parameters = [list(each.unet.parameters()) for each in (model, expected)]
+    assert len(parameters[0]) > 50
+    for ours, theirs in zip(*parameters):
         torch.testing.assert_close(
             ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
     # The mean of the two divides by 2.
@@ -162,10 +145,6 @@ def test_weights_are_those_of_a_mix_by_hand(model):
     bands = timesteps * 4 // 1000
     means = torch.stack([errors[bands == band].mean() for band in bands])
     torch.testing.assert_close(batch.scores, (errors / means).detach())
-
-
-def weights_of_network(model):
-    return list(model.unet.parameters())
 
 
 def test_the_score_doesnt_depend_on_the_timestep(model):
@@ -195,55 +174,44 @@ def test_the_raw_loss_is_a_choice(model):
     assert [*model(torch.rand(2, 3, SIZE, SIZE), mode='loss')] == ['loss']
 
 
-def test_training_and_resume(images, training, tmp_path):
-    folder, runner, steps = training
-    assert len(steps.losses) == 18
-    assert infobatch_hook(runner).planner.mean_ratio.mean().value > 0
-    cfg = pruned(config(images, tmp_path))
-    cfg.update(resume=True, load_from=str(folder / f'iter_{SAVED}.pth'))
-    resumed, later = train(cfg)
-    assert later.losses == steps.losses[SAVED:]
-    assert later.scores == steps.scores[SAVED:]
-    torch.testing.assert_close(
-        weights_of(resumed), weights_of(runner), rtol=0, atol=0)
-
-
 def train_rank(rank, results, images, work_dir):
     cfg = pruned(config(images, work_dir))
-    runner, steps = train(cfg)
-    cfg.update(resume=True, load_from=osp.join(work_dir, f'iter_{SAVED}.pth'))
-    resumed, later = train(cfg)
-    results[rank] = [(steps.losses, steps.scores, weights_of(runner)),
-                     (later.losses, later.scores, weights_of(resumed))]
+    results[rank] = []
+    for _ in range(2):
+        runner, steps = train(cfg)
+        ratio = infobatch_hook(runner).planner.mean_ratio.mean().value
+        results[rank].append((steps, weights_of(runner), ratio))
+        cfg.update(
+            resume=True, load_from=osp.join(work_dir, f'iter_{SAVED}.pth'))
 
 
 def test_two_ranks_and_resume(images, tmp_path):
-    first, second = run_ranks(
+    ranks = run_ranks(
         functools.partial(
             train_rank, images=str(images), work_dir=str(tmp_path)), 2)
-    for ours, theirs in zip(first, second):
-        # Of other images, at other timesteps.
-        assert not set(ours[0]) & set(theirs[0])
-        # Also the mean losses of the timesteps.
-        torch.testing.assert_close(ours[2], theirs[2], rtol=0, atol=0)
-    for whole, later in (first, second):
-        assert later[0] == whole[0][SAVED:]
-        assert later[1] == whole[1][SAVED:]
-        torch.testing.assert_close(later[2], whole[2], rtol=0, atol=0)
+    (whole, weights, ratio), (others, _, _) = (rank[0] for rank in ranks)
+    assert len(whole) == 18 and ratio > 0
+    # Of other images, at other timesteps.
+    assert not set(loss for loss, _ in whole) & set(loss for loss, _ in others)
+    for steps, resumed in ranks:
+        assert resumed[0] == steps[0][SAVED:]
+        # Also the mean losses of the timesteps, which all ranks share.
+        torch.testing.assert_close(steps[1], weights, rtol=0, atol=0)
+        torch.testing.assert_close(resumed[1], weights, rtol=0, atol=0)
 
 
-def test_samples_become_a_picture(images, training, tmp_path, monkeypatch):
-    folder, runner, _ = training
+def test_samples_become_a_picture(images, model, tmp_path, monkeypatch):
     cfg, out = tmp_path / 'config.py', tmp_path / 'samples.png'
-    config(images, folder).dump(str(cfg))
+    config(images, tmp_path).dump(str(cfg))
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'model.pth')
     from examples.diffusion import sample
     monkeypatch.setattr(
         sys, 'argv',
-        f'sample {cfg} {folder}/iter_18.pth {out} --rows 2 --columns 3 '
+        f'sample {cfg} {tmp_path}/model.pth {out} --rows 2 --columns 3 '
         '--steps 4 --seed 1'.split())
     sample.main()
     picture = cv2.imread(str(out))
     assert picture.shape == (2 * SIZE, 3 * SIZE, 3)
-    made = runner.model.eval().sample(6, num_steps=4, seed=1)
+    made = model.eval().sample(6, num_steps=4, seed=1)
     last = ((made[-1].permute(1, 2, 0) + 1) * 127.5).round().byte()
     np.testing.assert_array_equal(picture[-SIZE:, -SIZE:, ::-1], last)

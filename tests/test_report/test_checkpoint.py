@@ -105,18 +105,26 @@ def test_damaged(tmp_path, damage):
     assert checkpoint is None and 'can be used' in notes[1]
 
 
-@pytest.mark.parametrize('state', [
-    dict(sampler=dict(size=3), scores=dict(scores=torch.ones(3, 2))),
-    dict(sampler=dict(size=3), scores=dict(scores=3)),
-    dict(sampler=dict(size=3)),
-    dict(
-        sampler=dict(size=3),
-        scores=dict(scores=torch.ones(3), visited=torch.ones(2).bool())), [1]
+@pytest.mark.parametrize('change', [
+    lambda state: [1],
+    lambda state: dict(scores=state['scores']),
+    lambda state: state['scores'].update(scores=torch.ones(12, 2)),
+    lambda state: state['images'].update(visits=torch.ones(3).int()),
 ])
-def test_damaged_state(tmp_path, state):
-    write_checkpoint(tmp_path, infobatch=state)
+def test_damaged_state(tmp_path, change):
+    """All else that may be damaged is in tests/test_state.py."""
+    path = write_checkpoint(tmp_path)
+    state = torch.load(path, weights_only=False)['infobatch']
+    write_checkpoint(tmp_path, infobatch=change(state) or state)
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None and 'damaged state of InfoBatch' in notes[0]
+
+
+@pytest.mark.parametrize('content', [[1], torch.ones(3), dict(meta=3)])
+def test_no_checkpoint_of_a_training(tmp_path, content):
+    torch.save(content, tmp_path / 'iter_3.pth')
+    checkpoint, notes = read_newest(str(tmp_path))
+    assert checkpoint is None and 'is no checkpoint of a training' in notes[0]
 
 
 def test_the_last_one_saved_is_the_newest(tmp_path):
@@ -142,5 +150,3 @@ def test_of_another_training(tmp_path):
         'iter_40.pth is of another training, begun at 20260101_000000, so it '
         'isn\'t used.'
     ]
-    write_checkpoint(tmp_path, 20, message_hub=dict(runtime_info=[]))
-    assert read_newest(str(tmp_path), 'a')[0].run is None

@@ -62,9 +62,10 @@ def test_finished(tmp_path):
     assert (run.saved_iters, run.visits, run.pruned) == (10, 150, 30)
     assert run.worth[:3] == (0.9, 0.85, 0.95)
     assert run.seconds == 135
-    assert [p.kept_share for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
-    assert run.plans[1].tiers == [(6, 3), (6, 6)]
-    assert run.plans[1].ratio.limit == 0.7 and run.plans[0].ratio is None
+    assert [run.kept_share(p) for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
+    assert run.plans[1].tiers == ((6, 3), (6, 6))
+    assert run.plans[1].variance_ratio.limit == 0.7 and run.plans[
+        0].variance_ratio is None
     assert list(run.metrics) == ['mIoU', 'aAcc']
     np.testing.assert_array_equal(run.metrics['mIoU'],
                                   [[20, 40], [30.0, 40.0]])
@@ -76,6 +77,26 @@ def test_full_equivalent_between_plans(tmp_path):
     np.testing.assert_allclose(
         run.full_equivalent(np.array([0, 2, 5.5, 22, 34, 40])),
         [0, 2, 6, 28, 44, 50])
+
+
+@pytest.mark.parametrize(
+    'new', [
+        dict(unit='epoch', annealing_at=11),
+        dict(),
+    ],
+    ids=['new', 'older'])
+def test_annealing_of_epochs(tmp_path, new):
+    """Plans tell where an epoch begins; older lines don't tell the epoch."""
+    begins = dict(BEGINS, max_iters=50, annealing_iter=44)
+    del begins['unit'], begins['annealing_at']
+    write_start(
+        tmp_path,
+        SCALARS, [{
+            'begins': dict(begins, **new)
+        }, *PLANS],
+        config='train_cfg = dict(max_epochs=13)')
+    run = read_run(str(tmp_path))
+    assert run.annealing_iter == 34 and run.max_iters is None
 
 
 def test_running(tmp_path):
@@ -92,13 +113,7 @@ def test_running(tmp_path):
     assert run.worth[:3] == (0.9, 0.85, 0.95)
 
 
-def test_killed_before_the_first_plan(tmp_path):
-    run = read_run(str(write_start(tmp_path, [], [{'begins': BEGINS}])))
-    assert not run.finished and run.last_iter == 0 and not run.plans
-
-
-@pytest.mark.parametrize('older', [False, True], ids=['jsonl', 'scalars'])
-def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
+def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
     """The first start was killed at 36; the second goes on from 20."""
     before = [
         train_line(10, 1.0),
@@ -108,33 +123,14 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
         val_line(35, 99.0)
     ]
     after = [train_line(30, 1.2), train_line(40, 1.3), val_line(40, 20.0)]
-
-    def plans_of(lines):
-        return [] if older else [
-            plan(iteration, full, 9) for iteration, full in lines
-        ]
-
-    if older:
-        for lines, points in ((before, [(4, 4.0),
-                                        (25, 99.0)]), (after, [(24, 30.0)])):
-            lines += [{
-                'infobatch/kept_share': 0.75,
-                'infobatch/threshold': 0.0,
-                'infobatch/mean_score': 1.0,
-                'infobatch/saved_iters': full - step,
-                'step': step
-            } for step, full in points]
-    begins = dict(BEGINS, iter=20, full_equivalent=25.0)
-    write_start(
-        tmp_path, before, None if older else [{
-            'begins': BEGINS
-        }, *plans_of([(4, 4.0), (20, 99.0)])])
+    plans = [plan(4, 4.0, 9), plan(20, 99.0, 9)]
+    write_start(tmp_path, before, [{'begins': BEGINS}, *plans])
+    begins = dict(BEGINS, iter=20)
     write_start(
         tmp_path,
-        after,
-        None if older else [{
+        after, [{
             'begins': begins
-        }, *plans_of([(24, 30.0)]), {
+        }, plan(24, 30.0, 9), {
             'ends': ENDS
         }],
         config=CONFIG + 'resume = True',
@@ -144,15 +140,8 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path, older):
     np.testing.assert_array_equal(run.loss,
                                   [[10, 20, 30, 40], [1.0, 1.1, 1.2, 1.3]])
     np.testing.assert_array_equal(run.metrics['mIoU'], [[20, 40], [10, 20]])
-    assert [(p.iteration, p.full_equivalent)
-            for p in run.plans] == [(4, 4.0), (24, 30.0)]
-
-
-def test_a_start_from_the_beginning_replaces_all(tmp_path):
-    write_start(tmp_path, [train_line(10, 9.0)])
-    write_finished(tmp_path, start='20260102_000000')
-    run = read_run(str(tmp_path))
-    assert run.num_starts == 1 and run.loss.values[0] == 1.0
+    assert [(p.iter, p.full_equivalent) for p in run.plans] == [(4, 4.0),
+                                                                (24, 30.0)]
 
 
 def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
@@ -162,44 +151,12 @@ def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
     assert run.num_starts == 1 and run.finished and run.config
 
 
-def test_older_mmib(tmp_path):
-    """Version 0.1.0 had no infobatch.jsonl: from scalars and config."""
-    scalars = list(SCALARS)
-    for step, saved in ((0, 0.0), (4, 0.0), (7, 1.0)):
-        scalars.append({
-            'infobatch/kept_share': 0.25 if step == 7 else 0.75,
-            'infobatch/threshold': 0.5,
-            'infobatch/mean_score': 1.0,
-            'infobatch/saved_iters': saved,
-            'step': step
-        })
-    scalars.append({'infobatch/saved_iters': 10.0, 'step': 40})
-    run = read_run(str(write_start(tmp_path, scalars)))
-    assert run.finished and run.saved_iters == 10
-    assert run.policy == 'MeanThreshold(ratio=0.5)'
-    assert run.annealing_iter == 34
-    assert [p.full_equivalent for p in run.plans] == [0, 4, 8]
-    assert run.worth is None and 'older mmib' in run.notes[0]
-
-
 def test_baseline(tmp_path):
     config = 'train_cfg = dict(max_iters=40)'
     run = read_run(str(write_start(tmp_path, config=config, log=False)))
     assert run.finished and not run.has_infobatch and run.saved_iters == 0
     assert run.seconds is None
     np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
-
-
-def test_epochs_count_as_iterations(tmp_path):
-    """Validations of a training that counts epochs have the epoch."""
-    scalars = [
-        dict(train_line(50, 1.0), epoch=1),
-        val_line(1, 10.0),
-        dict(train_line(100, 1.0), epoch=2),
-        val_line(2, 20.0)
-    ]
-    run = read_run(str(write_start(tmp_path, scalars)))
-    assert run.metrics['mIoU'].iterations.tolist() == [50, 100]
 
 
 def test_nothing_to_report(tmp_path):
@@ -263,11 +220,6 @@ def test_validations_of_epochs(tmp_path, policy, interval):
     run = read_run(str(tmp_path))
     found = run.metrics['mIoU'].iterations.tolist()
     assert len(found) == 8 and found == edges.iters
-    if policy:
-        # The same of an older one.
-        next(tmp_path.glob('*/infobatch.jsonl')).unlink()
-        run = read_run(str(tmp_path))
-        assert run.metrics['mIoU'].iterations.tolist() == edges.iters
 
 
 def test_another_training_in_the_folder(tmp_path, caplog):
@@ -336,5 +288,5 @@ def test_worth_of_a_training_that_is_running(tmp_path):
     run = read_run(str(tmp_path))
     mean = infobatch_hook(runner).planner.mean_ratio.mean()
     assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
-    shares = [plan.kept_share for plan in run.plans]
+    shares = [run.kept_share(plan) for plan in run.plans]
     assert len(set(shares)) > 2

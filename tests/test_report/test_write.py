@@ -2,7 +2,6 @@
 """Reports of whole folders, opened in a browser. The fixtures take 20 s on a
 quiet core."""
 import functools
-import json
 import re
 import runpy
 import shutil
@@ -80,14 +79,7 @@ def folders(tmp_path_factory):
     write_finished(folders['finished'])
     write_checkpoint(folders['finished'])
     # The newest checkpoint is damaged.
-    plan = {
-        'infobatch/kept_share': 0.75,
-        'infobatch/threshold': 0.5,
-        'infobatch/mean_score': 1.0,
-        'infobatch/saved_iters': 0.0,
-        'step': 4
-    }
-    write_start(folders['older'], [plan])
+    write_start(folders['older'])
     write_checkpoint(folders['older'], 20, older=True)
     write_checkpoint(folders['older'], 40).write_bytes(b'damaged')
     write_start(folders['stopped'], [], [{'begins': BEGINS}])
@@ -145,9 +137,7 @@ def test_nothing_is_outside_of_the_page(pages, name):
     assert '<script' not in text and 'http' not in text.replace(
         'http-equiv', '') and 'url(' not in text
     links = re.findall(r'(?:src|srcset|href)="([^"]*)"', text)
-    assert {link
-            for link in links
-            if link} <= {f'{name}_images.csv', f'{name}_images.json'}
+    assert set(links) <= {'', f'{name}_images.csv'}
 
 
 @pytest.mark.parametrize('name', ['resumed', 'killed', 'ranks'])
@@ -168,10 +158,6 @@ def test_of_a_training(pages, name):
     ]
     assert table.path.str.endswith(f'{SCRIPT}.jpg').sum() == 1
     assert np.isfinite(table.score).all() and len(table) == 12
-    records = json.loads(
-        pages[name].with_name(f'{name}_images.json').read_text())
-    assert [r['path'] for r in records] == table.path.tolist()
-    np.testing.assert_allclose([r['score'] for r in records], table.score)
 
 
 def test_ranked_by_predictions(folders, tmp_path):
@@ -273,22 +259,12 @@ def test_of_a_log_with_all_in_it(pages):
     table = pd.read_csv(pages['finished'].with_name('finished_images.csv'))
     assert table.path.isna().all() and table.pruned.tolist() == list(range(12))
     assert np.isnan(table.score[11])
-    records = json.loads(
-        pages['finished'].with_name('finished_images.json').read_text())
-    assert records[11] == dict(
-        image=11,
-        path=None,
-        score=None,
-        average=None,
-        visits=5,
-        pruned=11,
-        last_visit=0)
 
 
 def test_of_an_older_training(pages):
     text = text_of(pages['older'])
     assert 'iter_40.pth is damaged' in text
-    assert 'of an older mmib, without <code>infobatch.jsonl</code>' in text
+    assert 'as in version 0.1.0 of mmib: what was pruned is left out' in text
     assert 'these columns are empty' in text
     table = pd.read_csv(pages['older'].with_name('older_images.csv'))
     assert table.visits.isna().all() and table.score.notna().sum() == 11

@@ -2,12 +2,19 @@
 """Work folders as trainings leave them, by hand, and a training that leaves
 one."""
 import json
+from math import nan
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 
+from mmib.plan_record import PlanRecord
+from mmib.pruning import ScoreHistogram, Tier
+from mmib.worth import VarianceRatio
+
 from ..system.small_training import small_config, small_head
+from ..test_resume import Parts
+from ..test_upgrade import LATER, downgraded, without
 
 HEAD = small_head()
 HEAD['num_classes'] = 5
@@ -22,12 +29,13 @@ train_dataloader = dict(dataset=dict(type='NowhereDataset'))
 """
 BEGINS = dict(
     iter=0,
+    unit='iteration',
+    annealing_at=34,
     max_iters=40,
     annealing_iter=34,
     pass_length=12,
     slots_per_iter=3,
-    policy='MeanThreshold(ratio=0.5)',
-    full_equivalent=0.0)
+    policy='MeanThreshold(ratio=0.5)')
 ENDS = dict(
     iter=40,
     saved_iters=10.0,
@@ -40,22 +48,21 @@ def plan(iteration, full_equivalent, kept, **changes):
     """A line of infobatch.jsonl."""
     edges = np.linspace(0, 3, 31).tolist()
     some = [0] * 18 + [12] + [0] * 11
-    return dict(
-        dict(
-            iter=iteration,
-            epoch=1,
-            covered=full_equivalent / 4,
-            full_equivalent=full_equivalent,
-            kept=kept,
-            threshold=0.5 if kept < 12 else 0.0,
-            tiers=[[6, kept - 6], [6, 6]] if kept < 12 else [[12, 12]],
-            mean_score=1.5,
-            saved_iters=full_equivalent - iteration,
-            variance_ratio=[0.9, 0.8, 1.0, 0.7] if kept < 12 else None,
-            mean_ratio=[0.9, 0.85, 0.95, None] if kept < 12 else None,
-            reliability=0.6 if kept < 12 else None,
-            histogram=dict(edges=edges, all=some, kept=some, weighted=some)),
-        **changes)
+    prunes = kept < 12
+    record = PlanRecord(
+        kept=kept,
+        tiers=(Tier(6, kept - 6), Tier(6, 6)) if prunes else (Tier(12, 12), ),
+        covered=full_equivalent / 4,
+        iter=iteration,
+        full_equivalent=full_equivalent,
+        saved_iters=full_equivalent - iteration,
+        threshold=0.5 * prunes,
+        mean_score=1.5,
+        variance_ratio=VarianceRatio(0.9, 0.8, 1.0, 0.7) if prunes else None,
+        mean_ratio=VarianceRatio(0.9, 0.85, 0.95, nan) if prunes else None,
+        reliability=0.6 if prunes else None,
+        histogram=ScoreHistogram(edges, some, some, some))
+    return dict(record.to_dict(), **changes)
 
 
 PLANS = [
@@ -117,16 +124,15 @@ def write_finished(work_dir, **kwargs):
 def write_checkpoint(work_dir, iteration=40, older=False, **changes):
     """A checkpoint of 12 images, of which the last was never visited."""
     visited = torch.arange(12) < 11
-    scores = dict(
-        scores=torch.where(visited,
-                           torch.arange(12.) / 10, 1.),
-        ema=0.,
-        non_finite=0,
-        empty=False)
-    state = dict(sampler=dict(size=12), scores=scores)
+    parts = Parts(12)
+    parts.train(10)
+    state = parts.state()
     if older:
-        scores['visited'] = visited
-    else:
+        state = without(downgraded(state), LATER)
+        state['scores']['visited'] = visited
+    scores = state['scores']
+    scores['scores'] = torch.where(visited, torch.arange(12.) / 10, 1.)
+    if not older:
         # The order isn't that of the scores: images 0 and 10 are exchanged.
         scores['averages'] = scores['scores'].clone()
         scores['averages'][[0, 10]] = scores['averages'][[10, 0]]
@@ -137,7 +143,9 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
     checkpoint = dict(
         state_dict=dict(),
         # As MMEngine has it: arrays and methods of a class.
-        message_hub=dict(log_scalars=dict(loss=HistoryBuffer([1.], [1]))),
+        message_hub=dict(
+            log_scalars=dict(loss=HistoryBuffer([1.], [1])),
+            runtime_info=dict(iter=iteration)),
         meta=dict(iter=iteration, value=np.float64(1.)),
         infobatch=state)
     checkpoint.update(changes)

@@ -4,7 +4,6 @@ import copy
 import pytest
 import torch
 import torch.nn as nn
-from mmengine.config import ConfigDict
 from mmengine.registry import DefaultScope
 from mmengine.structures import InstanceData, PixelData
 from mmseg.models import EncoderDecoder
@@ -25,8 +24,6 @@ from tests.system.small_training import small_head
 B, C, SIZE = 3, 5, 16
 IGNORE = 255
 WEIGHTS = torch.tensor([1., 3., 0.5])
-# Normalised image by image: no image has a part in another one's features.
-GN = dict(type='GN', num_groups=1)
 
 
 def ce(**kwargs):
@@ -37,88 +34,15 @@ def dice(**kwargs):
     return dict(type='DiceLoss', **kwargs)
 
 
-def ohem(**kwargs):
-    return dict(type='OhemCrossEntropy', thres=0.3, min_kept=40, **kwargs)
-
-
-def head_cfg(type, loss_decode, **kwargs):
-    return dict(
-        dict(
-            type=type,
-            in_channels=8,
-            channels=8,
-            in_index=0,
-            dropout_ratio=0,
-            num_classes=C,
-            norm_cfg=GN,
-            loss_decode=loss_decode), **kwargs)
-
-
-def update_head_cfg():
-    """A stage of KNet."""
-    return dict(
-        type='KernelUpdateHead',
-        num_classes=C,
-        num_ffn_fcs=2,
-        num_heads=2,
-        num_mask_fcs=1,
-        feedforward_channels=8,
-        in_channels=8,
-        out_channels=8,
-        dropout=0.,
-        conv_kernel_size=1,
-        ffn_act_cfg=dict(type='ReLU', inplace=True),
-        with_ffn=True,
-        feat_transform_cfg=dict(conv_cfg=dict(type='Conv2d'), act_cfg=None),
-        kernel_updator_cfg=dict(
-            type='KernelUpdator',
-            in_channels=8,
-            feat_channels=8,
-            out_channels=8,
-            act_cfg=dict(type='ReLU', inplace=True),
-            norm_cfg=dict(type='LN')))
-
-
-# Config of the head, and number of its losses. EncHead, STDCHead and cascades
-# are in tests/system/test_families.py.
+OHEM = dict(type='OHEMPixelSampler', min_kept=40)
+# Losses of a head, and what samples pixels for them. Other types of heads are
+# in tests/system/test_families.py.
 HEADS = {
-    'OHEM sampler': (head_cfg(
-        'FCNHead',
-        ce(),
-        num_convs=1,
-        sampler=dict(type='OHEMPixelSampler', thresh=0.3, min_kept=40)), 1),
-    'OHEM sampler of losses': (head_cfg(
-        'FCNHead', [ce(), ce(loss_weight=0.4, loss_name='loss_b')],
-        num_convs=1,
-        sampler=dict(type='OHEMPixelSampler', min_kept=40)), 2),
-    'CE and Dice': (head_cfg(
-        'FCNHead', [ce(), dice(loss_weight=3.)], num_convs=1), 2),
-    'CE and Lovasz': (head_cfg(
-        'FCNHead', [ce(), dict(type='LovaszLoss', reduction='none')],
-        num_convs=1), 2),
-    'CE and Tversky': (head_cfg(
-        'FCNHead', [ce(), dict(type='TverskyLoss')], num_convs=1), 2),
-    'DAHead': (head_cfg('DAHead', ce(), pam_channels=4), 1),
-    'DDRHead': (head_cfg(
-        'DDRHead', [ohem(), ohem(loss_weight=0.4)], in_index=-1), 2),
-    'PIDHead': (head_cfg('PIDHead', [
-        ce(loss_weight=0.4),
-        ohem(),
-        dict(type='BoundaryLoss', loss_weight=20.),
-        ohem()
-    ]), 4),
-    'KNet': (dict(
-        type='IterativeDecodeHead',
-        num_stages=2,
-        kernel_update_head=[update_head_cfg() for _ in range(2)],
-        kernel_generate_head=head_cfg('FCNHead', ce(), num_convs=1)), 1),
-    'VPDDepthHead': (dict(
-        type='VPDDepthHead',
-        in_channels=[16, 16, 8, 8],
-        embed_dim=16,
-        feature_dim=128,
-        num_deconv_filters=(16, 16, 16),
-        loss_decode=dict(type='SiLogLoss')), 1),
+    'OHEM': ([ce()], dict(OHEM, thresh=0.3)),
+    'OHEM of losses': ([ce(), ce(loss_weight=0.4, loss_name='loss_b')], OHEM),
+    'CE and Dice': ([ce(), dice(loss_weight=3.)], None),
+    'CE and Lovasz': ([ce(), dict(type='LovaszLoss', reduction='none')], None),
+    'CE and Tversky': ([ce(), dict(type='TverskyLoss')], None),
 }
 
 
@@ -130,70 +54,45 @@ def make_samples():
             0, C, (1, SIZE // 4, SIZE // 4), generator=generator)
         label = label.repeat_interleave(4, 1).repeat_interleave(4, 2)
         label[:, :i] = IGNORE
-        edge = torch.rand(1, SIZE, SIZE, generator=generator) < 0.3
-        depth = torch.rand(1, SIZE, SIZE, generator=generator) * 9 + 0.1
-        samples.append(
-            SegDataSample(
-                gt_sem_seg=PixelData(data=label),
-                gt_edge_map=PixelData(data=edge.long()),
-                gt_depth_map=PixelData(data=depth)))
+        samples.append(SegDataSample(gt_sem_seg=PixelData(data=label)))
     return samples
 
 
-# Channels and size of the feature maps, of the other heads one of (8, 8).
-FEATURES = {
-    'DDRHead': [(4, 8), (8, 8)],
-    'PIDHead': [(4, 8), (8, 8), (4, 8)],
-    # From the finest to the coarsest.
-    'VPDDepthHead': [(16, 8), (16, 4), (8, 2), (8, 1)],
-}
-
-
-def make_features(name):
-    generator = torch.Generator().manual_seed(0)
-    return tuple(
-        torch.randn(B, channels, size, size, generator=generator)
-        for channels, size in FEATURES.get(name, [(8, 8)]))
-
-
 def run_head(head, features):
-    """Loss of the head, and what flows back to each image's features."""
-    features = tuple(one.clone().requires_grad_() for one in features)
-    losses = head.loss(features, make_samples(), None)
+    """Loss of the head, and what flows back to the features."""
+    features = features.clone().requires_grad_()
+    losses = head.loss([features], make_samples(), None)
     total = sum(value.mean() for key, value in losses.items() if 'loss' in key)
-    grads = torch.autograd.grad(
-        total, features, allow_unused=True, materialize_grads=True)
-    return total.detach(), grads
+    grad, = torch.autograd.grad(total, features)
+    return total.detach(), grad
 
 
 @pytest.mark.parametrize('name', HEADS)
 def test_the_weight_of_an_image_multiplies_its_gradient(name):
     """Whatever the head does with its losses, and baseline at weight 1."""
-    cfg, num_losses = HEADS[name]
+    losses, sampler = HEADS[name]
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope('mmseg'):
-        head = MODELS.build(copy.deepcopy(cfg))
-    # Batch normalisation is written into one of them.
-    head.train(name != 'VPDDepthHead')
-    features = make_features(name)
-    baseline, baseline_grads = run_head(head, features)
+        head = MODELS.build(
+            small_head(copy.deepcopy(losses), num_classes=C, sampler=sampler))
+    features = torch.randn(B, 4, 8, 8)
+    baseline, baseline_grad = run_head(head, features)
 
     model = HeadsAlone()
     model.decode_head = head
     batch = BatchContext()
-    assert len(wrap_losses(model, batch)) == num_losses
+    assert len(wrap_losses(model, batch)) == len(losses)
 
     def run(weights):
         batch.begin(weights)
         return run_head(head, features)
 
     for weights in (None, torch.ones(B)):
-        assert_close(run(weights), (baseline, baseline_grads))
-    total, grads = run(WEIGHTS)
-    expected = tuple(grad * WEIGHTS.view(-1, 1, 1, 1)
-                     for grad in baseline_grads)
-    assert_close(grads, expected, rtol=1e-4, atol=1e-6)
-    assert any(grad.any() for grad in grads)
+        assert_close(run(weights), (baseline, baseline_grad))
+    total, grad = run(WEIGHTS)
+    expected = baseline_grad * WEIGHTS.view(-1, 1, 1, 1)
+    assert_close(grad, expected, rtol=1e-4, atol=1e-6)
+    assert grad.any()
     assert batch.scores.shape == (B, ) and batch.scores.isfinite().all()
     assert len(set(batch.scores.tolist())) == B
     # The loss is linear in the weights, but for what Lovasz adds.
@@ -203,40 +102,6 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     for weights, value in ((torch.ones(B), baseline), (WEIGHTS, total)):
         assert_close(
             (parts * weights).sum(), value - constant, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
-def test_point_head():
-    """A cascade whose second stage refines points."""
-    torch.manual_seed(0)
-    cfg = head_cfg('PointHead', ce(), in_channels=[8], in_index=[0])
-    cfg.update(norm_cfg=None, num_fcs=1, coarse_pred_each_layer=True)
-    head = MODELS.build(cfg)
-    features = torch.randn(B, 8, 8, 8, requires_grad=True)
-    coarse = torch.randn(B, C, 8, 8)
-    train_cfg = ConfigDict(
-        num_points=32, oversample_ratio=3, importance_sample_ratio=0.75)
-
-    def run():
-        torch.manual_seed(1)
-        features.grad = None
-        losses = head.loss([features], coarse, make_samples(), train_cfg)
-        losses['pointloss_ce'].backward()
-        return losses['pointloss_ce'].detach(), features.grad
-
-    baseline, baseline_grad = run()
-    model = HeadsAlone()
-    model.decode_head = nn.ModuleList([head])
-    batch = BatchContext()
-    wrap_losses(model, batch)
-    batch.begin(torch.ones(B))
-    assert_close(run(), (baseline, baseline_grad))
-    raw = batch.scores
-    assert_close(raw.mean(), baseline)
-    batch.begin(WEIGHTS)
-    total, grad = run()
-    assert_close(total, (raw * WEIGHTS).mean())
-    assert_close(grad, baseline_grad * WEIGHTS.view(-1, 1, 1, 1))
 
 
 def wrap_losses(model, batch):
@@ -260,34 +125,6 @@ def make_model(decode, aux=()):
             backbone=dict(type='OneConv'),
             decode_head=small_head(decode, num_classes=C),
             auxiliary_head=[small_head(loss, num_classes=C) for loss in aux]))
-
-
-def test_two_auxiliary_heads():
-    """The weight multiplies every head's loss; the score is their sum."""
-    model = make_model(
-        decode=[ce(), ce(loss_weight=0.5, loss_name='loss_extra')],
-        aux=[ce(loss_weight=0.4), ce(loss_weight=0.2)])
-    torch.manual_seed(0)
-    inputs, samples = torch.randn(B, 3, SIZE, SIZE), make_samples()
-
-    def losses_of(indices):
-        losses = model.loss(inputs[indices], [samples[i] for i in indices])
-        return {k: v for k, v in losses.items() if 'loss' in k}
-
-    model.eval()  # a batch of one image must not change the features
-    baseline = [losses_of([i]) for i in range(B)]
-    batch = BatchContext()
-    assert len(wrap_losses(model, batch)) == 4
-    batch.begin(WEIGHTS)
-    got = losses_of(range(B))
-    assert got.keys() == baseline[0].keys() == {
-        'decode.loss_ce', 'decode.loss_extra', 'aux_0.loss_ce', 'aux_1.loss_ce'
-    }
-    for key, value in got.items():
-        by_hand = sum(w * one[key] for w, one in zip(WEIGHTS, baseline)) / B
-        assert_close(value, by_hand)
-    assert_close(batch.scores,
-                 torch.stack([sum(one.values()) for one in baseline]).detach())
 
 
 @pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
@@ -335,19 +172,6 @@ class EdgeHead(FCNHead):
         return losses
 
 
-def test_heads_of_users(monkeypatch):
-    monkeypatch.setattr(TABLE, 'heads', dict(TABLE.heads))
-    model = make_model(decode=ce())
-    model.decode_head = MODELS.build(
-        small_head(ce(), num_classes=C, type=EdgeHead))
-    with pytest.raises(ValueError, match='segmentation.register_head'):
-        wrap_losses(model, BatchContext())
-    register_head(EdgeHead, 'loss_decode', 'loss_edge')
-    assert wrap_losses(model, BatchContext()) == [
-        model.decode_head.loss_decode, model.decode_head.loss_edge
-    ]
-
-
 def test_a_config_may_write_the_loss_out():
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = make_model(
@@ -390,34 +214,22 @@ class EdgeSegmentor(EncoderDecoder):
         return dict(losses, **{f'edge.{k}': v for k, v in edge.items()})
 
 
-class CalledElsewhere(EncoderDecoder):
-    """Calls its third head where nothing is overridden."""
-
-
-@pytest.mark.parametrize('kind', [EdgeSegmentor, CalledElsewhere])
-def test_a_third_head_is_never_trained_without_weights(monkeypatch, kind):
-    monkeypatch.setattr(TABLE, 'models', dict(TABLE.models))
-
-    def build():
-        model = make_model(decode=ce())
-        model.__class__ = kind
-        model.edge_head = MODELS.build(small_head(ce(), num_classes=C))
-        return model
-
-    message = {
-        EdgeSegmentor: 'EdgeSegmentor, which is `model`, computes its losses',
-        CalledElsewhere: 'told of the loss `model.edge_head.loss_decode`'
-    }
-    with pytest.raises(ValueError, match=message[kind]) as error:
-        wrap_losses(build(), BatchContext())
-    assert 'register_segmentor' in str(error.value)
-    register_segmentor(kind, 'decode_head')
-    with pytest.raises(ValueError, match='`model.edge_head.loss_decode`'):
-        wrap_losses(build(), BatchContext())
-
-    register_segmentor(kind, 'decode_head', 'edge_head')
-    model, batch = build(), BatchContext()
-    assert len(wrap_losses(model, batch)) == 2
+def test_users_register_their_own(monkeypatch):
+    for rows in ('heads', 'models'):
+        monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
+    model, batch = make_model(decode=ce()), BatchContext()
+    model.__class__ = EdgeSegmentor
+    model.edge_head = MODELS.build(
+        small_head(ce(), num_classes=C, type=EdgeHead))
+    with pytest.raises(
+            ValueError, match='EdgeSegmentor.*segmentation.register_segm'):
+        attach(model, batch)
+    register_segmentor(EdgeSegmentor, 'decode_head', 'edge_head')
+    with pytest.raises(
+            ValueError, match='EdgeHead.*segmentation.register_head'):
+        attach(model, batch)
+    register_head(EdgeHead, 'loss_decode', 'loss_edge')
+    assert len(wrap_losses(model, batch)) == 3
     inputs = torch.randn(B, 3, SIZE, SIZE)
     totals, scores = [], []
     for weights in (torch.ones(B), *torch.eye(B)):

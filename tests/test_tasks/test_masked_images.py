@@ -34,10 +34,13 @@ MAE_HEAD = dict(
     type='MAEPretrainHead', norm_pix=True, patch_size=8, loss=PIXELS)
 FEATURES = dict(
     type='NonLinearNeck', in_channels=8, hid_channels=8, out_channels=8)
-LATENT_HEAD = dict(
-    type='LatentPredictHead',
-    loss=dict(type='CosineSimilarityLoss'),
-    predictor=dict(FEATURES, with_avg_pool=False, with_last_bn=False))
+TWO_VIEWS = dict(
+    backbone=dict(type='OneConvClassifier', form='map'),
+    neck=FEATURES,
+    head=dict(
+        type='LatentPredictHead',
+        loss=dict(type='CosineSimilarityLoss'),
+        predictor=dict(FEATURES, with_avg_pool=False, with_last_bn=False)))
 
 
 @MODELS.register_module()
@@ -65,18 +68,6 @@ class RandomTokens(nn.Module):
         generator = torch.Generator().manual_seed(0)
         tokens = torch.rand(len(x), *self.shape, generator=generator)
         return tokens if len(self.shape) > 1 else (tokens * 8).long()
-
-
-@MODELS.register_module()
-class OneConvEncoder(nn.Module):
-    """A backbone of one convolution."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 8, 8)
-
-    def forward(self, x):
-        return (self.conv(x), )
 
 
 def vit(kind, **kwargs):
@@ -137,12 +128,7 @@ MODEL = {
             backbone_arch=dict(depth=2, **ARCH)),
         head=dict(type='BEiTV2Head', embed_dims=16, num_embed=8, loss=TOKENS),
         target_generator=dict(type='RandomTokens', shape=(16, ))),
-    'BYOL': dict(
-        type='BYOL',
-        base_momentum=0.01,
-        backbone=dict(type='OneConvEncoder'),
-        neck=FEATURES,
-        head=LATENT_HEAD),
+    'BYOL': dict(TWO_VIEWS, type='BYOL', base_momentum=0.01),
     'EVA': dict(
         type='EVA',
         backbone=vit('MAEViT'),
@@ -201,11 +187,7 @@ MODEL = {
             patch_size=4,
             loss=dict(
                 type='PixelReconstructionLoss', criterion='L1', channel=3))),
-    'SimSiam': dict(
-        type='SimSiam',
-        backbone=dict(type='OneConvEncoder'),
-        neck=FEATURES,
-        head=LATENT_HEAD),
+    'SimSiam': dict(TWO_VIEWS, type='SimSiam'),
     'SparK': dict(
         type='SparK',
         input_size=64,
@@ -348,50 +330,35 @@ def test_weights_equal_a_mix_by_hand(name):
     assert_close(context.norms, ones, rtol=1e-5, atol=0)
 
 
-@pytest.fixture
-def mae():
-    return build('MAE')
-
-
 @pytest.mark.parametrize('name, message', [
     *((name, 'compares images with each other')
       for name in ('BarlowTwins', 'DenseCL', 'MoCo', 'MoCoV3', 'SimCLR',
                    'SwAV')),
-    ('CAE', 'CAE, which is `model`, .*register_model'),
+    ('CAE', 'CAE, which is `model`, .*masked_images.register_model'),
 ])
-def test_models_that_are_refused(name, message, mae):
-    mae.__class__ = type(name, (getattr(selfsup, name), ), {})
+def test_models_that_are_refused(name, message):
+    model = build('MAE')
+    model.__class__ = type(name, (getattr(selfsup, name), ), {})
     with pytest.raises(ValueError, match=message):
-        tasks.attach(mae, BatchContext())
+        tasks.attach(model, BatchContext())
 
 
-def test_unknown_parts_are_refused(mae, monkeypatch):
-    batch = BatchContext()
+def test_users_register_their_own(monkeypatch):
     for rows in ('models', 'heads'):
         monkeypatch.setattr(masked_images.TABLE, rows,
                             dict(getattr(masked_images.TABLE, rows)))
-
-    class MyMAE(selfsup.MAE):
-
-        def loss(self, *args):
-            return super().loss(*args)
-
-    class MyHead(type(mae.head)):
-
-        def loss(self, *args):
-            return super().loss(*args)
-
-    mae.__class__ = MyMAE
+    model, batch = build('MAE'), BatchContext()
+    for part in (model, model.head):
+        part.__class__ = type('My', (type(part), ), dict(loss=None))
     with pytest.raises(
-            ValueError, match='MyMAE, which is `model`, .*register_model'):
-        tasks.attach(mae, batch)
-    masked_images.register_model(MyMAE)
-    mae.head.__class__ = MyHead
-    with pytest.raises(ValueError, match='none for MyHead.*register_head'):
-        tasks.attach(mae, batch)
-    masked_images.register_head(MyHead)
-    tasks.attach(mae, batch)
-    assert mae.head.loss_module.batch is batch
+            ValueError, match='My, which is `model`.*images.register_model'):
+        tasks.attach(model, batch)
+    masked_images.register_model(type(model))
+    with pytest.raises(ValueError, match='none for My.*images.register_head'):
+        tasks.attach(model, batch)
+    masked_images.register_head(type(model.head))
+    tasks.attach(model, batch)
+    assert model.head.loss_module.batch is batch
 
 
 def test_an_image_without_a_masked_patch_has_score_zero():

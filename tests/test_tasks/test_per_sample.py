@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import copy
-import functools
 import os
 import os.path as osp
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
@@ -21,8 +19,8 @@ from torch.utils.data import Dataset
 from mmib import tasks
 from mmib.batch import BatchContext
 from mmib.tasks.per_sample import weighted
-from tests.system.processes import run_ranks
-from tests.system.small_training import distribute, infobatch_hook, weights_of
+from tests.system.small_training import (infobatch_hook, train_and_note,
+                                         weights_of)
 
 EXAMPLE = osp.join(
     osp.dirname(__file__), '../../examples/any_model/regression.py')
@@ -158,17 +156,6 @@ def test_predictions_are_checked():
         model.layer(torch.zeros(2, 3))
 
 
-class Steps(Hook):
-
-    priority = 'LOWEST'
-
-    def __init__(self):
-        self.losses = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        self.losses.append(outputs['loss'].item())
-
-
 def build(work_dir,
           policy=dict(type='Neyman', ratio=0.6, num_strata=3),
           **changes):
@@ -197,10 +184,8 @@ def build(work_dir,
 
 
 def train(runner):
-    steps = Steps()
-    runner.register_hook(steps)
-    runner.train()
-    return steps.losses
+    """The losses of a training."""
+    return train_and_note(runner, lambda *step: step[-1]['loss'].item())
 
 
 def test_training_and_resume(tmp_path):
@@ -225,20 +210,6 @@ def test_ratio_0_is_the_baseline(tmp_path):
                                     dict(type='RandomPruning', ratio=0.)))
     ]
     np.testing.assert_allclose(*losses, rtol=1e-5)
-
-
-def train_rank(rank, results, work_dir):
-    runner = build(work_dir)
-    distribute(runner)
-    losses = train(runner)
-    results[rank] = losses, weights_of(runner)
-
-
-def test_two_ranks(tmp_path):
-    (first, weights), (second, others) = run_ranks(
-        functools.partial(train_rank, work_dir=str(tmp_path)), 2)
-    assert len(first) == len(second) < 8 * 3
-    torch.testing.assert_close(weights, others, rtol=0, atol=0)
 
 
 def test_a_mean_is_refused_before_the_first_step(tmp_path):

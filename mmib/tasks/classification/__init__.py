@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Classification with MMPretrain: its heads, losses and batch
-augmentations."""
+"""MMPretrain: its heads, losses and batch augmentations."""
 from . import losses  # noqa: F401
 from .augments import PairedCutMix, PairedMixup, PairedResizeMix
 from .heads import TASK, register_classifier, register_head

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Batch augmentations of MMPretrain that tell mmib which images they mix."""
+"""Batch augmentations of MMPretrain that tell mmib which images they mix, see
+``docs/other_trainings.md``."""
 from typing import Any, Optional, Tuple, Union
 
 import numpy as np
@@ -17,13 +18,13 @@ Share = Union[float, Tensor]
 class PairedMixup(Mixup):
     """``Mixup`` that mixes image i of the batch with image B - 1 - i.
 
-    MMPretrain's own draws a free permutation, and keeps neither it nor the
-    share. With this one an image appears in two mixtures that InfoBatch knows,
-    as in the paper (A.3), see ``docs/other_trainings.md``. Batches are in
-    random order, so pairs are too. Without InfoBatchHook it is a plain batch
-    augmentation, for the baseline to compare with.
+    So each image is in two mixtures that InfoBatch knows, as in the paper
+    (A.3). ``Mixup`` itself draws a permutation, and keeps neither the
+    permutation nor the share. Without InfoBatchHook ``PairedMixup`` is a plain
+    batch augmentation, for the baseline to compare with.
 
-    To mix in another way, derive from it and override :meth:`mix_inputs`.
+    To mix in another way, derive from this class and override
+    :meth:`mix_inputs`.
 
     Args:
         alpha (float): Both parameters of the Beta distribution of the share.
@@ -35,35 +36,27 @@ class PairedMixup(Mixup):
     """
 
     batch: Optional[BatchContext] = None
-    """BatchContext, optional: The batch in training, which is told of the
-    mixtures."""
+    """BatchContext, optional: The batch in training."""
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
         """Mix image i with image B - 1 - i, ``inputs.flip(0)``.
 
         Args:
-            inputs (Tensor): Images, of shape (B, C, H, W). They may be changed
-                in place.
+            inputs (Tensor): Images, of shape (B, C, H, W), which may be
+                changed in place.
 
         Returns:
-            tuple[Tensor, float or Tensor]: The mixtures, and how much of the
-            label of mixture i is that of image i; a tensor of shape (B,) has a
-            share for each.
+            tuple[Tensor, float or Tensor]: The mixtures, and the share of
+            image i in the label of mixture i: one number, or a tensor of shape
+            (B,).
         """
         share = np.random.beta(self.alpha, self.alpha)
         return _blend(inputs, share), share
 
     def mix(self, batch_inputs: Tensor,
             batch_scores: Tensor) -> Tuple[Tensor, Tensor]:
-        """Mix images and labels.
-
-        Args:
-            batch_inputs (Tensor): Images, of shape (B, C, H, W).
-            batch_scores (Tensor): One-hot labels, of shape (B, num_classes).
-
-        Returns:
-            tuple[Tensor, Tensor]: The mixed ones, of the same shapes.
-        """
+        """Mix images of shape (B, C, H, W) and one-hot labels of shape (B,
+        num_classes)."""
         mixed, share = self.mix_inputs(batch_inputs)
         if self.batch is not None:
             self.batch.mix(share)
@@ -72,11 +65,8 @@ class PairedMixup(Mixup):
 
 @BATCH_AUGMENTS.register_module()
 class PairedCutMix(PairedMixup, CutMix):
-    """``CutMix`` that mixes image i of the batch with image B - 1 - i.
-
-    Args:
-        *args, **kwargs: Arguments of ``CutMix``.
-    """
+    """``CutMix``, with its arguments, that mixes image i of the batch with
+    image B - 1 - i."""
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
         share = np.random.beta(self.alpha, self.alpha)
@@ -88,11 +78,8 @@ class PairedCutMix(PairedMixup, CutMix):
 
 @BATCH_AUGMENTS.register_module()
 class PairedResizeMix(PairedMixup, ResizeMix):
-    """``ResizeMix`` that mixes image i of the batch with image B - 1 - i.
-
-    Args:
-        *args, **kwargs: Arguments of ``ResizeMix``.
-    """
+    """``ResizeMix``, with its arguments, that mixes image i of the batch with
+    image B - 1 - i."""
 
     def mix_inputs(self, inputs: Tensor) -> Tuple[Tensor, Share]:
         share = np.random.beta(self.alpha, self.alpha)
@@ -114,15 +101,15 @@ def _blend(rows: Tensor, share: Share) -> Tensor:
 
 
 def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
-    """Let the batch augmentations tell what they mix.
+    """Let batch augmentations tell the batch what they mix.
 
     Args:
-        batch_augments (Callable, optional): ``RandomBatchAugment``, as a
-            preprocessor has it, or another one.
+        batch_augments (Callable, optional): The ``RandomBatchAugment`` of a
+            preprocessor, or a single augmentation.
         batch (BatchContext): The batch in training.
 
     Raises:
-        ValueError: If one mixes images and tells nothing of it.
+        ValueError: If an augmentation doesn't tell what it mixes.
     """
     for augment in getattr(batch_augments, 'augments', [batch_augments]):
         if isinstance(augment, PairedMixup):

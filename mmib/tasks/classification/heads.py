@@ -22,8 +22,6 @@ TABLE = LossTable(
         retrievers.ImageToImageRetriever: ('head', ),
         heads.MultiTaskHead: ('task_heads', ),
     },
-    # Those that derive from one, and only compute their predictions in another
-    # way, are meant too.
     heads=dict.fromkeys(
         (
             heads.ClsHead,
@@ -31,7 +29,7 @@ TABLE = LossTable(
             heads.EfficientFormerClsHead,
             heads.MultiLabelClsHead,
             heads.ArcFaceClsHead,
-            # These have no head of their own, but one of another library.
+            # The head of these is one of another library.
             classifiers.HuggingFaceClassifier,
             classifiers.TimmClassifier),
         ('loss_module', )),
@@ -76,8 +74,8 @@ TASK = ClassificationTask()
 
 def _follow_labels(task: str, head: nn.Module,
                    losses: List[InfoBatchLoss]) -> None:
-    """Tell the losses of the head of a task which images have a label of this
-    task: they are called on these images."""
+    """Tell the losses of the head of a task on which images the losses are
+    called: those with a label of the task."""
 
     def count(feats: Any, data_samples: Sequence[Any], **kwargs: Any) -> None:
         has_label = [int(task in sample) for sample in data_samples]
@@ -88,8 +86,8 @@ def _follow_labels(task: str, head: nn.Module,
 
 
 def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
-    """Attach what will be put into the model in the middle of the training, so
-    that what can't be attached stops the training before its first step."""
+    """Attach the losses and augmentations that the hook will put into the
+    model, so that unknown ones stop the training before its first step."""
     for epoch, recipe in hook.schedule.items():
         try:
             if 'loss' in recipe:

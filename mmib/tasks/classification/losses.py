@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How the losses of MMPretrain fall into images. ``docs/other_trainings.md``
-has the table of them."""
+"""How the losses of MMPretrain fall into images, see
+``docs/other_trainings.md``."""
 from typing import Any, Tuple
 
 import torch.nn as nn
@@ -14,19 +14,15 @@ _LOSSES = [
     mmpretrain_losses.FocalLoss, mmpretrain_losses.LabelSmoothLoss,
     mmpretrain_losses.SeesawLoss
 ]
-if hasattr(mmpretrain_losses, 'RegressionLoss'):  # In OneDL's alone.
+if hasattr(mmpretrain_losses, 'RegressionLoss'):  # OneDL's stack alone.
     _LOSSES.append(mmpretrain_losses.RegressionLoss)
 
 
 @register_unreduced(*_LOSSES)
 def by_image(loss: nn.Module, pred: Tensor, target: Tensor,
              **kwargs: Any) -> Tuple[Tensor, AvgFactor]:
-    """The first dimension of these runs over the images, and the second one,
-    where there is one, over classes.
-
-    Heads divide the sum over both by the number of images, so the loss of an
-    image is the sum over its classes.
-    """
+    """Elements of shape (B,) or (B, classes). Heads divide their sum by the
+    number of images, so the loss of an image is the sum over the classes."""
     elements = loss(pred, target, reduction_override='none', **kwargs)
     number = elements.numel()
     if elements.dim() > 1 and loss.reduction != 'none':

@@ -40,12 +40,12 @@ TABLE = LossTable(
     register_model='register_segmentor')
 register_head = TABLE.register_head
 register_segmentor = TABLE.register_model
-# The keys of their losses don't follow from the names of the losses.
+# Heads whose keys of losses don't follow from the names of the losses.
 _KEYS_OF_THEIR_OWN = (decode_heads.DDRHead, decode_heads.PIDHead)
 
 
 class SegmentationTask:
-    """Segmentors with a ``decode_head``, mostly with others besides."""
+    """Segmentors with a ``decode_head``."""
 
     ema = 0.
     score = 'loss'
@@ -84,16 +84,13 @@ def _is_only_logged(head: nn.Module, name: str, loss: nn.Module) -> bool:
 def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
                      of_masks: List[InfoBatchLoss]) -> None:
     """Tell the losses of a head that classifies masks which rows of a call
-    are which image: all queries of each, or the masks that were matched.
-
-    How many masks an image has is known where they are matched.
+    belong to which image.
 
     Args:
-        matcher (object): Head or part of it with a ``get_targets``.
-        of_queries (list[InfoBatchLoss]): Losses that are called on all
-            queries.
-        of_masks (list[InfoBatchLoss]): Losses that are called on the matched
-            masks of all images, one after the other.
+        matcher (object): The head, or its part, with a ``get_targets``.
+        of_queries (list[InfoBatchLoss]): Losses of all queries of all images.
+        of_masks (list[InfoBatchLoss]): Losses of the matched masks of all
+            images.
     """
 
     def count(cls_scores: Sequence[Tensor], mask_preds: Any,
@@ -101,7 +98,7 @@ def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
               **kwargs: Any) -> None:
         for loss in of_queries:
             loss.rows_per_image = len(cls_scores[0])
-        # Each mask of the labels is matched while there are queries.
+        # As many masks of the labels are matched as there are queries.
         num_masks = [
             min(len(instances.labels), len(scores))
             for instances, scores in zip(batch_gt_instances, cls_scores)

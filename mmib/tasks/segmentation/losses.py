@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How the losses of MMSegmentation, and those of MMDetection in its heads,
-fall into images. ``docs/segmentation.md`` has the table of them."""
+"""How the losses of MMSegmentation, and the losses of MMDetection in its
+heads, fall into images, see ``docs/segmentation.md``."""
 import functools
 from typing import Any, Optional, Tuple
 
@@ -28,9 +28,8 @@ def cross_entropy(loss: nn.Module,
                   target: Tensor,
                   ignore_index: int = -100,
                   **kwargs: Any) -> Elements:
-    """The divisor follows ``cross_entropy`` and ``binary_cross_entropy`` in
-    ``mmseg/models/losses/cross_entropy_loss.py``, without their ``.item()``,
-    which would wait for the GPU."""
+    """The divisor is the one of ``mmseg/models/losses/cross_entropy_loss.py``,
+    without ``.item()``, which would wait for the GPU."""
     elements = loss(
         pred,
         target,
@@ -62,7 +61,7 @@ register_unreduced(mmseg_losses.DiceLoss, mmseg_losses.FocalLoss,
                    mmseg_losses.LovaszLoss, mmseg_losses.SiLogLoss)(
                        mean_of_elements)
 try:
-    # Heads that classify masks take their losses from here.
+    # Heads that classify masks have the losses of MMDetection.
     from mmdet.models import losses as mmdet_losses
     register_unreduced(mmdet_losses.CrossEntropyLoss, mmdet_losses.DiceLoss,
                        mmdet_losses.FocalLoss)(
@@ -77,7 +76,7 @@ except ImportError:
     reduces=False)
 def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
                    **kwargs: Any) -> Elements:
-    """For losses that are the mean of the losses of the images alone."""
+    """For losses that are the mean over the losses of single images."""
     images = [
         loss(pred[i:i + 1], target[i:i + 1], **kwargs)
         for i in range(len(pred))
@@ -88,7 +87,8 @@ def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
 @register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
 def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
                        target: Tensor) -> Elements:
-    """The mean over the hard pixels, which are chosen in the whole batch."""
+    """The mean over the hard pixels, which are chosen among all of the
+    batch."""
     valid = target != loss.ignore_label
     elements = loss.loss_weight * F.cross_entropy(
         pred,
@@ -110,14 +110,14 @@ def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
 @register_unreduced(mmseg_losses.BoundaryLoss, reduces=False)
 def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
              target: Tensor) -> Elements:
-    """Boundary and other pixels are balanced in the whole batch."""
+    """Boundary pixels and other pixels are balanced over the batch."""
     pred = pred.flatten(1)
     target = target.flatten(1).float()
     positive, negative = target == 1, target == 0
     num_positive, num_negative = positive.sum(), negative.sum()
     total = num_positive + num_negative
     balance = positive * num_negative + negative * num_positive
-    # Without either nothing counts, as in the baseline.
+    # Where one kind is missing, nothing counts, as in the baseline.
     balance = balance / total.clamp(min=1)
     elements = loss.loss_weight * F.binary_cross_entropy_with_logits(
         pred, target, balance.to(pred), reduction='none')
@@ -127,12 +127,12 @@ def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
 @register_coupled(mmseg_losses.LovaszLoss)
 def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
                   **kwargs: Any) -> Optional[Tensor]:
-    """The Lovasz loss of a whole batch is no sum over images, that of each
-    image alone is."""
+    """The Lovasz loss of each image alone: the loss of a batch is no sum over
+    images."""
     if loss.per_image:
         return None
     with torch.no_grad():
-        # Of an image that is all ignored it is empty.
+        # The loss of an image without labelled pixels is empty.
         return torch.stack([
             loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
             for i in range(len(pred))
@@ -140,7 +140,7 @@ def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
 
 
 def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
-    """Class weights in the type of the logits, as the baseline has them."""
+    """Class weights in the type of the logits, as in the baseline."""
     if loss.class_weight is None:
         return None
     return _to_tensor(tuple(loss.class_weight), pred.dtype, pred.device)
@@ -149,5 +149,5 @@ def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
 @functools.lru_cache(maxsize=None)
 def _to_tensor(values: Tuple[float, ...], dtype: torch.dtype,
                device: torch.device) -> Tensor:
-    # Kept, as a copy to the GPU would wait for it in each iteration.
+    # Cached: a copy to the GPU in each iteration would wait for the GPU.
     return torch.tensor(values, dtype=dtype, device=device)

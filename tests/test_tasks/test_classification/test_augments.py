@@ -13,7 +13,6 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from mmib import InfoBatchLoss  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
 from mmib.tasks.classification import PairedMixup  # noqa: E402
@@ -226,31 +225,6 @@ def test_others_are_refused():
 def recipe(epoch=3, **kwargs):
     """A hook that changes the model from an epoch on."""
     return SwitchRecipeHook([dict(action_epoch=epoch, **kwargs)])
-
-
-def test_what_a_recipe_puts_into_the_model_is_attached():
-    hook = recipe(
-        loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1),
-        batch_augments=dict(augments=paired(AUGMENTS[1])))
-    model = make_model(paired(AUGMENTS[0]))
-    batch = BatchContext()
-    for _ in range(2):
-        attach(model, batch, [hook, recipe(batch_augments=None)])
-    (new, ) = hook.schedule.values()
-    assert not isinstance(new['loss'].loss, InfoBatchLoss)
-    # What the hook does at the epoch.
-    baseline = make_model(paired(AUGMENTS[1]), new['loss'].loss)
-    model.head.loss_module = new['loss']
-    model.data_preprocessor.batch_augments = new['batch_augments']
-    attach(model, batch)
-    assert wrapped_in(model) == [new['loss']]
-    data = make_data(4)
-    batch.begin(torch.ones(4))
-    assert_same(augmented_step(model, data), augmented_step(baseline, data))
-    batch.begin(torch.tensor([1., 3., 0.5, 2.]))
-    augmented_step(model, data)
-    assert batch.row_weights is not batch.weights
-    assert len(batch.scores) == 4
 
 
 def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():

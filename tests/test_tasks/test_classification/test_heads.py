@@ -297,37 +297,24 @@ class TwoHeadsClassifier(classifiers.ImageClassifier):
         return dict(losses, loss_other=other['loss'])
 
 
-@pytest.fixture
-def restore_tables(monkeypatch):
+def test_users_register_their_own(monkeypatch):
     for rows in ('heads', 'models'):
         monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
-
-
-def test_a_head_of_ones_own(restore_tables):
     model = make_model(linear())
+    model.__class__ = TwoHeadsClassifier
+    model.other = copy.deepcopy(model.head)
     model.head.__class__ = OwnLossHead
     model.head.loss_b = MODELS.build(dict(type='SeesawLoss', num_classes=C))
-    with pytest.raises(ValueError, match='none for OwnLossHead.*register_he'):
-        attach(copy.deepcopy(model), BatchContext())
+    for message in ('TwoHeadsC.*register_classifier',
+                    'none for OwnLossHead.*register_head'):
+        with pytest.raises(ValueError, match=message):
+            attach(copy.deepcopy(model), BatchContext())
+        if 'TwoHeads' in message:
+            register_classifier(TwoHeadsClassifier, 'head', 'other')
     register_head(OwnLossHead, 'loss_module', 'loss_b')
     calls = check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
                           make_samples('labels'))
-    assert len(calls) == 2
-
-
-def test_a_classifier_of_ones_own(restore_tables):
-    model = make_model(linear())
-    model.other = copy.deepcopy(model.head)
-    with pytest.raises(
-            ValueError, match='told of the loss `model.other.loss_module`'):
-        attach(copy.deepcopy(model), BatchContext())
-    model.__class__ = TwoHeadsClassifier
-    with pytest.raises(ValueError, match='TwoHeadsC.*register_classifier'):
-        attach(copy.deepcopy(model), BatchContext())
-    register_classifier(TwoHeadsClassifier, 'head', 'other')
-    calls = check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
-                          make_samples('labels'))
-    assert len(calls) == 2
+    assert len(calls) == 3
 
 
 def test_what_has_no_loss_of_an_image():

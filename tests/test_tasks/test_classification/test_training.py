@@ -10,9 +10,10 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner, load_checkpoint  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 
-from mmib import convert  # noqa: E402
+from mmib import InfoBatchLoss, convert  # noqa: E402
 from tests.system.operations import operations_per_step  # noqa: E402
 from tests.system.small_training import infobatch_hook  # noqa: E402
+from tests.system.small_training import train_and_note  # noqa: E402
 
 from .small_classifier import config, train  # noqa: E402
 
@@ -45,34 +46,14 @@ def trained_on_mixtures(tmp_path_factory):
     return train(cfg.work_dir, **MIXED, custom_hooks=[*cfg.custom_hooks, ema])
 
 
-RESNET = {
-    'model.backbone': dict(
-        _delete_=True,
-        type='ResNet_CIFAR',
-        depth=18,
-        num_stages=2,
-        strides=(1, 2),
-        dilations=(1, 1),
-        out_indices=(1, ),
-        stem_channels=4,
-        base_channels=4),
-    'model.neck': dict(type='GlobalAveragePooling'),
-}
-
-
 def losses(runner):
     history = runner.message_hub.get_scalar('train/loss')
     return history.data[0]
 
 
-@pytest.mark.parametrize('kind', ['plain', 'mixed', 'ResNet'])
-def test_training_scores_each_image_and_saves_iterations(
-        request, tmp_path, kind):
-    if kind == 'ResNet':
-        runner = train(tmp_path, **RESNET, **MIXED)
-    else:
-        runner = request.getfixturevalue(
-            dict(plain='trained', mixed='trained_on_mixtures')[kind])
+@pytest.mark.parametrize('name', ['trained', 'trained_on_mixtures'])
+def test_training_scores_each_image_and_saves_iterations(request, name):
+    runner = request.getfixturevalue(name)
     hook = infobatch_hook(runner)
     scores = hook.scores.numpy()
     assert np.isfinite(scores).all() and (scores != 1).all()
@@ -133,14 +114,90 @@ def test_a_converted_config_trains(tmp_path):
 
 def test_operations_of_a_step(tmp_path):
     """At most 30 more than the baseline's."""
-    counts = []
-    for changes in (BASELINE, {'custom_hooks.0.policy.type': 'Neyman'}):
-        runner = Runner.from_cfg(
-            config(
-                tmp_path / str(len(counts)), **{
-                    'train_cfg.max_iters': 300,
-                    'train_dataloader.dataset.size': 500,
-                    **changes
-                }))
-        counts.append(operations_per_step(runner, 150, 214))
+    size = {'train_cfg.max_iters': 300, 'train_dataloader.dataset.size': 500}
+    counts = [
+        operations_per_step(
+            Runner.from_cfg(config(tmp_path / name, **size, **changes)), 150,
+            214) for name, changes in (('plain', BASELINE), ('pruned', {
+                'custom_hooks.0.policy.type': 'Neyman'
+            }))
+    ]
     assert counts[1] - counts[0] <= 30, counts
+
+
+# Loss and mixing of each epoch.
+EPOCHS = [('CrossEntropyLoss', False)
+          ] * 2 + [('LabelSmoothLoss', True)] * 2 + [('FocalLoss', False)] * 2
+RECIPES = dict(
+    type='SwitchRecipeHook',
+    schedule=[
+        dict(
+            action_epoch=3,
+            loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1),
+            batch_augments=dict(augments=dict(type='PairedMixup', alpha=0.8))),
+        dict(action_epoch=5, loss=dict(type='FocalLoss'), batch_augments=None),
+    ])
+
+
+def note_recipe(runner, data_batch, outputs):
+    batch, loss = infobatch_hook(runner).batch, runner.model.head.loss_module
+    assert isinstance(loss, InfoBatchLoss)
+    recipe = (type(loss.loss).__name__,
+              runner.model.data_preprocessor.batch_augments is not None)
+    assert recipe == EPOCHS[runner.epoch]
+    images = [sample.sample_idx for sample in data_batch['data_samples']]
+    if batch.weights is None:
+        return runner.epoch, images, None
+    weights, scores = batch.weights, batch.scores
+    assert (batch.row_weights is not weights) is recipe[1]
+    # Where they are mixed, an image has the mean of its two mixtures.
+    assert scores.shape == weights.shape
+    if not recipe[1]:
+        assert outputs['loss'].item() == pytest.approx(
+            (weights * scores).mean().item(), rel=1e-4)
+    return runner.epoch, images, weights.tolist()
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_a_recipe_is_switched_in_its_epoch(tmp_path, num_workers):
+    """Its losses are wrapped, weighted and scored, also when the training is
+    resumed."""
+
+    def steps_of(folder, **changes):
+        cfg = config(
+            folder,
+            **{
+                'train_cfg': dict(
+                    _delete_=True, by_epoch=True, max_epochs=len(EPOCHS)),
+                # Labels of numbers aren't mixed.
+                'model.data_preprocessor.to_onehot': True,
+                'model.head.loss': dict(
+                    type='CrossEntropyLoss', use_soft=True),
+                'train_dataloader.num_workers': num_workers,
+                'train_dataloader.persistent_workers': num_workers > 0,
+                'default_hooks': dict(
+                    checkpoint=dict(
+                        type='CheckpointHook', by_epoch=False, interval=1)),
+                'custom_hooks': [
+                    RECIPES,
+                    dict(
+                        type='InfoBatchHook',
+                        policy=dict(type='Budget', ratio=0.6))
+                ],
+                **changes
+            })
+        return train_and_note(Runner.from_cfg(cfg), note_recipe)
+
+    steps = steps_of(tmp_path)
+    assert max(max(weights or [1]) for _, _, weights in steps) > 1
+    last = [images for epoch, images, _ in steps if epoch == 5]
+    assert sorted(sum(last, [])) == list(range(22))
+    # In the middle of the first epoch of a recipe.
+    start = [epoch for epoch, _, _ in steps].index(2) + 1
+    later = steps_of(
+        tmp_path / 'again',
+        resume=True,
+        load_from=str(tmp_path / f'iter_{start}.pth'))
+    # What is mixed is drawn anew, so the next plans are others.
+    same = [step for step in steps[start:] if step[0] == 2]
+    assert later[:len(same)] == same != []

@@ -107,51 +107,6 @@ DETR = dict(
                 dict(type='BBoxL1Cost', weight=5., box_format='xywh'),
                 dict(type='IoUCost', iou_mode='giou', weight=2.)
             ])))
-# All regions are sampled.
-ALL = dict(type='RandomSampler', num=10**4, pos_fraction=1., neg_pos_ub=-1)
-FASTER_RCNN = dict(
-    type='FasterRCNN',
-    data_preprocessor=PREPROCESSOR,
-    backbone=dict(type='TwoLevels'),
-    neck=None,
-    rpn_head=dict(
-        type='RPNHead',
-        in_channels=16,
-        feat_channels=8,
-        anchor_generator=ANCHORS,
-        bbox_coder=CODER,
-        loss_bbox=L1),
-    roi_head=dict(
-        type='StandardRoIHead',
-        bbox_roi_extractor=dict(
-            type='SingleRoIExtractor',
-            roi_layer=dict(type='RoIAlign', output_size=3, sampling_ratio=0),
-            out_channels=16,
-            featmap_strides=[8, 16]),
-        bbox_head=dict(
-            type='Shared2FCBBoxHead',
-            in_channels=16,
-            fc_out_channels=8,
-            roi_feat_size=3,
-            num_classes=2,
-            bbox_coder=CODER,
-            loss_bbox=L1)),
-    train_cfg=dict(
-        rpn=dict(
-            assigner=ASSIGNER,
-            sampler=dict(ALL, add_gt_as_proposals=False),
-            allowed_border=-1,
-            pos_weight=-1),
-        rpn_proposal=dict(
-            nms_pre=50,
-            max_per_img=20,
-            nms=dict(type='nms', iou_threshold=0.7),
-            min_bbox_size=0),
-        rcnn=dict(
-            assigner=ASSIGNER,
-            sampler=dict(ALL, add_gt_as_proposals=True),
-            pos_weight=-1)),
-    test_cfg=dict(rpn=dict(), rcnn=dict()))
 
 
 def build(model):

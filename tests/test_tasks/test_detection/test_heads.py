@@ -1,8 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Each kind of detector: with weights for its images, the gradients are those
-of a mix by hand, which knows nothing of mmib."""
+"""What mmib makes of detectors. That the weights of their images are those of
+a mix by hand is in tests/system/test_detection_heads.py."""
 import copy
-from contextlib import contextmanager
 
 import pytest
 
@@ -24,13 +23,11 @@ from mmib.tasks import detection  # noqa: E402
 
 from . import small_detector as small  # noqa: E402
 
-NEEDS_OPERATIONS = pytest.mark.skipif(
-    not COMPILED, reason='needs compiled operations of mmcv')
-MODELS = [
-    pytest.param(small.RETINANET, id='RetinaNet'),
-    pytest.param(small.DETR, id='DETR'),
-    pytest.param(small.FASTER_RCNN, id='Faster R-CNN', marks=NEEDS_OPERATIONS),
-]
+MODELS = dict(
+    RetinaNet=small.RETINANET,
+    DETR=small.DETR,
+    FCOS=small.FCOS,
+    ATSS=small.ATSS)
 
 
 def make_batch():
@@ -73,99 +70,82 @@ def loss_of(model, inputs, samples):
     return model.parse_losses(model.loss(inputs, copy.deepcopy(samples)))[0]
 
 
-@contextmanager
-def divided_by(model, change):
-    """Let all losses be divided by what a function makes of what they are
-    divided by."""
-
-    def changed(loss, args, kwargs):
-        return args, dict(kwargs, avg_factor=change(kwargs['avg_factor']))
-
-    handles = [
-        module.register_forward_pre_hook(changed, with_kwargs=True)
-        for module in model.modules()
-        if '.models.losses.' in type(module).__module__
-    ]
-    yield
-    for handle in handles:
-        handle.remove()
-
-
-def alone(model, inputs, samples):
-    """The loss of each image alone, divided by what the loss of the batch is
-    divided by."""
-    factors = []
-    with divided_by(model, lambda factor: factors.append(factor) or factor):
-        total = loss_of(model, inputs, samples)
-    images = []
-    for i in range(len(inputs)):
-        left = iter(factors)
-        with divided_by(model, lambda factor: next(left)):
-            images.append(loss_of(model, inputs[i:i + 1], samples[i:i + 1]))
-    assert_close(sum(images), total)
-    return images
-
-
 def norm_by_hand(model, inputs, sample):
     """Norm of the gradient of an image alone, of which no loss is divided, at
     what the only head of a model predicts."""
+
+    def undivided(loss, args, kwargs):
+        return args, dict(kwargs, avg_factor=1)
+
+    handles = [
+        module.register_forward_pre_hook(undivided, with_kwargs=True)
+        for module in model.modules()
+        if '.models.losses.' in type(module).__module__
+    ]
     outs = model._forward(inputs[None], [sample])
     preds = sum(([out] if torch.is_tensor(out) else out for out in outs), [])
-    with divided_by(model, lambda factor: 1):
-        losses = model.bbox_head.loss_by_feat(*outs, [sample.gt_instances],
-                                              [sample.metainfo])
+    losses = model.bbox_head.loss_by_feat(*outs, [sample.gt_instances],
+                                          [sample.metainfo])
+    for handle in handles:
+        handle.remove()
     grads = torch.autograd.grad(model.parse_losses(losses)[0], preds)
     return torch.cat([grad.flatten() for grad in grads]).norm()
 
 
-@pytest.mark.parametrize('config', MODELS)
-def test_weights_equal_a_mix_by_hand(config):
+@pytest.mark.parametrize('name', ['RetinaNet', 'DETR'])
+def test_values_are_those_of_the_baseline_and_norms_by_hand(name):
     batch = make_batch()
-    model = small.build(config)
-    plain = gradients(model, loss_of(model, *batch))
-    images = [gradients(model, image) for image in alone(model, *batch)]
-    norms = None
-    if config is not small.FASTER_RCNN:
-        norms = torch.stack(
-            [norm_by_hand(model, *image) for image in zip(*batch)])
-    context = BatchContext()
-    task = tasks.attach(model, context)
-    assert isinstance(task, type(detection.TASK))
+    model = small.build(MODELS[name])
     loss = loss_of(model, *batch)
-    assert_close(gradients(model, loss), plain, rtol=0, atol=0)
+    plain = gradients(model, loss)
+    norms = torch.stack([norm_by_hand(model, *image) for image in zip(*batch)])
+    assert norms[0] != norms[1]
+    context = BatchContext()
+    assert isinstance(tasks.attach(model, context), type(detection.TASK))
+    assert_close(
+        gradients(model, loss_of(model, *batch)), plain, rtol=0, atol=0)
     for weights in ((1., 1.), (1., 3.)):
         context.begin(torch.tensor(weights))
         total = loss_of(model, *batch)
         ours = gradients(model, total)
-        # The value stays that of the baseline.
         assert_close(total, loss)
         assert_close(context.unweighted_loss, loss.detach())
-        for name, gradient in ours.items():
-            by_hand = sum(weight * image.get(name, torch.zeros(()))
-                          for weight, image in zip(weights, images))
-            assert_close(gradient, by_hand, rtol=1e-5, atol=1e-6)
-        if norms is None:
-            norms = context.norms
         assert_close(context.norms, norms, rtol=1e-4, atol=1e-6)
-    assert norms[0] != norms[1]
-    # The weights do something.
-    assert any((ours[name] - plain[name]).norm() > 0.1 * plain[name].norm()
-               for name in plain)
+        if weights == (1., 1.):
+            assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_regions_of_each_image():
+    """Those that a detector has sampled lie one image after the other."""
+    context = BatchContext()
+    context.begin(torch.tensor([1., 5., 3.]))
+    leaf = torch.rand(5, 4, requires_grad=True)
+    pred, = detection._Weigh.apply(context, 0, [3, 0, 2], leaf)
+    loss = pred.square().sum() / 2
+    detection._note_divisors(loss)
+    loss.backward()
+    rows = torch.tensor([1., 1., 1., 3., 3.])[:, None]
+    assert_close(leaf.grad, rows * leaf.detach())
+    assert_close(
+        context.norms,
+        torch.stack([2 * part.norm() for part in leaf.split([3, 0, 2])]))
 
 
 @pytest.mark.parametrize('device', [
     'cpu',
-    pytest.param('cuda', marks=[pytest.mark.gpu, NEEDS_OPERATIONS]),
+    pytest.param(
+        'cuda',
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(
+                not COMPILED, reason='needs operations of mmcv')
+        ]),
 ])
-@pytest.mark.parametrize('config', [
-    *MODELS,
-    pytest.param(small.FCOS, id='FCOS'),
-    pytest.param(small.ATSS, id='ATSS'),
-])
-def test_norms_do_not_depend_on_the_batch(config, device):
+@pytest.mark.parametrize('name', MODELS)
+def test_norms_do_not_depend_on_the_batch(name, device):
     """Nor on weights, on the scale of a loss in mixed precision, and on how
     many batches a step takes."""
-    model = small.build(config).to(device)
+    model = small.build(MODELS[name]).to(device)
     inputs, samples = make_images()
     context = BatchContext()
     tasks.attach(model, context)

@@ -9,7 +9,6 @@ pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import torch  # noqa: E402
 from mmengine.config import Config  # noqa: E402
-from mmengine.hooks import Hook  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 
 from mmib import convert  # noqa: E402
@@ -21,33 +20,21 @@ from tests.system.processes import run_ranks  # noqa: E402
 
 from . import small_detector as small  # noqa: E402
 
-KEEPS = dict(type='RandomPruning', ratio=0.)
 
-
-class Steps(Hook):
-    """Writes down images, loss, weights and norms of each step."""
-
-    priority = 'HIGH'
-
-    def __init__(self):
-        self.steps = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        step = [[s.img_id for s in data_batch['data_samples']],
-                outputs['loss'].item()]
-        hook = small_training.infobatch_hook(runner)
-        if hook and hook.batch.weights is not None:
-            step += [hook.batch.weights.tolist(), hook.batch.norms.tolist()]
-        self.steps.append(step)
+def note(runner, data_batch, outputs):
+    """Images, loss, weights and norms of a step."""
+    batch = small_training.infobatch_hook(runner).batch
+    step = [[s.img_id for s in data_batch['data_samples']],
+            outputs['loss'].item()]
+    if batch.weights is not None:
+        step += [batch.weights.tolist(), batch.norms.tolist()]
+    return step
 
 
 def train(cfg):
     runner = Runner.from_cfg(cfg)
     small_training.distribute(runner)
-    log = Steps()
-    runner.register_hook(log)
-    runner.train()
-    return runner, log.steps
+    return runner, small_training.train_and_note(runner, note)
 
 
 @pytest.fixture(scope='module')
@@ -84,23 +71,6 @@ def test_pruned_and_resumed(tmp_path, folder, model):
     assert 0 < len(later) < len(steps) and later == steps[-len(later):]
     torch.testing.assert_close(
         small_training.weights_of(resumed),
-        small_training.weights_of(runner),
-        rtol=0,
-        atol=0)
-
-
-def test_ratio_0_is_the_baseline(tmp_path, folder):
-    baseline = small.config(tmp_path / 'baseline', folder)
-    cfg = small.config(
-        tmp_path / 'kept', folder, **{
-            'train_dataloader.sampler.type': 'InfoBatchSampler',
-            'train_dataloader.batch_sampler': None,
-            'custom_hooks': [dict(type='InfoBatchHook', policy=KEEPS)]
-        })
-    (runner, steps), (kept, others) = train(baseline), train(cfg)
-    assert [step[:2] for step in others] == steps
-    torch.testing.assert_close(
-        small_training.weights_of(kept),
         small_training.weights_of(runner),
         rtol=0,
         atol=0)
