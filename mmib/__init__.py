@@ -6,12 +6,14 @@
 task of a library such as MMSegmentation is loaded where models of the library
 are trained.
 """
+from .errors import ModuleNotFoundRefusal
+
 try:
     import mmengine  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != 'mmengine':
         raise
-    raise ModuleNotFoundError(
+    raise ModuleNotFoundRefusal(
         'mmib needs MMEngine, and `mmengine` is missing: run '
         "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
         'stack of OpenMMLab.',

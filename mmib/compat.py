@@ -18,6 +18,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from .config.zoo import resolve_config
+from .errors import ValueRefusal
 
 
 def in_training() -> bool:
@@ -268,7 +269,7 @@ def distributed_on_cpu() -> Iterator[None]:
                 match := re.match(r'[^.]+(\.\d+)?', name))
         }
         if parts:
-            raise ValueError(
+            raise ValueRefusal(
                 'SyncBN needs GPUs, and these processes have none: add '
                 '`--cfg-options ' + ' '.join(f'model.{part}.norm_cfg.type=BN'
                                              for part in parts) +

@@ -13,6 +13,7 @@ import torch
 from mmengine.utils import apply_to
 
 from .clock import Clock
+from .errors import RuntimeRefusal
 from .log.counts import ImageCounts
 from .plan_record import PlanRecord
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
@@ -203,7 +204,7 @@ class Planner:
                 don't match, and the process group fails.
         """
         if not self.visits.merge(self._checksum):
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 'The ranks drew different plans. A policy must take every '
                 'random choice from its argument `rng`: check the `policy` of '
                 f'InfoBatchHook in `custom_hooks`, {self.policy!r}.')

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import RuntimeRefusal, ValueRefusal
 from .form import array
 from .plan import EpochPlan, divide, draw, prune
 from .policies import check_quantiles
@@ -43,7 +44,7 @@ class ToBudget(Policy):
         check_argument('full_iters', full_iters, full_iters is None
                        or is_count(full_iters), 'must be a positive integer')
         if None not in (full_iters, ratio):
-            raise ValueError(
+            raise ValueRefusal(
                 f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
                 'how much to prune: remove `full_iters` from the `policy` of '
                 'InfoBatchHook in `custom_hooks`.')
@@ -78,7 +79,7 @@ class ToBudget(Policy):
 
     def _kept_share(self) -> float:
         if self._progress is None:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 f'{type(self).__name__} must know how far the training is: '
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')

@@ -3,7 +3,7 @@
 import json
 import math
 import os.path as osp
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from ..plan_record import PlanRecord
 from ..pruning.form import TEXT, Maybe, check_form, integer, real
@@ -13,7 +13,7 @@ from ..state import MEAN_RATIO, PLAN
 _LARGEST = 1e39
 _COUNT = integer(0, 10**15)
 # By what tells the lines apart. Older lines lack keys with a question mark.
-_FORMS = {
+_FORMS: Dict[str, dict] = {
     'step': {
         'step': _COUNT,
         'iter?': _COUNT,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..batch import BatchContext, Share, to_device
 from ..compat import replace_method
+from ..errors import ValueRefusal
 from .heads import HeadTable
 
 # Predictions of shape (B, ...), of each level or layer.
@@ -102,7 +103,7 @@ class DetectionTask:
                hooks: Sequence[Hook]) -> None:
         for name, module in model.named_modules():
             if isinstance(module, BATCH_LOSSES):
-                raise ValueError(
+                raise ValueRefusal(
                     f'{type(module).__name__}, `model.{name}`, weighs a box by'
                     ' all boxes of the batch, so the loss of an image depends '
                     'on the others: use another loss, or train without '
@@ -165,7 +166,7 @@ class _Weigh(torch.autograd.Function):
             weights = weights[to_device(images, weights.device)]
         for pred in preds:
             if pred.shape[dim] != len(weights):
-                raise ValueError(
+                raise ValueRefusal(
                     'A head computes its losses from a prediction of shape '
                     f'{tuple(pred.shape)} in a batch of {ctx.num_images} '
                     f'images, and dimension {dim} should run over them: '

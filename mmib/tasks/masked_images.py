@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..batch import BatchContext
 from ..compat import replace_method
+from ..errors import ValueRefusal
 from ..losses import InfoBatchLoss, register_unreduced
 from . import classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
@@ -93,7 +94,7 @@ class MaskedImagesTask:
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         if isinstance(model, _COMPARE_IMAGES):
-            raise ValueError(
+            raise ValueRefusal(
                 f'{type(model).__name__} compares images with each other, so '
                 'the loss of an image depends on the others, and pruning '
                 'would change the loss: use a model that compares an image '

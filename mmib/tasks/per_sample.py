@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..batch import BatchContext, mean_images
 from ..compat import replace_method
+from ..errors import TypeRefusal, ValueRefusal
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -59,7 +60,7 @@ def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`infobatch_predictions` of {type(model).__name__} names '
                 f'{name!r}, which is none of its modules: name one of its '
                 '`named_modules()`, such as its last layer.')
@@ -73,12 +74,12 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
     if batch.weights is None:
         return
     if not isinstance(output, Tensor):
-        raise TypeError(
+        raise TypeRefusal(
             f'`infobatch_predictions` names {name!r}, which returns a '
             f'{type(output).__name__}: name the module within it that returns '
             'the tensor.')
     if output.shape[:1] != batch.weights.shape:
-        raise ValueError(
+        raise ValueRefusal(
             f'`infobatch_predictions` names {name!r}, which returns the shape '
             f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
             'samples: name a module whose output has a row for each sample, '
@@ -109,7 +110,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 
     def of_samples(name: str, loss: Tensor) -> Tensor:
         if loss.shape[:1] != shape:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
                 f'{len(weights)} samples, and InfoBatch needs the loss of '
                 "each sample: let `forward(mode='loss')` of `model` return "
@@ -129,7 +130,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         elif is_list_of(loss, Tensor):
             result[name] = [of_samples(name, each) for each in loss]
         else:
-            raise TypeError(
+            raise TypeRefusal(
                 f'`{name}` is a {type(loss).__name__}, but a loss must be a '
                 "tensor or a list of tensors: let `forward(mode='loss')` of "
                 '`model` return each tensor under a name of its own.')
@@ -142,7 +143,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 def _score(losses: Losses, total: Tensor) -> Tensor:
     score = losses.get(SCORE, total)
     if not isinstance(score, Tensor) or score.shape != total.shape:
-        raise ValueError(
+        raise ValueRefusal(
             f'`{SCORE}` must have the shape ({len(total)},), one number for '
             f'each sample, but got {getattr(score, "shape", score)}: change '
             "what `forward(mode='loss')` of `model` returns.")

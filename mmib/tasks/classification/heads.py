@@ -10,6 +10,7 @@ from mmpretrain.models import (BaseClassifier, BaseRetriever, classifiers,
 
 from ...batch import BatchContext
 from ...compat import replace_method
+from ...errors import ValueRefusal
 from ...losses import InfoBatchLoss
 from ..heads import LossTable, wrap
 from .augments import connect_augments
@@ -54,7 +55,7 @@ class ClassificationTask:
             if isinstance(module, heads.MultiTaskHead):
                 for task, head in module.task_heads.items():
                     if head not in losses_of_head:
-                        raise ValueError(
+                        raise ValueRefusal(
                             f'`model.{name}.task_heads.{task}` is a '
                             'MultiTaskHead within another one, where mmib '
                             'cannot tell which images have a label: move its '
@@ -96,5 +97,5 @@ def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
                 recipe['loss'] = wrap(recipe['loss'], batch)
             connect_augments(recipe.get('batch_augments'), batch)
         except ValueError as error:
-            raise ValueError('SwitchRecipeHook in `custom_hooks`, at '
-                             f'`action_epoch={epoch}`: {error}') from None
+            raise ValueRefusal('SwitchRecipeHook in `custom_hooks`, at '
+                               f'`action_epoch={epoch}`: {error}') from None
