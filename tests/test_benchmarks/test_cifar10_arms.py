@@ -68,11 +68,6 @@ def test_larger_steps_begin_with_the_second_pass(bases):
     assert lowered == [(0, 80, 1 / 1.9), (round(0.85 * 3375), 5625, 1 / 1.9)]
 
 
-def test_a_chosen_subset_costs_its_choice(bases):
-    cell = run.make_cell('', bases[24], 'el2n', 0, 0.1)
-    assert cell.iters == 1125 + 5 * 187.5
-
-
 def test_other_networks():
     """At the rate of their config, one seed of all before the next."""
     base = run.load_base('images.npz', config=NETWORKS[0])
