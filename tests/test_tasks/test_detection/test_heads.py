@@ -122,6 +122,7 @@ def test_regions_of_each_image():
     leaf = torch.rand(5, 4, requires_grad=True)
     pred, = detection._Weigh.apply(context, 0, [3, 0, 2], leaf)
     loss = pred.square().sum() / 2
+    context.watch_loss(loss)
     detection._note_divisors(loss)
     loss.backward()
     rows = torch.tensor([1., 1., 1., 3., 3.])[:, None]
