@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 RowsPerImage = Union[int, List[int]]
-Share = Union[float, Tensor]
+Factor = Union[float, Tensor]
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
@@ -49,7 +49,7 @@ class BatchContext:
         self._watched: List[Watched] = []
         self._is_blind = False
 
-    def mix(self, share: Share) -> None:
+    def mix(self, share: Factor) -> None:
         """Tell, before any loss, that row k is a mixture of the images k and
         B - 1 - k.
 
@@ -82,17 +82,17 @@ class BatchContext:
             self._part_of_row = self.row_weights / len(self.row_weights)
         return self._part_of_row
 
-    def mean(self, losses: Tensor, share: Share = 1.) -> Tensor:
+    def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:
         """The loss of the batch, a weighted mean, from raw losses, which are
         added to :attr:`scores`.
 
         Args:
             losses (Tensor): Raw loss of each row, float32 of shape (B,).
-            share (float or Tensor): Another factor of the losses, for all or
+            factor (float or Tensor): Another factor of the losses, for all or
                 of shape (B,). 1 where the baseline takes the mean over the
                 images. Defaults to 1.
         """
-        shared = losses if is_one(share) else losses * share
+        shared = losses if is_one(factor) else losses * factor
         self.add_scores(losses, shared)
         value = (shared * self.part_of_row).sum()
         self.watch_loss(value)
@@ -142,7 +142,7 @@ class BatchContext:
 
         Returns:
             tuple[Tensor, Watched]: The prediction to compute the loss from;
-            and how the loss uses it, where the caller sets ``share``.
+            and how the loss uses it, where the caller sets ``factor``.
         """
         watched = Watched(rows_per_image)
         rows = (
@@ -209,7 +209,7 @@ class Watched:
 
     def __init__(self, rows_per_image: RowsPerImage) -> None:
         self.rows_per_image = rows_per_image
-        self.share: Share = 1.
+        self.factor: Factor = 1.
         """float or Tensor: See :meth:`BatchContext.mean`."""
         self.target: Callable[[], Optional[Tensor]] = lambda: None
         """Callable: Returns the tensor that the prediction is a view of."""
@@ -217,7 +217,7 @@ class Watched:
         """list[Watched]: How other losses use the same prediction."""
         self.norms: Optional[Tensor] = None
         """Tensor, optional: Norm of the gradient of each image over
-        ``share``, float32 of shape (B,), after the backward pass."""
+        ``factor``, float32 of shape (B,), after the backward pass."""
         self._gradient: Optional[Tensor] = None
 
     def note_gradient(self, gradient: Tensor) -> None:
@@ -243,39 +243,39 @@ class Watched:
                 squares, _ = sum_images(norms.square(), self.rows_per_image,
                                         num_images)
                 norms = squares.sqrt()
-            self.norms = norms if is_one(self.share) else _over(
-                norms, self.share)
+            self.norms = norms if is_one(self.factor) else _over(
+                norms, self.factor)
 
         return note
 
     def _as_if_alike(self, gradient: Tensor, other: 'Watched') -> Tensor:
-        """The gradient of all losses, as if another loss had the same share as
+        """The gradient of all losses, as if another loss had the factor of
         this one."""
         own, other._gradient = other._gradient, None
-        share = _over(self.share, other.share)
-        if own is None or is_one(share):
+        factor = _over(self.factor, other.factor)
+        if own is None or is_one(factor):
             return gradient
-        if torch.is_tensor(share) and share.numel() > 1:
-            share = _by_row(share, self.rows_per_image, len(gradient))
-            share = share.view(-1, *[1] * (gradient.dim() - 1))
-        return gradient + (share - 1) * own.reshape(gradient.shape)
+        if torch.is_tensor(factor) and factor.numel() > 1:
+            factor = _by_row(factor, self.rows_per_image, len(gradient))
+            factor = factor.view(-1, *[1] * (gradient.dim() - 1))
+        return gradient + (factor - 1) * own.reshape(gradient.shape)
 
 
-def _over(value: Any, share: Share) -> Any:
-    """Divide by a share, which is 0 for an image without rows."""
+def _over(value: Any, factor: Factor) -> Any:
+    """Divide by a factor, which is 0 for an image without rows."""
     return value / (
-        share.clamp(min=1e-12) if isinstance(share, Tensor) else share)
+        factor.clamp(min=1e-12) if isinstance(factor, Tensor) else factor)
 
 
-def is_one(share: Share) -> bool:
-    """Whether a share is 1, up to the epsilon in the divisors of losses."""
-    return isinstance(share, (int, float)) and abs(share - 1) < 1e-6
+def is_one(factor: Factor) -> bool:
+    """Whether a factor is 1, up to the epsilon in the divisors of losses."""
+    return isinstance(factor, (int, float)) and abs(factor - 1) < 1e-6
 
 
 def mean_images(elements: Tensor,
                 rows_per_image: RowsPerImage,
                 num_images: int,
-                counts: Optional[Tensor] = None) -> Tuple[Tensor, Share]:
+                counts: Optional[Tensor] = None) -> Tuple[Tensor, Factor]:
     """Mean over the elements of each image, float32 of shape (B,), and the
     number of these elements.
 

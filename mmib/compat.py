@@ -49,6 +49,22 @@ def loop_counts_epochs() -> Optional[bool]:
     return None
 
 
+def in_hook() -> bool:
+    """Whether a hook asks, and not the training loop itself.
+
+    It can go when MMEngine gives hooks data loaders of their own.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get('self')
+        if isinstance(owner, (EpochBasedTrainLoop, IterBasedTrainLoop)):
+            return False
+        if frame.f_code.co_name == 'call_hook':  # Of any runner.
+            return True
+        frame = frame.f_back
+    return False
+
+
 def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     """Act on all ranks before any of them saves a checkpoint.
 

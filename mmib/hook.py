@@ -86,9 +86,8 @@ class InfoBatchHook(Hook):
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
         check_hook_arguments(delta, ema, start, normalize)
         self.policy = build_policy(policy)
-        self.delta = delta
+        self.delta, self.start = delta, start
         self.ema = ema
-        self.start = start
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(record, plan)`` with the

@@ -216,8 +216,8 @@ class InfoBatchLoss(nn.Module):
         self._check_rows(len(elements), self._expected_rows(len(elements)))
         means, numbers = mean_images(elements, self.rows_per_image,
                                      len(weights), *counts)
-        watched.share = len(weights) * numbers / divisor
-        return self.batch.mean(means, watched.share)
+        watched.factor = len(weights) * numbers / divisor
+        return self.batch.mean(means, watched.factor)
 
     def _expected_rows(self, num_rows: int) -> int:
         if isinstance(self.rows_per_image, int):

@@ -75,7 +75,7 @@ class Planner:
 
         The scores of all ranks are read in one collective. Batches in flight
         have no new scores yet. A plan that soon follows another one
-        (:attr:`Clock.worth_a_line`) could know few newer scores: such a plan
+        (:attr:`Clock.min_gap`) could know few newer scores: such a plan
         is drawn from the same scores without waiting, and has no line of log.
 
         Args:
@@ -91,7 +91,7 @@ class Planner:
         if (not clock.is_annealing(start) and start >= clock.first_pruned
                 and not self.visits.scores.empty):
             if (self.plan_scores is None
-                    or start - self._read_start >= clock.worth_a_line):
+                    or start - self._read_start >= clock.min_gap):
                 sums = self._read_scores(start)
             progress = clock.progress(start, covered, self.policy,
                                       sums.norms if sums else None)
@@ -142,8 +142,7 @@ class Planner:
             clock.is_annealing(start) and last is not None
             and not clock.is_annealing(last.start))
         logged = (
-            begins_annealing
-            or start - self._logged_start >= clock.worth_a_line)
+            begins_annealing or start - self._logged_start >= clock.min_gap)
         if logged:
             self._logged_start = start
         size = clock.pass_length

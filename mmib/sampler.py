@@ -29,9 +29,9 @@ class InfoBatchSampler(Sampler):
 
     By iterations, the plans of all virtual epochs make one infinite stream of
     slots, as ``InfiniteSampler``. By epochs, each epoch is one plan, as with
-    ``DefaultSampler``, and as much shorter as images are pruned. Full passes
-    have the indices of these samplers with the same seed, one by one. Which of
-    the two it is, the sampler asks the training loop when it is first read.
+    ``DefaultSampler``, and shorter by what is pruned. Full passes have the
+    indices of these samplers with the same seed. The sampler asks the training
+    loop which of the two it is.
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same step. By iterations, up to ``W - 1`` slots
@@ -43,7 +43,7 @@ class InfoBatchSampler(Sampler):
     asked for them. So by iterations only the training loop may read. By
     epochs, others such as ``PreciseBNHook`` get full passes.
 
-    A ``RepeatDataset`` is several passes by iterations, and one by epochs.
+    A ``RepeatDataset`` is several passes by iterations, one by epochs.
 
     Args:
         dataset (Sized): The data set.
@@ -79,14 +79,16 @@ class InfoBatchSampler(Sampler):
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = compat.in_training()
-        # By iterations: who reads the stream.
+        # Iterators that have read the stream, or before the training.
         self._num_readers = 0
+        # Where the loop began to read before a hook is connected.
+        self._in_flight_from = 0
         self.position = 0
         """int: Slots of all ranks before the oldest one in flight."""
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
         self._num_slots = 0
-        # By epochs: whether the training loop makes the next iterator.
+        # By epochs: whether the loop's iterator is the next one.
         self._awaits_loop = False
         self._full_passes_rng = torch.Generator()
         self._slots = _NO_SLOTS
@@ -109,7 +111,7 @@ class InfoBatchSampler(Sampler):
         if not self._counts_epochs():
             yield from self._stream()
         self._check_hook()
-        if self._awaits_loop:
+        if self._awaits_loop and not compat.in_hook():
             self._awaits_loop = False
             while self._issued < len(self._slots):
                 yield self._issue()
@@ -181,11 +183,12 @@ class InfoBatchSampler(Sampler):
             draw_plan (Callable): Called as ``draw_plan(start, rng)`` with the
                 number of the plan's first slot. None is a full pass.
         """
-        in_flight = self.position - self._begin if not self._draw_plan else 0
+        in_flight = (0 if self._draw_plan else self.position -
+                     self._in_flight_from)
         self._draw_plan = draw_plan
         self._check_readers()
         if in_flight:
-            self._restart(self._begin)
+            self._restart(self._in_flight_from)
             while len(self._slots) < in_flight:
                 self._extend()
             self._issued = in_flight
@@ -262,8 +265,7 @@ class InfoBatchSampler(Sampler):
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
 
     def forget_tiers(self) -> None:
-        """Let nothing be learned from slots of plans that are drawn: the next
-        ones are of another policy."""
+        """Learn nothing from slots of plans of another policy."""
         tiers = np.zeros_like(self._slots.tier_of_slot)
         self._slots = replace(self._slots, tier_of_slot=tiers)
 
@@ -271,7 +273,7 @@ class InfoBatchSampler(Sampler):
         """Draw the full passes again from the seed, up to a position."""
         self._full_passes_rng.manual_seed(self.seed)
         self._plans_rng = np.random.default_rng(self.seed)
-        self._begin = self.position = position
+        self._in_flight_from = self.position = position
         self._issued = 0
         self._slots = _NO_SLOTS
         if position > 0:  # The length of a pass isn't known before the loop.
@@ -282,7 +284,7 @@ class InfoBatchSampler(Sampler):
 
     def _forget_issued(self) -> None:
         """Nothing is in flight, and what was issued went to nobody."""
-        self._begin = self.position
+        self._in_flight_from = self.position
         self._issued = 0
         self._num_readers = 0
 
@@ -346,5 +348,5 @@ class InfoBatchSampler(Sampler):
                 'anew.')
 
 
+# The name that older configs have for trainings that count epochs.
 InfoBatchEpochSampler = InfoBatchSampler
-"""The name that older configs have for trainings that count epochs."""

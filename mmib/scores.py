@@ -83,7 +83,7 @@ class ScoreTable:
         # Iteration of the last visit, counted from 1, and 0 before the first
         # one: when two ranks visited an image since the last merge, the later
         # visit is the score.
-        self._visits = torch.zeros(
+        self._last_visit = torch.zeros(
             num_images, dtype=torch.int32, device=device)
         self.empty = True
         """bool: Whether nothing was recorded yet."""
@@ -144,7 +144,7 @@ class ScoreTable:
         scores = torch.cat([v.scores for v in pending])
         finite = torch.isfinite(scores)
         self._non_finite[get_dist_info()[0]] += (~finite).sum()
-        old, visits = self._rows[:, where], self._visits[where]
+        old, visits = self._rows[:, where], self._last_visit[where]
         before = torch.where(visits > 0, old[0], torch.nan)
         smoothed = self._emas * old + (1 - self._emas) * scores
         new = torch.where(visits > 0, smoothed, scores)
@@ -160,7 +160,7 @@ class ScoreTable:
             where, new, visits = where[last], new[:, last], visits[last]
             self._repeats = False
         self._rows[:, where] = new
-        self._visits[where] = visits
+        self._last_visit[where] = visits
         self.on_write(pending, before)
 
     def merge(self, own: Tensor) -> Optional[Tensor]:
@@ -185,7 +185,7 @@ class ScoreTable:
         # The bits of a rank's own numbers, which no other rank exceeds.
         rows = bits.new_full((world_size, len(own)), -2**63)
         rows[rank] = own.view(torch.int64)
-        latest = torch.cat([((self._visits.long() << 32) | bits).view(-1),
+        latest = torch.cat([((self._last_visit.long() << 32) | bits).view(-1),
                             self._non_finite,
                             rows.view(-1)])
         all_reduce(latest, op='max')
@@ -196,7 +196,7 @@ class ScoreTable:
         self._non_finite = counts.clone()
         latest = latest.view_as(bits)
         self._rows = latest.int().view(torch.float32)
-        self._visits = (latest[0] >> 32).int()
+        self._last_visit = (latest[0] >> 32).int()
         self._merged = True
         return rows.clone().view(torch.float64).view(world_size, -1)
 
@@ -224,7 +224,7 @@ class ScoreTable:
         return dict(
             scores=self._rows[0].to('cpu', copy=True),
             averages=self._rows[-1].to('cpu', copy=True),
-            last_visit=self._visits.to('cpu', copy=True),
+            last_visit=self._last_visit.to('cpu', copy=True),
             ema=self.ema,
             non_finite=self.num_non_finite(),
             empty=self.empty)
@@ -235,7 +235,7 @@ class ScoreTable:
         self._rows[-1] = state_dict['averages']
         self._rows[0] = state_dict['scores']
         # All ranks alike, and earlier than any visit to come.
-        self._visits.copy_(state_dict['last_visit'])
+        self._last_visit.copy_(state_dict['last_visit'])
         self._non_finite.zero_()
         self._non_finite[0] = state_dict['non_finite']
         self.empty = state_dict['empty']

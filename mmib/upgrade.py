@@ -4,6 +4,7 @@ from typing import Any, Dict
 
 import torch
 
+from .errors import ValueRefusal
 from .pruning.form import damaged
 
 VERSION = 1
@@ -14,6 +15,9 @@ followed, wrote none."""
 def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
     """Make a state as this version would have written it.
 
+    A state with a version is returned as it is. Where the keys change, raise
+    :data:`VERSION`, and add the step from the version before.
+
     Args:
         state (dict): What a checkpoint has under the key ``infobatch``.
 
@@ -23,7 +27,13 @@ def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
     Raises:
         ValueError: If parts of an older state are missing.
     """
-    if not isinstance(state, dict) or 'version' in state:
+    if not isinstance(state, dict):
+        return state
+    if 'version' in state:
+        if isinstance(state['version'], int) and state['version'] > VERSION:
+            raise ValueRefusal(
+                '`infobatch` in the checkpoint is of a newer mmib: update '
+                'mmib.')
         return state
     try:
         return _from_unversioned(state)

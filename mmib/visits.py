@@ -85,7 +85,7 @@ class VisitCounter:
         self._rank, world_size = get_dist_info()
         # Sums of products of each rank, by tier. (MPS has no float64.)
         device = scores.device
-        self._rows = torch.zeros(
+        self._sums = torch.zeros(
             world_size,
             0,
             dtype=torch.float32 if device.type == 'mps' else torch.float64,
@@ -95,9 +95,9 @@ class VisitCounter:
 
     def expect(self, num_tiers: int) -> None:
         """Make room for the tiers of a plan, on all ranks alike."""
-        missing = num_tiers * _NUM_COLUMNS**2 - self._rows.shape[1]
+        missing = num_tiers * _NUM_COLUMNS**2 - self._sums.shape[1]
         if missing > 0:
-            self._rows = torch.nn.functional.pad(self._rows, (0, missing))
+            self._sums = torch.nn.functional.pad(self._sums, (0, missing))
 
     def record(self, slots: EpochPlan, batch: BatchContext,
                delivered: np.ndarray, mean_weight: float,
@@ -142,7 +142,7 @@ class VisitCounter:
             before (Tensor): Score that each image had, NaN before its first
                 visit, float32 of the length of all.
         """
-        device, dtype = before.device, self._rows.dtype
+        device, dtype = before.device, self._sums.dtype
         tiers = to_device(
             np.concatenate([v.tiers for v in visits]).astype(np.int64), device)
         weights = to_device(
@@ -154,7 +154,7 @@ class VisitCounter:
         columns = torch.stack(
             [*worth.terms(1 / weights, norms, weights), before, scores])
         # One that isn't finite makes the sum so.
-        rows = self._rows[self._rank].view(-1, _NUM_COLUMNS**2)
+        rows = self._sums[self._rank].view(-1, _NUM_COLUMNS**2)
         # A state may lack the room of the plan that it goes on with.
         counts = ((columns.sum(0) * 0 == 0) & (tiers > 0) &
                   (tiers <= len(rows)))
@@ -181,18 +181,18 @@ class VisitCounter:
             bool: Whether it is. True if there was no collective.
         """
         self.scores.write()
-        row = self._rows[self._rank]
+        row = self._sums[self._rank]
         rows = self.scores.merge(torch.cat([row.new_tensor([checksum]), row]))
         if rows is None:
             return True
-        self._rows = rows[:, 1:].contiguous()
+        self._sums = rows[:, 1:].contiguous()
         return bool((rows[:, 0] == checksum).all())
 
     def take(self) -> VisitSums:
         """Sums of all ranks, as of the last merge, and begin anew."""
         self.scores.write()
-        total = self._rows.cpu().numpy().sum(0)
-        self._rows = torch.zeros_like(self._rows)
+        total = self._sums.cpu().numpy().sum(0)
+        self._sums = torch.zeros_like(self._sums)
         by_tier = total.reshape(-1, _NUM_COLUMNS, _NUM_COLUMNS)
         return VisitSums(by_tier[:, :worth.NUM_TERMS, :worth.NUM_TERMS],
                          by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
@@ -200,7 +200,7 @@ class VisitCounter:
     def state_dict(self) -> dict:
         """Merged sums as tensors and plain Python values."""
         self.scores.write()
-        return dict(rows=self._rows.cpu().clone(), score=self.score)
+        return dict(rows=self._sums.cpu().clone(), score=self.score)
 
     def load_state_dict(self, state_dict: dict, same_tiers: bool) -> None:
         """Go on from :meth:`state_dict`, on any number of ranks.
@@ -210,12 +210,12 @@ class VisitCounter:
             same_tiers (bool): Whether the next plans have tiers like those
                 until now; else the sums begin anew.
         """
-        self._rows.zero_()
+        self._sums.zero_()
         rows = state_dict['rows']
         if rows is None or not same_tiers:
             return
         self.expect(rows.shape[1] // _NUM_COLUMNS**2)
-        if len(rows) == len(self._rows):
-            self._rows.copy_(rows)
+        if len(rows) == len(self._sums):
+            self._sums.copy_(rows)
         else:
-            self._rows[0] = rows.sum(0)
+            self._sums[0] = rows.sum(0)

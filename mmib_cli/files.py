@@ -13,7 +13,7 @@ from mmengine.utils import mkdir_or_exist
 from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
 from mmib.config.checks import check_stack
 from mmib.config.outlook import summary
-from mmib.config.parts import check_form, infobatch_hooks, length_of
+from mmib.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.config.zoo import (find_config, installed_configs,
                              installed_packages, zoo_name)
 from mmib.errors import RuntimeRefusal, ValueRefusal
@@ -69,7 +69,7 @@ def load(path: str) -> Config:
 
 def read(path: str) -> Config:
     """Read a config, whose parts must have the form that MMEngine wants."""
-    check_form(Config.fromfile(path, import_custom_modules=False))
+    check_parts(Config.fromfile(path, import_custom_modules=False))
     return Config.fromfile(path)
 
 

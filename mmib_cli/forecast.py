@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from mmib.compat import allow_scoped_bases
 from mmib.config.checks import check_stack
 from mmib.config.outlook import forecast_of
-from mmib.config.parts import check_form, infobatch_hooks, length_of
+from mmib.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.config.zoo import find_config
 from mmib.datasets import unwrap_repeats
 from mmib.errors import ValueRefusal
@@ -102,5 +102,5 @@ def main(args: List[str]) -> None:
     if parsed.infobatch:
         cfg = conversion(parsed)(cfg)
     cfg.merge_from_dict(parsed.cfg_options)
-    check_form(cfg)
+    check_parts(cfg)
     print('\n'.join(outlook(cfg, parsed.gpus)))

@@ -14,7 +14,7 @@ from mmengine.device import get_device
 from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
 from mmib.config.checks import check_stack
-from mmib.config.parts import check_form
+from mmib.config.parts import check_parts
 from mmib.config.zoo import LIBRARIES, find_config, mim_folder, resolve_config
 
 
@@ -61,7 +61,7 @@ def library_of(args: List[str]) -> str:
         if path.endswith('.py') and osp.isfile(path):
             # Custom modules are imported where processes train together.
             cfg = Config.fromfile(path, import_custom_modules=False)
-            check_form(cfg)
+            check_parts(cfg)
             scope = cfg.get('default_scope')
             if scope in LIBRARIES:
                 return scope

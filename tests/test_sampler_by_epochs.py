@@ -8,7 +8,7 @@ from mmengine.dataset import DefaultSampler
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.config.outlook import clock_of
+from mmib.config.outlook import clock_of_config
 from mmib.pruning import EpochPlan
 
 
@@ -109,7 +109,7 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
         dict(
             train_cfg=dict(by_epoch=True, max_epochs=3),
             train_dataloader=dict(drop_last=drop_last)))
-    clock = clock_of(cfg, InfoBatchHook(), size, batch_size, world_size)
+    clock = clock_of_config(cfg, InfoBatchHook(), size, batch_size, world_size)
     for rank in range(world_size):
         sampler = on_rank(
             InfoBatchSampler(range(size), seed=5), rank, world_size)

@@ -80,10 +80,9 @@ class Clock(ABC):
         return max(self._full_until, self._start_slot)
 
     @property
-    def worth_a_line(self) -> int:
-        """int: Slots between two plans that are worth a line of log, or a
-        wait for new scores: a thousandth of the training, and the
-        lookahead."""
+    def min_gap(self) -> int:
+        """int: Least slots between two reads of the scores, and between two
+        lines of log: a thousandth of the training, and the lookahead."""
         return max(self.lookahead,
                    self.schedule_iters // 1000 * self.slots_per_iter)
 

@@ -60,18 +60,19 @@ def forecast_of(cfg: Config,
     normalize = decide(hook.normalize,
                        optimizers_of(cfg.get('optim_wrapper') or {})).is_one
     if num_images is None:
-        return forecast(hook.policy, clock_of(cfg, hook), normalize, False)
-    clock = clock_of(cfg, hook, num_images, cfg.train_dataloader.batch_size,
-                     gpus)
+        return forecast(hook.policy, clock_of_config(cfg, hook), normalize,
+                        False)
+    clock = clock_of_config(cfg, hook, num_images,
+                            cfg.train_dataloader.batch_size, gpus)
     clock.check_length()
     return forecast(hook.policy, clock, normalize)
 
 
-def clock_of(cfg: Config,
-             hook: InfoBatchHook,
-             pass_length: int = 1,
-             batch_size: int = 1,
-             gpus: int = 1) -> Clock:
+def clock_of_config(cfg: Config,
+                    hook: InfoBatchHook,
+                    pass_length: int = 1,
+                    batch_size: int = 1,
+                    gpus: int = 1) -> Clock:
     """The clock of a training that isn't built, with the arguments of
     :func:`forecast_of`."""
     unit, length = length_of(cfg)

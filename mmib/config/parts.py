@@ -19,7 +19,7 @@ _FORMS = dict(
     custom_imports='dict(imports=[...])')
 
 
-def check_form(cfg: Config) -> None:
+def check_parts(cfg: Config) -> None:
     """Check that the parts of a config are dicts or lists, as MMEngine wants,
     and that a training has data."""
     for name, form in _FORMS.items():
@@ -37,7 +37,7 @@ def check_form(cfg: Config) -> None:
 def check_baseline(cfg: Config) -> None:
     """Check that a config has the form of MMEngine and trains without
     InfoBatch."""
-    check_form(cfg)
+    check_parts(cfg)
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
     if (type_name(sampler) in ('InfoBatchSampler', 'InfoBatchEpochSampler')
             or infobatch_hooks(cfg)):

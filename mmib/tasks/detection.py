@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.utils import apply_to
 from torch import Tensor
 
-from ..batch import BatchContext, Share, to_device
+from ..batch import BatchContext, Factor, to_device
 from ..compat import replace_method
 from ..errors import ValueRefusal
 from .heads import HeadTable
@@ -219,7 +219,7 @@ def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
 def _note_divisors(loss: Tensor) -> None:
     """Find in the graph of the loss what the sum over the boxes of each
     prediction is divided by. The smallest of several divisors counts."""
-    divisor: Share = 1.
+    divisor: Factor = 1.
     is_sum = False
     ways: List[tuple] = [(loss.grad_fn, 0, divisor, is_sum)]
     seen = set()
@@ -236,7 +236,7 @@ def _note_divisors(loss: Tensor) -> None:
             ways += [(*edge, divisor, is_sum) for edge in node.next_functions]
 
 
-def _step_into(node: Any, divisor: Share) -> Tuple[Share, bool]:
+def _step_into(node: Any, divisor: Factor) -> Tuple[Factor, bool]:
     """What divides the inputs of an operation whose result, a scalar, is
     divided by ``divisor``, and whether the operation is a sum of elements."""
     name = node.name()
@@ -256,7 +256,7 @@ def _step_into(node: Any, divisor: Share) -> Tuple[Share, bool]:
     return divisor, False
 
 
-def _smaller(a: Share, b: Share) -> Share:
+def _smaller(a: Factor, b: Factor) -> Factor:
     if not isinstance(a, Tensor):
         a, b = b, a
     return a.clamp(max=b) if isinstance(a, Tensor) else min(a, b)

@@ -140,17 +140,29 @@ class ReadsData(Hook):
     def __init__(self):
         self.read = []
 
-    def after_train_epoch(self, runner):
+    def read_all(self, runner):
         self.read.append([
             int(image[0, 0, 0]) for batch in runner.train_dataloader
             for image in batch['inputs']
         ])
 
+    def after_train_epoch(self, runner):
+        self.read_all(runner)
 
-def test_others_read_full_passes_between_epochs(tmp_path):
+
+class ReadsAheadOfTheLoop(ReadsData):
+    priority = 'VERY_LOW'
+    before_train_epoch = ReadsData.read_all
+
+    def after_train_epoch(self, runner):
+        pass
+
+
+@pytest.mark.parametrize('kind', [ReadsData, ReadsAheadOfTheLoop])
+def test_others_read_full_passes_between_epochs(tmp_path, kind):
     expected = train(build(tmp_path / 'alone', **by_epoch()))
     runner = build(tmp_path, **by_epoch())
-    reader = ReadsData()
+    reader = kind()
     runner.register_hook(reader)
     assert train(runner) == expected
     assert len(reader.read) == MAX_EPOCHS
