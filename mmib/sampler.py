@@ -15,9 +15,8 @@ from .datasets import unwrap_repeats
 from .errors import RuntimeRefusal, ValueRefusal
 from .pruning import EpochPlan
 
+# The baseline's samplers, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
-"""tuple[str]: What InfoBatchSampler takes the place of, by iterations and by
-epochs."""
 _NO_SLOTS = EpochPlan.full(np.empty(0, np.int64))
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
@@ -25,7 +24,7 @@ DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 @DATA_SAMPLERS.register_module(
     name=['InfoBatchSampler', 'InfoBatchEpochSampler'])
 class InfoBatchSampler(Sampler):
-    """The sampler of the baseline without what :class:`InfoBatchHook` prunes.
+    """The baseline's sampler without what :class:`InfoBatchHook` prunes.
 
     By iterations, the plans of all virtual epochs make one infinite stream of
     slots, as ``InfiniteSampler``. By epochs, each epoch is one plan, as with
@@ -47,8 +46,8 @@ class InfoBatchSampler(Sampler):
 
     Args:
         dataset (Sized): The data set.
-        shuffle (bool): Whether to shuffle the data set. If not, plans keep
-            its order. Defaults to True.
+        shuffle (bool): Whether to shuffle. If not, plans keep the order of
+            the data set. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a
             random one. Defaults to None.
 

@@ -127,7 +127,7 @@ def test_what_is_loaded_is_earlier_than_any_visit(ema):
     record(table, [0], [4.], 50)
     table = saved_and_loaded(table)
     assert not table.empty
-    assert table._visits.tolist() == [51, 0]
+    assert table._last_visit.tolist() == [51, 0]
 
 
 def memory(table):
