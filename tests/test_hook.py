@@ -2,7 +2,6 @@
 import json
 import logging
 import os.path as osp
-import tempfile
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from mmseg.registry import MODELS
 from mmib import InfoBatchHook
 from mmib.pruning import EpochPlan, MeanThreshold, Neyman
 from mmib.tasks.segmentation import register_segmentor
-from tests.system.processes import run_ranks
 from tests.system.small_training import (BASELINE, infobatch_hook,
                                          small_runner, write_images)
 
@@ -318,18 +316,6 @@ def test_logs(tmp_path, caplog):
     assert ', annealing: 11 of 11 images' in infos[-1]
     assert f'as {covered * 11 / 3:.0f} iterations of the baseline' in (
         messages[-1])
-
-
-def train_on_ranks(rank, results):
-    with tempfile.TemporaryDirectory() as work_dir:
-        runner = recorder(work_dir, 8, **{'train_dataloader.num_workers': 2})
-        train(runner)
-    results[rank] = infobatch_hook(runner).clock.lookahead
-
-
-def test_the_lookahead_counts_the_slots_of_all_ranks():
-    """2 workers with 2 batches of 3 images, on both ranks."""
-    assert run_ranks(train_on_ranks, 2) == [2 * 2 * 3 * 2] * 2
 
 
 def all_twice_as_heavy(scores, rng):

@@ -68,6 +68,7 @@ def train_with_global_batch(rank, results, **changes):
             plans=[epoch for _, epoch, _ in plans],
             drawn=[at for at, _, plan in plans if plan is not None],
             saves=saves,
+            lookahead=hook and hook.clock.lookahead,
             scores=hook and hook.scores.numpy(),
             collectives=collectives())
 
@@ -86,6 +87,8 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     ranks = trainings[world_size]
     assert sum(plan.kept < SIZE for plan in one['plans']) >= 3
     for rank in ranks:
+        # 2 workers have 2 batches each, and slots of all ranks count.
+        assert rank['lookahead'] == 2 * 2 * GLOBAL_BATCH
         for ours, theirs in zip(one['plans'], rank['plans'], strict=True):
             for field in ('start', 'kept', 'tiers'):
                 assert getattr(ours, field) == getattr(theirs, field)
