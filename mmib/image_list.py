@@ -7,6 +7,8 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 
 import numpy as np
 
+from .errors import TypeRefusal, ValueRefusal
+
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
 # Where an entry of a list stands, for errors; and number or path of an image.
@@ -61,7 +63,7 @@ def _entries(images: Images) -> List[Entry]:
     elif hasattr(images, '__iter__'):
         entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
     else:
-        raise TypeError(
+        raise TypeRefusal(
             'The images of ListedImages in `train_dataloader.dataset` must be '
             f'the name of a file or a list of images, but got {images!r}.')
     if not entries:
@@ -127,8 +129,9 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
 
 
 def _error(text: str) -> ValueError:
-    return ValueError(f'{text}. Correct the list of ListedImages in '
-                      '`train_dataloader.dataset` (--subset of the command).')
+    return ValueRefusal(
+        f'{text}. Correct the list of ListedImages in '
+        '`train_dataloader.dataset` (--subset of the command).')
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
+from ..errors import ValueRefusal
+
 Sizes = Dict[str, int]
 
 
@@ -112,7 +114,7 @@ def array(dtypes: str,
 
 def damaged(where: str, problem: str) -> ValueError:
     """The error for a checkpoint with a problem at some key."""
-    return ValueError(
+    return ValueRefusal(
         f'`{where}` in the checkpoint {problem}: resume from an earlier '
         'checkpoint, or delete the key `infobatch` from this one, and scores '
         'start at 1 again.')
