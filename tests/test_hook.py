@@ -14,8 +14,9 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmib import InfoBatchHook
+from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.pruning import EpochPlan, MeanThreshold, Neyman, QuantileTiers
 from mmib.scores import ScoreTable
 from mmib.tasks.segmentation import register_segmentor
@@ -377,6 +378,60 @@ def train_on_ranks(rank, results):
 def test_the_lookahead_counts_the_slots_of_all_ranks():
     """2 workers with 2 batches of 3 images, on both ranks."""
     assert run_ranks(train_on_ranks, 2) == [2 * 2 * 3 * 2] * 2
+
+
+class NoReadBack(TorchDispatchMode):
+    """What would make the host wait for a GPU, seen on a CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in (torch.ops.aten._local_scalar_dense.default,
+                            torch.ops.aten.nonzero.default,
+                            torch.ops.aten.masked_select.default), func
+        if func is torch.ops.aten.index.Tensor:
+            assert all(i is None or i.dtype != torch.bool for i in args[1])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize('ema', [0., 0.8])
+@pytest.mark.parametrize(
+    'loss', [
+        dict(),
+        dict(avg_non_ignore=True),
+        dict(class_weight=[1., 2.]),
+        dict(loss_weight=0.5)
+    ],
+    ids=str)
+def test_the_step_reads_nothing_back(tmp_path, monkeypatch, loss, ema):
+    calls = []
+
+    def guard(owner, name):
+        method = getattr(owner, name)
+
+        def guarded(self, *args, **kwargs):
+            if name == 'forward' and self.batch.weights is None:
+                # Annealing: baseline reads `avg_non_ignore` back.
+                return method(self, *args, **kwargs)
+            calls.append(name)
+            with NoReadBack():
+                return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, guarded)
+
+    guard(InfoBatchHook, 'before_train_iter')
+    guard(InfoBatchHook, 'after_train_iter')
+    guard(InfoBatchLoss, 'forward')
+    loss = dict(type='CrossEntropyLoss', **loss)
+    train(
+        recorder(
+            tmp_path,
+            hook=dict(ema=ema),
+            **{'model.decode_head.loss_decode': loss}))
+    assert calls.count('forward') == 2 * round(0.85 * 30)
+    # It does see what it is there for.
+    with pytest.raises(AssertionError), NoReadBack():
+        torch.ones(1).item()
+    with pytest.raises(AssertionError), NoReadBack():
+        torch.ones(2)[torch.tensor([True, False])]
 
 
 def all_twice_as_heavy(scores, rng):
