@@ -28,9 +28,8 @@ def plain_numpy(scores, rng, ratio=0.5):
 
 def neyman(scores, rng):
     """A plan of Neyman that keeps half of the images."""
-    policy = Neyman(full_iters=10**9)
-    policy.begin_plan(
-        Progress(1, 10**9, len(scores), 0, 10**9 - 2 * len(scores)))
+    policy = Neyman(ratio=0.5)
+    policy.begin_plan(Progress(len(scores), full_slots=2 * len(scores)))
     return policy(scores, rng)
 
 

@@ -2,16 +2,18 @@
 """InfoBatch, unbiased dynamic data pruning, for MMEngine.
 
 ``import mmib`` registers every part, so that a config needs no more than
-``custom_imports = dict(imports=['mmib'])``. It needs MMEngine alone; what is
-known of a library such as MMSegmentation is loaded where its models are
-trained.
+``custom_imports = dict(imports=['mmib'])``. mmib needs MMEngine alone: the
+task of a library such as MMSegmentation is loaded where models of the library
+are trained.
 """
+from .errors import ModuleNotFoundRefusal
+
 try:
     import mmengine  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != 'mmengine':
         raise
-    raise ModuleNotFoundError(
+    raise ModuleNotFoundRefusal(
         'mmib needs MMEngine, and `mmengine` is missing: run '
         "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
         'stack of OpenMMLab.',

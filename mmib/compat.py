@@ -4,6 +4,7 @@ does so, and when the function can go."""
 import functools
 import gc
 import inspect
+import itertools
 import re
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -17,6 +18,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from .config.zoo import resolve_config
+from .errors import ValueRefusal
 
 
 def in_training() -> bool:
@@ -82,25 +84,8 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
     kind = type(batches)
     # The old workers end before others start.
     loop.dataloader_iterator = batches = None
-    loop.dataloader_iterator = _SkipsWithoutLoading(
-        kind(loop.dataloader), loop.iter)
-
-
-class _SkipsWithoutLoading:
-    """An iterator whose first ``num_skipped`` items are None."""
-
-    def __init__(self, iterator: Iterator, num_skipped: int) -> None:
-        self._iterator = iterator
-        self._num_skipped = num_skipped
-
-    def __iter__(self) -> Iterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._num_skipped > 0:
-            self._num_skipped -= 1
-            return None
-        return next(self._iterator)
+    loop.dataloader_iterator = itertools.chain(
+        itertools.repeat(None, loop.iter), kind(loop.dataloader))
 
 
 def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
@@ -165,72 +150,24 @@ def saves_with_hooks(strategy: Any) -> bool:
     return isinstance(strategy, SingleDeviceStrategy)
 
 
-def observe_calls(owner: Any, name: str, observe: Callable) -> None:
-    """Call a function with the arguments of each call of a method, before the
-    method.
+def replace_method(owner: Any, name: str, call: Callable) -> None:
+    """Let ``call(method, *args, **kwargs)`` take the place of a method, and of
+    an earlier replacement.
 
-    Which rows of a loss belong to which image is known in such a method alone:
-    in ``get_targets`` of mmseg's mask heads, which matches masks; in ``loss``
-    of the heads of mmpretrain's MultiTaskHead, which leaves out images without
-    a label; in ``loss`` of heads that predict masked tokens. The function can
-    go when these heads tell their losses the rows.
-
-    Args:
-        owner (object): A head, or a part of a head.
-        name (str): The method. An earlier observer of it is replaced.
-        observe (Callable): Takes the arguments.
-    """
-
-    def observed(*args: Any, **kwargs: Any) -> Tuple[tuple, dict]:
-        observe(*args, **kwargs)
-        return args, kwargs
-
-    change_calls(owner, name, observed)
-
-
-def observe_results(owner: Any, name: str, observe: Callable) -> None:
-    """Call a function with the result of each call of a method.
-
-    The loss of a batch is known in ``parse_losses`` of the model alone. The
-    function can go when hooks get the loss before its backward pass.
+    Which rows of a loss belong to which image is known in ``get_targets`` of
+    mmseg's mask heads, which matches masks, and in ``loss`` of mmpretrain's
+    heads, which leaves out images without a label or selects masked tokens:
+    until these heads tell their losses the rows. Each head of mmdet takes
+    predictions apart in its own way, so predictions are changed where they
+    come in: until mmdet's losses take a weight for each image. The loss of a
+    batch is known in ``parse_losses`` of a model: until hooks get the loss
+    before its backward pass.
 
     Args:
-        owner (object): A model.
-        name (str): The method. An earlier observer of it is replaced.
-        observe (Callable): Takes the result.
+        owner (object): A model, a head or a part of a head.
+        name (str): Name of the method.
+        call (Callable): Calls the method, and returns the result.
     """
-
-    def call(method: Callable, *args: Any, **kwargs: Any) -> Any:
-        result = method(*args, **kwargs)
-        observe(result)
-        return result
-
-    _replace(owner, name, call)
-
-
-def change_calls(owner: Any, name: str, change: Callable) -> None:
-    """Change the arguments of each call of a method.
-
-    Each head of mmdet takes the predictions of a batch apart in its own way,
-    so the predictions are changed where they come in. The function can go when
-    mmdet's losses take a weight for each image.
-
-    Args:
-        owner (object): A head, or a part of a head.
-        name (str): The method. An earlier change of its calls is replaced.
-        change (Callable): Takes the arguments, and returns a tuple and a dict
-            of them.
-    """
-
-    def call(method: Callable, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = change(*args, **kwargs)
-        return method(*args, **kwargs)
-
-    _replace(owner, name, call)
-
-
-def _replace(owner: Any, name: str, call: Callable) -> None:
-    """Let ``call(method, ...)`` take the place of a method."""
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)
 
@@ -332,7 +269,7 @@ def distributed_on_cpu() -> Iterator[None]:
                 match := re.match(r'[^.]+(\.\d+)?', name))
         }
         if parts:
-            raise ValueError(
+            raise ValueRefusal(
                 'SyncBN needs GPUs, and these processes have none: add '
                 '`--cfg-options ' + ' '.join(f'model.{part}.norm_cfg.type=BN'
                                              for part in parts) +

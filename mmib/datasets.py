@@ -12,6 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
+from .errors import ValueRefusal
 from .image_list import Images, find_images
 
 
@@ -54,7 +55,7 @@ class ListedImages:
                  without: Optional[Images] = None,
                  lazy_init: bool = False) -> None:
         if (images is None) is (without is None):
-            raise ValueError(
+            raise ValueRefusal(
                 'ListedImages in `train_dataloader.dataset` needs either '
                 '`images`, those to show, or `without`, those to leave out.')
         self.dataset = (
@@ -86,7 +87,7 @@ class ListedImages:
         if hasattr(self.dataset, 'full_init'):
             self.dataset.full_init()
         if mixed_in(self.dataset):
-            raise ValueError(
+            raise ValueRefusal(
                 'MultiImageMixDataset within ListedImages, in '
                 '`train_dataloader.dataset`, mixes other images into those of '
                 'the list: let MultiImageMixDataset wrap ListedImages.')
@@ -99,7 +100,7 @@ class ListedImages:
         if not is_shown:
             numbers = np.setdiff1d(np.arange(num_images), numbers)
             if len(numbers) == 0:
-                raise ValueError(
+                raise ValueRefusal(
                     '`without` of ListedImages in `train_dataloader.dataset` '
                     'leaves out all images: list fewer.')
         self.numbers = numbers

@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Set, Sized, Union
 import numpy as np
 
 from .datasets import image_path, images_checksum, part_ends, unwrap_repeats
+from .errors import RuntimeRefusal
 
 
 def data_samples(data_batch: Any) -> Optional[Sequence]:
@@ -74,7 +75,7 @@ class DeliveryCheck:
         if others and (sorted(paths[i]
                               for i in others) == sorted(asked[i]
                                                          for i in others)):
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 'A batch has its images in another order than they were asked '
                 'for, so weights and scores would go to wrong ones: keep the '
                 'order in `train_dataloader.collate_fn`.')

@@ -7,6 +7,8 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 
 import numpy as np
 
+from .errors import TypeRefusal, ValueRefusal
+
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
 # Where an entry of a list stands, for errors; and number or path of an image.
@@ -56,14 +58,12 @@ def find_images(images: Images, num_images: int,
 
 
 def _entries(images: Images) -> List[Entry]:
-    if isinstance(images, os.PathLike):
-        images = os.fspath(images)
-    if isinstance(images, str):
+    if isinstance(images, (str, os.PathLike)):
         entries = _read(images)
     elif hasattr(images, '__iter__'):
         entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
     else:
-        raise TypeError(
+        raise TypeRefusal(
             'The images of ListedImages in `train_dataloader.dataset` must be '
             f'the name of a file or a list of images, but got {images!r}.')
     if not entries:
@@ -71,7 +71,7 @@ def _entries(images: Images) -> List[Entry]:
     return entries
 
 
-def _read(path: str) -> List[Entry]:
+def _read(path: Union[str, os.PathLike]) -> List[Entry]:
     try:
         # Paths may not be UTF-8, and Windows begins files with a byte-order
         # mark.
@@ -129,8 +129,9 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
 
 
 def _error(text: str) -> ValueError:
-    return ValueError(f'{text}. Correct the list of ListedImages in '
-                      '`train_dataloader.dataset` (--subset of the command).')
+    return ValueRefusal(
+        f'{text}. Correct the list of ListedImages in '
+        '`train_dataloader.dataset` (--subset of the command).')
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:

@@ -13,6 +13,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from .batch import BatchContext, RowsPerImage, mean_images
+from .errors import RuntimeRefusal, ValueRefusal
 
 AvgFactor = Union[int, float, Tensor]
 
@@ -152,7 +153,7 @@ class InfoBatchLoss(nn.Module):
         Args:
             pred (Tensor): Predictions, image by image, such as logits of
                 shape (B, C, H, W).
-            target (Tensor): Labels, such as those of shape (B, H, W).
+            target (Tensor): Labels, such as of shape (B, H, W).
             weight (Tensor, optional): Weight of each element, such as of each
                 pixel, of shape (B, H, W), which counts in score and loss; or
                 the mask of a loss that takes one. Defaults to None.
@@ -195,7 +196,7 @@ class InfoBatchLoss(nn.Module):
         elements, divisor, *counts = unreduced.function(
             self.loss, pred, target, **kwargs)
         if elements.dim() == 0:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 f'`{unreduced.function.__name__}`, which was registered for '
                 f'{type(self.loss).__name__}, gives a scalar: it must return '
                 'the loss without reduction, as '
@@ -226,7 +227,7 @@ class InfoBatchLoss(nn.Module):
 
     def _check_rows(self, num_rows: int, expected: int) -> None:
         if num_rows != expected:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 f'{type(self.loss).__name__} was called on {num_rows} rows '
                 f'for a batch of {len(self.batch.weights)} images, so '
                 'InfoBatch cannot tell which row is which image: check the '
@@ -247,20 +248,20 @@ def check_loss(loss: nn.Module) -> None:
     if unreduced is None or use_mask:
         name = type(loss).__name__ + (' with `use_mask=True`'
                                       if use_mask else '')
-        raise ValueError(
+        raise ValueRefusal(
             'InfoBatch needs a loss per image, and mmib knows none for '
             f'{name}: use CrossEntropyLoss or another loss of the library, '
             'tell mmib how it falls into images with '
             '`mmib.losses.register_unreduced`, or train without '
             'InfoBatchHook.')
     if unreduced.reduces and not hasattr(loss, 'reduction'):
-        raise ValueError(
+        raise ValueRefusal(
             f'{type(loss).__name__} has no `reduction`: register it with '
             '`mmib.losses.register_unreduced(..., reduces=False)`.')
     parameters = [name for name, _ in loss.named_parameters()]
     if parameters:
         # Their names, by which EMA and others know them, would change.
-        raise ValueError(
+        raise ValueRefusal(
             f'InfoBatch cannot wrap {type(loss).__name__}, which has '
             f'parameters of its own ({", ".join(parameters)}): keep them in '
             'the head, or train without InfoBatchHook.')

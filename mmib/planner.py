@@ -13,6 +13,7 @@ import torch
 from mmengine.utils import apply_to
 
 from .clock import Clock
+from .errors import RuntimeRefusal
 from .log.counts import ImageCounts
 from .plan_record import PlanRecord
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
@@ -83,10 +84,6 @@ class Planner:
 
         Returns:
             EpochPlan, optional: The plan, or None for a full pass.
-
-        Raises:
-            TypeError: If the policy returns no plan.
-            ValueError: If the plan can't be trained on.
         """
         clock, last = self.clock, self.newest
         covered = clock.covered(last, start)
@@ -207,7 +204,7 @@ class Planner:
                 don't match, and the process group fails.
         """
         if not self.visits.merge(self._checksum):
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 'The ranks drew different plans. A policy must take every '
                 'random choice from its argument `rng`: check the `policy` of '
                 f'InfoBatchHook in `custom_hooks`, {self.policy!r}.')
@@ -228,14 +225,8 @@ class Planner:
         return 1. if share is None else share
 
     def advance(self, position: int) -> Iterator[PlanRecord]:
-        """Go on to the plans that have begun.
-
-        Args:
-            position (int): Slots that were taken.
-
-        Yields:
-            PlanRecord: The plan that begins.
-        """
+        """Go on to the plans that have begun after ``position`` slots, and
+        yield each."""
         while self._next and self._next[0].start < position:
             self.current = self._next.popleft()
             yield self.current

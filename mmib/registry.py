@@ -12,6 +12,7 @@ from mmengine.registry import Registry
 
 from . import pruning
 from .config.checks import check_no_others
+from .errors import KeyRefusal, TypeRefusal
 from .pruning import Policy, as_policy
 
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
@@ -36,7 +37,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     if callable(policy):
         return as_policy(policy)
     if not isinstance(policy, dict):
-        raise TypeError(
+        raise TypeRefusal(
             "`policy` must be a config such as dict(type='MeanThreshold'), "
             f'but got {policy!r}: change it at InfoBatchHook in '
             '`custom_hooks`.')
@@ -46,7 +47,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     name = cfg.get('type')
     kind = POLICIES.get(name) if isinstance(name, str) else name
     if name == 'Subset':
-        raise KeyError(
+        raise KeyRefusal(
             'Subset is no policy any more, as a list of images is a data set: '
             'remove it from the `policy` of InfoBatchHook in `custom_hooks`, '
             "and give the command --subset FILE, or wrap the data set: "
@@ -56,7 +57,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
         known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
         close = difflib.get_close_matches(str(name).lower(), known, 1)
         hint = f' (did you mean {known[close[0]]}?)' if close else ''
-        raise KeyError(
+        raise KeyRefusal(
             f'{name} is none of the policies {list(known.values())}{hint}: '
             'correct --policy of the command, or the `policy` of '
             'InfoBatchHook in `custom_hooks`, or name the module that '
@@ -69,12 +70,11 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
                 for argument, value in cfg.items()
                 if argument not in ('type', '_scope_', *parameters)
             }, kind, 'the `policy` of InfoBatchHook in `custom_hooks` '
-            '(`_delete_=True` in it drops those of the policy that it '
-            'inherits)')
+            '(`_delete_=True` in it drops the inherited arguments)')
     try:
         built = POLICIES.build(cfg)
     except TypeError as error:
-        raise TypeError(
+        raise TypeRefusal(
             f'{error}: change the arguments of `policy` at InfoBatchHook in '
             '`custom_hooks`.') from error
     return as_policy(built)

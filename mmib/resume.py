@@ -6,6 +6,7 @@ import torch
 from mmengine.dist import all_gather, get_dist_info
 
 from .delivery import DeliveryCheck
+from .errors import ValueRefusal
 from .planner import Planner
 from .pruning.form import damaged
 from .sampler import InfoBatchSampler
@@ -92,7 +93,7 @@ def check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,
     own = torch.tensor(
         [sampler.pass_length, scores.num_images, delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
-        raise ValueError(
+        raise ValueRefusal(
             'The ranks have read different images, or the same in another '
             'order: `train_dataloader.dataset` must be the same on all '
             'machines.')

@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 from . import compat
 from .config.checks import check_no_others
 from .datasets import unwrap_repeats
+from .errors import RuntimeRefusal, ValueRefusal
 from .pruning import EpochPlan
 
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
@@ -64,7 +65,7 @@ class InfoBatchSampler(Sampler):
         check_no_others(unknown, InfoBatchSampler,
                         '`train_dataloader.sampler`')
         if len(dataset) == 0:
-            raise ValueError(
+            raise ValueRefusal(
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
@@ -97,8 +98,7 @@ class InfoBatchSampler(Sampler):
         return self._lengths[self._counts_epochs()]
 
     def _counts_epochs(self) -> bool:
-        """Whether epochs end. Who reads outside of a training wants an
-        end."""
+        """Whether passes end. Who reads outside of a training wants so."""
         if self.by_epoch is None:
             self.by_epoch = compat.loop_counts_epochs()
         return self.by_epoch is not False
@@ -205,7 +205,7 @@ class InfoBatchSampler(Sampler):
         """
         end = batch_size * self.world_size
         if end > self._issued:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 f'A batch of {batch_size} images arrived, but only '
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
@@ -317,8 +317,7 @@ class InfoBatchSampler(Sampler):
         return EpochPlan.full(order)
 
     def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
-        """A plan with its first slots again, so that ranks have equally
-        many."""
+        """A plan with its first slots again, until ranks have as many."""
         missing = -len(plan) % self.world_size
         if len(plan) == 0 or missing == 0:
             return plan
@@ -327,7 +326,7 @@ class InfoBatchSampler(Sampler):
     def _check_hook(self) -> None:
         if (self._draw_plan is None and not self._built_in_training
                 and compat.in_training()):
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 'InfoBatchSampler is read before any InfoBatchHook, and would '
                 'prune nothing. If the config has none: add `custom_hooks = '
                 "[dict(type='InfoBatchHook')]`, or set "
@@ -338,7 +337,7 @@ class InfoBatchSampler(Sampler):
 
     def _check_readers(self) -> None:
         if self._num_readers > 1 and self._draw_plan and not self.by_epoch:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 'Something else than the training loop reads from '
                 '`train_dataloader`, and InfoBatch could no longer tell which '
                 'images a batch has: let a hook that looks at the data build '

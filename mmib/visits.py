@@ -94,11 +94,7 @@ class VisitCounter:
         self.expect(1)
 
     def expect(self, num_tiers: int) -> None:
-        """Make room for a plan, on all ranks alike.
-
-        Args:
-            num_tiers (int): Tiers of the plan.
-        """
+        """Make room for the tiers of a plan, on all ranks alike."""
         missing = num_tiers * _NUM_COLUMNS**2 - self._rows.shape[1]
         if missing > 0:
             self._rows = torch.nn.functional.pad(self._rows, (0, missing))

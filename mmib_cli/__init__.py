@@ -1,19 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The command ``mmib``.
 
-It lies beside the package ``mmib``, as ``import mmib`` takes seconds and needs
-a stack, which ``mmib --help`` and ``mmib env`` have to do without.
+The command lies beside the package ``mmib``: ``import mmib`` takes seconds and
+needs a stack, and ``mmib --help`` and ``mmib env`` work without one.
 """
 import argparse
-import os.path as osp
 import sys
-import traceback
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Iterator, List, Optional
 
-# The module of each sub-command, whose ``main`` takes its arguments, and what
-# it does.
+# The module of each sub-command, whose ``main`` takes the arguments, and what
+# the sub-command does.
 COMMANDS = {
     'train': ('mmib_cli.train', 'train a model, also with InfoBatch'),
     'test': ('mmib_cli.test', 'test a checkpoint'),
@@ -26,27 +24,24 @@ COMMANDS = {
     'report': ('mmib.report', 'write one HTML file that shows a training'),
     'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
 }
-_ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
-_FOLDERS = tuple(osp.join(_ROOT, name, '') for name in ('mmib', 'mmib_cli'))
 
 
 def refusal(error: Optional[BaseException]) -> Optional[str]:
-    """What an error says to the user.
+    """What mmib refuses, with what text.
 
     Args:
         error (BaseException): Any error.
 
     Returns:
-        str, optional: The text that mmib stopped with, without a traceback;
-        None if something else went wrong.
+        str, optional: The text of the first refusal that led to the error,
+        None if there is none.
     """
+    # Nothing is refused before the module is imported.
+    kind = getattr(sys.modules.get('mmib.errors'), 'Refusal', ())
     while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)
-        # MMEngine's registries raise anew what the parts they build raise.
-        if frames and frames[-1].filename.startswith(_FOLDERS):
-            if (frames[-1].line or '').startswith('raise '):
-                # The text of a KeyError is quoted.
-                return str(error.args[0] if error.args else error)
+        if isinstance(error, kind):
+            # `str` of a KeyError has quotation marks.
+            return str(error.args[0])
         error = error.__cause__ or (None if error.__suppress_context__ else
                                     error.__context__)
     return None
@@ -68,8 +63,8 @@ def main(args: Optional[List[str]] = None) -> None:
     """Run a sub-command.
 
     Args:
-        args (list[str], optional): Its name and its arguments. Defaults to
-            those of the process.
+        args (list[str], optional): Name and arguments of the sub-command.
+            Defaults to the arguments of the process.
     """
     parser = argparse.ArgumentParser(
         prog='mmib',
@@ -85,6 +80,6 @@ def main(args: Optional[List[str]] = None) -> None:
     parsed = parser.parse_args(args)
     with one_line_refusals():
         if parsed.command != 'env':
-            # First, as it says what to install where there is no stack.
+            # First, as mmib says what to install where there is no stack.
             import_module('mmib')
         import_module(COMMANDS[parsed.command][0]).main(parsed.args)

@@ -10,12 +10,13 @@ from typing import Any, Callable, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.utils import mkdir_or_exist
 
-from mmib.compat import allow_scoped_bases, without_scoped_bases
+from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
 from mmib.config.checks import check_stack
 from mmib.config.outlook import summary
 from mmib.config.parts import check_form, infobatch_hooks, length_of
 from mmib.config.zoo import (find_config, installed_configs,
                              installed_packages, zoo_name)
+from mmib.errors import RuntimeRefusal, ValueRefusal
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -58,9 +59,8 @@ def write_changed(
 
 def load(path: str) -> Config:
     """Load a config that a text config can inherit, and refuse a lazy one."""
-    # MMEngine has no public name for this, and fails later and obscurely.
-    if Config._is_lazy_import(path):
-        raise ValueError(
+    if is_lazy(path):
+        raise ValueRefusal(
             f'{path} is a lazy config (`read_base`), which no text config can '
             'inherit: convert it when it is trained, with `mmib train '
             f'{path} --infobatch`.')
@@ -114,7 +114,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
             with open(out, 'w', encoding='utf-8') as file:
                 file.write(text)
             return
-    raise RuntimeError(
+    raise RuntimeRefusal(
         f'{path} cannot be converted to a file, because this does not '
         f'load as it was written:\n{table(differences)}\nConvert it when '
         f'it is trained, with `mmib train {path} --infobatch`.')

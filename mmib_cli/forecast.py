@@ -16,6 +16,7 @@ from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_form, infobatch_hooks, length_of
 from mmib.config.zoo import find_config
 from mmib.datasets import unwrap_repeats
+from mmib.errors import ValueRefusal
 
 from .files import read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
@@ -32,8 +33,8 @@ def pass_length(cfg: Config) -> int:
         dataset = unwrap_repeats(dataset)
     length = len(dataset)
     if length == 0:
-        raise ValueError('The training data has no images: check '
-                         '`train_dataloader.dataset`.')
+        raise ValueRefusal('The training data has no images: check '
+                           '`train_dataloader.dataset`.')
     return length
 
 
@@ -41,8 +42,8 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
     """Sentences on what is to be expected of a config on some GPUs."""
     hooks = infobatch_hooks(cfg)
     if not hooks:
-        raise ValueError('The config trains without InfoBatch: add '
-                         '--infobatch to convert it first.')
+        raise ValueRefusal('The config trains without InfoBatch: add '
+                           '--infobatch to convert it first.')
     try:
         num_images = pass_length(cfg)
         batch_size = cfg.train_dataloader.batch_size * gpus
@@ -92,7 +93,7 @@ def main(args: List[str]) -> None:
         help='change the config, after conversion: KEY=VALUE')
     parsed = parser.parse_args(args)
     if parsed.gpus < 1:
-        raise ValueError(f'--gpus must be 1 or more, but got {parsed.gpus}.')
+        raise ValueRefusal(f'--gpus must be 1 or more, but got {parsed.gpus}.')
     if not parsed.infobatch:
         check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()

@@ -7,6 +7,7 @@ from typing import Callable, List, Optional
 
 import mmib
 from mmib.config.convert import list_images
+from mmib.errors import ValueRefusal
 from mmib.pruning.budget import DEFAULT_RATIO
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
@@ -78,7 +79,7 @@ def check_infobatch(args: argparse.Namespace, *names: str,
     others.update(dict.fromkeys(names, '--infobatch'))
     for name, needed in others.items():
         if getattr(args, name) is not None:
-            raise ValueError(f'--{name} needs {needed}.')
+            raise ValueRefusal(f'--{name} needs {needed}.')
 
 
 def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
@@ -96,5 +97,5 @@ def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
     for option in (each.partition('=')[0] for each in args):
         close = difflib.get_close_matches(option, ours, 1, 0.8)
         if option.startswith('--') and close:
-            raise ValueError(
+            raise ValueRefusal(
                 f'{option} is no option: did you mean {close[0]}?')

@@ -32,6 +32,8 @@ from typing import Callable, List
 
 from mmengine.config import Config, DictAction
 
+from mmib.errors import ValueRefusal
+
 from .files import converted_name, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, shortening)
@@ -81,7 +83,7 @@ def main(args: List[str]) -> None:
     options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
     if ours.infobatch and ours.shorten:
-        raise ValueError(
+        raise ValueRefusal(
             '--shorten is the control of --infobatch: give one of them.')
     if ours.infobatch:
         convert = conversion(ours)

@@ -83,33 +83,6 @@ def test_metafile_tells_what_was_measured():
             assert found[0][2] == str(cfg.train_cfg.max_iters)
 
 
-@pytest.mark.parametrize('schedule, policy', [
-    ('48k-infobatch', dict(type='Neyman', ratio=0.6)),
-    ('48k-infobatch-tiers',
-     dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
-    ('64k-infobatch', dict(type='Neyman', ratio=0.8)),
-    ('64k-infobatch-mean', dict(type='MeanThreshold', ratio=0.5)),
-])
-def test_flagships_change_only_what_pruning_needs(schedule, policy):
-    base = Config.fromfile(
-        osp.join(MMSEG, 'configs/upernet',
-                 'upernet_r50_4xb4-80k_ade20k-512x512.py'))
-    ours = load(FLAGSHIP.format(schedule))
-    iters = 1000 * int(schedule[:2])
-    base.merge_from_dict({
-        'custom_imports': dict(imports=['mmib'], allow_failed_imports=False),
-        'custom_hooks': [
-            dict(type='InfoBatchHook', policy=policy, delta=0.85)
-        ],
-        'train_dataloader.sampler.type': 'InfoBatchSampler',
-        'train_cfg.max_iters': iters,
-        'train_cfg.val_interval': iters // 10,
-        'default_hooks.checkpoint.interval': iters // 10,
-        'param_scheduler.0.end': iters
-    })
-    assert ours.to_dict() == base.to_dict()
-
-
 def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
     """As it is from another folder, but for size, device and downloads."""
     data_root = tmp_path / 'ade'

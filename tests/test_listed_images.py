@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings on the images of a list."""
 import copy
-import functools
 import pickle
 
 import numpy as np
@@ -14,10 +13,9 @@ from mmib.datasets import (image_numbers, image_path, images_checksum,
                            unwrap_repeats)
 from mmib.hook import InfoBatchHook
 from tests.system.epoch_training import by_epoch
-from tests.system.processes import run_ranks
-from tests.system.small_training import (BASELINE, column, distribute,
-                                         infobatch_hook, small_config,
-                                         small_runner, train, weights_of)
+from tests.system.small_training import (BASELINE, column, infobatch_hook,
+                                         small_config, small_runner, train,
+                                         weights_of)
 from tests.test_datasets import (DATASETS_TO_WRAP, RENAMED, TWO, build, concat,
                                  path_dataset, wrapper)
 
@@ -247,38 +245,6 @@ def test_paths_are_compared_in_each_part(tmp_path, cfg, comparable):
     hook = infobatch_hook(runner)
     assert (hook.scores.numpy() != 1).all()
     assert hook._delivery.comparable == comparable
-
-
-def train_rank(rank, results, work_dir, images):
-    runner = small_runner(f'{work_dir}/{rank}', **on(only(images[rank])))
-    distribute(runner)
-    try:
-        results[rank] = train(runner)
-    except ValueError as error:
-        results[rank] = str(error)
-
-
-def test_two_ranks_share_the_list(tmp_path):
-    """Slots k, k + W, ... of one stream."""
-    ranks = run_ranks(
-        functools.partial(
-            train_rank, work_dir=str(tmp_path), images=[LIST, LIST]), 2)
-    images = [
-        image for steps in zip(*ranks)
-        for pair in zip(*(step['images'] for step in steps)) for image in pair
-    ]
-    assert sorted(images[:6]) == LIST and set(images) == set(LIST)
-    assert max(map(max, column(ranks[0], 'weights'))) > 1
-
-
-def test_ranks_that_read_other_lists(tmp_path):
-    """They stop before the first step."""
-    for error in run_ranks(
-            functools.partial(
-                train_rank,
-                work_dir=str(tmp_path),
-                images=[LIST, [*LIST[:-1], 11]]), 2):
-        assert 'The ranks have read different images' in error
 
 
 def test_the_policy_of_older_configs():

@@ -98,12 +98,6 @@ def test_label_errors(camvid, command, tmp_path):
     assert len(line['errors']) == 8
 
 
-def test_optimizers(command):
-    said = command('optimizers.optimizers', '--optimizers', 'SGD')
-    found = [float(cell) for cell in said.split('|')[2:-1]]
-    np.testing.assert_allclose(found, [2, 2, 2, 2, 1, 1], atol=0.02)
-
-
 def test_weights_and_steps(tmp_path, monkeypatch):
     """Weights make the steps of AdamW longer, and then shorter."""
     for name, value in dict(

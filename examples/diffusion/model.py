@@ -52,16 +52,8 @@ class DDPM(BaseModel):
         return self.schedule.config.num_train_timesteps
 
     def forward(self, inputs, mode='tensor'):
-        """Losses of images at timesteps that are drawn for them.
-
-        Args:
-            inputs (Tensor): Images in [-1, 1], of shape (B, C, H, W).
-            mode (str): ``'loss'`` in training.
-
-        Returns:
-            dict or Tensor: Losses of shape (B,), in training by name and with
-            the scores.
-        """
+        """Losses, of shape (B,), of images in [-1, 1] at timesteps that are
+        drawn for them; in training with the scores."""
         timesteps, noise = self.draw(inputs)
         losses = self.losses(inputs, timesteps, noise)
         if mode != 'loss':
@@ -72,12 +64,8 @@ class DDPM(BaseModel):
         return dict(loss=losses, infobatch_score=score)
 
     def draw(self, images):
-        """Draw timesteps and noise.
-
-        They follow from the seed, the iteration and the rank, so that a
-        training draws the same with and without mmib, and after it is
-        resumed.
-        """
+        """Draw timesteps and noise by the seed, the iteration and the rank: a
+        resumed training draws the same, and so does one without mmib."""
         info = MessageHub.get_current_instance()
         rng = np.random.default_rng(
             [info.get_info('seed', 0),
@@ -112,17 +100,8 @@ class DDPM(BaseModel):
 
     @torch.no_grad()
     def sample(self, num_images, num_steps=20, seed=0):
-        """Make images of noise (DDIM, Song et al., 2021).
-
-        Args:
-            num_images (int): How many.
-            num_steps (int): Calls of the network. Defaults to 20: more add up
-                the errors of a network that was trained briefly.
-            seed (int): Of the noise. Defaults to 0.
-
-        Returns:
-            Tensor: Images in [-1, 1], of shape (B, C, H, W).
-        """
+        """Make images in [-1, 1] of noise (DDIM, Song et al., 2021). More
+        steps add up the errors of a network that was trained briefly."""
         scheduler = DDIMScheduler.from_config(self.schedule.config)
         scheduler.set_timesteps(num_steps)
         size, channels = (self.unet.config.sample_size,

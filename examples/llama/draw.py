@@ -79,18 +79,8 @@ FILES = dict(
 
 
 def draw(tasks, size, seed, wrong):
-    """Draw conversations.
-
-    Args:
-        tasks (dict): What to ask.
-        size (int): How many.
-        seed (int): Of the draw.
-        wrong (float): Share of them that has the answer to another question
-            of the same task.
-
-    Returns:
-        list[dict]: Each with ``instruction`` and ``output``.
-    """
+    """Draw conversations, a share of which has a wrong answer: that of another
+    question of the same task."""
     rng = random.Random(seed)
     asks, shares = zip(*tasks.values())
     conversations = []

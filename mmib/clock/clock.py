@@ -92,13 +92,8 @@ class Clock(ABC):
         return position >= self.annealing_start
 
     def saved_iters(self, record: PlanRecord, position: int) -> float:
-        """Iterations that the baseline needs more for the same virtual
-        epochs.
-
-        Args:
-            record (PlanRecord): The plan at the position.
-            position (int): Slots of the training until then.
-        """
+        """Iterations that the baseline needs more for the same virtual epochs,
+        at a slot of a plan."""
         return self.full_equivalent(
             record.covered_until(position)) - self.iteration_at(position)
 
@@ -110,11 +105,7 @@ class Clock(ABC):
             saved_iters=self.saved_iters(record, record.start))
 
     def until_annealing(self, iteration: int) -> str:
-        """How long pruning goes on, for the log.
-
-        Args:
-            iteration (int): Iterations of the training until now.
-        """
+        """How long pruning goes on after so many iterations, for the log."""
         if self.annealing_at >= self.length:
             return 'no annealing'
         left = self.annealing_at - self._now(iteration)
@@ -146,12 +137,8 @@ class Clock(ABC):
 
     @abstractmethod
     def covered(self, last: Optional[PlanRecord], start: int) -> float:
-        """Virtual epochs before a plan.
-
-        Args:
-            last (PlanRecord, optional): The plan before.
-            start (int): Number of the first slot.
-        """
+        """Virtual epochs before a plan that begins with a slot and follows
+        another plan, if any."""
 
     @abstractmethod
     def full_equivalent(self, covered: float) -> float:
@@ -163,14 +150,13 @@ class Clock(ABC):
                  covered: float,
                  policy: Policy,
                  norms: Optional[TierNorms] = None) -> Progress:
-        """What a policy is told of a plan.
+        """What a policy is told of a plan, by the policy's budget.
 
         Args:
             start (int): Number of the plan's first slot.
             covered (float): Virtual epochs before the plan.
-            policy (Policy): Its budget says how much to prune.
+            policy (Policy): The policy.
             norms (TierNorms, optional): What visits tell of the tiers.
-                Defaults to None.
         """
 
     @abstractmethod
@@ -179,24 +165,14 @@ class Clock(ABC):
 
     @abstractmethod
     def outcome(self, share: float) -> Tuple[float, float, float]:
-        """What a training comes to in which nothing was trained on yet.
-
-        Args:
-            share (float): Kept share of the plans that prune.
-
-        Returns:
-            tuple[float, float, float]: Iterations of the training, iterations
-            of the baseline that cover as many passes, and these passes.
-        """
+        """Iterations of a training that begins, iterations of the baseline
+        that cover as many passes, and these passes, by the kept share of the
+        plans that prune."""
 
     @abstractmethod
     def check_length(self) -> None:
-        """Check that the training is two passes over the data or more, as
-        nothing can be pruned in the first one.
-
-        Raises:
-            ValueError: If the training is shorter.
-        """
+        """Refuse a training of less than two passes over the data: nothing
+        can be pruned in the first one."""
 
     def connect(self, runner: Runner, sampler: InfoBatchSampler,
                 draw_plan: Callable) -> None:
@@ -213,14 +189,8 @@ class Clock(ABC):
         """End the plan of an epoch, where epochs count."""
 
     def state_dict(self, covered: float) -> dict:
-        """Everything that the accounts follow from.
-
-        Args:
-            covered (float): Virtual epochs until now.
-
-        Returns:
-            dict: Plain Python values.
-        """
+        """Everything that the accounts follow from, after so many virtual
+        epochs: plain Python values."""
         return dict(
             unit=self.unit,
             slots_per_iter=self.slots_per_iter,

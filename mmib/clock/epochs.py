@@ -6,6 +6,7 @@ from typing import Callable, List, Optional, Tuple
 from mmengine.runner import Runner
 
 from .. import compat
+from ..errors import ValueRefusal
 from ..plan_record import PlanRecord
 from ..pruning import Policy, Progress, TierNorms
 from ..sampler import InfoBatchSampler
@@ -115,7 +116,7 @@ class EpochClock(Clock):
                   policy: Policy,
                   norms: Optional[TierNorms] = None) -> Progress:
         if policy.full_iters is not None:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`full_iters = {policy.full_iters}` is for a training that '
                 'counts iterations, and this one counts epochs: remove it from'
                 ' the `policy` of InfoBatchHook in `custom_hooks`, and set '
@@ -139,14 +140,14 @@ class EpochClock(Clock):
 
     def check_length(self) -> None:
         if self.length < 2:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`train_cfg.max_epochs` is {self.length}, and InfoBatch '
                 'needs 2 or more, as nothing can be pruned in the first '
                 'epoch: train for longer, or remove InfoBatchHook and '
                 'InfoBatchSampler. To try a config in a short time, take a '
                 'few images: `train_dataloader.dataset.indices=64`.')
         if self.iters_per_epoch == 0:
-            raise ValueError(
+            raise ValueRefusal(
                 f'An iteration has {self.slots_per_iter} images, the data set '
                 f'{self.pass_length}, and `drop_last` leaves them all: lower '
                 '`train_dataloader.batch_size`, or remove '

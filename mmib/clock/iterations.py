@@ -5,6 +5,7 @@ from typing import Callable, Optional, Tuple
 from mmengine.runner import Runner
 
 from .. import compat
+from ..errors import ValueRefusal
 from ..plan_record import PlanRecord
 from ..pruning import Policy, Progress, TierNorms
 from ..sampler import InfoBatchSampler
@@ -103,7 +104,7 @@ class IterationClock(Clock):
     def check_length(self) -> None:
         passes = self.length * self.slots_per_iter / self.pass_length
         if passes < 2:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`train_cfg.max_iters = {self.length}` with '
                 f'{self.slots_per_iter} images in an iteration is '
                 f'{passes:.2f} passes over {self.pass_length} images. '

@@ -12,12 +12,13 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
 from ..compat import saves_with_hooks
+from ..errors import RuntimeRefusal, TypeRefusal, ValueRefusal
 from .parts import needs_known_loop
 
 
 def no_batch_sampler() -> ValueError:
     """The refusal of a batch sampler."""
-    return ValueError(
+    return ValueRefusal(
         'InfoBatch matches weights to images by the order of the indices, '
         'which a batch sampler may change: remove '
         '`train_dataloader.batch_sampler`, and set '
@@ -43,16 +44,16 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
     ]
     close = difflib.get_close_matches(name, known, 1)
     hint = f'did you mean `{close[0]}`?' if close else 'remove it.'
-    raise TypeError(f'`{name}` in {where} is no argument of '
-                    f'{owner.__name__}, which '
-                    f'has {", ".join(known)}: {hint}')
+    raise TypeRefusal(f'`{name}` in {where} is no argument of '
+                      f'{owner.__name__}, which '
+                      f'has {", ".join(known)}: {hint}')
 
 
 def check_delta(delta: float, where: str) -> None:
     """Check the fraction of a training that prunes. ``where`` names what to
     change."""
     if not 0 <= delta <= 1:
-        raise ValueError(
+        raise ValueRefusal(
             '`delta` is the fraction of the iterations that prune and must be '
             f'in [0, 1], but got {delta}: change {where}.')
 
@@ -62,16 +63,16 @@ def check_hook_arguments(delta: float, ema: Optional[float], start: float,
     """Check the arguments of InfoBatchHook."""
     check_delta(delta, '`delta` at InfoBatchHook in `custom_hooks`')
     if ema is not None and not 0 <= ema < 1:
-        raise ValueError(
+        raise ValueRefusal(
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
     if not any(normalize is each for each in (True, False, None)):
-        raise TypeError(
+        raise TypeRefusal(
             '`normalize` must be True or False or None, but got '
             f'{normalize!r}: change it at InfoBatchHook in `custom_hooks`.')
     if not 0 <= start < 1 or 0 < delta <= start:
-        raise ValueError(
+        raise ValueRefusal(
             '`start` is the fraction of the iterations before pruning begins '
             f'and must be in [0, 1) and less than `delta = {delta}`, but got '
             f'{start}: change it at InfoBatchHook in `custom_hooks`.')
@@ -93,7 +94,7 @@ def check_stack() -> None:
 
     onedl, openmmlab = installed('onedl-'), installed('')
     if onedl and openmmlab:
-        raise RuntimeError(
+        raise RuntimeRefusal(
             f'OneDL\'s {", ".join(onedl)} and OpenMMLab\'s '
             f'{", ".join(openmmlab)} are installed in one environment, where '
             'they overwrite the files of each other: run `pip uninstall -y '
@@ -105,7 +106,7 @@ def check_training(runner: Runner, hook: Hook) -> None:
     """Check that a training can be pruned by its InfoBatchHook."""
     check_stack()
     if hook.planner is not None:
-        raise RuntimeError(
+        raise RuntimeRefusal(
             'InfoBatchHook has trained already: build a new Runner with '
             '`resume=True` to go on from the last checkpoint.')
     loop = runner.train_loop
@@ -120,7 +121,7 @@ def _check_strategy(runner: Runner) -> None:
     strategy = getattr(runner, 'strategy', None)
     if strategy is not None and not saves_with_hooks(strategy):
         name = type(strategy).__name__
-        raise ValueError(
+        raise ValueRefusal(
             f'checkpoints of {name} would lack the scores, as it calls no '
             'hooks when it saves and loads them, and a resumed training would '
             "start afresh: set `strategy = dict(type='DDPStrategy')` or "
@@ -130,12 +131,12 @@ def _check_strategy(runner: Runner) -> None:
 
 def _check_hooks(runner: Runner, hook: Hook) -> None:
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
-        raise ValueError(
+        raise ValueRefusal(
             'keep one InfoBatchHook in `custom_hooks`: two would draw '
             'different plans for the same sampler.')
     before = runner.hooks[:runner.hooks.index(hook)]
     if any(isinstance(other, CheckpointHook) for other in before):
-        raise ValueError(
+        raise ValueRefusal(
             'checkpoints would lack the scores of their last batch, as '
             'CheckpointHook acts before InfoBatchHook: remove `priority` from '
             'InfoBatchHook in `custom_hooks` and from '
@@ -147,12 +148,12 @@ def _check_loader(loader: DataLoader) -> None:
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
     if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
-        raise ValueError(
+        raise ValueRefusal(
             'InfoBatchHook needs InfoBatchSampler: set '
             "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
             f'{type(loader.sampler).__name__}.')
     if not getattr(loader, 'in_order', True):
-        raise ValueError(
+        raise ValueRefusal(
             'InfoBatchHook matches weights to images by the order of the '
             'batches: remove `in_order=False` from `train_dataloader`.')
 
@@ -171,7 +172,7 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
             (each for each in part.values() if hasattr(each, '__len__')), ())
     num_images = len(part)
     if num_images != batch_size:
-        raise RuntimeError(
+        raise RuntimeRefusal(
             f'A batch has {num_images} images where {batch_size} were asked '
             'for, so InfoBatch cannot tell which they are: check '
             '`train_dataloader.collate_fn`.')
@@ -181,7 +182,7 @@ def check_scores(unweighted_loss: Optional[Any]) -> None:
     """Check that a training step has scored its images: where it has, the loss
     of the batch without weights is known."""
     if unweighted_loss is None:
-        raise RuntimeError(
+        raise RuntimeRefusal(
             'No head called its losses in this iteration (`loss_decode` of a '
             'segmentor, `loss_module` of a classifier), so InfoBatch has no '
             'scores: check the `loss` method of `model`, or train without '
@@ -192,7 +193,7 @@ def check_norms(score: str) -> None:
     """Check, where no norm of a gradient is seen, that the norm isn't the
     score."""
     if score == 'gradient':
-        raise RuntimeError(
+        raise RuntimeRefusal(
             'The score of an image is the norm of the gradient at the '
             "predictions in this model, which can't be seen here: train "
             'without InfoBatchHook.')

@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence, Union
 
 from mmengine.config import Config
 
+from ..errors import TypeRefusal, ValueRefusal
 from ..hook import InfoBatchHook
 from ..pruning.budget import DEFAULT_RATIO, ToBudget
 from ..registry import POLICIES
@@ -71,14 +72,14 @@ def convert(cfg: Config,
         0.8
     """
     if isinstance(cfg, (str, os.PathLike)):
-        raise TypeError('`convert` takes a config, not its path: '
-                        f'mmib.convert(Config.fromfile({str(cfg)!r})).')
+        raise TypeRefusal('`convert` takes a config, not its path: '
+                          f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     check_baseline(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, _ = length_of(cfg)
     if not isinstance(policy, (dict, type(None))):
-        raise TypeError('`policy` must be the config of a policy, such as '
-                        f"dict(type='Neyman'), but got {policy!r}.")
+        raise TypeRefusal('`policy` must be the config of a policy, such as '
+                          f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
     # The epochs of a pruned training are shorter, and as many.
@@ -86,7 +87,7 @@ def convert(cfg: Config,
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
     if forecast_of(cfg, built).share == 1:
-        raise ValueError(
+        raise ValueRefusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
             '`policy`.')
@@ -120,8 +121,8 @@ def list_images(cfg: Config, images: Union[str, Sequence]) -> Config:
     cfg = copy.deepcopy(cfg)
     outer = cfg.get('train_dataloader') or {}
     if not isinstance(outer.get('dataset'), dict):
-        raise ValueError('The config has no data set whose images could be '
-                         'listed: add `train_dataloader.dataset`.')
+        raise ValueRefusal('The config has no data set whose images could be '
+                           'listed: add `train_dataloader.dataset`.')
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
     outer['dataset'] = dict(
@@ -137,12 +138,12 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     has_budget = isclass(kind) and issubclass(kind, ToBudget)
     own = policy.get('ratio') if has_budget else None
     if None not in (ratio, own) and ratio != own:
-        raise ValueError(
+        raise ValueRefusal(
             f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
             'one number, the share of the iterations to run: give one of '
             'them.')
     if ratio is not None and unit == 'epoch' and not has_budget:
-        raise ValueError(
+        raise ValueRefusal(
             f'`ratio={ratio}` changes nothing for {name} in a training that '
             'counts epochs: remove `ratio` (--ratio of the command), or take '
             'the policy Neyman or Budget.')
@@ -168,7 +169,7 @@ def _convert_loader(loader: dict, unit: str) -> None:
     name = type_name(sampler)
     if name not in BASELINES:
         of = BASELINES[unit == 'epoch']
-        raise ValueError(
+        raise ValueRefusal(
             f'InfoBatchSampler takes the place of {of}, not of {name}'
             f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
             f"dict(type='{of}', shuffle=True)` first.")

@@ -26,8 +26,10 @@ def summary(before: Config, after: Config) -> str:
     if not hooks:
         return ''
     text = ' '.join(forecast_of(after, HOOKS.build(hooks[0])).lines)
-    if length_of(before) == length_of(after) and length_of(
-            after)[0] == 'iteration':
+    (unit, full_length), (_, length) = length_of(before), length_of(after)
+    if length < full_length:
+        text += f' It saves {full_length - length} of {full_length} {unit}s.'
+    elif unit == 'iteration':
         text += ('\nWarning: the training is as long as before and makes more '
                  'passes. Lower the ratio to save iterations.')
     batch_sampler = before.train_dataloader.get('batch_sampler') or {}

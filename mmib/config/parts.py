@@ -7,6 +7,8 @@ from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
+from ..errors import TypeRefusal, ValueRefusal
+
 LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
 # How MMEngine wants the parts of a config that conversion reads.
 _FORMS = dict(
@@ -24,12 +26,12 @@ def check_form(cfg: Config) -> None:
         part = cfg.get(name)
         kinds = dict if form.startswith('dict') else (list, tuple)
         if not (part is None or isinstance(part, kinds)):
-            raise TypeError(f'`{name}` is a {type(part).__name__}, which '
-                            f'MMEngine can\'t use: write `{name} = {form}`.')
+            raise TypeRefusal(f'`{name}` is a {type(part).__name__}, which '
+                              f'MMEngine can\'t use: write `{name} = {form}`.')
     name = 'train_dataloader'
     if cfg.get('train_cfg') is not None and cfg.get(name) is None:
-        raise ValueError('The config has no data to train on: add '
-                         f'`{name} = {_FORMS[name]}`.')
+        raise ValueRefusal('The config has no data to train on: add '
+                           f'`{name} = {_FORMS[name]}`.')
 
 
 def check_baseline(cfg: Config) -> None:
@@ -39,7 +41,7 @@ def check_baseline(cfg: Config) -> None:
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
     if (type_name(sampler) in ('InfoBatchSampler', 'InfoBatchEpochSampler')
             or infobatch_hooks(cfg)):
-        raise ValueError(
+        raise ValueRefusal(
             'The config trains with InfoBatch already: convert or shorten the '
             'config that it was made from, or remove InfoBatchHook from '
             '`custom_hooks` and InfoBatchSampler from '
@@ -65,8 +67,8 @@ def length_of(cfg: Config) -> Tuple[str, int]:
     """What a training counts, ``'iteration'`` or ``'epoch'``, and how many."""
     train_cfg = cfg.get('train_cfg')
     if train_cfg is None:
-        raise ValueError('The config has no training: add `train_cfg = '
-                         "dict(type='IterBasedTrainLoop', max_iters=...)`.")
+        raise ValueRefusal('The config has no training: add `train_cfg = '
+                           "dict(type='IterBasedTrainLoop', max_iters=...)`.")
     loop = train_cfg.get('type')
     if isinstance(loop, str):
         loop = LOOPS.get(loop)
@@ -81,15 +83,16 @@ def length_of(cfg: Config) -> Tuple[str, int]:
             if length is None:
                 continue
             if not isinstance(length, (int, float)):
-                raise ValueError(f'`train_cfg.{LENGTH_FIELD[unit]}` must be a '
-                                 f'number, but got {length!r}.')
+                raise ValueRefusal(
+                    f'`train_cfg.{LENGTH_FIELD[unit]}` must be a '
+                    f'number, but got {length!r}.')
             return unit, int(length)
     raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
 
 
 def needs_known_loop(instead_of: str) -> ValueError:
     """The refusal of a training loop of which nothing is known."""
-    return ValueError(
+    return ValueRefusal(
         'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
         "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
         "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 
+from ..errors import ValueRefusal
 from ..pruning.budget import DEFAULT_RATIO
 from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
 
@@ -118,7 +119,7 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     """
     check_baseline(cfg)
     if not 0 < ratio <= 1:
-        raise ValueError(
+        raise ValueRefusal(
             '`ratio` is the share of the iterations to run and must be in '
             f'(0, 1], but got {ratio}: change the argument `ratio`, or '
             '--ratio of the command.')
@@ -153,8 +154,8 @@ def _schedulers(node: Any,
         for i, entry in enumerate(node):
             yield from _schedulers(entry, f'{where}[{i}]')
     elif not isinstance(node, dict):
-        raise ValueError(f'`{where}` must be a config to be converted, but '
-                         f'is a {type(node).__name__}.')
+        raise ValueRefusal(f'`{where}` must be a config to be converted, but '
+                           f'is a {type(node).__name__}.')
     elif 'type' in node:
         yield where, node
     else:
@@ -193,7 +194,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         fields = ', '.join(f'{key}={value}'
                            for key, value in scheduler.items()
                            if _DURATION_FIELD.search(key))
-        raise ValueError(
+        raise ValueRefusal(
             f'`{where}` has the type {name}, which is none of MMEngine or '
             'MMSegmentation: shorten it by hand and add InfoBatch to the '
             'config as docs/train.md says. '
@@ -205,7 +206,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         return
     if _counts(scheduler) != iter_map.unit:
         if iter_map.unit == 'iteration':
-            raise ValueError(
+            raise ValueRefusal(
                 f'`{where}.by_epoch` is True, which is also its default, but '
                 'the training counts iterations: set '
                 f'`{where}.by_epoch=False` and give its times in iterations.')
@@ -213,7 +214,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
                 and 'end' in scheduler):
             return
-        raise ValueError(
+        raise ValueRefusal(
             f'`{where}.by_epoch` is False, but the training counts epochs: '
             f'set `{where}.by_epoch=True`, give its times in epochs, and add '
             '`convert_to_iter_based=True` to have it step by iteration.')
@@ -224,7 +225,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     length, new_length = end - begin, new_end - new_begin
     # Schedulers reach their last value after `length - 1` steps.
     if new_length < min(length, 2):
-        raise ValueError(
+        raise ValueRefusal(
             f'`{where}` has {length} {iter_map.unit}s, of which {new_length} '
             'would be left: raise `ratio`, or --ratio of the command.')
     for field, value in (('begin', new_begin), ('end', new_end)):

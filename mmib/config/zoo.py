@@ -7,6 +7,8 @@ import os.path as osp
 from importlib.util import find_spec
 from typing import Iterator, List, Optional
 
+from ..errors import FileNotFoundRefusal, ModuleNotFoundRefusal, ValueRefusal
+
 # The name of each library, and the extra of mmib that installs the library.
 LIBRARIES = dict(
     mmseg=('MMSegmentation', 'onedl'),
@@ -29,7 +31,7 @@ def mim_folder(package: str) -> str:
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         name, extra = LIBRARIES[package]
-        raise ModuleNotFoundError(
+        raise ModuleNotFoundRefusal(
             f'This needs {name}, and `{package}` is missing: run '
             f"`pip install 'mmib[{extra}]'`, or see docs/install.md for the "
             'stack of OpenMMLab.',
@@ -92,7 +94,7 @@ def resolve_config(path: str) -> str:
     close = [n for n in names if osp.basename(n) == osp.basename(name)]
     close = close or difflib.get_close_matches(name, names)
     hint = ''.join(f'\n  {package}::{match}' for match in close)
-    raise FileNotFoundError(f'{package} has no config `{path}`' + (
+    raise FileNotFoundRefusal(f'{package} has no config `{path}`' + (
         f'. Close matches:{hint}' if close else f': see {folder}'))
 
 
@@ -101,10 +103,10 @@ def find_config(path: str) -> str:
     that the file is there."""
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
-        raise ValueError(f'{path} is no config, whose name ends with .py: '
-                         'give CONFIG first, and then all others.')
+        raise ValueRefusal(f'{path} is no config, whose name ends with .py: '
+                           'give CONFIG first, and then all others.')
     if not osp.isfile(path):
-        raise FileNotFoundError(
+        raise FileNotFoundRefusal(
             f'There is no config {path}; a relative path counts from the '
             f'current folder, which is {os.getcwd()}.')
     return path

@@ -156,12 +156,8 @@ class Reporter:
                 f'kept share: {why}. `normalize=True` makes their mean 1.')
 
     def goes_on(self, position: int, changes: List[str]) -> None:
-        """Tell that a training goes on with the plan of the checkpoint.
-
-        Args:
-            position (int): Slots that were taken.
-            changes (list[str]): What has changed since then.
-        """
+        """Tell that a training goes on with the plan of the checkpoint, and
+        what has changed since then."""
         self._non_finite = self._planner.current.non_finite
         self._logger.info('InfoBatch goes on in virtual epoch '
                           f'{self._planner.current.epoch} at slot {position}' +
@@ -174,11 +170,7 @@ class Reporter:
             'pruned until every image was trained on once.')
 
     def epoch_begins(self, record: PlanRecord) -> None:
-        """Tell of the virtual epoch that begins with this batch.
-
-        Args:
-            record (PlanRecord): What is known of its plan.
-        """
+        """Tell of the virtual epoch that begins with this batch."""
         # The first plan knows too few scores, which the next ones make up.
         if record.note and self._last_note and not self._has_noted:
             self._logger.warning(f'InfoBatch: {record.note}')
@@ -232,11 +224,8 @@ class Reporter:
                 'the losses.')
 
     def non_finite(self, total: int) -> None:
-        """Warn of losses that aren't finite, if there are more than before.
-
-        Args:
-            total (int): Such losses so far.
-        """
+        """Warn of losses that aren't finite, of which there are ``total``, if
+        there are more than before."""
         # Each text is another one: MMEngine drops warnings that repeat.
         if total > self._non_finite:
             self._logger.warning(
@@ -246,11 +235,7 @@ class Reporter:
         self._non_finite = total
 
     def ends(self, position: int) -> None:
-        """Tell what the training saved.
-
-        Args:
-            position (int): Slots that were taken.
-        """
+        """Tell what the training saved in ``position`` slots."""
         saved = self._planner.saved_iters(position)
         self._add_scalars({'infobatch/saved_iters': saved})
         iteration, since = self._runner.iter, self._clock.since

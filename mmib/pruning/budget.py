@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..errors import RuntimeRefusal, ValueRefusal
 from .form import array
 from .plan import EpochPlan, divide, draw, prune
 from .policies import check_quantiles
@@ -43,7 +44,7 @@ class ToBudget(Policy):
         check_argument('full_iters', full_iters, full_iters is None
                        or is_count(full_iters), 'must be a positive integer')
         if None not in (full_iters, ratio):
-            raise ValueError(
+            raise ValueRefusal(
                 f'`full_iters = {full_iters}` and `ratio = {ratio}` both tell '
                 'how much to prune: remove `full_iters` from the `policy` of '
                 'InfoBatchHook in `custom_hooks`.')
@@ -78,7 +79,7 @@ class ToBudget(Policy):
 
     def _kept_share(self) -> float:
         if self._progress is None:
-            raise RuntimeError(
+            raise RuntimeRefusal(
                 f'{type(self).__name__} must know how far the training is: '
                 'call its `begin_plan` before each plan, as InfoBatchHook '
                 'does.')
@@ -103,9 +104,9 @@ class ToBudget(Policy):
 class Budget(ToBudget):
     """Prune two tiers as hard as the budget needs, whatever the losses are.
 
-    The tiers are those of :class:`QuantileTiers`. The lower tier is pruned
-    1.5 times as hard as the upper one, as 0.75 to 0.5, until its ratio
-    reaches ``max_ratio``. Where tiers of these quantiles don't suffice, as
+    :class:`QuantileTiers` has the same tiers by default. The lower tier is
+    pruned 1.5 times as hard as the upper one, as 0.75 to 0.5, until its ratio
+    reaches ``max_ratio``. Where two tiers of these quantiles don't suffice, as
     with many equal scores, the upper one is extended.
 
     Args:
@@ -273,7 +274,7 @@ class Neyman(ToBudget):
             max(int(self.min_keep * len(scores)), 1), self.num_strata)
         if num_strata != len(self._means):
             self._begin_anew(num_strata)
-        # Sorting is faster than as many quantiles.
+        # Sorting is faster than np.quantile.
         edges = np.arange(1, num_strata) * len(scores) // num_strata
         stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
         sizes = np.bincount(stratum_of_image, minlength=num_strata)

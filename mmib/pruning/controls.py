@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Policies to compare with: controls of InfoBatch and other methods."""
 from dataclasses import replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 import numpy as np
 
@@ -232,8 +232,9 @@ class UpperConfidenceBound(_Selection):
         visited = scores != last['scores']
         # The first visit sets the mean.
         rate = visited * np.where(last['visited'], self.alpha, 1.)
-        mean, variance = update_moments(last['mean'], last['variance'], scores,
-                                        rate)
+        change = scores - last['mean']
+        mean = last['mean'] + rate * change
+        variance = (1 - rate) * (last['variance'] + rate * change * change)
         self._arrays = dict(
             last,
             scores=scores.copy(),
@@ -246,12 +247,3 @@ class UpperConfidenceBound(_Selection):
 def descending(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Indices of values from the highest to the lowest, ties at random."""
     return np.lexsort((rng.random(len(values)), -values))
-
-
-def update_moments(mean: np.ndarray, variance: np.ndarray, values: np.ndarray,
-                   rate: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Exponential moving means and variances after new values, each with its
-    rate in [0, 1]."""
-    change = values - mean
-    return (mean + rate * change,
-            (1 - rate) * (variance + rate * change * change))

@@ -3,8 +3,7 @@
 
 A form is a :class:`Form`, a :class:`Maybe`, a dict of forms by key, a tuple of
 forms, or a list ``[form, size]``. ``size`` names the length of the list, or is
-None for any length. A key with a ``?`` at its end may be missing. The value
-may have more keys than the form.
+None for any length. A state may have more keys than its form.
 """
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from math import inf
 from typing import Any, Callable, Dict, Optional
 
 import numpy as np
+
+from ..errors import ValueRefusal
 
 Sizes = Dict[str, int]
 
@@ -113,7 +114,7 @@ def array(dtypes: str,
 
 def damaged(where: str, problem: str) -> ValueError:
     """The error for a checkpoint with a problem at some key."""
-    return ValueError(
+    return ValueRefusal(
         f'`{where}` in the checkpoint {problem}: resume from an earlier '
         'checkpoint, or delete the key `infobatch` from this one, and scores '
         'start at 1 again.')
@@ -137,11 +138,9 @@ def check_form(value: Any, form: Any, where: str, sizes: Sizes) -> None:
     elif isinstance(form, dict):
         _expect(isinstance(value, dict), value, 'a dict', where)
         for key, part in form.items():
-            name = key.rstrip('?')
-            if name in value:
-                check_form(value[name], part, f'{where}.{name}', sizes)
-            elif name == key:
-                raise damaged(where, f'lacks {name!r}')
+            if key not in value:
+                raise damaged(where, f'lacks {key!r}')
+            check_form(value[key], part, f'{where}.{key}', sizes)
     elif isinstance(form, (list, tuple)):
         _expect(isinstance(value, (list, tuple)), value, 'a list', where)
         length = len(value)

@@ -5,6 +5,8 @@ from typing import List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
+from ..errors import TypeRefusal, ValueRefusal
+
 
 class Tier(NamedTuple):
     """A band of scores with one pruning ratio.
@@ -99,34 +101,39 @@ def check_plan(plan: EpochPlan, pass_length: int) -> None:
             values out of range.
     """
     if not isinstance(plan, EpochPlan):
-        raise TypeError(f'it must return an EpochPlan, but got {plan!r}')
+        raise TypeRefusal(f'it must return an EpochPlan, but got {plan!r}')
     indices, weights = plan.indices, plan.weights
     if not np.issubdtype(indices.dtype, np.integer):
-        raise TypeError('`indices` must be integers, but are '
-                        f'{indices.dtype}: np.flatnonzero gives those of a '
-                        'mask')
+        raise TypeRefusal(
+            '`indices` must be integers, but are '
+            f'{indices.dtype}: np.flatnonzero makes indices of a '
+            'mask')
     if weights.dtype != np.float32:
-        raise TypeError(f'`weights` must be float32, but are {weights.dtype}')
+        raise TypeRefusal(
+            f'`weights` must be float32, but are {weights.dtype}')
     if indices.ndim != 1 or indices.shape != weights.shape:
-        raise ValueError('`indices` and `weights` must have one entry for '
-                         'each slot, but their shapes are '
-                         f'{indices.shape} and {weights.shape}')
+        raise ValueRefusal('`indices` and `weights` must have one entry for '
+                           'each slot, but their shapes are '
+                           f'{indices.shape} and {weights.shape}')
     if len(indices) == 0:
-        raise ValueError('it pruned every image')
+        raise ValueRefusal('it pruned every image')
     if indices.min() < 0 or indices.max() >= pass_length:
-        raise ValueError(f'`indices` must be in [0, {pass_length}), but reach '
-                         f'from {indices.min()} to {indices.max()}')
+        raise ValueRefusal(
+            f'`indices` must be in [0, {pass_length}), but reach '
+            f'from {indices.min()} to {indices.max()}')
     # One NaN makes the sum NaN, and one infinity at least infinite.
     if not np.isfinite(weights.sum()) or weights.min() < 0:
-        raise ValueError('`weights` must be finite and not negative')
+        raise ValueRefusal('`weights` must be finite and not negative')
     if (plan.tier_of_slot.dtype != np.int16
             or plan.tier_of_slot.shape != indices.shape):
-        raise ValueError('`tier_of_slot` must be int16 and have one entry for '
-                         'each slot')
+        raise ValueRefusal(
+            '`tier_of_slot` must be int16 and have one entry for '
+            'each slot')
     num_tiers = max(len(plan.tiers), 1)
     if plan.tier_of_slot.min() < 0 or plan.tier_of_slot.max() > num_tiers:
-        raise ValueError(f'`tier_of_slot` must be in [0, {num_tiers}], where '
-                         f'`tiers` has {len(plan.tiers)}')
+        raise ValueRefusal(
+            f'`tier_of_slot` must be in [0, {num_tiers}], where '
+            f'`tiers` has {len(plan.tiers)}')
 
 
 def prune(scores: np.ndarray,
@@ -166,7 +173,7 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
     """Tier of each image, from 0, by the upper ends of all tiers but the
     last. A score at a threshold lies above the threshold."""
     if not np.isfinite(thresholds).all():
-        raise ValueError(
+        raise ValueRefusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '
             'finite, of shape (N,) and N > 0.')
     # `not (score < threshold)` and not `score >= threshold`: what can't be

@@ -1,10 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What every policy is, and what it is told."""
+"""The base class of policies, and what a policy is told."""
 import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
+from ..errors import TypeRefusal, ValueRefusal
 from .plan import EpochPlan
 
 
@@ -130,7 +131,7 @@ class FunctionPolicy(Policy):
 
     def __init__(self, function: Callable) -> None:
         if hasattr(function, 'state_dict'):
-            raise TypeError(
+            raise TypeRefusal(
                 f'{type(function).__name__} has a `state_dict` and is no '
                 '`mmib.pruning.Policy`: derive it from that class, so that '
                 'its state is kept in checkpoints.')
@@ -154,7 +155,7 @@ def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
     """Raise a ValueError that names an argument of a policy, unless its value
     fits."""
     if not fits:
-        raise ValueError(
+        raise ValueRefusal(
             f'`{name}` {says}, but got {value!r}: change it in the `policy` of'
             ' InfoBatchHook in `custom_hooks`.')
 

@@ -8,16 +8,8 @@ _EXTRA = ('matplotlib', 'jinja2', 'pandas')
 
 
 def main(argv: Optional[List[str]] = None) -> None:
-    """Write the report of a work folder.
-
-    Args:
-        argv (list[str], optional): Arguments of the command. Defaults to
-            those of the process.
-
-    Raises:
-        SystemExit: With one line, if there is nothing to report or a library
-            is missing.
-    """
+    """Write the report of a work folder, by the arguments of the command or,
+    without them, of the process."""
     parser = argparse.ArgumentParser(
         description='Write one HTML file that shows a training: what was '
         'saved, metrics, what was pruned, and the images with the highest and '

@@ -156,7 +156,7 @@ def _read(path: str) -> Checkpoint:
     try:
         run = content['message_hub']['runtime_info'].get(RUN_KEY, '')
         weights = content['state_dict'].items()
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise _Unreadable('is no checkpoint of a training') from error
     state = content.get('infobatch')
     try:

@@ -3,7 +3,7 @@
 import json
 import math
 import os.path as osp
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from ..plan_record import PlanRecord
 from ..pruning.form import TEXT, Maybe, check_form, integer, real
@@ -12,8 +12,8 @@ from ..state import MEAN_RATIO, PLAN
 # Larger than any float32: sums and products of such numbers are finite.
 _LARGEST = 1e39
 _COUNT = integer(0, 10**15)
-# By what tells the lines apart.
-_FORMS = {
+# By what tells the lines apart. Older lines lack keys with a question mark.
+_FORMS: Dict[str, dict] = {
     'step': {
         'step': _COUNT,
         'iter?': _COUNT,
@@ -65,14 +65,9 @@ def read_lines(path: str) -> Tuple[List[Any], int]:
 
 
 def parse(text: str) -> Any:
-    """Read a line of ``infobatch.jsonl`` or ``scalars.json``.
-
-    Args:
-        text (str): The line.
-
-    Returns:
-        PlanRecord or dict: A plan; or a dict with ``begins``, with ``ends``,
-        or of scalars, with ``step``. All that a report uses can be drawn.
+    """Read a line of ``infobatch.jsonl`` or ``scalars.json``: a plan, or a
+    dict with ``begins``, with ``ends``, or of scalars, with ``step``. All
+    numbers can be drawn.
 
     Raises:
         Exception: If the line is damaged, or none of these.
@@ -82,7 +77,12 @@ def parse(text: str) -> Any:
     if name == 'kept':
         line = PlanRecord.from_dict(line).to_dict()
     part = line[name] if name in ('begins', 'ends') else line
-    check_form(part, _FORMS[name], name, {})
+    form = {
+        key.rstrip('?'): of_key
+        for key, of_key in _FORMS[name].items()
+        if key[-1] != '?' or key[:-1] in part
+    }
+    check_form(part, form, name, {})
     if name == 'step':
         # A loss may be NaN or infinite.
         part = {

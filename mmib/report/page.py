@@ -2,6 +2,7 @@
 """One HTML file of everything."""
 import math
 import os.path as osp
+from datetime import timedelta
 from typing import List, NamedTuple, Optional
 
 import jinja2
@@ -29,11 +30,9 @@ class Figure(NamedTuple):
 # What a high place in each ranking means.
 _RANKINGS = dict(
     score='An image with a high score had a high loss when it was trained on. '
-    'The order is that of the average score, in which its later visits count '
-    'more; where there is none, that of the last score.',
-    pixels='The order is that of the loss: the mean of the highest 5 % of the '
-    'pixel losses of the network. Where it is high, some of the labels are '
-    'unlike the predictions.')
+    'The average score ranks, in which later visits count more.',
+    pixels='The mean of the highest 5 % of the pixel losses of the network '
+    'ranks. Where it is high, some labels are unlike the predictions.')
 
 
 def render(run: Run, other: Optional[Run], notes: List[str],
@@ -123,22 +122,12 @@ def _times(run: Run, other: Optional[Run]) -> List[Figure]:
     if run.num_starts > 1:
         notes.append(f'in {run.num_starts} starts')
     if other is not None and other.seconds is not None:
-        notes.append(f'{other.name}: {duration(other.seconds)}')
-    return [Figure('Wall time', duration(run.seconds), ', '.join(notes))]
+        notes.append(f'{other.name}: {_time(other.seconds)}')
+    return [Figure('Wall time', _time(run.seconds), ', '.join(notes))]
 
 
-def duration(seconds: float) -> str:
-    """A time in its two largest units."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        text = f'{days} d {hours} h'
-    elif hours:
-        text = f'{hours} h {minutes} min'
-    else:
-        text = f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
-    return text.replace(' ', _THIN)
+def _time(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _quality(run: Run, other: Optional[Run]) -> List[Figure]:

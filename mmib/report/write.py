@@ -4,11 +4,13 @@ import os
 import os.path as osp
 from typing import List, Optional
 
-from .checkpoint import Checkpoint, read_newest
+import numpy as np
+import pandas as pd
+
+from .checkpoint import Checkpoint, Images, read_newest
 from .page import render
 from .pictures import Gallery, take_pictures
 from .read import ReportError, Run, read_run
-from .table import write_table
 
 
 def write_report(work_dir: str,
@@ -20,18 +22,16 @@ def write_report(work_dir: str,
     """Write the report of a training. Its config is code, and is run.
 
     Args:
-        work_dir (str): Its folder.
+        work_dir (str): Folder of the training.
         compare (str, optional): Folder of another training.
-        out (str, optional): File to write. Defaults to ``report.html`` in the
+        out (str, optional): The page. Defaults to ``report.html`` in the
             folder.
         num_images (int): Images of each end of the ranking. Defaults to 12.
-        predictions (bool): Whether to predict them. Defaults to True.
-        rank_by (str): What ranks the images: ``'score'``, or ``'pixels'``,
-            for which all are predicted. Defaults to ``'score'``.
+        predictions (bool): Whether to predict these images. Defaults to True.
+        rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
 
     Returns:
-        list[str]: Paths of the page, and of the table of all images where
-        scores are known.
+        list[str]: Paths of the files.
 
     Raises:
         ReportError: If a folder has nothing of a training, a file can't be
@@ -87,3 +87,24 @@ def _notes(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],
         notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
                      'scores of the images aren\'t known.')
     return notes
+
+
+def write_table(images: Images, path: str) -> None:
+    """Write what is known of each image as CSV. ``loss_pixels`` is there if
+    the network was asked; what isn't known is empty."""
+    size = len(images)
+    unknown = pd.array([pd.NA] * size, 'Int64')
+    table = pd.DataFrame({
+        'image': np.arange(size),
+        'path': images.paths or [None] * size,
+        'score': images.scores,
+        'average': np.nan if images.averages is None else images.averages,
+    })
+    for name in ('visits', 'pruned', 'last_visit'):
+        column = getattr(images, name)
+        table[name] = unknown if column is None else column
+    if images.losses is not None:
+        table['loss_pixels'] = images.losses
+    # A path may be no text in UTF-8.
+    table.to_csv(
+        path, index=False, encoding='utf-8', errors='backslashreplace')

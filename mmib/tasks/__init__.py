@@ -12,6 +12,7 @@ import torch.nn as nn
 from mmengine.hooks import Hook
 
 from ..batch import BatchContext
+from ..errors import ValueRefusal
 
 # An imported library, and the module of its task.
 _TASKS = (
@@ -75,7 +76,7 @@ def attach(model: nn.Module, batch: BatchContext,
         if task.matches(model):
             task.attach(model, batch, hooks)
             return task
-    raise ValueError(
+    raise ValueRefusal(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
         'classifier of MMPretrain, such as ImageClassifier, or one of its '

@@ -7,7 +7,7 @@ So the weight of an image multiplies the gradient of its predictions there. The
 loss of the batch keeps its value and its divisor. The norm of an image is the
 norm of the sum over its boxes, without the divisor.
 """
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 from ..batch import BatchContext, Share, to_device
-from ..compat import change_calls, observe_results
+from ..compat import replace_method
+from ..errors import ValueRefusal
 from .heads import HeadTable
 
 # Predictions of shape (B, ...), of each level or layer.
@@ -102,7 +103,7 @@ class DetectionTask:
                hooks: Sequence[Hook]) -> None:
         for name, module in model.named_modules():
             if isinstance(module, BATCH_LOSSES):
-                raise ValueError(
+                raise ValueRefusal(
                     f'{type(module).__name__}, `model.{name}`, weighs a box by'
                     ' all boxes of the batch, so the loss of an image depends '
                     'on the others: use another loss, or train without '
@@ -110,15 +111,16 @@ class DetectionTask:
         for _, head, images in TABLE.find(model):
             _weigh_predictions(head, batch, images)
 
-        def note(result: Tuple[Tensor, Any]) -> None:
+        def note(parse_losses: Callable, losses: dict) -> Tuple[Tensor, Any]:
+            loss, logged = parse_losses(losses)
             if batch.weights is not None:
-                loss = result[0]
                 batch.add_scores(
                     torch.full_like(batch.weights, torch.nan), loss)
                 batch.watch_loss(loss)
                 _note_divisors(loss)
+            return loss, logged
 
-        observe_results(model, 'parse_losses', note)
+        replace_method(model, 'parse_losses', note)
 
 
 def _weigh_predictions(head: nn.Module, batch: BatchContext,
@@ -129,22 +131,24 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
     def is_pred(value: Any) -> bool:
         return isinstance(value, Tensor) and value.requires_grad
 
-    def change(*args: Any, **kwargs: Any) -> Tuple[tuple, Dict[str, Any]]:
+    def weigh(compute: Callable, *args: Any, **kwargs: Any) -> Any:
         preds: List[Tensor] = []
         if batch.weights is not None and torch.is_grad_enabled():
             apply_to((args, kwargs), is_pred, preds.append)
         if not preds:
-            return args, kwargs
+            return compute(*args, **kwargs)
         # The regions of a batch lie image by image.
         counts = None if isinstance(images, int) else [
             len(getattr(x, images)) for x in kwargs['sampling_results']
         ]
         dim = images if isinstance(images, int) else 0
         weighed = iter(_Weigh.apply(batch, dim, counts, *preds))
-        return apply_to((args, kwargs), is_pred, lambda pred: next(weighed))
+        args, kwargs = apply_to((args, kwargs), is_pred,
+                                lambda pred: next(weighed))
+        return compute(*args, **kwargs)
 
     method = 'loss_by_feat' if isinstance(images, int) else 'loss_and_target'
-    change_calls(head, method, change)
+    replace_method(head, method, weigh)
 
 
 class _Weigh(torch.autograd.Function):
@@ -162,7 +166,7 @@ class _Weigh(torch.autograd.Function):
             weights = weights[to_device(images, weights.device)]
         for pred in preds:
             if pred.shape[dim] != len(weights):
-                raise ValueError(
+                raise ValueRefusal(
                     'A head computes its losses from a prediction of shape '
                     f'{tuple(pred.shape)} in a batch of {ctx.num_images} '
                     f'images, and dimension {dim} should run over them: '

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import torch.nn as nn
 
 from ..batch import BatchContext
+from ..errors import ValueRefusal
 from ..losses import InfoBatchLoss, check_loss, is_known
 
 Names = Tuple[str, ...]
@@ -68,7 +69,7 @@ class HeadTable:
         """
         found = list(self._find(model, 'model'))
         if not found:
-            raise ValueError(
+            raise ValueRefusal(
                 f'{type(model).__name__} has no head, so there is no loss: '
                 'give `model` a head.')
         return found
@@ -103,13 +104,13 @@ class HeadTable:
     def _unknown(self, module: nn.Module, where: str) -> ValueError:
         name = type(module).__name__
         if where == 'model' or isinstance(module, tuple(self.models)):
-            return ValueError(
+            return ValueRefusal(
                 f'{name}, which is `{where}`, computes its losses in its own '
                 'way, and a loss that it adds itself would be trained without '
                 'weights: if all of its loss comes from its heads, name these '
                 f'heads with {self._register_model}, or train without '
                 'InfoBatchHook.')
-        return ValueError(
+        return ValueRefusal(
             f'InfoBatch needs a loss per image, and mmib knows none for {name}'
             f', which computes its losses in its own way: change `{where}`, '
             f'tell mmib of this head with {self._register_head}, or train '
@@ -174,7 +175,7 @@ class LossTable(HeadTable):
             wrapped: Wrapped = {}
             for name in names:
                 if not hasattr(head, name):
-                    raise ValueError(
+                    raise ValueRefusal(
                         f'{type(head).__name__} has no loss `{name}`: correct '
                         f'its {self._register_head}.')
                 loss = getattr(head, name)
@@ -185,7 +186,7 @@ class LossTable(HeadTable):
                         for each in (loss if is_list else [loss])
                     ]
                 except ValueError as error:
-                    raise ValueError(
+                    raise ValueRefusal(
                         f'`{where}.{name}` of '
                         f'{type(head).__name__}: {error}') from None
                 setattr(head, name,
@@ -207,7 +208,7 @@ class LossTable(HeadTable):
             if (is_loss and module not in logged
                     and not isinstance(module, InfoBatchLoss)
                     and not name.startswith(inside)):
-                raise ValueError(
+                raise ValueRefusal(
                     f'mmib was not told of the loss `model.{name}`, which '
                     'would be trained without weights: name all heads of '
                     f'{type(model).__name__} with {self._register_model}, and '

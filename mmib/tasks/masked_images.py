@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Training without labels with MMPretrain: models that restore masked images,
 and others whose loss is a sum over images."""
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -11,7 +11,8 @@ from mmpretrain.models.losses import (CosineSimilarityLoss,
 from torch import Tensor
 
 from ..batch import BatchContext
-from ..compat import observe_calls
+from ..compat import replace_method
+from ..errors import ValueRefusal
 from ..losses import InfoBatchLoss, register_unreduced
 from . import classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
@@ -93,7 +94,7 @@ class MaskedImagesTask:
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         if isinstance(model, _COMPARE_IMAGES):
-            raise ValueError(
+            raise ValueRefusal(
                 f'{type(model).__name__} compares images with each other, so '
                 'the loss of an image depends on the others, and pruning '
                 'would change the loss: use a model that compares an image '
@@ -107,12 +108,13 @@ class MaskedImagesTask:
 def _follow_masks(head: nn.Module, losses: List[InfoBatchLoss]) -> None:
     """Tell the losses how many masked tokens each image has."""
 
-    def count(*args: Tensor) -> None:
+    def count(head_loss: Callable, *args: Tensor) -> Any:
         masked = args[-1].flatten(1).bool()
         for loss in losses:
             loss.rows_per_image = masked.sum(1).tolist()
+        return head_loss(*args)
 
-    observe_calls(head, 'loss', count)
+    replace_method(head, 'loss', count)
 
 
 TASK = MaskedImagesTask()

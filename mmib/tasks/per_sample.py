@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Any model of MMEngine that returns its losses sample by sample."""
 import functools
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Sequence, Union
 
 import torch
 import torch.nn as nn
@@ -11,7 +11,8 @@ from mmengine.utils import is_list_of
 from torch import Tensor
 
 from ..batch import BatchContext, mean_images
-from ..compat import change_calls
+from ..compat import replace_method
+from ..errors import TypeRefusal, ValueRefusal
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -46,11 +47,11 @@ class PerSampleTask:
             return
         _watch_predictions(model, batch)
 
-        def weigh(losses: Losses) -> Tuple[Tuple[Losses], dict]:
-            return (losses if batch.weights is None else weighted(
-                losses, batch), ), {}
+        def weigh(parse_losses: Callable, losses: Losses) -> Any:
+            return parse_losses(
+                losses if batch.weights is None else weighted(losses, batch))
 
-        change_calls(model, 'parse_losses', weigh)
+        replace_method(model, 'parse_losses', weigh)
 
 
 def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
@@ -59,11 +60,10 @@ def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`infobatch_predictions` of {type(model).__name__} names '
                 f'{name!r}, which is none of its modules: name one of its '
                 '`named_modules()`, such as its last layer.')
-    for name in names:
         modules[name].register_forward_hook(
             functools.partial(_watch_output, name, batch))
 
@@ -74,12 +74,12 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
     if batch.weights is None:
         return
     if not isinstance(output, Tensor):
-        raise TypeError(
+        raise TypeRefusal(
             f'`infobatch_predictions` names {name!r}, which returns a '
             f'{type(output).__name__}: name the module within it that returns '
             'the tensor.')
     if output.shape[:1] != batch.weights.shape:
-        raise ValueError(
+        raise ValueRefusal(
             f'`infobatch_predictions` names {name!r}, which returns the shape '
             f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
             'samples: name a module whose output has a row for each sample, '
@@ -110,7 +110,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 
     def of_samples(name: str, loss: Tensor) -> Tensor:
         if loss.shape[:1] != shape:
-            raise ValueError(
+            raise ValueRefusal(
                 f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
                 f'{len(weights)} samples, and InfoBatch needs the loss of '
                 "each sample: let `forward(mode='loss')` of `model` return "
@@ -130,7 +130,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         elif is_list_of(loss, Tensor):
             result[name] = [of_samples(name, each) for each in loss]
         else:
-            raise TypeError(
+            raise TypeRefusal(
                 f'`{name}` is a {type(loss).__name__}, but a loss must be a '
                 "tensor or a list of tensors: let `forward(mode='loss')` of "
                 '`model` return each tensor under a name of its own.')
@@ -143,7 +143,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 def _score(losses: Losses, total: Tensor) -> Tensor:
     score = losses.get(SCORE, total)
     if not isinstance(score, Tensor) or score.shape != total.shape:
-        raise ValueError(
+        raise ValueRefusal(
             f'`{SCORE}` must have the shape ({len(total)},), one number for '
             f'each sample, but got {getattr(score, "shape", score)}: change '
             "what `forward(mode='loss')` of `model` returns.")

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the mean weight of a plan does to trainings with AdamW: the tables of
-README.md, and its picture.
+README.md.
 
 A training prunes at random, with weights of 1.9 (`random`) or with these
 divided by their mean (`random_mean1`), and is compared with one that is as
@@ -15,7 +15,6 @@ import os.path as osp
 import tempfile
 from typing import Dict, List
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import torch
@@ -29,16 +28,11 @@ from benchmarks.compare import paired
 from benchmarks.compare.results import append_result, missing, read_results
 from research.optimizers.optimizers import OPTIMIZERS, classifier, samples
 
-matplotlib.use('Agg')
-import matplotlib.pyplot as plt  # noqa: E402
-
 OUT = osp.dirname(osp.abspath(__file__))
-PICTURE = 'docs/images/optimizers.png'
 SMALL, SWIN, SEGFORMER = 'classifier', 'swin-w48', 'segformer'
 # What is told of the hook of each arm that prunes.
 HOOKS = dict(random=dict(normalize=False), random_mean1=dict(normalize=True))
 NAMES = dict(random='mean weight 1.9', random_mean1='mean weight 1')
-COLOURS = dict(random='#c0392b', random_mean1='#3f88c5')
 SEEDS = 5
 ITERS, NUM_SAMPLES, BATCH_SIZE, WINDOW = 2000, 2400, 16, 10
 DELTA = 0.85
@@ -183,42 +177,11 @@ def tables() -> List[str]:
     ]
 
 
-def draw(axes: plt.Axes, cells: List[dict], title: str) -> None:
-    for arm, steps in relative_steps(cells).items():
-        axes.plot(
-            steps.columns, steps.mean(), color=COLOURS[arm], label=NAMES[arm])
-    begin, annealing = edges(cells).values()
-    iters = cells[0]['iters']
-    axes.axvspan(begin, annealing, color='#f2f2f2')
-    for left, right, text in ((begin, annealing, 'pruning'), (annealing, iters,
-                                                              'annealing')):
-        axes.text((left + right) / 2, 1.9, text, ha='center', size=8)
-    axes.axhline(1, color='0.6', linewidth=0.8)
-    axes.set(xlim=(0, iters), ylim=(0.4, 2), xlabel='iteration')
-    axes.set_title(title, loc='left')
-    axes.spines[['top', 'right']].set_visible(False)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     train_missing()
     print('\n\n'.join(tables()))
-    plt.rcParams.update({'font.size': 8.5})
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(8, 2.8), sharey=True, layout='constrained')
-    draw(left, read_results(path_of(SMALL)), 'Weights alone: a classifier')
-    draw(right, read_results(path_of(SWIN)), 'A small Swin')
-    left.set_ylabel('length of steps,\nwithout pruning = 1')
-    figure.legend(
-        *left.get_legend_handles_labels(),
-        ncols=2,
-        loc='outside lower center',
-        frameon=False)
-    figure.savefig(PICTURE, dpi=130)
 
 
 if __name__ == '__main__':

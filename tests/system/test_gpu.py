@@ -12,7 +12,7 @@ from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.log.reporter import Reporter
-from mmib.scores import ScoreTable
+from mmib.scores import ScoreTable, Visits
 from mmib.tasks import segmentation
 from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,
@@ -155,7 +155,7 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
     may_wait_to_log(monkeypatch)
     records = guard(monkeypatch, InfoBatchHook, 'after_train_iter', 'error')
-    sums = guard(monkeypatch, VisitCounter, '_sum_up', 'error')
+    sums = guard(monkeypatch, VisitCounter, 'add', 'error')
     runner.train()
     assert len(records) == 100
     # Most are made for a plan, and some by 32 batches.
@@ -188,11 +188,15 @@ def test_visits_are_summed_as_on_the_cpu():
         norms = np.where(rng.random(16) < 0.1, np.nan, rng.gamma(2, size=16))
         before, scores = rng.normal(size=(2, 16))
         for device, counter in counters.items():
-            columns = [
+            on_device = [
                 torch.tensor(x, dtype=torch.float32, device=device)
-                for x in (weights, norms, before, scores)
+                for x in (scores, norms, before)
             ]
-            counter.add(torch.tensor(tiers, device=device), *columns)
+            counter.add([
+                Visits(
+                    np.arange(16), on_device[0], 0, tiers,
+                    weights.astype(np.float32), on_device[1])
+            ], on_device[2])
     sums = {device: counter.take() for device, counter in counters.items()}
     assert sums['cuda'].count == sums['cpu'].count > 2000
     np.testing.assert_allclose(

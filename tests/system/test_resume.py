@@ -2,7 +2,6 @@
 """A training goes on from a checkpoint as if nothing had happened, or says
 what is other than before."""
 import functools
-import itertools
 import multiprocessing
 import re
 
@@ -12,7 +11,6 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmseg.registry import DATASETS
 
-from mmib.compat import _SkipsWithoutLoading
 from mmib.report.read import read_run
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
                                          by_epoch, edges)
@@ -181,12 +179,6 @@ def test_resume_reads_no_past(finished, tmp_path, changes):
     assert read <= len(images) + 2 * in_flight
     if not in_flight:
         assert list(READ) == np.bincount(images, minlength=11).tolist()
-
-
-def test_past_is_empty():
-    batches = _SkipsWithoutLoading(itertools.count(5), 3)
-    assert list(itertools.islice(batches, 5)) == [None, None, None, 5, 6]
-    assert iter(batches) is batches
 
 
 def test_a_second_training_needs_a_new_runner(tmp_path):

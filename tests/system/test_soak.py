@@ -141,7 +141,7 @@ class SoakLog(Hook):
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
         sizes = (len(pickle.dumps(state)), len(state['sampler']['indices']),
-                 len(state['planner']['epochs']))
+                 len(state['planner']['plans']))
         self.write(runner, 'checkpoint', sizes=sizes)
 
     def after_train(self, runner):

@@ -17,7 +17,8 @@ TIERS = [
     'It runs 30 iterations and covers 13.7 passes over the data, for which '
     'the baseline needs 50 iterations: 20 saved.'
 ]
-NO_DATA = 'mmib::upernet/upernet_r50_4xb4-48k-infobatch_ade20k-512x512'
+NO_DATA = ('mmib::upernet/'
+           'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512')
 
 
 @pytest.fixture

@@ -70,8 +70,8 @@ def test_scripts_are_the_commands(script, command, monkeypatch):
 
 
 def test_what_is_a_refusal():
-    """What mmib raises for the user, also through a registry of MMEngine; not
-    an error of something else, nor one that isn't raised on purpose."""
+    """A refusal of mmib, also where it led to another error; no error of
+    something else, and no error that mmib didn't mean."""
 
     def text_of(function, *args, **kwargs):
         with pytest.raises(Exception) as error:
@@ -81,7 +81,14 @@ def test_what_is_a_refusal():
     def build(**cfg):
         HOOKS.build(cfg)
 
+    def wrap():
+        try:
+            check_delta(2, 'it')
+        except ValueError as error:
+            raise KeyError('hook') from error
+
     assert text_of(check_delta, 2, 'it').startswith('`delta` is the')
+    assert text_of(wrap).startswith('`delta` is the')
     assert text_of(
         build, type='InfoBatchHook', ema=2).startswith('`ema` is the share')
     assert text_of(

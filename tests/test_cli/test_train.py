@@ -138,12 +138,14 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
 
 
 @pytest.mark.parametrize('arguments, folder, iters', [
-    ('', 'list-20k_six', 20),
-    ('--shorten', 'list-12k_six', 12),
+    ('', 'list_all-20k_six', 20),
+    ('--shorten', 'list_short-12k_six', 12),
 ])
 def test_a_list_without_pruning(train, arguments, folder, iters):
     Path('hard.txt').write_text('1\n3\n5\n')
-    train(write('list-20k_six'), '--subset', 'hard.txt', *arguments.split())
+    # Loggers have the name of the config, and one of each second.
+    name = folder.replace(f'{iters}k', '20k')
+    train(write(name), '--subset', 'hard.txt', *arguments.split())
     log = read_log(f'work_dirs/{folder}_hard')
     assert 'the data set has 3 of 6 images, those of hard.txt.' in log
     assert f'Iter(train) [{iters}/{iters}]' in log and 'prunes' not in log

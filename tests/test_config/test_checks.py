@@ -162,7 +162,7 @@ def test_a_batch_that_a_user_looks_at_before_the_training(tmp_path):
     runner = small_runner(tmp_path)
     runner.train_loop
     next(iter(runner.train_dataloader))
-    with pytest.raises(RuntimeError, match=r'in a notebook: .*dataset\[0\]'):
+    with pytest.raises(RuntimeError, match=r'[iI]n a notebook.*dataset\[0\]'):
         runner.train()
 
 

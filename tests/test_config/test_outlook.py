@@ -12,7 +12,7 @@ NEYMAN = ('until iteration 510 of 600. It keeps about 0.560 of the images, '
 
 
 @pytest.mark.parametrize('arguments, text', [
-    (dict(), NEYMAN),
+    (dict(), NEYMAN + ' It saves 400 of 1000 iterations.'),
     (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
      'keeps about 0.474 of the images, with a mean weight of 1.00. It runs '
      'about 60 % of the'),

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from mmib.pruning import (AboveMean, EpsilonGreedy, RandomPruning,
-                          UpperConfidenceBound)
-from mmib.pruning.controls import update_moments
+                          UpperConfidenceBound, check_plan)
 from mmib.registry import build_policy
 
 # Few values: many ties.
@@ -29,11 +28,9 @@ selections = st.one_of(
 
 
 def check_is_plan(plan, num_images):
-    assert np.issubdtype(plan.indices.dtype, np.integer)
-    assert plan.weights.dtype == np.float32
-    assert plan.indices.shape == plan.weights.shape
+    if len(plan):  # A selection of few images may be empty.
+        check_plan(plan, num_images)
     assert len(np.unique(plan.indices)) == len(plan)
-    assert set(plan.indices) <= set(range(num_images))
     assert sum(tier.size for tier in plan.tiers) == num_images
     assert sum(tier.kept for tier in plan.tiers) == len(plan)
 
@@ -63,9 +60,6 @@ def test_above_mean_prunes_above_the_mean(ratio, scores, rng):
     if high.kept:
         np.testing.assert_allclose(plan.weights[above], high.size / high.kept,
                                    1e-6)
-
-
-# What selects
 
 
 @given(selections, scores_of_any_size, rngs)
@@ -169,36 +163,26 @@ def test_a_state_stays_as_it_was_read():
         assert np.array_equal(state['arrays'][name], value)
 
 
-def test_ucb_by_hand():
-    """Mean and variance of the visits of one image, from their definition."""
-    policy = UpperConfidenceBound(keep=1, alpha=0.2)
-    rng = np.random.default_rng(0)
-    # The second image is visited three times, the third one never.
-    for score in (1, 4, 3, 3, 8):
-        policy(np.float32([2, score, 1]), rng)
-    mean, variance = 4., 0.
-    for score in (3, 8):
-        change = score - mean
-        mean += 0.2 * change
-        variance = 0.8 * (variance + 0.2 * change**2)
-    arrays = policy.state_dict()['arrays']
-    np.testing.assert_allclose(arrays['mean'], [2, mean, 1])
-    np.testing.assert_allclose(arrays['variance'], [0, variance, 0])
-    assert arrays['visited'].tolist() == [True, True, False]
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=9), st.floats(0.01, 1))
-def test_moments_are_those_of_exponential_weights(values, rate):
-    mean, variance = np.array([values[0]]), np.zeros(1)
+@given(
+    st.lists(st.floats(0, 100, width=32), min_size=1, max_size=9),
+    st.floats(0.01, 1))
+def test_ucb_by_hand(values, alpha):
+    """Mean and variance of the visits of one image, with exponential
+    weights. Of the other images one is visited once, and one never."""
+    values = [value + 1000. * (i % 2) for i, value in enumerate(values, 2)]
+    policy = UpperConfidenceBound(keep=1, alpha=alpha)
+    for value in values:
+        policy(np.float32([2, value, 1]), np.random.default_rng(0))
     weights = [1.]
-    for value in values[1:]:
-        mean, variance = update_moments(mean, variance, np.array([value]),
-                                        np.array([rate]))
-        weights = [(1 - rate) * weight for weight in weights] + [rate]
-    expected = np.average(values, weights=weights)
-    spread = np.average((np.array(values) - expected)**2, weights=weights)
-    np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(variance, spread, rtol=1e-9, atol=1e-9)
+    for _ in values[1:]:
+        weights = [(1 - alpha) * weight for weight in weights] + [alpha]
+    mean = np.average(values, weights=weights)
+    variance = np.average((np.array(values) - mean)**2, weights=weights)
+    arrays = policy.state_dict()['arrays']
+    np.testing.assert_allclose(arrays['mean'], [2, mean, 1], rtol=1e-5)
+    np.testing.assert_allclose(
+        arrays['variance'], [0, variance, 0], rtol=1e-4, atol=1e-2)
+    assert arrays['visited'].tolist() == [True, True, False]
 
 
 def test_ucb_prefers_what_varies():
@@ -212,9 +196,6 @@ def test_ucb_prefers_what_varies():
             plan = policy(np.float32(scores), rng)
         shares.append((plan.indices >= 50).mean())
     assert shares[1] == 1 > shares[0]
-
-
-# Arguments
 
 
 @pytest.mark.parametrize('kind, name, values', [
@@ -235,14 +216,3 @@ def test_arguments_out_of_range(kind, name, values):
                 match=f'`{name}` is .* must be .*{value!r}.*change it '
                 'in the `policy` of InfoBatchHook in `custom_hooks`'):
             build_policy(dict(type=kind, **{name: value}))
-
-
-@pytest.mark.parametrize('kind, text', [
-    ('RandomPruning', 'RandomPruning(ratio=0.475)'),
-    ('AboveMean', 'AboveMean(ratio=0.5)'),
-    ('EpsilonGreedy', 'EpsilonGreedy(keep=0.6, epsilon=0.1, period=1)'),
-    ('UpperConfidenceBound',
-     'UpperConfidenceBound(keep=0.6, c=1.0, alpha=0.2, period=1)'),
-])
-def test_defaults(kind, text):
-    assert repr(build_policy(dict(type=kind))) == text

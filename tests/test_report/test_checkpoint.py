@@ -120,7 +120,7 @@ def test_damaged_state(tmp_path, change):
     assert checkpoint is None and 'damaged state of InfoBatch' in notes[0]
 
 
-@pytest.mark.parametrize('content', [[1], dict(meta=3)])
+@pytest.mark.parametrize('content', [[1], torch.ones(3), dict(meta=3)])
 def test_no_checkpoint_of_a_training(tmp_path, content):
     torch.save(content, tmp_path / 'iter_3.pth')
     checkpoint, notes = read_newest(str(tmp_path))

@@ -10,6 +10,7 @@ from mmpretrain.registry import BATCH_AUGMENTS
 from torch import Tensor
 
 from ...batch import BatchContext
+from ...errors import ValueRefusal
 
 Share = Union[float, Tensor]
 
@@ -115,7 +116,7 @@ def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
         if isinstance(augment, PairedMixup):
             augment.batch = batch
         elif augment is not None:
-            raise ValueError(_own_permutation(augment))
+            raise ValueRefusal(_own_permutation(augment))
 
 
 def _own_permutation(augment: Any) -> str:

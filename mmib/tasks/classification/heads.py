@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which heads a classifier has, and which losses these call."""
-from typing import Any, List, Sequence
+from typing import Any, Callable, List, Sequence
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -9,7 +9,8 @@ from mmpretrain.models import (BaseClassifier, BaseRetriever, classifiers,
                                heads, retrievers)
 
 from ...batch import BatchContext
-from ...compat import observe_calls
+from ...compat import replace_method
+from ...errors import ValueRefusal
 from ...losses import InfoBatchLoss
 from ..heads import LossTable, wrap
 from .augments import connect_augments
@@ -54,7 +55,7 @@ class ClassificationTask:
             if isinstance(module, heads.MultiTaskHead):
                 for task, head in module.task_heads.items():
                     if head not in losses_of_head:
-                        raise ValueError(
+                        raise ValueRefusal(
                             f'`model.{name}.task_heads.{task}` is a '
                             'MultiTaskHead within another one, where mmib '
                             'cannot tell which images have a label: move its '
@@ -77,12 +78,14 @@ def _follow_labels(task: str, head: nn.Module,
     """Tell the losses of the head of a task on which images the losses are
     called: those with a label of the task."""
 
-    def count(feats: Any, data_samples: Sequence[Any], **kwargs: Any) -> None:
+    def count(head_loss: Callable, feats: Any, data_samples: Sequence[Any],
+              **kwargs: Any) -> Any:
         has_label = [int(task in sample) for sample in data_samples]
         for loss in losses:
             loss.rows_per_image = 1 if all(has_label) else has_label
+        return head_loss(feats, data_samples, **kwargs)
 
-    observe_calls(head, 'loss', count)
+    replace_method(head, 'loss', count)
 
 
 def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
@@ -94,5 +97,5 @@ def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
                 recipe['loss'] = wrap(recipe['loss'], batch)
             connect_augments(recipe.get('batch_augments'), batch)
         except ValueError as error:
-            raise ValueError('SwitchRecipeHook in `custom_hooks`, at '
-                             f'`action_epoch={epoch}`: {error}') from None
+            raise ValueRefusal('SwitchRecipeHook in `custom_hooks`, at '
+                               f'`action_epoch={epoch}`: {error}') from None

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which heads a segmentor has, and which losses these call."""
-from typing import Any, List, Sequence
+from typing import Any, Callable, List, Sequence
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -10,7 +10,7 @@ from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
 from ...batch import BatchContext
-from ...compat import observe_calls
+from ...compat import replace_method
 from ...losses import InfoBatchLoss
 from ..heads import LossTable
 
@@ -93,9 +93,9 @@ def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
             images.
     """
 
-    def count(cls_scores: Sequence[Tensor], mask_preds: Any,
-              batch_gt_instances: Sequence[Any], *args: Any,
-              **kwargs: Any) -> None:
+    def count(get_targets: Callable, cls_scores: Sequence[Tensor],
+              mask_preds: Any, batch_gt_instances: Sequence[Any], *args: Any,
+              **kwargs: Any) -> Any:
         for loss in of_queries:
             loss.rows_per_image = len(cls_scores[0])
         # As many masks of the labels are matched as there are queries.
@@ -105,5 +105,7 @@ def _follow_matching(matcher: object, of_queries: List[InfoBatchLoss],
         ]
         for loss in of_masks:
             loss.rows_per_image = num_masks
+        return get_targets(cls_scores, mask_preds, batch_gt_instances, *args,
+                           **kwargs)
 
-    observe_calls(matcher, 'get_targets', count)
+    replace_method(matcher, 'get_targets', count)

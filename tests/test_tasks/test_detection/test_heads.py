@@ -11,9 +11,7 @@ pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import torch  # noqa: E402
 from mmdet.models import dense_heads, detectors, losses  # noqa: E402
-from mmdet.structures import DetDataSample  # noqa: E402
 from mmengine.optim import OptimWrapper  # noqa: E402
-from mmengine.structures import InstanceData  # noqa: E402
 from torch.nn.functional import binary_cross_entropy_with_logits  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
@@ -38,22 +36,10 @@ def make_batch():
 
 def make_images():
     """Images with one, three and two boxes."""
-    torch.manual_seed(1)
-    size = dict(
-        img_shape=(64, 64),
-        pad_shape=(64, 64),
-        batch_input_shape=(64, 64),
-        scale_factor=(1., 1.))
-    samples = []
-    for boxes in ([[2, 2, 20, 34]], [[4, 8, 24, 24], [30, 8, 62, 24],
-                                     [8, 30, 40, 60]], [[0, 20, 40, 50],
-                                                        [30, 6, 44, 30]]):
-        sample = DetDataSample(metainfo=size)
-        sample.gt_instances = InstanceData(
-            bboxes=torch.tensor(boxes).float(),
-            labels=torch.arange(len(boxes)) % 2)
-        samples.append(sample)
-    return torch.rand(3, 3, 64, 64), samples
+    dataset = small.DrawnBoxes(3, (1, 3, 2))
+    items = [dataset[i] for i in range(3)]
+    return (torch.stack([item['inputs'] for item in items]) / 255,
+            [item['data_samples'] for item in items])
 
 
 def gradients(model, loss):
@@ -122,13 +108,14 @@ def test_regions_of_each_image():
     leaf = torch.rand(5, 4, requires_grad=True)
     pred, = detection._Weigh.apply(context, 0, [3, 0, 2], leaf)
     loss = pred.square().sum() / 2
+    context.watch_loss(loss)
     detection._note_divisors(loss)
     loss.backward()
     rows = torch.tensor([1., 1., 1., 3., 3.])[:, None]
     assert_close(leaf.grad, rows * leaf.detach())
     assert_close(
         context.norms,
-        torch.stack([2 * part.norm() for part in leaf.split([3, 0, 2])]))
+        torch.stack([2 * x.norm() for x in leaf.detach().split([3, 0, 2])]))
 
 
 @pytest.mark.parametrize('device', [

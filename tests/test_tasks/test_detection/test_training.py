@@ -37,18 +37,11 @@ def train(cfg):
     return runner, small_training.train_and_note(runner, note)
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp('boxes')
-    small.draw(path)
-    return path
-
-
 @pytest.mark.parametrize(
     'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
-def test_pruned_and_resumed(tmp_path, folder, model):
+def test_pruned_and_resumed(tmp_path, model):
     """What follows the checkpoint of an epoch is the same to the last bit."""
-    cfg = convert(small.config(tmp_path, folder, model), ratio=0.75)
+    cfg = convert(small.config(tmp_path, model), ratio=0.75)
     runner, steps = train(cfg)
     hook = small_training.infobatch_hook(runner)
     assert hook.scores.ema == 0.8
@@ -76,24 +69,23 @@ def test_pruned_and_resumed(tmp_path, folder, model):
         atol=0)
 
 
-def train_rank(rank, results, work_dir, folder):
-    runner, steps = train(convert(small.config(work_dir, folder)))
+def train_rank(rank, results, work_dir):
+    runner, steps = train(convert(small.config(work_dir)))
     results[rank] = (steps, small_training.weights_of(runner),
                      small_training.infobatch_hook(runner).scores.numpy())
 
 
-def test_two_ranks(tmp_path, folder):
+def test_two_ranks(tmp_path):
     (first, weights, scores), (second, others, same) = run_ranks(
-        functools.partial(train_rank, work_dir=str(tmp_path), folder=folder),
-        2)
+        functools.partial(train_rank, work_dir=str(tmp_path)), 2)
     assert len(first) == len(second) < 0.9 * small.MAX_EPOCHS * 4
     torch.testing.assert_close(weights, others, rtol=0, atol=0)
     np.testing.assert_array_equal(scores, same)
 
 
-def test_without_norms_there_are_no_scores(tmp_path, folder, monkeypatch):
+def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(BatchContext, 'norms', None)
-    runner = Runner.from_cfg(convert(small.config(tmp_path, folder)))
+    runner = Runner.from_cfg(convert(small.config(tmp_path)))
     with pytest.raises(RuntimeError, match="can't be seen here: train with"):
         runner.train()
 
@@ -102,11 +94,12 @@ def test_operations(tmp_path):
     """A step dispatches at most 30 operations more than the baseline's, as
     tests/system/test_operations.py counts them: two levels of two predictions
     each."""
-    # Heads take image by image apart, and box by box.
-    small.draw(tmp_path, size=128, num_boxes=(2, ))
     plain, pruned = (
         small.config(
-            tmp_path / name, tmp_path, **{
+            tmp_path / name,
+            **{
+                # Heads take image by image apart, and box by box.
+                'train_dataloader.dataset': dict(size=128, num_boxes=(2, )),
                 'train_cfg.max_epochs': 8,
                 'train_dataloader.drop_last': True,
                 'train_dataloader.batch_sampler': None
