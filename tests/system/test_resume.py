@@ -2,6 +2,7 @@
 """A training goes on from a checkpoint as if nothing had happened, or says
 what is other than before."""
 import functools
+import itertools
 import multiprocessing
 import re
 
