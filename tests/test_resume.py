@@ -13,8 +13,8 @@ from mmib.clock import IterationClock
 from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
-from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
-                          as_policy)
+from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
+                          QuantileTiers, UpperConfidenceBound, as_policy)
 from mmib.resume import check_ranks, load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
@@ -66,14 +66,19 @@ class Parts:
                           self.planner, self.delivery)
 
 
-def test_saved_iterations_go_on_with_other_images():
-    part, rest = Parts(), Parts(11)
+@pytest.mark.parametrize('policy',
+                         [MeanThreshold, EpsilonGreedy, UpperConfidenceBound])
+def test_saved_iterations_go_on_with_other_images(policy):
+    """And nothing of what the policy remembers of the former ones."""
+    part, rest = Parts(policy=policy()), Parts(11, policy())
     part.train(30)
     saved = part.planner.saved_iters(60)
     reason, _ = rest.load(part.state(), 30)
     assert reason == ('the checkpoint is of 13 images, and '
                       '`train_dataloader.dataset` has 11 images')
     assert rest.planner.saved_iters(60) == pytest.approx(saved) and saved > 1
+    rest.train(15)
+    assert rest.planner.counts.pruned.any()
 
 
 @pytest.mark.parametrize(
