@@ -25,13 +25,16 @@ def test_schedulers_make_the_steps_of_the_baseline(iters, sizes,
             position = min(position + slots_per_iter, start + slots)
             iteration += 1
             due.append(clock.steps_due(position))
+            assert clock.iteration_at(position) == iteration
         # The next one makes up for an epoch that has no whole batch.
         if slots:
             assert sum(due) == missing and min(due) >= 0
             due[0] -= missing - iters
             assert max(due) - min(due) <= 1 + iters * slots_per_iter // slots
             missing = 0
+        # With what `drop_last` leaves.
         position = end
+        assert clock.iteration_at(position) == iteration
 
 
 @given(

@@ -197,24 +197,6 @@ def test_a_list_of_all_images_is_the_data_set(tmp_path, changes, baseline):
     torch.testing.assert_close(runs[0][1], runs[1][1], rtol=0, atol=0)
 
 
-def test_another_list_starts_afresh(tmp_path):
-    changes = {'default_hooks.checkpoint.interval': 12}
-    small_runner(tmp_path, **on(only(), **changes)).train()
-    for number, (images, said) in enumerate([
-        ([1, 2, 4, 7, 8, 9], 'of other images than `train_data'),
-        ([1, 2, 4], 'of 6 images, and `train_dataloader.dataset` has 3'),
-    ]):
-        folder = tmp_path / str(number)
-        runner = small_runner(
-            folder,
-            resume=True,
-            load_from=str(tmp_path / 'iter_12.pth'),
-            **on(only(images), **changes))
-        assert set(images_of(train(runner))) == set(images)
-        log = next(folder.glob('*/*.log')).read_text()
-        assert f'WARNING - InfoBatch: the checkpoint is {said}' in log
-
-
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_an_image_that_cannot_be_read(num_workers):
     """A listed one is delivered in its place."""

@@ -13,8 +13,8 @@ from mmib.clock import IterationClock
 from mmib.delivery import DeliveryCheck
 from mmib.log.counts import ImageCounts
 from mmib.planner import Planner
-from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
-                          as_policy)
+from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
+                          QuantileTiers, UpperConfidenceBound, as_policy)
 from mmib.resume import check_ranks, load_state, make_state
 from mmib.scores import ScoreTable
 from mmib.visits import VisitCounter
@@ -66,47 +66,19 @@ class Parts:
                           self.planner, self.delivery)
 
 
-@pytest.mark.parametrize('comparable', [[True], [False], [None]])
-def test_everything_is_restored(comparable):
-    """Also how many losses weren't finite, and whether paths compare."""
-    part, rest = Parts(), Parts()
-    part.train(30)
-    part.delivery.comparable = comparable
-    assert rest.load(part.state(), 30) == (None, [])
-    assert rest.delivery.comparable == comparable
-    assert rest.scores.num_non_finite() == part.scores.num_non_finite() > 1
-    assert rest.planner.current.to_dict() == part.planner.current.to_dict()
-    assert rest.planner.saved_iters(60) == part.planner.saved_iters(60) > 1
-    assert rest.planner.counts.visits.sum() == 60
-    np.testing.assert_array_equal(rest.planner.counts.pruned,
-                                  part.planner.counts.pruned)
-    np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
-    assert str(rest.state()) == str(part.state())
-
-
-def test_saved_iterations_go_on_with_other_images():
-    part, rest = Parts(), Parts(11)
+@pytest.mark.parametrize('policy',
+                         [MeanThreshold, EpsilonGreedy, UpperConfidenceBound])
+def test_saved_iterations_go_on_with_other_images(policy):
+    """And nothing of what the policy remembers of the former ones."""
+    part, rest = Parts(policy=policy()), Parts(11, policy())
     part.train(30)
     saved = part.planner.saved_iters(60)
     reason, _ = rest.load(part.state(), 30)
     assert reason == ('the checkpoint is of 13 images, and '
                       '`train_dataloader.dataset` has 11 images')
     assert rest.planner.saved_iters(60) == pytest.approx(saved) and saved > 1
-
-
-@pytest.mark.parametrize('path', [('sampler', ), ('scores', 'non_finite'),
-                                  ('planner', 'plans'),
-                                  ('paths_comparable', )])
-def test_a_part_that_is_missing(path):
-    part = Parts()
-    part.train(20)
-    state = part.state()
-    owner = state
-    for name in path[:-1]:
-        owner = owner[name]
-    del owner[path[-1]]
-    with pytest.raises(ValueError, match=f"lacks '{path[-1]}': resume from"):
-        Parts().load(state, 20)
+    rest.train(15)
+    assert rest.planner.counts.pruned.any()
 
 
 @pytest.mark.parametrize(
@@ -137,18 +109,10 @@ def test_another_kind_of_score_starts_afresh(before, score):
     part, rest = Parts(), Parts(score=score)
     part.train(20)
     state = part.state()
-    state['planner']['visits'].update(score=before, trends=[1.])
+    state['planner']['visits']['score'] = before
     reason, _ = rest.load(state, 20)
     assert f'scores in the checkpoint are "{before}", and those' in reason
     assert (rest.scores.numpy() == 1).all()
-
-
-def test_older_states_have_a_moving_mean_of_all_images():
-    part, rest = Parts(), Parts()
-    part.train(20)
-    state = part.state()
-    state['planner']['visits']['trends'] = [1.]
-    assert rest.load(state, 20) == (None, [])
 
 
 @pytest.mark.parametrize('paths', [

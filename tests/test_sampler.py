@@ -3,13 +3,14 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mmengine.dataset import InfiniteSampler
+from mmengine.config import Config
+from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader
 
-from mmib import InfoBatchSampler
+from mmib import InfoBatchHook, InfoBatchSampler
+from mmib.config.outlook import clock_of_config
 from mmib.pruning import EpochPlan, MeanThreshold
 from tests.system.processes import run_ranks
 
@@ -26,7 +27,11 @@ def on_rank(sampler, rank, world_size):
     sampler.rank, sampler.world_size = rank, world_size
     if isinstance(sampler, InfiniteSampler):
         sampler.indices = sampler._indices_of_rank()
-    else:
+    elif isinstance(sampler, DefaultSampler):
+        size = len(sampler.dataset)
+        sampler.num_samples = -(-size // world_size)
+        sampler.total_size = sampler.num_samples * world_size
+    elif sampler.by_epoch is False:
         sampler.skip(0)
     return sampler
 
@@ -58,10 +63,24 @@ def pairs(plan):
     return list(zip(plan.indices.tolist(), plan.weights.tolist()))
 
 
-@pytest.mark.parametrize('shuffle', [True, False])
-@pytest.mark.parametrize('world_size', [1, 2, 4])
-@pytest.mark.parametrize('with_hook', [True, False])
-@pytest.mark.parametrize('size', [1, 3, 7, 16, 101])
+def prunes(kept):
+    """A planner whose plans have so many of 11 images."""
+
+    def draw(start, rng):
+        weights = np.full(kept, 11 / kept, np.float32)
+        return EpochPlan(rng.permutation(11)[:kept], weights)
+
+    return draw
+
+
+FULL_PASSES = pytest.mark.parametrize(
+    'size, with_hook, world_size, shuffle',
+    list(
+        itertools.product((1, 3, 16, 101), (True, False), (1, 2, 4),
+                          (True, False))))
+
+
+@FULL_PASSES
 def test_full_passes_are_those_of_infinite_sampler(size, with_hook, world_size,
                                                    shuffle):
     for rank in range(world_size):
@@ -72,6 +91,28 @@ def test_full_passes_are_those_of_infinite_sampler(size, with_hook, world_size,
             ours.connect(full_pass)
         count = 3 * size // world_size + 5
         assert head(ours, count) == head(baseline, count)
+
+
+@FULL_PASSES
+def test_full_epochs_are_those_of_default_sampler(size, with_hook, world_size,
+                                                  shuffle):
+    for rank in range(world_size):
+        baseline, ours = (
+            on_rank(kind(range(size), shuffle, seed=3), rank, world_size)
+            for kind in (DefaultSampler, InfoBatchSampler))
+        assert len(ours) == len(baseline)
+        if with_hook:
+            ours.connect(lambda start, rng: None)
+        for epoch in (0, 1, 4):
+            for sampler in (baseline, ours):
+                sampler.set_epoch(epoch)
+            if with_hook:
+                ours.begin_epoch()
+            assert len(ours) == len(baseline)
+            assert list(ours) == list(baseline)
+            if with_hook:
+                ours.take(len(ours))
+                ours.end_epoch()
 
 
 def baseline_and_ours(rank, results):
@@ -185,30 +226,13 @@ def test_skip_is_absolute(size, num_samples, world_size):
         assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
 
 
-@given(st.integers(0, 40), st.integers(0, 9), st.booleans())
-@settings(max_examples=50)
-def test_state_goes_on_with_the_same_slots(taken, in_flight, with_hook):
-    """What is in flight was not trained on and is issued again."""
+@given(st.integers(0, 40))
+def test_state_without_a_hook(taken):
     one, two = (by_iterations(range(11), seed=seed) for seed in (5, 99))
-    if with_hook:
-        one.connect(prune_by_index)
-    iterator = iter(one)
-    head(iterator, taken)
-    if with_hook:
-        one.take(taken)
-        head(iterator, in_flight)
+    head(one, taken)
     two.load_state_dict(one.state_dict())
     assert two.position == taken and two.seed == 5
-    if not with_hook:
-        assert head(two, 40) == head(one, 40)
-        return
-    two.connect(prune_by_index)
-    one._issued = one._num_readers = 0
-    indices = head(one, 40)
-    assert head(two, 40) == indices
-    slots = one.take(40)
-    assert slots.indices.tolist() == indices
-    assert pairs(two.take(40)) == pairs(slots)
+    assert head(two, 40) == head(one, 40)
 
 
 @given(
@@ -227,7 +251,8 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
         of_ranks = []
         for rank in range(world_size):
             sampler = on_rank(
-                by_iterations(range(11), seed=5), rank, world_size)
+                by_iterations(range(11), seed=99 if state else 5), rank,
+                world_size)
             if state is not None:
                 sampler.load_state_dict(state)
             sampler.connect(prune_by_index)
@@ -281,26 +306,11 @@ def test_a_second_reader_in_training():
         next(iter(sampler))
 
 
-def test_state_survives_a_checkpoint_of_plain_values(tmp_path):
-    sampler = by_iterations(range(11), seed=5)
-    head(sampler, 5)
-    torch.save(sampler.state_dict(), tmp_path / 'state.pth')
-    state = torch.load(tmp_path / 'state.pth', weights_only=True)
-    other = by_iterations(range(11), seed=0)
-    other.load_state_dict(state)
-    assert head(other, 20) == head(sampler, 20)
-
-
 def test_more_is_taken_than_is_in_flight():
     sampler = connected(full_pass)
     head(sampler, 3)
     with pytest.raises(RuntimeError, match='only 3 are in flight'):
         sampler.take(4)
-
-
-def test_epochs_can_be_set():
-    """As MMEngine does with any sampler."""
-    by_iterations(range(5), seed=1).set_epoch(3)
 
 
 @pytest.mark.parametrize('with_hook', [True, False])
@@ -316,3 +326,110 @@ def test_memory_does_not_grow(with_hook):
             sampler.take(100)
     assert len(sampler._slots) <= 100
     assert sampler._slots.indices.base.nbytes <= 100 * 8
+
+
+# By epochs -----------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 11), st.sampled_from([1, 2, 3, 4]), st.integers(1, 5),
+    st.booleans())
+def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
+                                           drop_last):
+    per_rank, sizes = -(-kept // world_size), []
+    for rank in range(world_size):
+        sampler = on_rank(
+            InfoBatchSampler(range(11), seed=5), rank, world_size)
+        sampler.connect(prunes(kept))
+        sizes.append([])
+        for epoch in range(3):
+            sampler.begin_epoch()
+            assert len(sampler) == per_rank
+            loader = DataLoader(
+                range(11),
+                batch_size,
+                sampler=sampler,
+                drop_last=drop_last,
+                collate_fn=list)
+            slots, batches = [], list(loader)
+            assert len(batches) == len(loader)
+            for batch in batches:
+                taken = sampler.take(sampler.batch_length(batch_size)).indices
+                assert taken[rank::world_size].tolist() == batch
+                slots += taken.tolist()
+                sizes[-1].append(len(batch))
+            if not drop_last:
+                # No image is left out, and those that come twice fill a step.
+                assert len({*slots}) == kept
+                assert len(slots) == world_size * per_rank
+            sampler.end_epoch()
+            assert sampler.position == (epoch + 1) * world_size * per_rank
+    # All ranks have as many steps, of as many images.
+    assert all(of_rank == sizes[0] for of_rank in sizes)
+
+
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@example(15, 4, 4, True)
+def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
+                                                     batch_size, drop_last):
+    cfg = Config(
+        dict(
+            train_cfg=dict(by_epoch=True, max_epochs=3),
+            train_dataloader=dict(drop_last=drop_last)))
+    clock = clock_of_config(cfg, InfoBatchHook(), size, batch_size, world_size)
+    for rank in range(world_size):
+        sampler = on_rank(
+            InfoBatchSampler(range(size), seed=5), rank, world_size)
+        sampler.connect(lambda start, rng: None)
+        sampler.begin_epoch()
+        loader = DataLoader(
+            range(size), batch_size, sampler=sampler, drop_last=drop_last)
+        assert len(list(loader)) == len(loader) == clock.iters_per_epoch
+
+
+def test_others_read_full_passes():
+    ours, baseline = (
+        kind(range(11), seed=3) for kind in (InfoBatchSampler, DefaultSampler))
+    ours.connect(prunes(4))
+    ours.begin_epoch()
+    assert len(list(ours)) == 4
+    ours.take(4)
+    assert list(ours) == list(baseline)
+    ours.end_epoch()
+    # As PreciseBNHook does, after an epoch.
+    assert list(ours) == list(baseline)
+    ours.begin_epoch()
+    assert len(list(ours)) == 4
+
+
+@pytest.mark.parametrize('world_size', [1, 2, 3])
+@pytest.mark.parametrize('taken', [2, 7])
+def test_state_within_an_epoch_goes_on_with_the_rest(taken, world_size):
+    """Also at its last batch."""
+    sampler = InfoBatchSampler(range(11), seed=3)
+    sampler.connect(prunes(7))
+    sampler.begin_epoch()
+    plan = list(sampler)
+    sampler.take(taken)
+    later = on_rank(InfoBatchSampler(range(11), seed=9), 0, world_size)
+    later.load_state_dict(sampler.state_dict())
+    later.connect(prunes(3))
+    later.begin_epoch()
+    left = -(-(7 - taken) // world_size)
+    assert len(later) == left
+    assert list(later) == (2 * plan[taken:])[:left * world_size:world_size]
+    later.take(left)
+    later.end_epoch()
+    later.begin_epoch()
+    assert len(list(later)) == -(-3 // world_size)
+
+
+def test_skip_by_epochs():
+    """Between two epochs: as a training begins that goes on afresh."""
+    sampler = on_rank(InfoBatchSampler(range(11), seed=3), 1, 2)
+    for position in (12, 6):
+        sampler.skip(position)
+        assert sampler.position == 2 * position
+    sampler.connect(prunes(4))
+    sampler.begin_epoch()
+    assert len(list(sampler)) == 2

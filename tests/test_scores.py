@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import io
+import math
 
 import numpy as np
 import pytest
@@ -32,100 +33,89 @@ def test_scores_start_at_1_and_are_those_of_the_last_visit():
     assert before.tolist() == [1] * 5
 
 
-def test_an_image_twice_in_a_batch_keeps_its_last_score():
-    table = ScoreTable(np.arange(3), CPU)
-    record(table, [1, 2, 1, 0], [5., 6., 7., 8.], 0)
-    assert table.numpy().tolist() == [8, 7, 6]
-
-
-def test_non_finite_losses_are_counted_and_never_scored():
-    table = ScoreTable(np.arange(3), CPU)
-    record(table, [0, 1, 2], [2., float('nan'), 3.], 0)
-    record(table, [0, 1, 2], [float('inf'), 4., -float('inf')], 1)
-    assert table.numpy().tolist() == [2, 4, 3]
-    assert table.num_non_finite() == 3
-    # Also in the first of two slots of an image.
-    record(table, [0, 1, 0], [float('nan'), 5., 6.], 2)
-    assert table.numpy().tolist() == [6, 5, 3]
-    assert table.num_non_finite() == 4
-
-
-def saved_and_loaded(table):
+def saved_and_loaded(table, images):
     """A table that goes on from the state of another one."""
     buffer = io.BytesIO()
     torch.save(table.state_dict(), buffer)
     buffer.seek(0)
-    loaded = ScoreTable(np.arange(table.num_images), CPU, table.ema)
+    loaded = ScoreTable(images, CPU, table.ema)
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
 
 
 def averages_of(table):
+    """Moving averages, which are kept beside losses too."""
     return table.state_dict()['averages'].numpy()
 
 
+class OneByOne:
+    """What scores and averages are, visit by visit."""
+
+    def __init__(self, num_images, ema):
+        self.emas = ema, ema or AVERAGE
+        self.rows = np.ones((2, num_images))
+        self.visited = np.zeros(num_images, bool)
+        self.before, self.non_finite = [], 0
+
+    def record(self, images, losses):
+        self.before += [
+            self.rows[0, i] if self.visited[i] else math.nan for i in images
+        ]
+        self.non_finite += np.sum(~np.isfinite(losses))
+        # An image twice in a batch: its last slot counts.
+        for image, loss in dict(zip(images, losses)).items():
+            if math.isfinite(loss):
+                for row, ema in zip(self.rows, self.emas):
+                    row[image] = (
+                        ema * row[image] +
+                        (1 - ema) * loss if self.visited[image] else loss)
+                self.visited[image] = True
+
+
+LOSSES = st.sampled_from([0., 1., 0.25, 3., 8., math.nan, math.inf, -math.inf])
+
+
 @given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=30),
     st.lists(
-        st.floats(0, 100, width=32, allow_subnormal=False),
+        st.lists(
+            st.tuples(st.integers(0, 29), LOSSES), min_size=1, max_size=3),
         min_size=1,
-        max_size=6), st.floats(0.01, 0.99), st.integers(0, 6))
-def test_scores_are_moving_averages(visits, ema, loaded_at):
-    """The first visit sets the loss; also across a checkpoint."""
-    table = ScoreTable(np.arange(2), CPU, ema)
-    expected = visits[0]
-    for step, loss in enumerate(visits):
+        max_size=70), st.sampled_from([0., 0.5, 0.8]), st.integers(0, 70))
+def test_scores_are_those_of_one_visit_after_another(images, batches, ema,
+                                                     loaded_at):
+    """Also of images with several indices, across a checkpoint, and whenever
+    batches are written."""
+    images = np.array(images)
+    expected = OneByOne(images.max() + 1, ema)
+    tables = [ScoreTable(images, CPU, ema) for _ in range(2)]
+    before = [], []
+    for step, batch in enumerate(batches):
         if step == loaded_at:
-            table = saved_and_loaded(table)
-        record(table, [0], [loss], step)
-        # The same for the first one, whose loss is `expected`.
-        expected = ema * expected + (1 - ema) * loss
-    np.testing.assert_allclose(table.numpy(), [expected, 1], 1e-5)
-
-
-def test_an_average_is_kept_beside_the_last_loss():
-    """The same as the scores with that `ema`, also across a checkpoint."""
-    last = ScoreTable(np.arange(3), CPU)
-    mean = ScoreTable(np.arange(3), CPU, AVERAGE)
-    for step, losses in enumerate([[4., 1.], [2., float('nan')], [8., 3.]]):
-        for table in (last, mean):
-            record(table, [0, 1], losses, step)
-        last = saved_and_loaded(last)
-    assert last.numpy().tolist() == [8, 3, 1]
-    np.testing.assert_allclose(averages_of(last), [4.48, 1.4, 1], 1e-6)
-    np.testing.assert_array_equal(averages_of(last), mean.numpy())
-    np.testing.assert_array_equal(averages_of(mean), mean.numpy())
-
-
-def test_a_first_visit_whose_loss_is_1():
-    """What was visited isn't read from the scores."""
-    table = ScoreTable(np.arange(2), CPU, 0.5)
-    record(table, [0], [1.], 0)
-    table = saved_and_loaded(table)
-    record(table, [0, 1], [2., 2.], 1)
-    assert table.numpy().tolist() == [1.5, 2]
-
-
-def test_non_finite_losses_are_no_visits_of_an_average():
-    table = ScoreTable(np.arange(1), CPU, 0.5)
-    for step, (loss, score) in enumerate([(float('nan'), 1), (4., 4),
-                                          (float('inf'), 4), (2., 3)]):
-        record(table, [0], [loss], step)
-        assert table.numpy().tolist() == [score]
-
-
-def test_an_image_twice_in_a_batch_is_one_visit_of_an_average():
-    table = ScoreTable(np.arange(2), CPU, 0.5)
-    record(table, [0, 1, 0], [4., 1., 8.], 0)
-    assert table.numpy().tolist() == [8, 1]
-    record(table, [0, 0], [0., 4.], 1)
-    assert table.numpy().tolist() == [6, 1]
+            tables = [saved_and_loaded(table, images) for table in tables]
+        indices, losses = map(list, zip(*batch))
+        indices = np.array(indices) % len(images)
+        for table, seen in zip(tables, before):
+            table.on_write = lambda visits, scores, seen=seen: (
+                seen.extend(scores.tolist()))
+            record(table, indices, losses, step)
+        tables[0].write()
+        expected.record(images[indices].tolist(), losses)
+    one, grouped = tables
+    np.testing.assert_array_equal(grouped.numpy(), one.numpy())
+    np.testing.assert_array_equal(*before)
+    np.testing.assert_allclose(one.numpy(), expected.rows[0][images], 1e-5)
+    np.testing.assert_allclose(averages_of(one), expected.rows[1], 1e-5)
+    np.testing.assert_allclose(before[0], expected.before, 1e-5)
+    assert one.num_non_finite() == expected.non_finite
+    assert grouped.num_non_finite() == expected.non_finite
 
 
 @pytest.mark.parametrize('ema', [0., 0.5])
 def test_what_is_loaded_is_earlier_than_any_visit(ema):
     table = ScoreTable(np.arange(2), CPU, ema)
     record(table, [0], [4.], 50)
-    table = saved_and_loaded(table)
+    table = saved_and_loaded(table, np.arange(2))
     assert not table.empty
     assert table._last_visit.tolist() == [51, 0]
 
@@ -176,7 +166,7 @@ def merge_averages(rank, results):
     record(table, [rank, 2], [4., 6. + 2 * rank], rank)
     table.merge(NOTHING)
     tables = [table.numpy().tolist()]
-    table = saved_and_loaded(table)
+    table = saved_and_loaded(table, np.arange(4))
     # Now the other one: only image 3 is a first visit.
     record(table, [1 - rank, 3], [2., 8. - rank], 5 + rank)
     table.merge(NOTHING)
@@ -212,44 +202,6 @@ def test_every_rank_knows_the_numbers_of_all():
         assert result == repr([[-1.5, 0., 2.**40],
                                [float('inf'), -0.,
                                 float('nan')]])
-
-
-def test_the_score_before():
-    table, before = ScoreTable(np.array([0, 1, 2, 0]), CPU, ema=0.5), []
-    table.on_write = lambda visits, scores: before.append(scores.tolist())
-    record(table, [0, 1], [2., 3.], 0)
-    # Index 3 is image 0 as well.
-    record(table, [3, 2, 0, 1], [4., 5., 6., float('nan')], 1)
-    np.testing.assert_array_equal(table.numpy(), [4, 3, 5, 4])
-    nan = float('nan')
-    np.testing.assert_equal(before, [[nan, nan], [2, nan, 2, 3]])
-
-
-@given(st.data())
-def test_it_does_not_matter_when_visits_are_written(data):
-    """Batches are written in groups: the same as one by one."""
-    size = data.draw(st.integers(1, 60))
-    images = np.array(
-        data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
-    losses = st.floats(0, 9, width=32) | st.just(float('inf'))
-    tables, before = [], []
-    for _ in range(2):
-        tables.append(ScoreTable(images, CPU, 0.5))
-        before.append([])
-        tables[-1].on_write = lambda visits, scores, seen=before[-1]: (
-            seen.extend(scores.tolist()))
-    for step in range(data.draw(st.integers(1, 70))):
-        batch = data.draw(
-            st.lists(st.integers(0,
-                                 len(images) - 1), min_size=1, max_size=3))
-        scores = data.draw(
-            st.lists(losses, min_size=len(batch), max_size=len(batch)))
-        for table in tables:
-            record(table, batch, scores, step)
-        tables[0].write()
-    np.testing.assert_array_equal(tables[0].numpy(), tables[1].numpy())
-    np.testing.assert_array_equal(*before)
-    assert tables[0].num_non_finite() == tables[1].num_non_finite()
 
 
 def test_states_of_another_ema():

@@ -111,10 +111,6 @@ class Clock(ABC):
         return (f'{left} {self.unit}s until annealing'
                 if left > 0 else 'annealing')
 
-    def is_over(self, iteration: int) -> bool:
-        """Whether nothing is left to train."""
-        return self._now(iteration) >= self.length
-
     @property
     @abstractmethod
     def annealing_start(self) -> int:

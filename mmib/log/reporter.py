@@ -79,7 +79,9 @@ class Reporter:
         """Tell before the first step what pruning and the schedule make of
         each other."""
         clock, runner = self._clock, self._runner
-        if clock.is_over(runner.iter):
+        # The clock hasn't entered the epoch after the last one.
+        done = runner.epoch if clock.unit == 'epoch' else runner.iter
+        if done >= clock.length:
             return
         if runner.iter == 0:
             # A checkpoint keeps it.

@@ -3,7 +3,7 @@
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from tests.system.small_training import build, distribute, train
+from tests.system.small_training import build
 
 MAX_EPOCHS = 8
 # Images of the data set, and of a batch.
@@ -86,9 +86,3 @@ SCHEDULES = {
             convert_to_iter_based=True)
     ],
 }
-
-
-def train_rank(rank, results, work_dir, changes):
-    runner = build(work_dir, **changes)
-    distribute(runner)
-    results[rank] = train(runner)

@@ -312,6 +312,13 @@ def build(work_dir, **changes):
     return (FlexibleRunner if 'strategy' in cfg else Runner).from_cfg(cfg)
 
 
+def train_rank(rank, results, work_dir, changes):
+    """Train as one of several ranks: its steps."""
+    runner = build(work_dir, **changes)
+    distribute(runner)
+    results[rank] = train(runner)
+
+
 def check_resumed(folder, runner, steps, name=f'iter_{SAVED}', **changes):
     """Resume from a checkpoint in the folder of a training: all that follows
     is the same to the last bit. Returns the resumed Runner, which works in

@@ -10,17 +10,16 @@ import torch
 from mmengine._strategy.deepspeed import DeepSpeedOptimWrapper
 from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
-from mmengine.registry import HOOKS
 from mmseg.registry import DATASETS
 
 from mmib.compat import expect_iters
 from mmib.report.read import read_run
 from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
-                                         SIZE, by_epoch, edges, train_rank)
+                                         SIZE, by_epoch, edges)
 from tests.system.processes import run_ranks
 from tests.system.small_training import (VALIDATION, IndexDataset, build,
                                          column, infobatch_hook, read_log,
-                                         train, weights_of)
+                                         train, train_rank)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +42,13 @@ def test_the_learning_rate_at_each_edge_is_that_of_the_baseline(
     assert abs(pruned.expected[1] - pruned.iters[-1]) <= 6
 
 
-@pytest.mark.parametrize('drop_last', [False, True])
+@pytest.mark.parametrize('drop_last, priority', [(False, 'NORMAL'),
+                                                 (True, 'HIGH')])
 @pytest.mark.parametrize('num_workers', [0, 2])
-def test_ratio_0_is_the_baseline(tmp_path, drop_last, num_workers):
+@pytest.mark.parametrize('world_size', [1, 2])
+def test_ratio_0_is_the_baseline(tmp_path, world_size, num_workers, drop_last,
+                                 priority):
+    """Whatever the priority of the hook."""
     changes = {
         'train_cfg.max_epochs': 3,
         'train_dataloader.drop_last': drop_last,
@@ -53,37 +56,48 @@ def test_ratio_0_is_the_baseline(tmp_path, drop_last, num_workers):
         'train_dataloader.persistent_workers': num_workers > 0,
         'param_scheduler': SCHEDULES['warm-up and cosine'],
     }
-    steps, ends = [], []
-    for policy in (None, KEEPS):
-        runner = build(tmp_path / str(policy and 'ours'),
-                       **by_epoch(policy, **changes))
-        steps.append(train(runner))
-        ends.append(weights_of(runner))
-    for name in ('iter', 'images'):
-        assert column(steps[0], name) == column(steps[1], name)
-    # Pixels are summed image by image.
-    np.testing.assert_allclose(
-        column(steps[0], 'loss'), column(steps[1], 'loss'), rtol=1e-5)
-    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize('world_size', [2, 4])
-def test_ratio_0_is_the_baseline_on_ranks(tmp_path, world_size):
-    baseline, ours = (
-        run_ranks(
-            functools.partial(
-                train_rank,
-                work_dir=str(tmp_path / str(policy and 'ours')),
-                changes=by_epoch(policy, **{'train_cfg.max_epochs': 3})),
-            world_size) for policy in (None, KEEPS))
-    for before, after in zip(baseline, ours):
-        assert column(before, 'images') == column(after, 'images')
+    runs = []
+    ours = dict(type='InfoBatchHook', policy=KEEPS, priority=priority)
+    for name, hook in (('baseline', {}), ('ours', {
+            'policy': KEEPS,
+            'custom_hooks': [ours]
+    })):
+        train = functools.partial(
+            train_rank,
+            work_dir=str(tmp_path / name),
+            changes=by_epoch(**{
+                'policy': None,
+                **changes,
+                **hook
+            }))
+        if world_size > 1:
+            runs.append(run_ranks(train, world_size))
+        else:
+            train(0, steps := [None])
+            runs.append(steps)
+    for before, after in zip(*runs, strict=True):
+        for name in ('iter', 'images', 'lr'):
+            assert column(before, name) == column(after, name)
+        # Pixels are summed image by image.
         np.testing.assert_allclose(
             column(before, 'loss'), column(after, 'loss'), rtol=1e-5)
 
 
+class ReadsData(Hook):
+    """Reads the training data between epochs, as PreciseBNHook does."""
+
+    def after_train_epoch(self, runner):
+        images = [
+            int(image[0, 0, 0]) for batch in runner.train_dataloader
+            for image in batch['inputs']
+        ]
+        assert sorted(images) == list(range(SIZE))
+
+
 def test_what_is_pruned_and_what_it_weighs(tmp_path):
+    """Other hooks read full epochs, which changes nothing."""
     runner = build(tmp_path, **by_epoch())
+    runner.register_hook(ReadsData())
     steps = train(runner)
     images = column(steps, 'images')
     per_epoch = infobatch_hook(runner).planner.current.epoch
@@ -104,33 +118,6 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
         infobatch_hook(runner).sampler.position)
     assert clock.iters_per_epoch == 8
     assert saved == MAX_EPOCHS * 8 - len(steps)
-
-
-@pytest.mark.parametrize('drop_last', [False, True])
-def test_iterations_saved_without_annealing(tmp_path, drop_last):
-    """The last epoch prunes, and its last batch is short, or dropped."""
-
-    def build_in(name, **changes):
-        changes = by_epoch(
-            **changes, **{
-                'train_cfg.max_epochs': 3,
-                'train_dataloader.drop_last': drop_last,
-                'default_hooks.checkpoint.interval': 3
-            })
-        changes['custom_hooks'][0]['delta'] = 1
-        return build(tmp_path / name, **changes)
-
-    runner = build_in('first')
-    iters = len(train(runner))
-    planner = infobatch_hook(runner).planner
-    position = infobatch_hook(runner).sampler.position
-    saved = 3 * planner.clock.iters_per_epoch - iters
-    assert saved > 0 and planner.saved_iters(position) == saved
-    # Also where nothing is left to train.
-    last = str(tmp_path / 'first' / 'epoch_3.pth')
-    runner = build_in('again', load_from=last, resume=True)
-    runner.train()
-    assert infobatch_hook(runner).planner.saved_iters(position) == saved
 
 
 @HOOKS.register_module()
@@ -180,21 +167,6 @@ def test_what_is_accumulated_last_counts(tmp_path):
     assert runner.iter % 3 != 0
     # What wasn't taken would still be there.
     assert all(p.grad is None or not p.grad.any() for p in parameters)
-
-
-def test_priority_of_the_hook_changes_nothing(tmp_path):
-    high, normal = (
-        train(
-            build(
-                tmp_path / name,
-                **by_epoch(
-                    custom_hooks=[
-                        dict(
-                            type='InfoBatchHook', policy=PRUNES, priority=name)
-                    ],
-                    **{'train_cfg.max_epochs': 3})))
-        for name in ('HIGH', 'NORMAL'))
-    assert column(high, 'images') == column(normal, 'images')
 
 
 def test_a_plan_that_fills_no_batch(tmp_path):

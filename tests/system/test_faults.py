@@ -9,40 +9,32 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, HOOKS
+from mmengine.registry import DATASETS
 from torch.utils.data import get_worker_info
 
 from tests.system import small_training
-from tests.system.processes import (TIME_LIMIT, free_port, start_ranks,
-                                    wait_for_end)
+from tests.system.processes import start_ranks, wait_for_end
 from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
                                          IndexDataset, StepLog, assert_equal,
-                                         column, distribute, infobatch_hook,
-                                         load, read_lines, read_log,
-                                         small_config, train)
-
-DIST_TRAIN = Path(__file__).parents[2] / 'tools' / 'dist_train.sh'
+                                         column, distribute, load, read_lines,
+                                         read_log, train)
 
 
 @DATASETS.register_module()
 class FaultyDataset(IndexDataset):
-    """On one rank, some images have other pixels. Others have only ignored
-    ones. A worker that finds the file ``armed`` dies, once."""
+    """On one rank, some images have other pixels. A worker that finds the file
+    ``armed`` dies, once."""
 
-    def __init__(self, size, broken={}, rank=0, ignored=(), armed=None):
+    def __init__(self, size, broken={}, rank=0, armed=None):
         super().__init__(size)
         self.pixels = broken if rank == get_rank() else {}
-        self.ignored = ignored
         self.armed = armed
 
     def __getitem__(self, index):
@@ -54,8 +46,6 @@ class FaultyDataset(IndexDataset):
             # Whatever is predicted is wrong somewhere.
             label = item['data_samples'].gt_sem_seg.data
             label[:, 5], label[:, 6] = 0, 1
-        if index in self.ignored:
-            item['data_samples'].gt_sem_seg.data.fill_(255)
         return item
 
     def die_once(self):
@@ -78,17 +68,6 @@ class At(Hook):
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == self.iteration and get_rank() == 0:
             self.function()
-
-
-@HOOKS.register_module()
-class TerminateLauncher(Hook):
-    """Sends SIGTERM as a job manager does, from the first rank, and waits;
-    the other ranks wait for its gradients."""
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == 16 and get_rank() == 0:
-            os.kill(int(os.environ['LAUNCHER']), signal.SIGTERM)
-            signal.pause()
 
 
 def build(work_dir, **changes):
@@ -162,51 +141,6 @@ def assert_goes_on(work_dir, reference, world_size=1, **changes):
 @pytest.fixture
 def folders(tmp_path):
     return tmp_path / 'fault', tmp_path / 'reference'
-
-
-def processes_of(work_dir):
-    """Process numbers of those that were called with this folder."""
-    for path in Path('/proc').glob('[0-9]*/cmdline'):
-        try:
-            if str(work_dir) in path.read_text():
-                yield int(path.parent.name)
-        except OSError:  # It has just ended.
-            pass
-
-
-@pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.device_count() < 2,
-    reason='needs two GPUs, or none')
-def test_sigterm_of_dist_train(tmp_path):
-    """All ranks end."""
-    folder = tmp_path / 'work_dir'
-    cfg = small_config(
-        folder, **{
-            'train_cfg.max_iters': 10**6,
-            'default_hooks.checkpoint.interval': 7,
-            'custom_imports': dict(imports=['tests.system.test_faults'])
-        })
-    cfg.custom_hooks.append(dict(type='TerminateLauncher'))
-    cfg.dump(str(tmp_path / 'config.py'))
-    programs = osp.dirname(sys.executable), os.environ['PATH']
-    # The number of the shell, which becomes torchrun.
-    launch = 'LAUNCHER=$$ exec bash "$@"', '-', DIST_TRAIN
-    try:
-        ended = subprocess.run(
-            ['bash', '-c', *launch, tmp_path / 'config.py', '2'],
-            env={
-                **os.environ, 'PORT': str(free_port()),
-                'PATH': os.pathsep.join(programs)
-            },
-            timeout=TIME_LIMIT)
-        assert ended.returncode != 0
-        assert not list(processes_of(tmp_path))
-    finally:
-        for process in processes_of(tmp_path):
-            os.kill(process, signal.SIGKILL)
-    assert_checkpoints(folder, saved=[7, 14], last=14)
-    sampler = load(folder / 'iter_14.pth')['infobatch']['sampler']
-    assert sampler['position'] == 14 * 3 * 2
 
 
 def fill_disk(work_dir):
@@ -349,37 +283,3 @@ def test_weights_of_the_model_that_are_nan(tmp_path):
     assert len(before) == len(ours) == MAX_ITERS
     np.testing.assert_array_equal(np.isnan(before), np.isnan(ours))
     assert np.isnan(ours[-1])
-
-
-# The first batch, and a third of the next ones.
-IGNORED = (10, 0, 4, 6)
-
-
-@pytest.mark.parametrize('avg_non_ignore', [False, True])
-def test_images_that_are_all_ignored(tmp_path, avg_non_ignore):
-    """They are easy images: pruned, and unbiased. That a whole batch of them
-    has the loss of the baseline is in tests/test_tasks/test_losses.py."""
-    loss = dict(loss_decode=dict(avg_non_ignore=avg_non_ignore))
-    runner = build(
-        tmp_path, **{
-            'model': dict(decode_head=loss, auxiliary_head=loss),
-            'train_dataloader.dataset': dict(
-                type='FaultyDataset', ignored=IGNORED),
-            'train_cfg.max_iters': 200
-        })
-    steps = train(runner)
-    assert set(steps[0]['images']) == set(IGNORED[:3])
-    losses = column(steps, 'loss')
-    assert losses[0] == 0 and np.isfinite(losses).all()
-    hook = infobatch_hook(runner)
-    scores = hook.scores.numpy()
-    assert (scores[list(IGNORED)] == 0).all()
-    assert (np.delete(scores, IGNORED) > 0).all()
-    weights = [
-        weight for step in steps
-        for index, weight in zip(step['images'], step['weights'])
-        if index in IGNORED
-    ]
-    assert max(weights) > 1
-    passes = hook.planner.current.covered_until(200 * 3)
-    assert sum(weights) / passes / len(IGNORED) == pytest.approx(1, abs=0.1)

@@ -9,9 +9,7 @@ training must go on from the last checkpoint with the same images, weights and
 losses on each rank, bit by bit, to the same model and scores. Trainings that
 count epochs save by iteration too, so that they go on within an epoch.
 
-Then trainings are killed and resumed on other ranks, or with another batch
-size. There each slot of each plan must be trained on once, in order, with the
-weight of the plan, also of the plan that is open at the change.
+Other ranks and batch sizes are in ``test_resume.py``.
 """
 import functools
 import glob
@@ -21,9 +19,8 @@ import os.path as osp
 import random
 import re
 import time
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
-import numpy as np
 import pytest
 import torch.distributed as dist
 from mmengine.hooks import Hook
@@ -57,7 +54,6 @@ class Setting(NamedTuple):
     policy: str
     ranks: int
     workers: int
-    batch_size: int = 3
     size: int = 53
     by_epoch: bool = False
 
@@ -71,33 +67,12 @@ class Kill(NamedTuple):
     victim: Optional[int] = None
 
 
-class Change(NamedTuple):
-    """A training in parts, with ranks and a batch size each. All but the last
-    are killed after a step of the whole training."""
-
-    policy: str
-    parts: Tuple[Tuple[int, int], ...]
-    steps: Tuple[int, ...]
-
-
-# What is recorded ----------------------------------------------------------
-
-
 @HOOKS.register_module()
-class PlanLog(Hook):
-    """Writes down each plan when it is drawn, and the end, in the file of
-    :class:`StepLog`."""
+class EndLog(Hook):
+    """Writes down the end, in the file of :class:`StepLog`."""
 
     def __init__(self, path):
         self.path = path
-
-    def before_run(self, runner):
-        infobatch_hook(runner).plan_observers.append(self.record_plan)
-
-    def record_plan(self, epoch, plan):
-        if plan is not None:
-            plan = list(zip(plan.indices.tolist(), plan.weights.tolist()))
-        append_line(self.path, dict(start=epoch.start, plan=plan))
 
     def after_train(self, runner):
         hook = infobatch_hook(runner)
@@ -112,31 +87,6 @@ class PlanLog(Hook):
                 averages=hook.scores.state_dict()['averages'].tolist(),
                 visits=hook.counts.visits.tolist(),
                 pruned=hook.counts.pruned.tolist()))
-
-
-class Records(NamedTuple):
-    """What one rank wrote down in one process: its steps; steps that were done
-    before, start and slots (None: all images) of each plan; and the end."""
-
-    steps: List[dict]
-    plans: List[tuple]
-    end: Optional[dict]
-
-
-def read_records(prefix, ranks):
-    """What the ranks of a part of a training wrote down."""
-    records = []
-    for rank in range(ranks):
-        steps, plans, end = [], [], None
-        for line in read_lines(f'{prefix}_rank{rank}.jsonl'):
-            if 'iter' in line:
-                steps.append(line)
-            elif 'start' in line:
-                plans.append((len(steps), line['start'], line['plan']))
-            else:
-                end = line
-        records.append(Records(steps, plans, end))
-    return records
 
 
 # Trainings -----------------------------------------------------------------
@@ -156,7 +106,6 @@ def train(rank, setting, work_dir, prefix, resume, victims):
             **(dict(convert_to_iter_based=True) if epochs else {})),
         'default_hooks.checkpoint': dict(
             interval=INTERVAL, max_keep_ckpts=2, by_epoch=False),
-        'train_dataloader.batch_size': setting.batch_size,
         'train_dataloader.num_workers': setting.workers,
         'train_dataloader.persistent_workers': setting.workers > 0
         and setting.policy == 'QuantileTiers',
@@ -164,7 +113,7 @@ def train(rank, setting, work_dir, prefix, resume, victims):
         'custom_hooks': [
             dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
             dict(type='StepLog', path=prefix),
-            dict(type='PlanLog', path=f'{prefix}_rank{rank}.jsonl')
+            dict(type='EndLog', path=f'{prefix}_rank{rank}.jsonl')
         ]
     })
     runner = build(work_dir, resume=resume, **loop)
@@ -181,7 +130,7 @@ def train(rank, setting, work_dir, prefix, resume, victims):
 
 def run(setting, work_dir, part, kill=None):
     """Train a part of a training, of which all but the first resume, and
-    return what each rank wrote down.
+    return the lines that each rank wrote down: its steps, and the end.
 
     A kill has the values of :class:`Kill` after its setting.
     Without it the training ends.
@@ -194,7 +143,7 @@ def run(setting, work_dir, part, kill=None):
         if kill:
             first = victims[0]
             path = f'{prefix}_rank{first}.jsonl'
-            while sum('iter' in line for line in read_lines(path)) < step:
+            while len(read_lines(path)) < step:
                 time.sleep(0.002)
                 assert processes[first].exitcode is None, log_of(
                     prefix, first)[-2000:]
@@ -204,7 +153,10 @@ def run(setting, work_dir, part, kill=None):
         assert wait_for_end(processes), f'a rank hangs without {victim}'
         for rank, process in enumerate(processes):
             assert kill or process.exitcode == 0, log_of(prefix, rank)[-2000:]
-    return read_records(prefix, setting.ranks)
+    return [
+        read_lines(f'{prefix}_rank{rank}.jsonl')
+        for rank in range(setting.ranks)
+    ]
 
 
 def last_checkpoint(work_dir):
@@ -236,7 +188,6 @@ SAMPLE = [
     Kill(Setting('QuantileTiers', 2, 2), 33, 0.01),
     Kill(Setting('Neyman', 2, 2, by_epoch=True), 36, 0.01),
 ]
-SAMPLE_CHANGE = Change('MeanThreshold', ((2, 3), (1, 2)), (34, ))
 
 
 def draw_kills(number, seed, by_epoch=False):
@@ -264,37 +215,17 @@ def draw_kills(number, seed, by_epoch=False):
     return kills
 
 
-def draw_changes(seed):
-    """Choose when ranks and batch size change."""
-    rng = random.Random(seed)
-    return [
-        Change(
-            policy, parts,
-            tuple(first + 14 * i + rng.randrange(10)
-                  for i in range(len(parts) - 1)))
-        for policy, parts, first in (
-            ('MeanThreshold', ((4, 3), (2, 3), (1, 3)), 20),
-            ('QuantileTiers', ((1, 3), (1, 2)), 44),
-            ('Budget', ((2, 2), (1, 4)), 40),
-            ('QuantileTiers', ((1, 3), (4, 2)), 44),
-        )
-    ]
-
-
 def pytest_generate_tests(metafunc):
+    if 'kill' not in metafunc.fixturenames:
+        return
     number, seed = map(metafunc.config.getoption, ('--kills', '--seed'))
     kills = draw_kills(number, seed) + draw_kills(number, seed, by_epoch=True)
-    for name, sample, drawn in (('kill', SAMPLE, kills), ('change',
-                                                          [SAMPLE_CHANGE],
-                                                          draw_changes(seed))):
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(name, [
-                *(pytest.param(item, id=f'sample-{i}')
-                  for i, item in enumerate(sample)),
-                *(pytest.param(
-                    item, id=f'seed{seed}-{i}', marks=pytest.mark.slow)
-                  for i, item in enumerate(drawn))
-            ])
+    metafunc.parametrize('kill', [
+        *(pytest.param(kill, id=f'sample-{i}')
+          for i, kill in enumerate(SAMPLE)),
+        *(pytest.param(kill, id=f'seed{seed}-{i}', marks=pytest.mark.slow)
+          for i, kill in enumerate(kills))
+    ])
 
 
 @pytest.fixture(scope='module')
@@ -310,86 +241,19 @@ def test_kill(kill, reference, tmp_path, record_property):
     before = run(kill.setting, work_dir, 0, kill[1:])
     resumed_from = last_checkpoint(work_dir)
     # No checkpoint is lost but one that was being written.
-    done = len(before[0].steps)
+    done = len(before[0])
     assert resumed_from >= (done - 1) // INTERVAL * INTERVAL
     begun = re.findall(r'Saving checkpoint at (\d+) iter',
                        log_of(osp.join(work_dir, 'part0'), rank=0))
     after = run(kill.setting, work_dir, 1)
     for ours, killed, resumed in zip(expected, before, after, strict=True):
-        assert killed.steps == ours.steps[:len(killed.steps)]
-        assert resumed.steps == ours.steps[resumed_from:]
-        assert resumed.end == ours.end is not None
-    assert max(max(step['weights']) for step in ours.steps) > 1
+        assert killed == ours[:len(killed)]
+        assert resumed == ours[resumed_from:]
+        assert 'model' in resumed[-1]
+    assert max(max(step['weights']) for step in ours[:-1]) > 1
     record_property('kills', 1)
     record_property('kills of one rank', int(kill.victim is not None))
     record_property('kills while saving',
                     int(bool(begun) and int(begun[-1]) > resumed_from))
     record_property('steps compared after kills',
-                    sum(len(r.steps) for r in before + after))
-
-
-# Change of ranks or batch size ---------------------------------------------
-
-
-def slots_of(records, begin, end):
-    """The slots of the iterations of a part, of all ranks in order: rank
-    ``k`` of ``W`` takes the slots ``k, k + W, ...``. What came after the
-    checkpoint at ``end`` is lost."""
-    slots = []
-    for steps in zip(*(rank.steps[:end - begin] for rank in records)):
-        assert {step['iter'] for step in steps} == {begin}
-        begin += 1
-        pairs = [zip(step['images'], step['weights']) for step in steps]
-        slots += map(list, itertools.chain(*zip(*pairs, strict=True)))
-    assert begin == end
-    return slots
-
-
-def plans_of(records, num_steps):
-    """Start and slots of the plans that were drawn before a checkpoint, by
-    every rank; None is a full pass."""
-    plans = [[plan[1:] for plan in rank.plans if plan[0] < num_steps]
-             for rank in records]
-    assert all(p == plans[0] for p in plans)
-    return plans[0]
-
-
-def compare_with_plans(stream, plans, size):
-    """Compare the slots that were trained on with the plans, and count the
-    plans that were trained to their end, besides full passes."""
-    end = complete = 0
-    for start, plan in plans:
-        assert start == end, f'slot {end} begins no plan'
-        end += size if plan is None else len(plan)
-        slots = stream[start:end]
-        if plan is None:
-            assert {weight for _, weight in slots} <= {1}
-            assert len({index for index, _ in slots}) == len(slots)
-        else:
-            assert slots == plan[:len(slots)]
-            complete += len(slots) == len(plan)
-    assert len(stream) <= end, f'slots from {end} on have no plan'
-    return complete
-
-
-def test_change(change, tmp_path, record_property):
-    work_dir = str(tmp_path)
-    stream, plans, begin = [], [], 0
-    for part, (ranks, batch_size) in enumerate(change.parts):
-        setting = Setting(change.policy, ranks, 2, batch_size)
-        if part < len(change.steps):
-            kill = change.steps[part] - begin, 0, None
-            records = run(setting, work_dir, part, kill)
-            end = last_checkpoint(work_dir)
-            assert end > begin
-        else:
-            records, end = run(setting, work_dir, part), MAX_ITERS
-        stream += slots_of(records, begin, end)
-        plans += plans_of(records, end - begin)
-        begin = end
-    assert compare_with_plans(stream, plans, setting.size) >= 4
-    visited = [image for image, _ in stream]
-    for rank in records:
-        assert rank.end['visits'] == np.bincount(visited).tolist()
-    record_property('changes of ranks or batch size', 1)
-    record_property('slots compared over changes', len(stream))
+                    sum(map(len, before + after)))

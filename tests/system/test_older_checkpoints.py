@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.system.processes import run_ranks
-from tests.system.small_training import column, distribute, small_runner, train
+from tests.system.small_training import column, train_rank
 
 FOLDER = osp.join(osp.dirname(osp.dirname(__file__)), 'checkpoints')
 POLICIES = dict(
@@ -42,14 +42,7 @@ def changes(name):
         if by_epoch else 'InfoBatchSampler',
         'custom_hooks': [dict(type='InfoBatchHook', policy=POLICIES[policy])],
         'log_processor.by_epoch': by_epoch,
-        'optim_wrapper.optimizer.momentum': 0.9,
     }
-
-
-def train_rank(rank, results, work_dir, changes):
-    runner = small_runner(work_dir, **changes)
-    distribute(runner)
-    results[rank] = train(runner)
 
 
 @pytest.mark.parametrize('name', STEPS)

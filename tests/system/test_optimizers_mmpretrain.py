@@ -4,7 +4,7 @@ import pytest
 
 from research.optimizers.optimizers import OPTIMIZERS, needs_mmpretrain
 
-from .test_optimizers import check_row_of_the_page, check_trainings
+from .test_optimizers import check_row_of_the_page
 
 pytest.importorskip('mmpretrain', exc_type=ImportError)
 
@@ -14,8 +14,3 @@ NAMES = [n for n, cfg in OPTIMIZERS.items() if needs_mmpretrain(cfg)]
 @pytest.mark.parametrize('name', NAMES)
 def test_rows_of_the_page(name):
     check_row_of_the_page(name)
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_trainings(name, tmp_path):
-    check_trainings(name, tmp_path)

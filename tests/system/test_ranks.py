@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings with several real processes over gloo."""
 import contextlib
+import functools
 import tempfile
 from collections import Counter
 from unittest import mock
@@ -68,6 +69,7 @@ def train_with_global_batch(rank, results, **changes):
             plans=[epoch for _, epoch, _ in plans],
             drawn=[at for at, _, plan in plans if plan is not None],
             saves=saves,
+            lookahead=hook and hook.clock.lookahead,
             scores=hook and hook.scores.numpy(),
             collectives=collectives())
 
@@ -86,6 +88,8 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     ranks = trainings[world_size]
     assert sum(plan.kept < SIZE for plan in one['plans']) >= 3
     for rank in ranks:
+        # 2 workers have 2 batches each, and slots of all ranks count.
+        assert rank['lookahead'] == 2 * 2 * GLOBAL_BATCH
         for ours, theirs in zip(one['plans'], rank['plans'], strict=True):
             for field in ('start', 'kept', 'tiers'):
                 assert getattr(ours, field) == getattr(theirs, field)
@@ -111,15 +115,12 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings, world_size):
     np.testing.assert_allclose(ranks[0]['scores'], one['scores'], rtol=1e-5)
 
 
-def train_baseline(rank, results):
-    train_with_global_batch(rank, results, **BASELINE)
-
-
 def test_one_collective_a_plan_and_a_checkpoint(trainings):
     """And one at the start, whether ranks have the same images. None where
     nothing was recorded since the last one: the last checkpoint is in
     annealing."""
-    baseline = run_ranks(train_baseline, 2)
+    baseline = run_ranks(
+        functools.partial(train_with_global_batch, **BASELINE), 2)
     for rank, before in zip(trainings[2], baseline, strict=True):
         assert rank['saves'] == before['saves'] == [9, 18, 27, 36, MAX_ITERS]
         assert len(rank['drawn']) > 3

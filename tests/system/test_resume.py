@@ -2,24 +2,25 @@
 """A training goes on from a checkpoint as if nothing had happened, or says
 what is other than before."""
 import functools
+import itertools
 import multiprocessing
 import re
 
 import numpy as np
 import pytest
-import torch
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmseg.registry import DATASETS
 
 from mmib.report.read import read_run
-from tests.system.epoch_training import (BATCH, MAX_EPOCHS, SCHEDULES, SIZE,
-                                         EdgeLog, by_epoch, edges, train_rank)
+from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
+                                         by_epoch, edges)
 from tests.system.processes import run_ranks
 from tests.system.small_training import (BASELINE, MAX_ITERS, VALIDATION,
                                          IndexDataset, StepLog, build,
                                          check_resumed, column, infobatch_hook,
-                                         load, read_lines, read_log, train)
+                                         load, read_lines, read_log, train,
+                                         train_rank)
 
 # What workers read is seen by the process that started them.
 READ = multiprocessing.Array('q', 11)
@@ -62,7 +63,7 @@ class SaveAtEdge(Hook):
             runner.save_checkpoint(runner.work_dir, 'edge.pth')
 
 
-def epochs(**changes):
+def of_epochs(**changes):
     """A training by epochs, with a checkpoint after each iteration and each
     second epoch."""
     policy = dict(type='Neyman', ratio=0.6, num_strata=3, min_keep=0.3)
@@ -84,6 +85,7 @@ def epochs(**changes):
 
 
 EAGER = {'train_cfg.type': 'EagerTrainLoop'}
+FLEXIBLE = dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))
 # In the first pass, in a plan, in annealing; at the edge of an epoch, after
 # the last iteration of the epoch and within others.
 ITERS = ('iter_7', 'iter_21', 'iter_35')
@@ -111,9 +113,12 @@ TRAININGS = {
                ITERS),
     'ema': (hook(ema=0.8), ITERS),
     'no annealing': (hook(delta=1), ITERS),
-    'epochs': (epochs(), WITHIN),
-    'epochs, workers': (epochs(**{'train_dataloader.num_workers': 2}), WITHIN),
-    'epochs, drop_last': (epochs(**{'train_dataloader.drop_last': True}),
+    'FlexibleRunner': (FLEXIBLE, ITERS),
+    'epochs': (of_epochs(), WITHIN),
+    'epochs, FlexibleRunner': (of_epochs(**FLEXIBLE), WITHIN),
+    'epochs, workers': (of_epochs(**{'train_dataloader.num_workers': 2}),
+                        WITHIN),
+    'epochs, drop_last': (of_epochs(**{'train_dataloader.drop_last': True}),
                           WITHIN),
 }
 
@@ -184,36 +189,7 @@ def test_a_second_training_needs_a_new_runner(tmp_path):
         runner.train()
 
 
-def test_state_is_plain(finished, tmp_path):
-    """Tensors and plain values: no pickled class of ours or numpy's."""
-    checkpoint = load(finished[0] / 'iter_21.pth')
-    torch.save(checkpoint['infobatch'], tmp_path / 'state.pth')
-    state = torch.load(tmp_path / 'state.pth', weights_only=True)
-    assert set(state) == {
-        'sampler', 'scores', 'planner', 'images', 'paths_comparable',
-        'images_checksum'
-    }
-    assert state['sampler']['position'] == 21 * 3
-    assert state['images']['visits'].sum() == 21 * 3
-    # The names of the parameters are those of the baseline.
-    assert not any('.loss.' in name for name in checkpoint['state_dict'])
-
-
 # Another setup -------------------------------------------------------------
-
-
-@pytest.mark.parametrize('kind', ['EpsilonGreedy', 'UpperConfidenceBound'])
-def test_another_data_set_needs_no_state_of_the_policy(tmp_path, kind):
-    changes = hook(policy=dict(type=kind, period=100))
-    build(tmp_path, **changes).train()
-    runner, _ = resume(
-        tmp_path / 'resumed', tmp_path / 'iter_20.pth', **{
-            **changes, 'train_dataloader.dataset.size': 7,
-            'train_cfg.max_iters': 60
-        })
-    # The policy selects among these, once.
-    pruned = infobatch_hook(runner).counts.pruned
-    assert len(pruned) == 7 and (pruned == 0).sum() == round(0.6 * 7)
 
 
 def test_a_finished_training_without_annealing_goes_on(tmp_path):
@@ -249,64 +225,51 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size):
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
             'nothing is pruned until every image') in log
     images, weights = zip(*slots(steps))
-    # The slots before the first one that stands for another image.
-    end = next(i for i, weight in enumerate(weights) if weight > 1)
-    assert set(images[:end]) == set(range(size))
-    same = [a == b for a, b in zip(images, expected)].index(False)
-    assert same >= size
-    # What follows are whole plans.
-    assert max(weights[same:]) > 1
+    # Until the first slot that stands for another image.
+    full = next(i for i, weight in enumerate(weights) if weight > 1)
+    assert set(images[:full]) == set(range(size))
+    assert list(images[:size]) == expected[:size]
     # The closing line counts visits where the accounts begin anew.
-    passes_of, pruned, visits = map(
+    pruned, visits = map(
         int,
-        re.search(
-            f'InfoBatch: {MAX_ITERS} iterations covered as many passes as '
-            r'(\d+) iterations of the baseline; (\d+) of (\d+) visits .* '
-            'since iteration 14', log).groups())
+        re.search(r'; (\d+) of (\d+) visits .* since iteration 14',
+                  log).groups())
     assert abs(visits - pruned - 3 * (MAX_ITERS - 14)) <= 1
-    saved_before = 0
-    if size == 13:
-        planner = load(saved)['infobatch']['planner']
-        saved_before = planner['full_equivalent'] - 14
-    assert abs(passes_of - MAX_ITERS - saved_before - pruned / 3) <= 1
 
 
-def test_an_epoch_without_scores_begins_anew(tmp_path):
-    """Of a checkpoint of the baseline."""
-    build(tmp_path,
-          **by_epoch(None,
-                     **{'default_hooks.checkpoint.interval': 3})).train()
+@pytest.mark.parametrize('changes, name, epochs', [
+    (by_epoch(None, **{'default_hooks.checkpoint.interval': 3}), 'epoch_3', 5),
+    ({
+        'train_dataloader.dataset.size': SIZE,
+        'default_hooks.checkpoint.interval': 24
+    }, 'iter_24', MAX_EPOCHS),
+])
+def test_an_epoch_without_scores_begins_anew(tmp_path, changes, name, epochs):
+    """Of a checkpoint of the baseline, or of a training by iterations."""
+    build(tmp_path, **changes).train()
     folder = tmp_path / 'pruned'
-    runner, steps = resume(folder, tmp_path / 'epoch_3.pth', **by_epoch())
+    runner, steps = resume(folder, tmp_path / f'{name}.pth', **by_epoch())
     images = column(steps, 'images')
     # A full epoch first.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
-    assert len(steps) < 5 * 8
+    assert len(steps) < epochs * 8
     path, = folder.glob('*/infobatch.jsonl')
     ends = read_lines(path)[-1]['ends']
-    assert ends['visits'] == 5 * SIZE
-    assert ends['pruned'] == 5 * SIZE - sum(map(len, images))
+    assert ends['visits'] == epochs * SIZE
+    assert ends['pruned'] == epochs * SIZE - sum(map(len, images))
     assert read_run(str(folder)).annealing_iter == runner.iter - 8
     assert max(map(max, column(steps, 'weights'))) > 1
 
 
-def test_a_checkpoint_of_iterations_by_epochs(tmp_path):
-    changes = {'train_dataloader.dataset.size': SIZE}
-    build(tmp_path, **changes, **{
-        'default_hooks.checkpoint.interval': 24
-    }).train()
-    _, steps = resume(tmp_path / 'epochs', tmp_path / 'iter_24.pth',
-                      **by_epoch())
-    # All scores start at 1.
-    assert sorted(sum(column(steps[:8], 'images'), [])) == list(range(SIZE))
-
-
 def test_another_policy(finished, tmp_path):
-    """The open plan ends, then the new policy draws the next one."""
+    """The open plan ends, then the new policy draws the next one. The seed is
+    the one in the checkpoint."""
     folder, steps = finished
     left = load(folder / 'iter_21.pth')['infobatch']['sampler']['indices']
-    _, later = resume(tmp_path, folder / 'iter_21.pth',
-                      **hook(0, policy=dict(type='QuantileTiers')))
+    policy = dict(type='QuantileTiers')
+    _, later = resume(tmp_path, folder / 'iter_21.pth', **{
+        **hook(0, policy=policy), 'randomness.seed': 5
+    })
     assert len(left) > 2
     assert slots(later)[:len(left)] == slots(steps[21:])[:len(left)]
     log = read_log(tmp_path)
@@ -331,28 +294,10 @@ def test_another_annealing(finished, tmp_path, changes, begins):
         tmp_path)
 
 
-def test_another_seed(finished, tmp_path):
-    """The one in the checkpoint counts."""
-    folder, steps = finished
-    _, later = resume(tmp_path, folder / 'iter_14.pth',
-                      **{'randomness.seed': 5})
-    assert later == steps[14:]
-
-
-class FirstScores(Hook):
-    """The scores when the first iteration begins."""
-
-    def before_train_epoch(self, runner):
-        self.scores = infobatch_hook(runner).scores.numpy().copy()
-
-
 def test_load_from_is_a_fresh_start(finished, tmp_path):
     folder, expected = finished
     runner = build(tmp_path, load_from=str(folder / 'iter_14.pth'))
-    first = FirstScores()
-    runner.register_hook(first)
     steps = train(runner)
-    assert (first.scores == 1).all()
     assert slots(steps)[:11] == slots(expected)[:11]
     # With other weights of the model.
     assert steps[0]['loss'] != expected[0]['loss']
@@ -397,25 +342,30 @@ def saved(tmp_path_factory):
     return folder, steps, [*log.rates, runner.optim_wrapper.get_lr()['lr'][0]]
 
 
-def test_other_ranks_by_epochs(saved, tmp_path):
-    """The rest of the epoch goes to them, and no image twice but to fill a
-    step. By iterations: ``test_kills.py``."""
-    folder, steps, _ = saved
-    path = str(folder / 'iter_10.pth')
+@pytest.mark.parametrize('loop', ['iterations', 'epochs'])
+def test_other_ranks(finished, saved, tmp_path, loop):
+    """The rest of the plan goes to them. What follows are the plans of both:
+    ``tests/test_sampler.py``, ``test_ranks.py``."""
+    (folder, steps), name, end, changes = {
+        'iterations': (finished, 'iter_21', f'iter_{MAX_ITERS}', {}),
+        'epochs': (saved[:2], 'iter_10', f'epoch_{MAX_EPOCHS}', by_epoch()),
+    }[loop]
+    path = str(folder / f'{name}.pth')
+    changes = dict(changes, resume=True, load_from=path)
     ranks = run_ranks(
-        functools.partial(
-            train_rank,
-            work_dir=str(tmp_path),
-            changes=by_epoch(resume=True, load_from=path)), 2)
-    rest = load(path)['infobatch']['sampler']['indices'].tolist()
-    num_steps = -(-(-(-len(rest) // 2)) // BATCH)
-    seen = [
-        image for step in range(num_steps)
-        for pair in zip(*(rank[step]['images'] for rank in ranks))
-        for image in pair
-    ]
-    assert seen[:len(rest)] == rest
-    assert len(ranks[0]) == len(ranks[1]) < len(steps) - 10
+        functools.partial(train_rank, work_dir=str(tmp_path), changes=changes),
+        2)
+    # Rank k has the slots k, k + 2, ...
+    seen = []
+    for together in zip(*ranks, strict=True):
+        seen += itertools.chain(*zip(*(slots([step]) for step in together)))
+    checkpoint = load(path)
+    sampler = checkpoint['infobatch']['sampler']
+    rest = zip(sampler['indices'].tolist(), sampler['weights'].tolist())
+    assert seen[:len(sampler['indices'])] == list(rest) != []
+    images, _ = zip(*slots(steps[:checkpoint['meta']['iter']]), *seen)
+    visits = load(tmp_path / f'{end}.pth')['infobatch']['images']['visits']
+    assert visits.tolist() == np.bincount(images).tolist()
 
 
 @pytest.mark.parametrize('batch_size, drop_last', [(1, False), (8, False),

@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a training may have besides: averaged weights, accumulated gradients,
-mixed precision, another runner, validation. Compilation is in
-``test_compile.py``, and what is spread over ranks in ``test_strategies.py``.
+mixed precision, validation. Another runner is in ``test_resume.py``,
+compilation in ``test_compile.py``, and what is spread over ranks in
+``test_strategies.py``.
 
 Each mode is trained in one go, which writes checkpoints, and resumed from one
 of these. What follows is the same to the last bit.
@@ -14,17 +15,15 @@ import pytest
 import torch
 from mmengine.optim.optimizer import amp_optimizer_wrapper
 
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (BASELINE, MAX_ITERS, SAVED,
-                                         assert_equal, assert_pruned, build,
-                                         check_resumed, column, infobatch_hook,
-                                         load, train, weights_of)
+from tests.system.small_training import (BASELINE, MAX_ITERS, assert_equal,
+                                         assert_pruned, build, check_resumed,
+                                         column, infobatch_hook, load, train,
+                                         weights_of)
 from tests.system.test_strategies import STATELESS, VALIDATED, best_of
 
 RATIO_0 = dict(custom_hooks=[
     dict(type='InfoBatchHook', policy=dict(type='MeanThreshold', ratio=0))
 ])
-SINGLE_DEVICE = dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))
 
 
 def load_last(runner):
@@ -105,21 +104,6 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
         # The first pass, in which the trainings are still the same.
         np.testing.assert_allclose(
             column(steps[:3], name), column(full[:3], name), rtol=0.02)
-
-
-@pytest.mark.parametrize('changes', [{}, by_epoch()], ids=['iters', 'epochs'])
-def test_flexible_runner(tmp_path, changes):
-    expected = train(build(tmp_path / 'runner', **changes))
-    changes = {
-        **changes,
-        **SINGLE_DEVICE, 'default_hooks.checkpoint': dict(
-            interval=SAVED, by_epoch=False)
-    }
-    runner = build(tmp_path, **changes)
-    steps = train(runner)
-    assert column(steps[:3], 'images') == column(expected[:3], 'images')
-    assert max(map(max, column(steps, 'weights'))) > 1
-    check_resumed(tmp_path, runner, steps, **changes)
 
 
 def test_validation(tmp_path):

@@ -158,12 +158,16 @@ class WatchHook(Hook):
             setattr(hook, name, watched(getattr(hook, name), self.watches))
 
 
-@pytest.mark.parametrize('broken', [(), (1, 4)])
-def test_hook(tmp_path, broken):
+@pytest.mark.parametrize('broken, ema', [((), 0.), ((1, 4), 0.), ((), 0.8)])
+def test_hook(tmp_path, broken, ema):
     """No step of a whole training waits, also where plans cross in a batch,
     and where losses aren't finite."""
     watch = WatchHook()
-    runner = build(tmp_path, **{'train_dataloader.dataset.broken': broken})
+    runner = build(
+        tmp_path, **{
+            'train_dataloader.dataset.broken': broken,
+            'custom_hooks.0.ema': ema
+        })
     runner.register_hook(watch)
     runner.train()
     names = set().union(*(w.operations.names for w in watch.watches))

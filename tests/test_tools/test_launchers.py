@@ -102,6 +102,20 @@ def test_dist_train_trains_with_two_processes(tmp_path):
         assert int(before) > 0 and int(after) == 0
 
 
+def test_a_signal_to_dist_train_is_one_to_torchrun(tmp_path):
+    """Which ends all ranks: one takes the place of the other."""
+    (tmp_path / 'python').write_text('#!/usr/bin/env bash\necho $$\n')
+    (tmp_path / 'python').chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ['PATH']])
+    with subprocess.Popen(
+        ['bash', osp.join(TOOLS, 'dist_train.sh'), 'CONFIG', '2'],
+            env={
+                **os.environ, 'PATH': path
+            },
+            stdout=subprocess.PIPE) as process:
+        assert int(process.stdout.read()) == process.pid
+
+
 def test_slurm_train_calls_srun(tmp_path):
     # Stands in for Slurm: writes its arguments down, line by line.
     (tmp_path / 'srun').write_text(SRUN)
