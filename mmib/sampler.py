@@ -15,7 +15,7 @@ from .datasets import unwrap_repeats
 from .errors import RuntimeRefusal, ValueRefusal
 from .pruning import EpochPlan
 
-# The baseline's samplers, by iterations and by epochs.
+# Samplers of the baseline, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
 _NO_SLOTS = EpochPlan.full(np.empty(0, np.int64))
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
@@ -37,10 +37,10 @@ class InfoBatchSampler(Sampler):
     that don't fill a step are issued together with the next plan. By epochs,
     the first slots of a plan come again until all ranks have equally many.
 
-    Issued slots are known until :meth:`take` hands them to the hook together
-    with their batch: a data loader returns batches in the order in which it
-    asked for them. So by iterations only the training loop may read. By
-    epochs, others such as ``PreciseBNHook`` get full passes.
+    Issued slots are known until :meth:`take` hands them to the hook with their
+    batch: a data loader returns batches in the order of its requests. So by
+    iterations only the training loop may read. By epochs, others such as
+    ``PreciseBNHook`` get full passes.
 
     A ``RepeatDataset`` is several passes by iterations, one by epochs.
 
@@ -87,8 +87,7 @@ class InfoBatchSampler(Sampler):
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
         self._num_slots = 0
-        # By epochs: whether the loop's iterator is the next one.
-        self._awaits_loop = False
+        self._awaits_loop = False  # By epochs: it reads next.
         self._full_passes_rng = torch.Generator()
         self._slots = _NO_SLOTS
         self._restart(0)

@@ -94,10 +94,16 @@ class ReadsData(Hook):
         assert sorted(images) == list(range(SIZE))
 
 
+class ReadsAheadOfTheLoop(ReadsData):
+    """Reads once more when the plan of an epoch is drawn."""
+    priority = 'VERY_LOW'
+    before_train_epoch = ReadsData.after_train_epoch
+
+
 def test_what_is_pruned_and_what_it_weighs(tmp_path):
     """Other hooks read full epochs, which changes nothing."""
     runner = build(tmp_path, **by_epoch())
-    runner.register_hook(ReadsData())
+    runner.register_hook(ReadsAheadOfTheLoop())
     steps = train(runner)
     images = column(steps, 'images')
     per_epoch = infobatch_hook(runner).planner.current.epoch
@@ -118,42 +124,6 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
         infobatch_hook(runner).sampler.position)
     assert clock.iters_per_epoch == 8
     assert saved == MAX_EPOCHS * 8 - len(steps)
-
-
-@HOOKS.register_module()
-class ReadsData(Hook):
-    """Reads the training data between epochs, as PreciseBNHook does."""
-
-    def __init__(self):
-        self.read = []
-
-    def read_all(self, runner):
-        self.read.append([
-            int(image[0, 0, 0]) for batch in runner.train_dataloader
-            for image in batch['inputs']
-        ])
-
-    def after_train_epoch(self, runner):
-        self.read_all(runner)
-
-
-class ReadsAheadOfTheLoop(ReadsData):
-    priority = 'VERY_LOW'
-    before_train_epoch = ReadsData.read_all
-
-    def after_train_epoch(self, runner):
-        pass
-
-
-@pytest.mark.parametrize('kind', [ReadsData, ReadsAheadOfTheLoop])
-def test_others_read_full_passes_between_epochs(tmp_path, kind):
-    expected = train(build(tmp_path / 'alone', **by_epoch()))
-    runner = build(tmp_path, **by_epoch())
-    reader = kind()
-    runner.register_hook(reader)
-    assert train(runner) == expected
-    assert len(reader.read) == MAX_EPOCHS
-    assert all(sorted(images) == list(range(SIZE)) for images in reader.read)
 
 
 def test_what_is_accumulated_last_counts(tmp_path):
