@@ -4,7 +4,6 @@ from typing import Any, Dict
 
 import torch
 
-from .errors import ValueRefusal
 from .pruning.form import damaged
 
 VERSION = 1
@@ -31,9 +30,7 @@ def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
         return state
     if 'version' in state:
         if isinstance(state['version'], int) and state['version'] > VERSION:
-            raise ValueRefusal(
-                '`infobatch` in the checkpoint is of a newer mmib: update '
-                'mmib.')
+            raise damaged('infobatch', 'is of a newer mmib, which reads it')
         return state
     try:
         return _from_unversioned(state)
