@@ -12,7 +12,7 @@ from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.log.reporter import Reporter
-from mmib.scores import ScoreTable, Visits
+from mmib.scores import BatchVisits, ScoreTable
 from mmib.tasks import segmentation
 from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,
@@ -193,7 +193,7 @@ def test_visits_are_summed_as_on_the_cpu():
                 for x in (scores, norms, before)
             ]
             counter.add([
-                Visits(
+                BatchVisits(
                     np.arange(16), on_device[0], 0, tiers,
                     weights.astype(np.float32), on_device[1])
             ], on_device[2])

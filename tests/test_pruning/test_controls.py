@@ -169,7 +169,7 @@ def test_a_state_stays_as_it_was_read():
 def test_ucb_by_hand(values, alpha):
     """Mean and variance of the visits of one image, with exponential
     weights. Of the other images one is visited once, and one never."""
-    values = [value + 1000. * (i % 2) for i, value in enumerate(values, 2)]
+    values = [value + 1000. * (i % 2) for i, value in enumerate(values, 1)]
     policy = UpperConfidenceBound(keep=1, alpha=alpha)
     for value in values:
         policy(np.float32([2, value, 1]), np.random.default_rng(0))
