@@ -40,29 +40,29 @@ def loop_counts_epochs() -> Optional[bool]:
     any hook acts. The function can go when MMEngine gives samplers their
     Runner.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        owner = frame.f_locals.get('self')
-        if isinstance(owner, (EpochBasedTrainLoop, IterBasedTrainLoop)):
-            return isinstance(owner, EpochBasedTrainLoop)
-        frame = frame.f_back
-    return None
+    loop, _ = _caller()
+    return None if loop is None else isinstance(loop, EpochBasedTrainLoop)
 
 
 def in_hook() -> bool:
-    """Whether a hook asks, and not the training loop itself.
+    """Whether a hook calls, and not the training loop itself.
 
-    It can go when MMEngine gives hooks data loaders of their own.
+    The function can go when MMEngine gives hooks data loaders of their own.
     """
-    frame = inspect.currentframe()
+    return _caller()[1]
+
+
+def _caller() -> Tuple[Any, bool]:
+    """The training loop that calls, if any, and whether it does so through a
+    hook."""
+    frame, in_hook = inspect.currentframe(), False
     while frame is not None:
         owner = frame.f_locals.get('self')
         if isinstance(owner, (EpochBasedTrainLoop, IterBasedTrainLoop)):
-            return False
-        if frame.f_code.co_name == 'call_hook':  # Of any runner.
-            return True
+            return owner, in_hook
+        in_hook |= frame.f_code.co_name == 'call_hook'  # Of any runner.
         frame = frame.f_back
-    return False
+    return None, in_hook
 
 
 def before_saving(runner: Runner, act: Callable[[], None]) -> None:

@@ -141,11 +141,11 @@ class InfoBatchHook(Hook):
         loader = runner.train_dataloader
         self.sampler, self.dataset = loader.sampler, loader.dataset
         self._batch_size = loader.batch_size
+        self.clock = clock_of(runner, self.delta, self.start)
         images = image_numbers(self.dataset)[:self.sampler.pass_length]
         ema = task.ema if self.ema is None else self.ema
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
-        self.clock = clock_of(runner, self.delta, self.start)
         visits = VisitCounter(self.scores, task.score)
         mean_weight = step_size.decide(
             self.normalize, step_size.optimizers_of(runner.optim_wrapper))

@@ -308,14 +308,8 @@ class Planner:
 
     def begin(self, iteration: int, position: int,
               full_equivalent: float) -> None:
-        """Begin within a training that went on without scores until now.
-
-        Args:
-            iteration (int): Iterations of the training until then.
-            position (int): Slots of full passes until then.
-            full_equivalent (float): Iterations of the baseline that cover as
-                many passes as what was trained on until then.
-        """
+        """Begin within a training that went on without scores until now, see
+        :meth:`Clock.begin`."""
         self.clock.begin(iteration, position, full_equivalent)
         size = self.clock.pass_length
         passes, rest = divmod(position, size)

@@ -78,7 +78,8 @@ def load_state(state: Optional[Dict[str,
 
 
 def _check_scores(state: Dict[str, Any]) -> None:
-    """Only with the policy Subset of an older mmib images had none."""
+    """Check that every image has a score. Only states of the former policy
+    Subset lacked some, and these start afresh."""
     for name in ('scores', 'averages'):
         if torch.isnan(state[name]).any():
             raise damaged(f'infobatch.scores.{name}', 'has NaN')

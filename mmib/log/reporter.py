@@ -131,7 +131,7 @@ class Reporter:
     def _tell_forecast(self) -> None:
         planner = self._planner
         expected = forecast(planner.policy, self._clock, planner.normalize)
-        text = expected.when
+        lines = [expected.when]
         if self._runner.iter == 0:
             if expected.share == 1:
                 self._logger.warning(
@@ -139,8 +139,9 @@ class Reporter:
                     'image. Change the `policy` of InfoBatchHook in '
                     '`custom_hooks`.')
                 return
-            text += f' {expected.how_much} {expected.covers}'.rstrip()
-        self._logger.info(f'InfoBatch: {text}{self._told_mean_weight()}')
+            lines = expected.lines
+        self._logger.info('InfoBatch: ' + ' '.join(lines) +
+                          self._told_mean_weight())
 
     def _told_mean_weight(self) -> str:
         """Which mean weight plans have, and why."""
