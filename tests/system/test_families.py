@@ -1,28 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Take two training steps with a config of each algorithm family of
-MMSegmentation, and compare them with the baseline and with weights by hand.
+"""Take a training step with a config of each algorithm family of
+MMSegmentation, and check what the weights of the images do in it.
 
 The models are those of the configs, without pretrained weights, and smaller:
-see small_models.py. Of each it checks:
+see small_models.py. They compute in float64, as some round by more than the
+tolerance in float32. Heads and losses are those that families.md names. Its
+table is the list of the configs.
 
-a. Heads and losses are those that families.md names. Its table is the
-   list of the configs.
-b. With mmib and weight 1 for each image, losses and gradients are those of the
-   baseline, up to rounding.
-c. With other weights, they are those of the weights by hand, which know
-   nothing of mmib (by_hand.py).
-d. Scores are finite, differ between images, and don't know the weights.
-
-Configs of which the baseline itself can't take two steps in the environment
-are skipped.
+Configs of which the baseline itself can't take a step in the environment are
+skipped.
 """
-import contextlib
 import copy
 import glob
-import itertools
 import math
 import os.path as osp
-from typing import NamedTuple, Optional
 
 import mmseg
 import pytest
@@ -34,16 +25,10 @@ from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 from mmseg.utils import register_all_modules
 
-from mmib import tasks
-from mmib.batch import BatchContext
-from tests.system.by_hand import ByHand, describe, heads_of
-from tests.system.small_models import read_model
+from tests.system.small_models import describe, heads_of, read_model
+from tests.test_tasks.contract import check_weights, take_step
 
 PAGE = osp.join(osp.dirname(__file__), 'families.md')
-STEPS = 2
-TOLERANCE = 1e-5
-ONES = (1., 1.)
-WEIGHTS = (1., 3.)
 # A cascade, two kinds of losses in a head, hard pixels, edges, and a plain
 # network.
 SAMPLE = ('encnet/encnet_r50-d8_4xb4-80k_ade20k-512x512',
@@ -66,86 +51,25 @@ def read_page():
 HEADS = read_page()
 
 
-class Step(NamedTuple):
-    """What a training step gives: parameters and buffers before it, the loss,
-    gradients by the names of their parameters, and with mmib scores."""
-
-    start: list
-    loss: float
-    gradients: dict
-    scores: Optional[torch.Tensor]
-
-
-class Trainer:
-    """Trains the small model of a config, from the same start with the same
-    random numbers."""
-
-    def __init__(self, path, dtype):
-        torch.manual_seed(0)
-        cfg, size = read_model(path)
-        self.model = MODELS.build(cfg)
-        try:
-            self.model.init_weights()
-        except AttributeError:
-            # SAN's head has no start of its own, it takes that of CLIP.
-            for parameter in self.model.parameters():
-                if parameter.dim() > 1:
-                    torch.nn.init.normal_(parameter, std=0.02)
-        self.model.to(dtype)
-        self.batch = make_batch(
-            heads_of(self.model)[0],
-            cfg.get('backbone', {}).get('in_channels', 3), size)
-        self.start = self._copy()
-        self.context = BatchContext()
-
-    def steps(self, follow=(), weights=None):
-        """Train with SGD, and return what each step gives: with weights for
-        the images where mmib is attached.
-
-        It may follow the steps of another training: each starts with the
-        parameters and buffers of its step there, as the last bit of a
-        parameter may turn a ReLU on or off.
-        """
-        self._load(self.start)
-        optimizer = torch.optim.SGD(
-            [p for p in self.model.parameters() if p.requires_grad], lr=1e-3)
-        self.model.train()
-        steps = []
-        for number in range(STEPS):
-            start = follow[number].start if follow else self._copy()
-            self._load(start)
-            data = self.model.data_preprocessor(
-                copy.deepcopy(self.batch), training=True)
-            data['inputs'] = data['inputs'].to(start[0].dtype)
-            # Random points and dropout must be those of the other runs.
-            torch.manual_seed(number)
-            if weights:
-                self.context.begin(torch.tensor(weights))
-            losses = self.model(**data, mode='loss')
-            loss, _ = self.model.parse_losses(losses)
-            optimizer.zero_grad()
-            loss.backward()
-            gradients = {
-                name: parameter.grad.clone()
-                for name, parameter in self.model.named_parameters()
-                if parameter.grad is not None
-            }
-            steps.append(
-                Step(start, loss.item(), gradients, self.context.scores))
-            optimizer.step()
-        return steps
-
-    def _tensors(self):
-        # Not once for all: EMAHead replaces its buffer in each step.
-        return itertools.chain(self.model.parameters(), self.model.buffers())
-
-    def _copy(self):
-        return [tensor.detach().clone() for tensor in self._tensors()]
-
-    @torch.no_grad()
-    def _load(self, start):
-        for tensor, value in zip(self._tensors(), start):
-            tensor.copy_(value)
+def prepare(path):
+    """The small model of a config, and a batch of two images for it."""
+    torch.manual_seed(0)
+    cfg, size = read_model(path)
+    model = MODELS.build(cfg)
+    try:
+        model.init_weights()
+    except AttributeError:
+        # SAN's head has no start of its own, it takes that of CLIP.
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.02)
+    batch = model.data_preprocessor(
+        make_batch(
+            heads_of(model)[0],
+            cfg.get('backbone', {}).get('in_channels', 3), size),
+        training=True)
+    inputs = batch['inputs'].to(torch.get_default_dtype())
+    return model.train(), inputs, batch['data_samples']
 
 
 def make_batch(head, in_channels, size):
@@ -175,101 +99,36 @@ def make_batch(head, in_channels, size):
     return dict(inputs=inputs, data_samples=samples)
 
 
-def assert_same(steps, expected, message):
-    """Compare the gradients of two trainings.
-
-    The gradient of a parameter may differ by 1e-5 of its largest element, or
-    of 1/1000 of the largest of the network where that is more: biases in front
-    of a normalization have no gradient but rounding.
-    """
-    for step, other in zip(steps, expected, strict=True):
-        assert step.gradients.keys() == other.gradients.keys(), message
-        scales = {k: float(v.abs().max()) for k, v in other.gradients.items()}
-        floor = max(scales.values()) / 1000
-        for name, gradient in step.gradients.items():
-            error = float((gradient - other.gradients[name]).abs().max())
-            assert error <= TOLERANCE * max(scales[name],
-                                            floor), f'{message}: {name}'
-
-
-def check(path, dtype):
-    """Run all checks of a config with a network of one type."""
-    try:
-        trainer = Trainer(path, dtype)
-        baseline = trainer.steps()
-    except Exception as error:
-        if path in SAMPLE:
-            raise
-        pytest.skip(f'the baseline fails: {type(error).__name__}: {error}')
-    assert '; '.join(describe(trainer.model)) == HEADS[path]
-    assert all(math.isfinite(step.loss) for step in baseline)
-
-    by_hand = ByHand(trainer.model, WEIGHTS, trainer.batch['data_samples'])
-    mixed = trainer.steps()
-    by_hand.remove()
-
-    tasks.attach(trainer.model, trainer.context)
-    ones = trainer.steps(baseline, ONES)
-    assert_same(ones, baseline, 'with weight 1 it is not the baseline')
-    for step, full in zip(ones, baseline, strict=True):
-        assert math.isclose(step.loss, full.loss, rel_tol=TOLERANCE)
-    weighted = trainer.steps(mixed, WEIGHTS)
-    assert_same(weighted, mixed, 'it is not what the weights by hand give')
-    swapped = trainer.steps(mixed, WEIGHTS[::-1])
-    for step, other, full in zip(weighted, swapped, mixed, strict=True):
-        # By hand it is the gradient that is mixed, and no loss.
-        assert math.isclose(
-            step.loss + other.loss,
-            sum(WEIGHTS) * full.loss,
-            rel_tol=TOLERANCE), 'it is not linear in the weights'
-    for one, two in (step.scores for step in ones):
-        assert math.isfinite(one) and math.isfinite(two) and one != two
-    assert torch.allclose(ones[0].scores,
-                          weighted[0].scores), 'scores depend on the weights'
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def scope():
     register_all_modules(init_default_scope=False)
+    # Some networks make tensors of the default type.
+    torch.set_default_dtype(torch.float64)
     with DefaultScope.overwrite_default_scope('mmseg'):
         yield
-
-
-@contextlib.contextmanager
-def float64():
-    """Some networks make tensors of the default type."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize('path', [
     pytest.param(path, marks=() if path in SAMPLE else pytest.mark.slow)
     for path in HEADS
 ])
-def test_two_steps(scope, path, record_property):
+def test_weights_multiply_the_gradients_of_images(path, record_property):
     if 'pidnet' in path and mmseg.__version__ == '1.2.2':
         pytest.skip('class weights fail at ignored pixels in this version')
-    precise = False
     try:
-        check(path, torch.float32)
-    except AssertionError as error:
-        # Some networks round by more than the tolerance.
-        precise = True
-        try:
-            with float64():
-                check(path, torch.float64)
-        except pytest.skip.Exception:
-            raise error
-    record_property('configs in float64', int(precise))
+        model, *batch = prepare(path)
+        take_step(copy.deepcopy(model), *batch)
+    except Exception as error:
+        if path in SAMPLE:
+            raise
+        pytest.skip(f'the baseline fails: {type(error).__name__}: {error}')
+    assert '; '.join(describe(model)) == HEADS[path]
+    context, _ = check_weights(lambda: copy.deepcopy(model), *batch,
+                               torch.tensor([1., 3.]))
+    one, two = context.scores.tolist()
+    assert math.isfinite(one) and math.isfinite(two) and one != two
     record_property('configs that prune', 1)
-
-
-def test_float64(scope):
-    with float64():
-        check(SAMPLE[1], torch.float64)
 
 
 def test_every_family_is_on_the_page():

@@ -21,6 +21,8 @@ from mmib.tasks.segmentation import register_head, register_segmentor
 from mmib.tasks.segmentation.heads import TABLE, _follow_matching
 from tests.system.small_training import small_head
 
+from .contract import check_weights
+
 B, C, SIZE = 3, 5, 16
 IGNORE = 255
 WEIGHTS = torch.tensor([1., 3., 0.5])
@@ -58,73 +60,33 @@ def make_samples():
     return samples
 
 
-def run_head(head, features):
-    """Loss of the head, and what flows back to the features."""
-    features = features.clone().requires_grad_()
-    losses = head.loss([features], make_samples(), None)
-    total = sum(value.mean() for key, value in losses.items() if 'loss' in key)
-    grad, = torch.autograd.grad(total, features)
-    return total.detach(), grad
+def make_model(losses, **kwargs):
+    """A segmentor of convolutions with the given losses."""
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        return MODELS.build(
+            dict(
+                type='EncoderDecoder',
+                backbone=dict(type='OneConv'),
+                decode_head=small_head(
+                    copy.deepcopy(losses), num_classes=C, **kwargs)))
 
 
 @pytest.mark.parametrize('name', HEADS)
 def test_the_weight_of_an_image_multiplies_its_gradient(name):
-    """Whatever the head does with its losses, and baseline at weight 1."""
+    """Whatever the head does with its losses."""
     losses, sampler = HEADS[name]
-    torch.manual_seed(0)
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        head = MODELS.build(
-            small_head(copy.deepcopy(losses), num_classes=C, sampler=sampler))
-    features = torch.randn(B, 4, 8, 8)
-    baseline, baseline_grad = run_head(head, features)
-
-    model = HeadsAlone()
-    model.decode_head = head
-    batch = BatchContext()
-    assert len(wrap_losses(model, batch)) == len(losses)
-
-    def run(weights):
-        batch.begin(weights)
-        return run_head(head, features)
-
-    for weights in (None, torch.ones(B)):
-        assert_close(run(weights), (baseline, baseline_grad))
-    total, grad = run(WEIGHTS)
-    expected = baseline_grad * WEIGHTS.view(-1, 1, 1, 1)
-    assert_close(grad, expected, rtol=1e-4, atol=1e-6)
-    assert grad.any()
-    assert batch.scores.shape == (B, ) and batch.scores.isfinite().all()
+    inputs = torch.randn(B, 3, SIZE, SIZE)
+    batch, _ = check_weights(lambda: make_model(losses, sampler=sampler),
+                             inputs, make_samples(), WEIGHTS)
+    assert batch.scores.isfinite().all()
     assert len(set(batch.scores.tolist())) == B
-    # The loss is linear in the weights, but for what Lovasz adds.
-    constant, _ = run(torch.zeros(B))
-    assert constant == 0 or name == 'CE and Lovasz'
-    parts = torch.stack([run(one)[0] for one in torch.eye(B)]) - constant
-    for weights, value in ((torch.ones(B), baseline), (WEIGHTS, total)):
-        assert_close(
-            (parts * weights).sum(), value - constant, rtol=1e-4, atol=1e-6)
 
 
 def wrap_losses(model, batch):
     """All losses of a model, wrapped."""
     attach(model, batch)
     return [x for x in model.modules() if isinstance(x, InfoBatchLoss)]
-
-
-class HeadsAlone(nn.Module):
-    """A segmentor of which nothing but its heads matters."""
-
-
-register_segmentor(HeadsAlone)
-
-
-def make_model(decode, aux=()):
-    """A segmentor of convolutions with the given loss configs."""
-    return MODELS.build(
-        dict(
-            type='EncoderDecoder',
-            backbone=dict(type='OneConv'),
-            decode_head=small_head(decode, num_classes=C),
-            auxiliary_head=[small_head(loss, num_classes=C) for loss in aux]))
 
 
 @pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
@@ -173,9 +135,7 @@ class EdgeHead(FCNHead):
 
 
 def test_a_config_may_write_the_loss_out():
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        model = make_model(
-            decode=dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
+    model = make_model(dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
     written = model.decode_head.loss_decode
     assert isinstance(written, InfoBatchLoss)
     assert written.loss_name == 'loss_x'
@@ -193,10 +153,7 @@ def test_losses_that_are_only_logged():
     inputs = torch.randn(B, 3, SIZE, SIZE, generator=generator)
     runs = []
     for losses in ([ce(), dice(loss_name='dice_metric')], ce()):
-        torch.manual_seed(0)
-        with DefaultScope.overwrite_default_scope('mmseg'):
-            model = make_model(decode=losses)
-        batch = BatchContext()
+        model, batch = make_model(losses), BatchContext()
         wrap_losses(model, batch)
         batch.begin(WEIGHTS)
         losses = model.loss(inputs, make_samples())
@@ -217,7 +174,7 @@ class EdgeSegmentor(EncoderDecoder):
 def test_users_register_their_own(monkeypatch):
     for rows in ('heads', 'models'):
         monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
-    model, batch = make_model(decode=ce()), BatchContext()
+    model, batch = make_model(ce()), BatchContext()
     model.__class__ = EdgeSegmentor
     model.edge_head = MODELS.build(
         small_head(ce(), num_classes=C, type=EdgeHead))
@@ -229,14 +186,8 @@ def test_users_register_their_own(monkeypatch):
             ValueError, match='EdgeHead.*segmentation.register_head'):
         attach(model, batch)
     register_head(EdgeHead, 'loss_decode', 'loss_edge')
-    assert len(wrap_losses(model, batch)) == 3
-    inputs = torch.randn(B, 3, SIZE, SIZE)
-    totals, scores = [], []
-    for weights in (torch.ones(B), *torch.eye(B)):
-        batch.begin(weights)
-        losses = model.loss(inputs, make_samples())
-        totals.append(model.parse_losses(losses)[0])
-        scores.append(batch.scores)
-    # The shares of the images are the whole loss, that of the edge too.
-    assert_close(sum(totals[1:]), totals[0])
-    assert_close(scores[0].mean(), totals[0].detach())
+    batch, parts = check_weights(lambda: copy.deepcopy(model),
+                                 torch.randn(B, 3, SIZE, SIZE), make_samples(),
+                                 WEIGHTS)
+    # Those of all three losses.
+    assert_close(batch.scores, B * parts)

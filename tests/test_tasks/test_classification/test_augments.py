@@ -17,8 +17,8 @@ from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
 from mmib.tasks.classification import PairedMixup  # noqa: E402
 
+from ..contract import take_step  # noqa: E402
 from .small_classifier import CLASSES, model_cfg  # noqa: E402
-from .utils import ByHand, assert_same, step, wrapped_in  # noqa: E402
 
 AUGMENTS = [
     dict(type='Mixup', alpha=0.8),
@@ -79,10 +79,19 @@ def make_model(augments, loss=LOSSES[0], probs=None):
     return model
 
 
-def augmented_step(model, data, seed=0):
+def augment(model, data, seed=0):
+    """Mixed images and their samples."""
     np.random.seed(seed)
     data = model.data_preprocessor(copy.deepcopy(data), True)
-    return step(model, data['inputs'], data['data_samples'])
+    return data['inputs'], data['data_samples']
+
+
+def losses_alone(model, inputs, samples):
+    """The loss of each row."""
+    return torch.stack([
+        take_step(model, inputs[i:i + 1], samples[i:i + 1]).loss
+        for i in range(len(inputs))
+    ])
 
 
 @pytest.mark.parametrize('size', [1, 4, 5])
@@ -102,47 +111,37 @@ def test_it_is_the_one_of_mmpretrain_with_pairs(augment, size, monkeypatch):
 
 @pytest.mark.parametrize('size', [1, 4, 5])
 @pytest.mark.parametrize(
-    'augment, loss',
+    'augment_cfg, loss',
     [(augment, LOSSES[0])
      for augment in (*AUGMENTS, dict(type='EachItsShare', alpha=1.))] +
     [(AUGMENTS[0], loss) for loss in LOSSES[1:]],
     ids=str)
-def test_mixtures_by_hand(augment, loss, size):
+def test_mixtures_by_hand(augment_cfg, loss, size):
+    """A row has a share of its image, and the rest of the other one."""
     weights = torch.tensor([1., 3., 0.5, 2., 4.])[:size]
     data = make_data(size)
-    model = make_model(paired(augment), loss)
-    baseline, by_hand = copy.deepcopy(model), copy.deepcopy(model)
+    model = make_model(paired(augment_cfg), loss)
+    baseline = copy.deepcopy(model)
     batch = BatchContext()
     attach(model, batch)
+    rows = augment(baseline, data)
+    plain = take_step(baseline, *rows)
     for ones in (None, torch.ones(size)):
         batch.begin(ones)
-        assert_same(
-            augmented_step(model, data),
-            augmented_step(copy.deepcopy(baseline), data))
+        assert_close(take_step(model, *augment(model, data)), plain)
 
-    # The label tells the share.
-    np.random.seed(0)
-    mixed = by_hand.data_preprocessor(copy.deepcopy(data), True)
-    share = [
-        float(sample.gt_score[label])
-        for sample, label in zip(mixed['data_samples'], LABELS[size])
-    ]
-    scores = torch.zeros(size)
-
-    def mix(name, rows):
-        total = 0
-        for i in range(size):
-            j = size - 1 - i
-            own = rows[i] if i == j else (share[i] * rows[i] +
-                                          (1 - share[j]) * rows[j])
-            total = total + weights[i] * own
-            scores[i] = own.detach() * size
-        return total
-
-    ByHand(by_hand, mix)
     batch.begin(weights)
-    assert_same(augmented_step(model, data), augmented_step(by_hand, data))
-    assert_close(batch.scores, scores)
+    step = take_step(model, *augment(model, data))
+    # The label tells the share.
+    share = torch.stack([
+        sample.gt_score[label] for sample, label in zip(rows[1], LABELS[size])
+    ])
+    factors = share * weights + (1 - share) * weights.flip(0)
+    assert_close(step.inputs[0],
+                 plain.inputs[0] * factors[:, None, None, None])
+    alone = losses_alone(baseline, *rows)
+    assert_close(step.loss, (factors * alone).mean())
+    assert_close(batch.scores, share * alone + ((1 - share) * alone).flip(0))
 
 
 class NoReadBack(TorchDispatchMode):
@@ -163,7 +162,8 @@ def test_mixtures_read_nothing_back(share):
     with NoReadBack():
         batch.begin(weights)
         batch.mix(share)
-        step(model, data['inputs'], data['data_samples'])
+        losses = model(data['inputs'], data['data_samples'], mode='loss')
+        losses['loss'].backward()
         norms = batch.norms
     assert norms.isfinite().all() and batch.scores.isfinite().all()
 
@@ -179,20 +179,18 @@ def test_a_batch_that_is_not_mixed_follows_one_that_is():
     kinds = set()
     for seed in range(12):
         batch.begin(weights)
-        augmented_step(model, data, seed)
-        plain = copy.deepcopy(baseline)
-        calls = ByHand(plain, lambda name, rows: rows.sum()).calls
-        augmented_step(plain, data, seed)
+        take_step(model, *augment(model, data, seed))
         is_mixed = batch.row_weights is not weights
         kinds.add(is_mixed)
         if not is_mixed:
-            assert_close(batch.scores, 4 * calls[0][1])
+            rows = augment(baseline, data, seed)
+            assert_close(batch.scores, losses_alone(baseline, *rows))
     assert kinds == {True, False}
 
 
 def test_without_infobatch_it_only_augments():
     model = make_model(paired(AUGMENTS[0]))
-    augmented_step(model, make_data(4))
+    take_step(model, *augment(model, make_data(4)))
     batch = BatchContext()
     attach(model, batch)
     batch.begin(torch.ones(4))
@@ -234,7 +232,7 @@ def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():
     model.head.loss_module = MODELS.build(dict(type='FocalLoss'))
     model.data_preprocessor.batch_augments = None
     attach(model, batch)
-    loss, = wrapped_in(model)
+    loss = model.head.loss_module
     assert loss.batch is batch and type(loss.loss).__name__ == 'FocalLoss'
     model.data_preprocessor.batch_augments = BATCH_AUGMENTS.build(
         dict(AUGMENTS[0]))

@@ -15,15 +15,15 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from mmpretrain.structures import MultiTaskDataSample  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
-from mmib import InfoBatchLoss  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
 from mmib.tasks.classification import register_classifier  # noqa: E402
 from mmib.tasks.classification import register_head  # noqa: E402
 from mmib.tasks.classification.heads import TABLE  # noqa: E402
 
+from ..contract import take_step  # noqa: E402
+from ..contract import check_weights, image_by_image  # noqa: E402
 from .small_classifier import model_cfg  # noqa: E402
-from .utils import ByHand, assert_same, step, wrapped_in  # noqa: E402
 
 B, C = 3, 3
 WEIGHTS = torch.tensor([1., 3., 0.5])
@@ -44,8 +44,6 @@ HEADS = {
     'ClsHead': (dict(type='ClsHead'), 'labels', dict(channels=C)),
     'LinearClsHead': (linear(), 'labels', {}),
     'smooth': (linear(loss=SMOOTH), 'labels', {}),
-    'seesaw': (linear(loss=dict(type='SeesawLoss', num_classes=C)), 'labels',
-               {}),
     'accuracy': (linear(cal_acc=True), 'labels', {}),
     'scores': (linear(), 'scores', {}),
     'StackedLinearClsHead': (linear(
@@ -136,61 +134,27 @@ def make_model(head, **backbone):
             backbone=dict(type='OneConvClassifier', **backbone)))
 
 
-def images_of(name, samples):
-    """Images that the loss of a name is called on."""
-    parts = name.split('.')
-    if 'task_heads' not in parts:
-        return list(range(B))
-    task = parts[parts.index('task_heads') + 1]
-    return [i for i in range(B) if task in samples[i]]
-
-
-def check_by_hand(make, inputs, samples):
-    """Check models that are all the same. (A copy of a MultiTaskHead calls
-    the losses of what it was copied from.)"""
-
-    def attached(weights):
-        model, batch = make(), BatchContext()
-        attach(model, batch)
-        batch.begin(weights)
-        return model, batch
-
-    for weights in (None, torch.ones(B)):
-        model, batch = attached(weights)
-        assert_same(
-            step(model, inputs, samples), step(make(), inputs, samples))
-    model, batch = attached(WEIGHTS)
-    wrapped = wrapped_in(model)
-    attach(model, batch)
-    assert wrapped_in(model) == wrapped
-    assert not any(isinstance(x.loss, InfoBatchLoss) for x in wrapped)
-    by_hand = make()
-    assert list(model.state_dict()) == list(by_hand.state_dict())
-
-    def mix(name, shares):
-        return (WEIGHTS[images_of(name, samples)] * shares).sum()
-
-    calls = ByHand(by_hand, mix).calls
-    assert_same(step(model, inputs, samples), step(by_hand, inputs, samples))
-    expected = torch.zeros(B)
-    for name, shares in calls:
-        images = images_of(name, samples)
-        expected[images] += shares * len(images)
-    assert_close(batch.scores, expected)
+def check(make, inputs, samples):
+    """The score of an image is the loss of that image alone."""
+    batch, _ = check_weights(make, inputs, samples, WEIGHTS)
+    with image_by_image():
+        alone = [
+            take_step(make(), inputs[i:i + 1], samples[i:i + 1]).loss
+            for i in range(B)
+        ]
+    assert_close(batch.scores, torch.stack(alone))
     assert batch.norms.isfinite().all()
-    return calls
 
 
 @pytest.mark.filterwarnings('ignore:MMPretrain cannot train')
 @pytest.mark.parametrize('name', HEADS)
-def test_head_by_hand(name):
+def test_heads(name):
     head, kind, backbone = HEADS[name]
     if head['type'] not in MODELS:
         pytest.skip("OneDL's alone has it")
-    calls = check_by_hand(lambda: make_model(head, **backbone), make_inputs(),
-                          make_samples(kind))
-    assert len(calls) == dict(
-        ConformerHead=2, MultiTaskHead=2).get(head['type'], 1)
+    # A copy of a MultiTaskHead calls the losses of what it was copied from.
+    check(lambda: make_model(head, **backbone), make_inputs(),
+          make_samples(kind))
 
 
 def test_tasks_of_each_batch():
@@ -204,7 +168,7 @@ def test_tasks_of_each_batch():
     for kind, expected in (('tasks', 1), ('some tasks', [0, 1,
                                                          1]), ('tasks', 1)):
         batch.begin(WEIGHTS)
-        step(model, make_inputs(), make_samples(kind))
+        take_step(model, make_inputs(), make_samples(kind))
         loss = model.head.task_heads['b'].loss_module
         assert loss.rows_per_image == expected
 
@@ -232,8 +196,7 @@ def test_networks_of_other_libraries(kind):
     BaseModel.__init__(model)
     model.model = Network()
     model.loss_module = MODELS.build(SMOOTH)
-    check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
-                  make_samples('labels'))
+    check(lambda: copy.deepcopy(model), make_inputs(), make_samples('labels'))
 
 
 def test_retriever():
@@ -244,8 +207,8 @@ def test_retriever():
             image_encoder=model.backbone,
             prototype=torch.zeros(1, 8),
             head=model.head))
-    check_by_hand(lambda: copy.deepcopy(retriever), make_inputs(),
-                  make_samples('labels'))
+    check(lambda: copy.deepcopy(retriever), make_inputs(),
+          make_samples('labels'))
 
 
 def bare(kind):
@@ -304,7 +267,7 @@ def test_users_register_their_own(monkeypatch):
     model.__class__ = TwoHeadsClassifier
     model.other = copy.deepcopy(model.head)
     model.head.__class__ = OwnLossHead
-    model.head.loss_b = MODELS.build(dict(type='SeesawLoss', num_classes=C))
+    model.head.loss_b = MODELS.build(dict(type='CrossEntropyLoss'))
     for message in ('TwoHeadsC.*register_classifier',
                     'none for OwnLossHead.*register_head'):
         with pytest.raises(ValueError, match=message):
@@ -312,9 +275,7 @@ def test_users_register_their_own(monkeypatch):
         if 'TwoHeads' in message:
             register_classifier(TwoHeadsClassifier, 'head', 'other')
     register_head(OwnLossHead, 'loss_module', 'loss_b')
-    calls = check_by_hand(lambda: copy.deepcopy(model), make_inputs(),
-                          make_samples('labels'))
-    assert len(calls) == 3
+    check(lambda: copy.deepcopy(model), make_inputs(), make_samples('labels'))
 
 
 def test_what_has_no_loss_of_an_image():
