@@ -2,20 +2,15 @@
 """Train through many virtual epochs, as a training of weeks does, and check
 the accounts.
 
-The network is small, and so are the images, some of which arrive as NaN. The
-training is killed on the way and goes on from its last checkpoint. What is
-trained on is counted apart from mmib, by what the data set marked on each
+The network is small, and so are the images, some of which arrive as NaN. What
+is trained on is counted apart from mmib, by what the data set marked on each
 image and by the weights that the losses used.
 """
 import ctypes
 import gc
 import math
 import os
-import os.path as osp
 import pickle
-import signal
-import tempfile
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +18,11 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
-from mmengine.registry import HOOKS, OPTIM_WRAPPERS
+from mmengine.registry import OPTIM_WRAPPERS
 from mmseg.registry import DATASETS
 
 from mmib.pruning import Tier
-from tests.system.processes import log_of, start_ranks
-from tests.system.small_training import (IndexDataset, append_line,
-                                         infobatch_hook, read_lines,
+from tests.system.small_training import (IndexDataset, infobatch_hook,
                                          small_runner, weights_of_batch)
 
 DELTA = 0.85
@@ -96,69 +89,37 @@ class FiniteOptimWrapper(OptimWrapper):
             super().step(**kwargs)
 
 
-@HOOKS.register_module()
 class SoakLog(Hook):
-    """Writes down steps with the virtual epochs that begin in them,
-    checkpoints and the end. Kills the training after an
-    iteration."""
+    """Notes what each step trains on, the virtual epochs that begin in it, and
+    how much is saved."""
 
     # After InfoBatchHook, also where that one fills the checkpoint.
     priority = 'LOW'
 
-    def __init__(self, path, kill_at=None):
-        self.path = path
-        self.kill_at = kill_at
-        self.start = None
-
-    def write(self, runner, kind, **values):
-        append_line(self.path, dict(kind=kind, iter=runner.iter, **values))
-
-    def before_train(self, runner):
-        self.write(runner, 'begin')
+    def __init__(self, soak):
+        # In memory from the start, as it must not grow.
+        self.indices = np.full((soak.max_iters, soak.batch_size), -1)
+        self.weights = np.full(self.indices.shape, np.nan)
+        self.num_nan = np.full(soak.max_iters, -1)
+        self.epochs, self.memory, self.sizes = [], [], []
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        values = {}
         epoch = infobatch_hook(runner).planner.current
-        if epoch.start != self.start:
-            self.start = epoch.start
-            values = dict(
-                start=epoch.start,
-                size=epoch.kept,
-                tiers=epoch.tiers,
-                memory=own_memory(runner))
-        self.write(
-            runner,
-            'step',
-            indices=[s.metainfo['index'] for s in data_batch['data_samples']],
-            weights=weights_of_batch(runner, data_batch),
-            nan=sum(bool(i.isnan().any()) for i in data_batch['inputs']),
-            **values)
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        if runner.iter + 1 == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if not self.epochs or epoch.start != self.epochs[-1].start:
+            self.epochs.append(epoch)
+            self.memory.append(own_memory(runner))
+        self.indices[runner.iter] = [
+            sample.metainfo['index'] for sample in data_batch['data_samples']
+        ]
+        self.weights[runner.iter] = weights_of_batch(runner, data_batch)
+        self.num_nan[runner.iter] = sum(
+            bool(image.isnan().any()) for image in data_batch['inputs'])
 
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
-        sizes = (len(pickle.dumps(state)), len(state['sampler']['indices']),
-                 len(state['planner']['plans']))
-        self.write(runner, 'checkpoint', sizes=sizes)
-
-    def after_train(self, runner):
-        hook = infobatch_hook(runner)
-        saved = runner.message_hub.get_scalar('infobatch/saved_iters')
-        self.write(
-            runner,
-            'end',
-            virtual_epochs=hook.planner.current.epoch,
-            saved_iters=saved.current(),
-            nan=hook.scores.num_non_finite(),
-            is_finite=bool(
-                np.isfinite(hook.scores.numpy()).all()
-                and all(p.isfinite().all()
-                        for p in runner.model.parameters())),
-            num_checkpoints=sum(
-                name.endswith('.pth') for name in os.listdir(runner.work_dir)))
+        self.sizes.append(
+            (len(pickle.dumps(state)), len(state['sampler']['indices']),
+             len(state['planner']['plans'])))
 
 
 def own_memory(runner):
@@ -175,20 +136,13 @@ def own_memory(runner):
     return pages * os.sysconf('SC_PAGE_SIZE') - history
 
 
-def train(rank, soak, work_dir, resume):
-    # What a killed process leaves behind goes with the folder.
-    tempfile.tempdir = os.environ['TMPDIR'] = work_dir
-    interval = max(1, soak.max_iters // 40)
+def make_runner(soak, work_dir):
     policy = dict(type=soak.policy)
     if soak.policy == 'Budget':
         policy['ratio'] = soak.max_iters * soak.batch_size / (
             soak.virtual_epochs * soak.images)
-    # Between two checkpoints, at 40 %: the memory of the last half is then
-    # that of one process.
-    kill_at = None if resume else 16 * interval + interval // 2
-    small_runner(
+    return small_runner(
         work_dir,
-        resume=resume,
         train_cfg=dict(max_iters=soak.max_iters),
         train_dataloader=dict(
             batch_size=soak.batch_size,
@@ -200,14 +154,9 @@ def train(rank, soak, work_dir, resume):
         optim_wrapper=dict(type='FiniteOptimWrapper'),
         default_hooks=dict(
             logger=dict(interval=100),
-            checkpoint=dict(interval=interval, max_keep_ckpts=3)),
-        custom_hooks=[
-            dict(type='InfoBatchHook', policy=policy, delta=DELTA),
-            dict(
-                type='SoakLog',
-                path=osp.join(work_dir, 'log.jsonl'),
-                kill_at=kill_at),
-        ]).train()
+            checkpoint=dict(
+                interval=max(1, soak.max_iters // 40), max_keep_ckpts=3)),
+        custom_hooks=[dict(type='InfoBatchHook', policy=policy, delta=DELTA)])
 
 
 SHORT = Soak(virtual_epochs=8, images=100, batch_size=5, nan_share=0.03)
@@ -219,21 +168,14 @@ SHORT = Soak(virtual_epochs=8, images=100, batch_size=5, nan_share=0.03)
         pytest.param(Soak(policy), id=policy, marks=pytest.mark.slow)
         for policy in KEPT_SHARES
     ])
-def soak(request, tmp_path_factory):
-    """The soak, and what was written down of each kind, by iteration: what
-    came after the last checkpoint before the kill is lost."""
-    work_dir = str(tmp_path_factory.mktemp('soak'))
-    for resume, status in ((False, -signal.SIGKILL), (True, 0)):
-        prefix = osp.join(work_dir, f'resume_{resume}')
-        with start_ranks(train, 1, prefix, request.param, work_dir,
-                         resume) as (process, ):
-            process.join()
-            assert process.exitcode == status, log_of(prefix, 0)[-3000:]
-    lines = defaultdict(dict)
-    for line in read_lines(osp.join(work_dir, 'log.jsonl')):
-        lines[line['kind']][line['iter']] = line
-    assert list(lines['step']) == list(range(request.param.max_iters))
-    return request.param, lines
+def trained(request, tmp_path_factory):
+    """The soak, what was noted, and the Runner."""
+    soak = request.param
+    log = SoakLog(soak)
+    runner = make_runner(soak, tmp_path_factory.mktemp('soak'))
+    runner.register_hook(log)
+    runner.train()
+    return soak, log, runner
 
 
 class Epoch(NamedTuple):
@@ -244,61 +186,54 @@ class Epoch(NamedTuple):
     weights: np.ndarray
     size: int
     tiers: list
-    memory: int
     is_cut: bool
 
 
-def epochs_of(soak, steps):
-    indices, weights = (
-        np.concatenate([step[name] for step in steps])
-        for name in ('indices', 'weights'))
-    begun = {step['start']: step for step in steps if 'start' in step}
-    ends = [*begun, soak.max_iters * soak.batch_size][1:]
+def epochs_of(soak, log):
+    starts = [epoch.start for epoch in log.epochs]
+    ends = [*starts[1:], soak.max_iters * soak.batch_size]
     cuts = soak.annealing_iter * soak.batch_size, ends[-1]
     return [
-        Epoch(indices[start:end], weights[start:end], step['size'],
-              [Tier(*tier) for tier in step['tiers']], step['memory'],
-              end in cuts and end - start < step['size'])
-        for (start, step), end in zip(begun.items(), ends)
+        Epoch(log.indices.ravel()[start:end],
+              log.weights.ravel()[start:end], epoch.kept,
+              [Tier(*tier) for tier in epoch.tiers], end in cuts
+              and end - start < epoch.kept)
+        for start, end, epoch in zip(starts, ends, log.epochs)
     ]
 
 
-def test_accounts(soak, record_property):
+def test_accounts(trained, record_property):
     """mmib's accounts are those of what was trained on."""
-    soak, lines = soak
-    steps = list(lines['step'].values())
-    mmib, = lines['end'].values()
-    _, resumed_at = lines['begin']
-    assert 0 < resumed_at < soak.max_iters / 2
-    epochs = epochs_of(soak, steps)
-    assert len(epochs) == mmib['virtual_epochs']
+    soak, log, runner = trained
+    hook = infobatch_hook(runner)
+    epochs = epochs_of(soak, log)
+    assert len(epochs) == hook.planner.current.epoch
     covered = sum(len(epoch.indices) / epoch.size for epoch in epochs)
     assert covered == pytest.approx(soak.virtual_epochs, rel=0.25)
-    assert mmib['saved_iters'] == pytest.approx(
+    saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
+    assert saved == pytest.approx(
         covered * soak.images / soak.batch_size - soak.max_iters, abs=1e-6)
-    nan = sum(step['nan'] for step in steps[:soak.annealing_iter])
-    assert nan == mmib['nan'] > 3
-    assert mmib['is_finite']
+    num_nan = log.num_nan[:soak.annealing_iter].sum()
+    assert num_nan == hook.scores.num_non_finite() > 3
+    assert np.isfinite(hook.scores.numpy()).all()
+    assert all(p.isfinite().all() for p in runner.model.parameters())
     record_property(
         f'soak of {soak.policy}',
         f'{len(epochs)} virtual epochs in {soak.max_iters} iterations, '
-        f'{mmib["saved_iters"]:.0f} saved, {nan} images of NaN, resumed at '
-        f'{resumed_at}')
+        f'{saved:.0f} saved, {num_nan} images of NaN')
 
 
-def test_plans(soak):
+def test_plans(trained):
     """Every slot of every plan is trained on once, with the weight of its
     tier, and the plans are what they should be."""
-    soak, lines = soak
-    steps = list(lines['step'].values())
-    for step in steps[soak.annealing_iter:]:
-        assert set(step['weights']) == {1}
+    soak, log, _ = trained
+    assert (log.weights[soak.annealing_iter:] == 1).all()
     # Of whole plans that prune: kept share, and the variance of weight x kept
     # in the mean over all images.
     shares, variance, full_passes, longest_gap = [], 0, 0, 0
     weight_sums = np.zeros(soak.images)
     last_visits = np.zeros(soak.images, int)
-    epochs = epochs_of(soak, steps)
+    epochs = epochs_of(soak, log)
     for number, epoch in enumerate(epochs, 1):
         indices = epoch.indices
         assert len(np.unique(indices)) == len(indices)
@@ -335,9 +270,9 @@ def test_plans(soak):
         variance / len(shares)**2, rel=5 * math.sqrt(2 / soak.images))
 
 
-def test_growth(soak, record_property):
+def test_growth(trained, record_property):
     """Memory and checkpoints stay as large as they are."""
-    soak, lines = soak
+    soak, log, _ = trained
     in_flight = (WORKERS * PREFETCHED + 1) * soak.batch_size
     least = LEAST_SHARES[soak.policy] * soak.images
     # Scores twice, and index and weight of the slots that are left.
@@ -345,42 +280,31 @@ def test_growth(soak, record_property):
         20 * soak.images + 12 * in_flight + 20_000, soak.images + in_flight,
         2 + math.ceil(in_flight / least)
     ]
-    largest = np.max([line['sizes'] for line in lines['checkpoint'].values()],
-                     0)
+    largest = np.max(log.sizes, 0)
     assert (largest <= bounds).all()
-    end, = lines['end'].values()
-    assert end['num_checkpoints'] <= 4
     text = f'`infobatch` of {largest[0]} bytes at most'
     # A few virtual epochs only warm up.
     if soak is not SHORT:
-        epochs = epochs_of(soak, lines['step'].values())
-        slopes = growths([(i, e.memory) for i, e in enumerate(epochs)])
-        assert max(slopes) < 4 * soak.images  # a table of scores
-        text += ', {:.0f} and {:.0f} bytes a virtual epoch'.format(*slopes)
+        growth = growth_of(log.memory)
+        assert growth < 4 * soak.images  # a table of scores
+        text += f', {growth:.0f} bytes a virtual epoch'
     record_property(f'growth with {soak.policy}', text)
 
 
-def growths(memory):
-    """Growth of the memory in bytes a virtual epoch, of the process that is
-    killed and of the one that ends.
+def growth_of(memory):
+    """Growth of the memory in bytes a virtual epoch, in the second half.
 
     It is the median over all pairs of samples: single steps, as of buffers
-    that find their size, are none. A resumed process takes long to settle, in
-    the baseline too.
+    that find their size, are none.
     """
-    slopes = []
-    for begin, end in ((0.1, 0.4), (0.5, 1)):
-        part = memory[int(begin * len(memory)):int(end * len(memory))]
-        epochs, resident = np.array(part, float).T
-        one, two = np.triu_indices(len(epochs), 1)
-        growth = (resident[two] - resident[one]) / (epochs[two] - epochs[one])
-        slopes.append(float(np.median(growth)))
-    return slopes
+    memory = np.array(memory[len(memory) // 2:], float)
+    one, two = np.triu_indices(len(memory), 1)
+    return np.median((memory[two] - memory[one]) / (two - one))
 
 
 @pytest.mark.parametrize('leak', [0, 4])
 def test_memory_that_grows_is_seen(leak):
     """A table of scores that stays in each virtual epoch."""
     noise = np.random.default_rng(0).integers(0, 2**18, 200)
-    memory = [[i, 5e8 + leak * 20_000 * i + noise[i]] for i in range(200)]
-    assert growths(memory) == pytest.approx([leak * 20_000] * 2, abs=5_000)
+    memory = [5e8 + leak * 20_000 * i + noise[i] for i in range(200)]
+    assert growth_of(memory) == pytest.approx(leak * 20_000, abs=5_000)
