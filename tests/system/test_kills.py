@@ -13,7 +13,6 @@ Other ranks and batch sizes are in ``test_resume.py``.
 """
 import functools
 import glob
-import hashlib
 import itertools
 import os.path as osp
 import random
@@ -23,15 +22,12 @@ from typing import NamedTuple, Optional
 
 import pytest
 import torch.distributed as dist
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
 
 from tests.system.epoch_training import by_epoch
 from tests.system.processes import (TIME_LIMIT, log_of, start_ranks,
                                     wait_for_end)
-from tests.system.small_training import (append_line, build, distribute,
-                                         infobatch_hook, read_lines,
-                                         weights_of)
+from tests.system.small_training import (assert_equal, build, distribute, load,
+                                         read_lines)
 
 MAX_ITERS = 72
 # Of about as many iterations, where epochs count; at least so many.
@@ -67,28 +63,6 @@ class Kill(NamedTuple):
     victim: Optional[int] = None
 
 
-@HOOKS.register_module()
-class EndLog(Hook):
-    """Writes down the end, in the file of :class:`StepLog`."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def after_train(self, runner):
-        hook = infobatch_hook(runner)
-        digest = hashlib.sha256()
-        for tensor in weights_of(runner).values():
-            digest.update(tensor.numpy().tobytes())
-        append_line(
-            self.path,
-            dict(
-                model=digest.hexdigest(),
-                scores=hook.scores.numpy().tolist(),
-                averages=hook.scores.state_dict()['averages'].tolist(),
-                visits=hook.counts.visits.tolist(),
-                pruned=hook.counts.pruned.tolist()))
-
-
 # Trainings -----------------------------------------------------------------
 
 
@@ -112,8 +86,7 @@ def train(rank, setting, work_dir, prefix, resume, victims):
         'train_dataloader.dataset.size': setting.size,
         'custom_hooks': [
             dict(type='InfoBatchHook', policy=POLICIES[setting.policy]),
-            dict(type='StepLog', path=prefix),
-            dict(type='EndLog', path=f'{prefix}_rank{rank}.jsonl')
+            dict(type='StepLog', path=prefix)
         ]
     })
     runner = build(work_dir, resume=resume, **loop)
@@ -130,7 +103,7 @@ def train(rank, setting, work_dir, prefix, resume, victims):
 
 def run(setting, work_dir, part, kill=None):
     """Train a part of a training, of which all but the first resume, and
-    return the lines that each rank wrote down: its steps, and the end.
+    return the steps that each rank wrote down.
 
     A kill has the values of :class:`Kill` after its setting.
     Without it the training ends.
@@ -157,6 +130,13 @@ def run(setting, work_dir, part, kill=None):
         read_lines(f'{prefix}_rank{rank}.jsonl')
         for rank in range(setting.ranks)
     ]
+
+
+def end_of(work_dir):
+    """What the last checkpoint has of the model and of mmib."""
+    newest = max(glob.glob(f'{work_dir}/iter_*.pth'), key=iter_of)
+    checkpoint = load(newest)
+    return {name: checkpoint[name] for name in ('state_dict', 'infobatch')}
 
 
 def last_checkpoint(work_dir):
@@ -231,12 +211,17 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(scope='module')
 def reference(tmp_path_factory):
     """Trainings that nothing happens to, run when they are asked for."""
-    return functools.lru_cache(maxsize=None)(lambda setting: run(
-        setting, str(tmp_path_factory.mktemp('reference')), 0))
+
+    @functools.lru_cache(maxsize=None)
+    def train(setting):
+        work_dir = str(tmp_path_factory.mktemp('reference'))
+        return run(setting, work_dir, 0), end_of(work_dir)
+
+    return train
 
 
 def test_kill(kill, reference, tmp_path, record_property):
-    expected = reference(kill.setting)
+    expected, end = reference(kill.setting)
     work_dir = str(tmp_path)
     before = run(kill.setting, work_dir, 0, kill[1:])
     resumed_from = last_checkpoint(work_dir)
@@ -249,8 +234,8 @@ def test_kill(kill, reference, tmp_path, record_property):
     for ours, killed, resumed in zip(expected, before, after, strict=True):
         assert killed == ours[:len(killed)]
         assert resumed == ours[resumed_from:]
-        assert 'model' in resumed[-1]
-    assert max(max(step['weights']) for step in ours[:-1]) > 1
+    assert max(max(step['weights']) for step in ours) > 1
+    assert_equal(end_of(work_dir), end)
     record_property('kills', 1)
     record_property('kills of one rank', int(kill.victim is not None))
     record_property('kills while saving',
