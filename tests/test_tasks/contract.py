@@ -7,10 +7,13 @@ check knows no heads and losses.
 """
 import contextlib
 import copy
+import pkgutil
+import re
 from typing import Dict, List, NamedTuple
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -172,3 +175,18 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
             atol=1e-6,
             equal_nan=True)
     return batch, parts
+
+
+def override(module, method='loss'):
+    """Let a module be of a class of a user that overrides a method."""
+    kind = type(module)
+    module.__class__ = type('My' + kind.__name__, (kind, ),
+                            {method: lambda self: None})
+
+
+def told_to_call(model):
+    """The function that mmib tells users of a model to call."""
+    with pytest.raises(ValueError) as error:
+        tasks.attach(model, BatchContext())
+    name, = re.findall(r'`(mmib\.[\w.]+)`', str(error.value))
+    return pkgutil.resolve_name(name)

@@ -6,8 +6,6 @@ import torch
 import torch.nn as nn
 from mmengine.registry import DefaultScope
 from mmengine.structures import InstanceData, PixelData
-from mmseg.models import EncoderDecoder
-from mmseg.models.decode_heads import FCNHead
 from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
@@ -18,10 +16,10 @@ from mmib import InfoBatchLoss
 from mmib.batch import BatchContext
 from mmib.tasks import attach
 from mmib.tasks.segmentation import register_head, register_segmentor
-from mmib.tasks.segmentation.heads import TABLE, _follow_matching
+from mmib.tasks.segmentation.heads import _follow_matching
 from tests.system.small_training import small_head
 
-from .contract import check_weights
+from .contract import check_weights, override, told_to_call
 
 B, C, SIZE = 3, 5, 16
 IGNORE = 255
@@ -120,20 +118,6 @@ def test_masks_of_each_image(num_masks):
     assert sum(loss.rows_per_image) == len(targets)
 
 
-class EdgeHead(FCNHead):
-    """A head of a user, with a second loss."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.loss_edge = MODELS.build(ce(loss_weight=0.3))
-
-    def loss_by_feat(self, seg_logits, batch_data_samples):
-        losses = super().loss_by_feat(seg_logits, batch_data_samples)
-        label = self._stack_batch_gt(batch_data_samples).squeeze(1)
-        losses['loss_edge'] = self.loss_edge(seg_logits, label % 2)
-        return losses
-
-
 def test_a_config_may_write_the_loss_out():
     model = make_model(dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
     written = model.decode_head.loss_decode
@@ -161,33 +145,10 @@ def test_losses_that_are_only_logged():
     assert_close(*runs)
 
 
-class EdgeSegmentor(EncoderDecoder):
-    """A segmentor of a user, with a third head."""
-
-    def loss(self, inputs, data_samples):
-        losses = super().loss(inputs, data_samples)
-        edge = self.edge_head.loss(
-            self.extract_feat(inputs), data_samples, self.train_cfg)
-        return dict(losses, **{f'edge.{k}': v for k, v in edge.items()})
-
-
-def test_users_register_their_own(monkeypatch):
-    for rows in ('heads', 'models'):
-        monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
-    model, batch = make_model(ce()), BatchContext()
-    model.__class__ = EdgeSegmentor
-    model.edge_head = MODELS.build(
-        small_head(ce(), num_classes=C, type=EdgeHead))
-    with pytest.raises(
-            ValueError, match='EdgeSegmentor.*segmentation.register_segm'):
-        attach(model, batch)
-    register_segmentor(EdgeSegmentor, 'decode_head', 'edge_head')
-    with pytest.raises(
-            ValueError, match='EdgeHead.*segmentation.register_head'):
-        attach(model, batch)
-    register_head(EdgeHead, 'loss_decode', 'loss_edge')
-    batch, parts = check_weights(lambda: copy.deepcopy(model),
-                                 torch.randn(B, 3, SIZE, SIZE), make_samples(),
-                                 WEIGHTS)
-    # Those of all three losses.
-    assert_close(batch.scores, B * parts)
+def test_what_users_are_told_to_call():
+    """tests/test_tasks/test_head_table.py registers heads and models."""
+    model = make_model(ce())
+    override(model.decode_head)
+    assert told_to_call(model) is register_head
+    override(model)
+    assert told_to_call(model) is register_segmentor

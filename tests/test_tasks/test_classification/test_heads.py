@@ -9,7 +9,7 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 from mmengine.model import BaseModel  # noqa: E402
-from mmpretrain.models import classifiers, heads  # noqa: E402
+from mmpretrain.models import classifiers  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 from mmpretrain.structures import MultiTaskDataSample  # noqa: E402
@@ -21,8 +21,8 @@ from mmib.tasks.classification import register_classifier  # noqa: E402
 from mmib.tasks.classification import register_head  # noqa: E402
 from mmib.tasks.classification.heads import TABLE  # noqa: E402
 
-from ..contract import take_step  # noqa: E402
-from ..contract import check_weights, image_by_image  # noqa: E402
+from ..contract import (check_weights, image_by_image, override,  # noqa: E402
+                        take_step, told_to_call)
 from .small_classifier import model_cfg  # noqa: E402
 
 B, C = 3, 3
@@ -243,39 +243,12 @@ def test_every_classifier_is_known():
             kind in rows for rows in (TABLE.heads, TABLE.models))
 
 
-class OwnLossHead(heads.LinearClsHead):
-
-    def _get_loss(self, cls_score, data_samples, **kwargs):
-        losses = super()._get_loss(cls_score, data_samples, **kwargs)
-        target = torch.cat([sample.gt_label for sample in data_samples])
-        losses['loss_b'] = self.loss_b(cls_score, target)
-        return losses
-
-
-class TwoHeadsClassifier(classifiers.ImageClassifier):
-
-    def loss(self, inputs, data_samples):
-        losses = super().loss(inputs, data_samples)
-        other = self.other.loss(self.extract_feat(inputs), data_samples)
-        return dict(losses, loss_other=other['loss'])
-
-
-def test_users_register_their_own(monkeypatch):
-    for rows in ('heads', 'models'):
-        monkeypatch.setattr(TABLE, rows, dict(getattr(TABLE, rows)))
+def test_what_users_are_told_to_call():
     model = make_model(linear())
-    model.__class__ = TwoHeadsClassifier
-    model.other = copy.deepcopy(model.head)
-    model.head.__class__ = OwnLossHead
-    model.head.loss_b = MODELS.build(dict(type='CrossEntropyLoss'))
-    for message in ('TwoHeadsC.*register_classifier',
-                    'none for OwnLossHead.*register_head'):
-        with pytest.raises(ValueError, match=message):
-            attach(copy.deepcopy(model), BatchContext())
-        if 'TwoHeads' in message:
-            register_classifier(TwoHeadsClassifier, 'head', 'other')
-    register_head(OwnLossHead, 'loss_module', 'loss_b')
-    check(lambda: copy.deepcopy(model), make_inputs(), make_samples('labels'))
+    override(model.head, '_get_loss')
+    assert told_to_call(model) is register_head
+    override(model)
+    assert told_to_call(model) is register_classifier
 
 
 def test_what_has_no_loss_of_an_image():

@@ -10,7 +10,7 @@ from . import COMPILED
 pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import torch  # noqa: E402
-from mmdet.models import dense_heads, detectors, losses  # noqa: E402
+from mmdet.models import dense_heads, losses  # noqa: E402
 from mmengine.optim import OptimWrapper  # noqa: E402
 from torch.nn.functional import binary_cross_entropy_with_logits  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
@@ -19,7 +19,8 @@ from mmib import tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.tasks import detection  # noqa: E402
 
-from ..contract import check_weights, take_step  # noqa: E402
+from ..contract import check_weights  # noqa: E402
+from ..contract import override, take_step, told_to_call  # noqa: E402
 from . import small_detector as small  # noqa: E402
 
 MODELS = dict(
@@ -186,29 +187,13 @@ def test_attached_again():
 
 
 def test_what_is_not_known_is_refused():
-
-    class MyHead(dense_heads.RetinaHead):
-
-        def loss_by_feat(self, *args, **kwargs):
-            return super().loss_by_feat(*args, **kwargs)
-
-    class MyDetector(detectors.RetinaNet):
-
-        def loss(self, *args, **kwargs):
-            return super().loss(*args, **kwargs)
-
     model = small.build(small.RETINANET)
-    model.bbox_head.__class__ = MyHead
-    with pytest.raises(
-            ValueError, match='MyHead.*`model.bbox_head`.*n.register_head'):
-        tasks.attach(model, BatchContext())
-    detection.register_head(MyHead)
-    tasks.attach(model, BatchContext())
-    model.__class__ = MyDetector
-    with pytest.raises(
-            ValueError, match='MyDetector.*`model`.*n.register_detector'):
-        tasks.attach(model, BatchContext())
-    detection.register_detector(MyDetector)
+    override(model.bbox_head, 'loss_by_feat')
+    assert told_to_call(model) is detection.register_head
+    detection.register_head(type(model.bbox_head))
+    override(model)
+    assert told_to_call(model) is detection.register_detector
+    detection.register_detector(type(model))
     tasks.attach(model, BatchContext())
     model.bbox_head.loss_bbox = losses.GHMR()
     with pytest.raises(ValueError, match='GHMR, `model.bbox_head.loss_bbox`'):
