@@ -124,9 +124,9 @@ def test_weights_multiply_the_gradients_of_images(path, record_property):
             raise
         pytest.skip(f'the baseline fails: {type(error).__name__}: {error}')
     assert '; '.join(describe(model)) == HEADS[path]
-    context, _ = check_weights(lambda: copy.deepcopy(model), *batch,
-                               torch.tensor([1., 3.]))
-    one, two = context.scores.tolist()
+    known, _ = check_weights(lambda: copy.deepcopy(model), *batch,
+                             torch.tensor([1., 3.]))
+    one, two = known.scores.tolist()
     assert math.isfinite(one) and math.isfinite(two) and one != two
     record_property('configs that prune', 1)
 

@@ -75,10 +75,10 @@ def test_the_weight_of_an_image_multiplies_its_gradient(name):
     """Whatever the head does with its losses."""
     losses, sampler = HEADS[name]
     inputs = torch.randn(B, 3, SIZE, SIZE)
-    batch, _ = check_weights(lambda: make_model(losses, sampler=sampler),
+    known, _ = check_weights(lambda: make_model(losses, sampler=sampler),
                              inputs, make_samples(), WEIGHTS)
-    assert batch.scores.isfinite().all()
-    assert len(set(batch.scores.tolist())) == B
+    assert known.scores.isfinite().all()
+    assert len(set(known.scores.tolist())) == B
 
 
 def wrap_losses(model, batch):

@@ -61,10 +61,10 @@ def run(loss, pred, target, **kwargs):
     return value.detach(), pred.grad
 
 
-def assert_scores(batch, parts):
+def assert_scores(known, parts):
     """Scores have the ratios of what the images add to the loss."""
-    assert_close(batch.scores * parts.sum(), parts * batch.scores.sum())
-    assert not batch.scores.requires_grad
+    assert_close(known.scores * parts.sum(), parts * known.scores.sum())
+    assert not known.scores.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_cross_entropy(kwargs, num_classes, ignored):
         loss(logits, label, ignore_index=IGNORE)
     except IndexError:
         pytest.skip('class weights fail in MMSegmentation')
-    batch, parts = check_loss_weights(
+    known, parts = check_loss_weights(
         loss, logits, label, WEIGHTS, ignore_index=IGNORE)
-    assert_scores(batch, parts)
+    assert_scores(known, parts)
     if set(kwargs) <= {'use_sigmoid', 'loss_weight'}:
-        assert_close(batch.scores, B * parts)
+        assert_close(known.scores, B * parts)
 
 
 @pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=str)
@@ -136,14 +136,14 @@ def test_pixel_weights_count_in_score_and_loss():
     """As with OHEM pixel samplers: the unsampled pixels have no loss."""
     logits, label = make_batch()
     pixels = (torch.arange(B * H * W).reshape(B, H, W) % 3 == 0).float()
-    batch, parts = check_loss_weights(
+    known, parts = check_loss_weights(
         CrossEntropyLoss(),
         logits,
         label,
         WEIGHTS,
         weight=pixels,
         ignore_index=IGNORE)
-    assert_close(batch.scores, B * parts)
+    assert_close(known.scores, B * parts)
 
 
 def test_calls_that_are_neither_scored_nor_weighted():
@@ -210,8 +210,8 @@ def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
     baseline = getattr(mmseg_losses, loss_type)(**kwargs)
     raw = torch.stack(
         [baseline(pred[i:i + 1], target[i:i + 1]).mean() for i in range(B)])
-    batch, parts = check_loss_weights(baseline, pred, target, WEIGHTS)
-    assert_close((batch.scores, B * parts), (raw, raw))
+    known, parts = check_loss_weights(baseline, pred, target, WEIGHTS)
+    assert_close((known.scores, B * parts), (raw, raw))
     assert len(set(raw.tolist())) == B
 
 
@@ -250,8 +250,8 @@ def test_boundary_loss(edges):
     elif edges == 'all ignored':
         label[:] = IGNORE
     baseline = mmseg_losses.BoundaryLoss(loss_weight=20.)
-    batch, parts = check_loss_weights(baseline, logits, label, WEIGHTS)
-    assert_close(batch.scores, B * parts)
+    known, parts = check_loss_weights(baseline, logits, label, WEIGHTS)
+    assert_close(known.scores, B * parts)
 
 
 @pytest.mark.parametrize('ignored', ['some', 'an image'])
@@ -269,11 +269,11 @@ def test_lovasz_loss_of_a_batch(kwargs, ignored):
     if ignored == 'an image':
         label[2] = IGNORE
     baseline = LovaszLoss(reduction='none', **kwargs)
-    batch, _ = check_loss_weights(
+    known, _ = check_loss_weights(
         baseline, pred, label, WEIGHTS, ignore_index=IGNORE)
     for i in range(B):
         alone = baseline(pred[i:i + 1], label[i:i + 1], ignore_index=IGNORE)
-        assert_close(batch.scores[i], alone.sum())
+        assert_close(known.scores[i], alone.sum())
     # Without a gradient to scale.
     loss = InfoBatchLoss(baseline)
     loss.batch.begin(WEIGHTS)
@@ -293,11 +293,11 @@ def test_masks_belong_to_images(baseline, avg_factor, masks):
     logits = torch.randn(6, 20, generator=generator)
     target = torch.randint(0, 2, (6, 20), generator=generator).float()
     avg_factor = torch.tensor([avg_factor])
-    batch, _ = check_loss_weights(
+    known, _ = check_loss_weights(
         baseline, logits, target, WEIGHTS, rows=masks, avg_factor=avg_factor)
     rows = baseline(logits, target, reduction_override='none').view(6, -1)
     means = [part.mean() if len(part) else 0. for part in rows.split(masks)]
-    assert_close(batch.scores, torch.tensor(means))
+    assert_close(known.scores, torch.tensor(means))
 
 
 @pytest.mark.parametrize('rows', [2, 4, 6])
@@ -371,9 +371,9 @@ def test_losses_of_users():
 
     logits, label = make_batch('none')
     check_loss(Registered())
-    batch, _ = check_loss_weights(Registered(), logits, label, WEIGHTS)
+    known, _ = check_loss_weights(Registered(), logits, label, WEIGHTS)
     images = [SquaredLoss()(logits[i:i + 1], label[i:i + 1]) for i in range(B)]
-    assert_close(batch.scores, torch.stack(images))
+    assert_close(known.scores, torch.stack(images))
 
     @register_unreduced(Registered, reduces=False)
     def scalar(loss, pred, target):

@@ -257,16 +257,16 @@ def make_batch(name, num_images=2):
 @pytest.mark.parametrize('name', MODEL)
 def test_weights_of_images(name):
     inputs, samples = make_batch(name)
-    context, parts = check_weights(lambda: build(name), inputs, samples,
-                                   torch.tensor([1., 3.]))
+    known, parts = check_weights(lambda: build(name), inputs, samples,
+                                 torch.tensor([1., 3.]))
     # A score is the mean over the masked patches of an image.
     masked = torch.ones(2)
     if name in OF_SAMPLES:
         masked = torch.stack([sample.mask.sum() for sample in samples])
     scale = FACTOR.get(name, 1) * masked / masked.sum()
-    assert_close(context.scores, parts / scale, rtol=1e-5, atol=1e-6)
-    assert context.norms.isfinite().all() and (context.norms > 0).all()
-    assert tasks.attach(build(name), context).ema == 0.8
+    assert_close(known.scores, parts / scale, rtol=1e-5, atol=1e-6)
+    assert known.norms.isfinite().all() and (known.norms > 0).all()
+    assert tasks.attach(build(name), BatchContext()).ema == 0.8
 
 
 @pytest.mark.parametrize('name, message', [

@@ -71,11 +71,11 @@ def batch_of(count):
 
 def test_the_weight_of_a_sample_multiplies_its_losses():
     rows, values = batch_of(2)
-    batch, parts = check_weights(TwoLosses, rows, values,
+    known, parts = check_weights(TwoLosses, rows, values,
                                  torch.tensor([1., 3.]))
-    torch.testing.assert_close(batch.scores, 2 * parts)
-    torch.testing.assert_close(batch.unweighted_loss, parts.sum())
-    model = TwoLosses()
+    torch.testing.assert_close(known.scores, 2 * parts)
+    torch.testing.assert_close(known.unweighted_loss, parts.sum())
+    model, batch = TwoLosses(), BatchContext()
     for _ in range(2):  # What is attached stays so.
         tasks.attach(model, batch)
     batch.begin(torch.tensor([1., 3.]))

@@ -21,8 +21,7 @@ from mmib.tasks.classification import register_classifier  # noqa: E402
 from mmib.tasks.classification import register_head  # noqa: E402
 from mmib.tasks.classification.heads import TABLE  # noqa: E402
 
-from ..contract import (check_weights, image_by_image, override,  # noqa: E402
-                        take_step, told_to_call)
+from .. import contract  # noqa: E402
 from .small_classifier import model_cfg  # noqa: E402
 
 B, C = 3, 3
@@ -136,14 +135,14 @@ def make_model(head, **backbone):
 
 def check(make, inputs, samples):
     """The score of an image is the loss of that image alone."""
-    batch, _ = check_weights(make, inputs, samples, WEIGHTS)
-    with image_by_image():
+    known, _ = contract.check_weights(make, inputs, samples, WEIGHTS)
+    with contract.image_by_image():
         alone = [
-            take_step(make(), inputs[i:i + 1], samples[i:i + 1]).loss
+            contract.take_step(make(), inputs[i:i + 1], samples[i:i + 1]).loss
             for i in range(B)
         ]
-    assert_close(batch.scores, torch.stack(alone))
-    assert batch.norms.isfinite().all()
+    assert_close(known.scores, torch.stack(alone))
+    assert known.norms.isfinite().all()
 
 
 @pytest.mark.filterwarnings('ignore:MMPretrain cannot train')
@@ -168,7 +167,7 @@ def test_tasks_of_each_batch():
     for kind, expected in (('tasks', 1), ('some tasks', [0, 1,
                                                          1]), ('tasks', 1)):
         batch.begin(WEIGHTS)
-        take_step(model, make_inputs(), make_samples(kind))
+        contract.take_step(model, make_inputs(), make_samples(kind))
         loss = model.head.task_heads['b'].loss_module
         assert loss.rows_per_image == expected
 
@@ -245,10 +244,10 @@ def test_every_classifier_is_known():
 
 def test_what_users_are_told_to_call():
     model = make_model(linear())
-    override(model.head, '_get_loss')
-    assert told_to_call(model) is register_head
-    override(model)
-    assert told_to_call(model) is register_classifier
+    contract.override(model.head, '_get_loss')
+    assert contract.told_to_call(model) is register_head
+    contract.override(model)
+    assert contract.told_to_call(model) is register_classifier
 
 
 def test_what_has_no_loss_of_an_image():

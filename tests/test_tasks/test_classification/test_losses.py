@@ -97,14 +97,14 @@ def test_the_weight_of_an_image_multiplies_its_loss(cfg, kind, avg_factor):
     check_loss(loss)
     pred, target = make_batch(kind)
     kwargs = {} if avg_factor is None else dict(avg_factor=avg_factor)
-    batch, parts = check_loss_weights(loss, pred, target, WEIGHTS, **kwargs)
+    known, parts = check_loss_weights(loss, pred, target, WEIGHTS, **kwargs)
     if loss.reduction == 'none':
         divisor = B
     else:
         elements = loss(pred, target, reduction_override='none')
         divisor = avg_factor or elements.numel()
-    assert_close(batch.scores, parts * divisor)
-    assert_close(batch.unweighted_loss, parts.sum())
+    assert_close(known.scores, parts * divisor)
+    assert_close(known.unweighted_loss, parts.sum())
 
 
 @pytest.mark.parametrize(

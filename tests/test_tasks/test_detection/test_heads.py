@@ -70,10 +70,10 @@ def test_values_are_those_of_the_baseline_and_norms_by_hand(name):
     model = small.build(MODELS[name])
     norms = torch.stack([norm_by_hand(model, *image) for image in zip(*batch)])
     assert norms[0] != norms[1]
-    context, parts = check_weights(lambda: small.build(MODELS[name]), *batch,
-                                   torch.tensor([1., 3.]))
-    assert_close(context.norms, norms, rtol=1e-4, atol=1e-6)
-    assert_close(context.unweighted_loss, loss_of(model, *batch).detach())
+    known, parts = check_weights(lambda: small.build(MODELS[name]), *batch,
+                                 torch.tensor([1., 3.]))
+    assert_close(known.norms, norms, rtol=1e-4, atol=1e-6)
+    assert_close(known.unweighted_loss, loss_of(model, *batch).detach())
     # The gradient has weights, and not the loss.
     assert not parts.any()
 
