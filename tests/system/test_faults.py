@@ -1,13 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What can go wrong in a training, done to a real one. ``docs/systems.md`` is
 the table of it; what a checkpoint can be resumed with is in
-``test_resume.py``."""
+``test_resume.py``, and a damaged one in ``tests/test_state.py``."""
 import builtins
 import os
 import os.path as osp
 import re
 import resource
-import shutil
 import signal
 from functools import partial
 
@@ -182,52 +181,6 @@ def test_a_worker_dies(folders):
     assert not armed.exists()
     assert_checkpoints(fault, saved=[7, 14], last=14)
     assert_goes_on(fault, reference, **changes)
-
-
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-    """Folder and steps of a training that went well."""
-    folder = tmp_path_factory.mktemp('finished')
-    return folder, train(build(folder))
-
-
-def cut_off(size, folder):
-    newest = folder / 'iter_28.pth'
-    os.truncate(newest, size % newest.stat().st_size)
-
-
-def lose_the_name(folder):
-    """Killed in the moment in which MMEngine writes the name."""
-    (folder / 'last_checkpoint').write_text('')
-
-
-def lose_the_scores(folder):
-    """Other damages of the state are in ``tests/test_state.py``."""
-    checkpoint = load(folder / 'iter_28.pth')
-    del checkpoint['infobatch']['scores']
-    torch.save(checkpoint, folder / 'iter_28.pth')
-
-
-@pytest.mark.parametrize('damage, error', [
-    (partial(cut_off, 0), EOFError),
-    (partial(cut_off, -10), (OSError, RuntimeError)),
-    (lose_the_name, FileNotFoundError),
-    (lose_the_scores, ValueError),
-])
-def test_a_damaged_checkpoint(finished, tmp_path, damage, error):
-    """An error before the first step, and an earlier one goes on."""
-    folder, steps = finished
-    for iteration in (21, 28):
-        shutil.copy(folder / f'iter_{iteration}.pth', tmp_path)
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_28.pth'))
-    damage(tmp_path)
-    runner, log = build(tmp_path, resume=True), StepLog()
-    runner.register_hook(log)
-    with pytest.raises(error):
-        runner.train()
-    assert log.steps == []
-    earlier = str(tmp_path / 'iter_21.pth')
-    assert train(build(tmp_path, resume=True, load_from=earlier)) == steps[21:]
 
 
 class SkipBadGradients(Hook):

@@ -55,29 +55,6 @@ RETINANET = dict(
         sampler=dict(type='PseudoSampler'),
         allowed_border=-1,
         pos_weight=-1))
-FCOS = dict(
-    RETINANET,
-    type='FCOS',
-    bbox_head=dict(
-        HEAD,
-        type='FCOSHead',
-        strides=[8, 16],
-        regress_ranges=((-1, 24), (24, 1e8)),
-        norm_cfg=None))
-ATSS = dict(
-    RETINANET,
-    type='ATSS',
-    bbox_head=dict(
-        HEAD,
-        type='ATSSHead',
-        norm_cfg=None,
-        anchor_generator=ANCHORS,
-        bbox_coder=CODER,
-        loss_bbox=dict(type='GIoULoss')),
-    train_cfg=dict(
-        assigner=dict(type='ATSSAssigner', topk=4),
-        allowed_border=-1,
-        pos_weight=-1))
 ATTENTION = dict(embed_dims=16, num_heads=2, dropout=0.)
 LAYER = dict(
     self_attn_cfg=ATTENTION,
