@@ -212,14 +212,8 @@ def distribute(runner, **kwargs):
         runner.model = MMDistributedDataParallel(runner.model, **kwargs)
 
 
-def append_line(path, line):
-    """Add a line of JSON to a file, in one write."""
-    with open(path, 'a') as file:
-        file.write(json.dumps(line) + '\n')
-
-
 def read_lines(path):
-    """The whole lines of such a file; none if there is no file."""
+    """The whole lines of a file of JSON; none if there is no file."""
     if not osp.exists(path):
         return []
     with open(path) as file:
@@ -254,7 +248,8 @@ class StepLog(Hook):
                 step['norms'] = hook.batch.norms.tolist()
         self.steps.append(step)
         if self.path:
-            append_line(self.path, step)
+            with open(self.path, 'a') as file:
+                file.write(json.dumps(step) + '\n')
 
 
 class Notes(Hook):
@@ -319,7 +314,13 @@ def train_rank(rank, results, work_dir, changes):
     results[rank] = train(runner)
 
 
-def check_resumed(folder, runner, steps, name=f'iter_{SAVED}', **changes):
+def check_resumed(folder,
+                  runner,
+                  steps,
+                  name=f'iter_{SAVED}',
+                  build=build,
+                  train=train,
+                  **changes):
     """Resume from a checkpoint in the folder of a training: all that follows
     is the same to the last bit. Returns the resumed Runner, which works in
     the folder ``resumed`` of that folder."""

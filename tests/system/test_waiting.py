@@ -7,7 +7,6 @@ import contextlib
 import pytest
 import torch
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
 from mmseg.models import losses as mmseg_losses
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -143,7 +142,6 @@ def watched(method, watches):
     return call
 
 
-@HOOKS.register_module()
 class WatchHook(Hook):
     """Watches the two methods of InfoBatchHook that run in each step."""
 

@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 from mmib import tasks
 from mmib.batch import BatchContext
 from mmib.tasks.per_sample import weighted
-from tests.system.small_training import (infobatch_hook, train_and_note,
-                                         weights_of)
+from tests.system.small_training import (check_resumed, infobatch_hook,
+                                         train_and_note, weights_of)
 
 from .contract import check_weights
 
@@ -175,14 +175,8 @@ def test_training_and_resume(tmp_path):
     losses = train(runner)
     assert len(losses) < 0.75 * 8 * 6
     assert infobatch_hook(runner).planner.mean_ratio.mean().value > 0
-    again = build(
-        tmp_path / 'resumed',
-        resume=True,
-        load_from=str(tmp_path / 'epoch_3.pth'))
-    later = train(again)
-    assert later == losses[-len(later):]
-    torch.testing.assert_close(
-        weights_of(again), weights_of(runner), rtol=0, atol=0)
+    check_resumed(
+        tmp_path, runner, losses, 'epoch_3', build=build, train=train)
 
 
 def test_ratio_0_is_the_baseline(tmp_path):

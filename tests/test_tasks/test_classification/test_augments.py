@@ -213,11 +213,6 @@ def test_others_are_refused():
         attach(model, BatchContext())
 
 
-def recipe(epoch=3, **kwargs):
-    """A hook that changes the model from an epoch on."""
-    return SwitchRecipeHook([dict(action_epoch=epoch, **kwargs)])
-
-
 def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():
     model = make_model(paired(AUGMENTS[0]))
     batch = BatchContext()
@@ -243,4 +238,5 @@ def test_a_recipe_that_cannot_be_attached_stops_before_the_first_step(
         kwargs, message):
     model = make_model(paired(AUGMENTS[0]))
     with pytest.raises(ValueError, match='SwitchRecipeHook.*' + message):
-        attach(model, BatchContext(), [recipe(**kwargs)])
+        attach(model, BatchContext(),
+               [SwitchRecipeHook([dict(action_epoch=3, **kwargs)])])

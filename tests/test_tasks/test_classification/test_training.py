@@ -6,11 +6,10 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner, load_checkpoint  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 
-from mmib import InfoBatchLoss, convert  # noqa: E402
+from mmib import InfoBatchLoss  # noqa: E402
 from tests.system.operations import assert_few_more  # noqa: E402
 from tests.system.small_training import infobatch_hook  # noqa: E402
 from tests.system.small_training import train_and_note  # noqa: E402
@@ -93,23 +92,6 @@ def test_off_is_off(tmp_path, changes):
     baseline = train(tmp_path, **changes, **BASELINE)
     np.testing.assert_allclose(losses(off), losses(baseline), rtol=1e-6)
     assert len(np.unique(losses(off))) > 30
-
-
-def test_a_converted_config_trains(tmp_path):
-    """What MMPretrain mixes with becomes what mmib knows."""
-    augments = dict(augments=dict(type='Mixup', alpha=0.8))
-    cfg = config(tmp_path, **BASELINE, **{'model.train_cfg': augments})
-    cfg.train_cfg.max_iters = 60
-    converted = convert(cfg, 0.6, policy=dict(type='MeanThreshold'))
-    assert converted.train_cfg.max_iters == 36
-    assert 'mmib.tasks.classification' in converted.custom_imports['imports']
-    converted.dump(tmp_path / 'converted.py')
-    read = Config.fromfile(tmp_path / 'converted.py')
-    assert read.model.train_cfg.augments.type == 'PairedMixup'
-    runner = Runner.from_cfg(read)
-    runner.train()
-    hook = infobatch_hook(runner)
-    assert hook.planner.saved_iters(hook.sampler.position) > 0
 
 
 def test_operations_of_a_step(tmp_path):

@@ -31,18 +31,23 @@ def note(runner, data_batch, outputs):
     return step
 
 
-def train(cfg):
-    runner = Runner.from_cfg(cfg)
+def build(work_dir, model=small.RETINANET, ratio=0.6, **changes):
+    return Runner.from_cfg(
+        convert(small.config(work_dir, model, **changes), ratio))
+
+
+def train(runner):
     small_training.distribute(runner)
-    return runner, small_training.train_and_note(runner, note)
+    return small_training.train_and_note(runner, note)
 
 
 @pytest.mark.parametrize(
     'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
 def test_pruned_and_resumed(tmp_path, model):
     """What follows the checkpoint of an epoch is the same to the last bit."""
-    cfg = convert(small.config(tmp_path, model), ratio=0.75)
-    runner, steps = train(cfg)
+    build_model = functools.partial(build, model=model, ratio=0.75)
+    runner = build_model(tmp_path)
+    steps = train(runner)
     hook = small_training.infobatch_hook(runner)
     assert hook.scores.ema == 0.8
     assert hook.planner.visits.score == 'gradient'
@@ -54,24 +59,13 @@ def test_pruned_and_resumed(tmp_path, model):
     assert hook.planner.mean_ratio.mean().value > 0
     assert max(max(step[2]) for step in steps if len(step) > 2) > 1
     assert hook._delivery.comparable == [True]
-    cfg = cfg.copy()
-    cfg.merge_from_dict(
-        dict(
-            work_dir=str(tmp_path / 'resumed'),
-            resume=True,
-            load_from=str(tmp_path / 'epoch_3.pth')))
-    resumed, later = train(cfg)
-    assert 0 < len(later) < len(steps) and later == steps[-len(later):]
-    torch.testing.assert_close(
-        small_training.weights_of(resumed),
-        small_training.weights_of(runner),
-        rtol=0,
-        atol=0)
+    small_training.check_resumed(
+        tmp_path, runner, steps, 'epoch_3', build=build_model, train=train)
 
 
 def train_rank(rank, results, work_dir):
-    runner, steps = train(convert(small.config(work_dir)))
-    results[rank] = (steps, small_training.weights_of(runner),
+    runner = build(work_dir)
+    results[rank] = (train(runner), small_training.weights_of(runner),
                      small_training.infobatch_hook(runner).scores.numpy())
 
 
@@ -85,7 +79,7 @@ def test_two_ranks(tmp_path):
 
 def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(BatchContext, 'norms', None)
-    runner = Runner.from_cfg(convert(small.config(tmp_path)))
+    runner = build(tmp_path)
     with pytest.raises(RuntimeError, match="can't be seen here: train with"):
         runner.train()
 
