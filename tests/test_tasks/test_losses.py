@@ -61,12 +61,6 @@ def run(loss, pred, target, **kwargs):
     return value.detach(), pred.grad
 
 
-def assert_scores(known, parts):
-    """Scores have the ratios of what the images add to the loss."""
-    assert_close(known.scores * parts.sum(), parts * known.scores.sum())
-    assert not known.scores.requires_grad
-
-
 @pytest.mark.parametrize(
     'kwargs, num_classes, ignored',
     [(kwargs, C, ignored) for kwargs in SOFTMAX + SIGMOID
@@ -82,11 +76,12 @@ def test_cross_entropy(kwargs, num_classes, ignored):
         loss(logits, label, ignore_index=IGNORE)
     except IndexError:
         pytest.skip('class weights fail in MMSegmentation')
-    known, parts = check_loss_weights(
+    known, _ = check_loss_weights(
         loss, logits, label, WEIGHTS, ignore_index=IGNORE)
-    assert_scores(known, parts)
-    if set(kwargs) <= {'use_sigmoid', 'loss_weight'}:
-        assert_close(known.scores, B * parts)
+    pixels = loss(
+        logits, label, ignore_index=IGNORE, reduction_override='none')
+    assert_close(known.scores, pixels.flatten(1).mean(1))
+    assert not known.scores.requires_grad
 
 
 @pytest.mark.parametrize('kwargs', SOFTMAX + SIGMOID, ids=str)
@@ -227,7 +222,9 @@ def test_losses_that_are_the_mean_of_images(loss_type, kwargs):
 def test_ohem_cross_entropy(kwargs, ignored):
     logits, label = make_batch(ignored)
     baseline = mmseg_losses.OhemCrossEntropy(loss_weight=0.5, **kwargs)
-    assert_scores(*check_loss_weights(baseline, logits, label, WEIGHTS))
+    known, parts = check_loss_weights(baseline, logits, label, WEIGHTS)
+    # In the ratios of what images add to the loss.
+    assert_close(known.scores / known.scores.sum(), parts / parts.sum())
 
 
 def test_ohem_cross_entropy_of_ignored_pixels():
