@@ -168,6 +168,7 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
         _, unweighted = with_weights(ones)
         parts = [with_weights(one)[0].loss for one in torch.eye(len(weights))]
         nothing, _ = with_weights(0 * ones)
+    assert plain.loss == 0 or plain.inputs[0].any()
     of_rows = weights.repeat_interleave(torch.tensor(rows))
     for gradient, full in zip(step.inputs, plain.inputs, strict=True):
         factors = of_rows.view(-1, *[1] * (full.dim() - 1))
