@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What mmib makes of detectors. That the weights of their images are those of
-a mix by hand is in tests/system/test_detection_heads.py."""
+"""What mmib makes of detectors. Those of the zoo are in
+tests/system/test_detection_heads.py."""
 import copy
 
 import pytest
