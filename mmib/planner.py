@@ -92,8 +92,9 @@ class Planner:
             if (self.plan_scores is None
                     or start - self._read_start >= clock.min_gap):
                 sums = self._read_scores(start)
-            progress = clock.progress(start, covered, self.policy,
-                                      sums.norms if sums else None)
+            progress = clock.progress(start, covered, self.policy)
+            if sums:
+                progress = progress._replace(norms=sums.norms)
             plan = self._ask_policy(progress, rng)
         record = self._record(start, covered, last, plan, sums)
         self._next.append(record)
