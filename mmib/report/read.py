@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional
 import numpy as np
 from mmengine.config import Config
 
+from ..errors import Refusal
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 from .starts import Start, config_of, is_plan, join, of_newest, read_start
@@ -17,8 +18,8 @@ from .starts import Start, config_of, is_plan, join, of_newest, read_start
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
 
-class ReportError(Exception):
-    """A folder of which no report can be made: the text says why."""
+class ReportError(Refusal):
+    """A folder of which no report can be made."""
 
 
 class Curve(NamedTuple):

@@ -19,7 +19,7 @@ from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 import mmib.report
-from mmib.report import main
+import mmib_cli
 from mmib.report.images import CannotShow, TrainingImages
 from mmib.report.predictions import Predictor
 
@@ -28,6 +28,11 @@ from ..system.small_training import BASELINE, distribute, write_images
 from .browser import CHROMIUM, WIDTHS, look_at
 from .work_dirs import (BEGINS, files_config, write_checkpoint, write_finished,
                         write_start)
+
+
+def main(arguments):
+    mmib_cli.main(['report', *arguments])
+
 
 SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
 
