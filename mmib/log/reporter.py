@@ -131,15 +131,15 @@ class Reporter:
     def _tell_forecast(self) -> None:
         planner = self._planner
         expected = forecast(planner.policy, self._clock, planner.normalize)
-        lines = [expected.when]
-        if self._runner.iter == 0:
-            if expected.share == 1:
-                self._logger.warning(
-                    f'InfoBatch prunes nothing: {expected.policy} keeps every '
-                    'image. Change the `policy` of InfoBatchHook in '
-                    '`custom_hooks`.')
-                return
-            lines = expected.lines
+        lines = expected.lines
+        if self._runner.iter > 0:
+            lines = lines[:1]
+        elif expected.share == 1:
+            self._logger.warning(
+                f'InfoBatch prunes nothing: {planner.policy!r} keeps every '
+                'image. Change the `policy` of InfoBatchHook in '
+                '`custom_hooks`.')
+            return
         self._logger.info('InfoBatch: ' + ' '.join(lines) +
                           self._told_mean_weight())
 

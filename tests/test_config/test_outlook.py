@@ -2,7 +2,7 @@
 import pytest
 
 from mmib import convert, shorten
-from mmib.config.outlook import summary
+from mmib_cli.files import summary
 
 from .test_schedule import EPOCHS, baseline
 
