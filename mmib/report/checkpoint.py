@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ..log.plan_log import RUN_KEY
@@ -33,58 +34,22 @@ class _Ignored:
 
 
 @dataclass
-class Images:
-    """What is known of the images of a training set: columns of shape (N,), by
-    number of the image.
-
-    Args:
-        scores (np.ndarray): Last score, NaN before the first visit, float32.
-        averages (np.ndarray, optional): Moving average of the scores, alike.
-            None in checkpoints of version 0.1.0, as are the next three.
-        visits (np.ndarray, optional): How often an image was trained on.
-        pruned (np.ndarray, optional): How often it was pruned.
-        last_visit (np.ndarray, optional): Iteration of the last visit, from 1.
-            0 before the first one.
-        paths (list[str], optional): Paths, None where one isn't known.
-        losses (np.ndarray, optional): Pixel loss of the prediction, NaN where
-            it isn't known, float64. None if nothing was predicted.
-    """
-
-    scores: np.ndarray
-    averages: Optional[np.ndarray] = None
-    visits: Optional[np.ndarray] = None
-    pruned: Optional[np.ndarray] = None
-    last_visit: Optional[np.ndarray] = None
-    paths: Optional[List[Optional[str]]] = None
-    losses: Optional[np.ndarray] = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def ranked(self) -> np.ndarray:
-        """Numbers of the images of which something is known, the highest
-        first: by loss where there are losses, else by average, else by score.
-        """
-        values = next(
-            column for column in (self.losses, self.averages, self.scores)
-            if column is not None)
-        order = np.argsort(-values, kind='stable')
-        return order[~np.isnan(values[order])]
-
-
-@dataclass
 class Checkpoint:
     """A checkpoint.
 
     Args:
         path (str): The file.
-        images (Images, optional): The images. None without mmib.
+        images (pd.DataFrame, optional): What is known of each image, by its
+            number: the ``score`` of its last visit, NaN before the first one,
+            the ``average`` of its scores, its ``visits``, how often it was
+            ``pruned``, and the iteration of its ``last_visit``, from 1.
+            Checkpoints of version 0.1.0 have scores alone. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str): Time at which its training began, '' where it isn't known.
     """
 
     path: str
-    images: Optional[Images] = None
+    images: Optional[pd.DataFrame] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
     run: str = ''
 
@@ -114,8 +79,8 @@ def read_newest(work_dir: str,
             if run and checkpoint.run not in ('', run):
                 raise _Unreadable('is of another training, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
-            if checkpoint.images is not None and (checkpoint.images.visits
-                                                  is None):
+            images = checkpoint.images
+            if images is not None and 'visits' not in images:
                 notes.append(
                     'The checkpoint is of an older mmib, which didn\'t count '
                     'the visits of each image: these columns are empty.')
@@ -199,14 +164,24 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: Dict[str, Any]) -> Images:
+def _images(state: Dict[str, Any]) -> pd.DataFrame:
     table, counts = state['scores'], state['images']
     last_visit = table['last_visit'].numpy()
-    visited = last_visit > 0
-    images = Images(np.where(visited, table['scores'].numpy(), np.nan))
+    images = pd.DataFrame(dict(score=table['scores'].numpy()))
     if counts:
-        images.averages = np.where(visited, table['averages'].numpy(), np.nan)
-        images.visits = counts['visits'].numpy()
-        images.pruned = counts['pruned'].numpy()
-        images.last_visit = last_visit
+        images['average'] = table['averages'].numpy()
+    images[last_visit == 0] = np.nan
+    if counts:
+        for name in ('visits', 'pruned'):
+            images[name] = counts[name].numpy()
+        images['last_visit'] = last_visit
     return images
+
+
+def ranked(images: pd.DataFrame) -> List[int]:
+    """Numbers of the images of which something is known, the highest first:
+    by loss where there are losses, else by average, else by score."""
+    name = next(
+        name for name in ('loss_pixels', 'average', 'score') if name in images)
+    values = images[name].dropna()
+    return values.sort_values(ascending=False, kind='stable').index.tolist()

@@ -7,10 +7,11 @@ from typing import List, Optional, Tuple
 
 import cv2
 import numpy as np
+import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from .checkpoint import Checkpoint, Images
+from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
 from .predictions import Predictor, losses_of_images
 from .read import ReportError
@@ -23,6 +24,9 @@ IGNORED = 255
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
+# Of a card: columns of what is known of images, the first ranks.
+_FIGURES = dict(
+    loss_pixels='loss', average='average score', score='last score')
 
 
 @dataclass
@@ -103,7 +107,7 @@ def take_pictures(config: Config,
         predictor = _open_predictor(config, checkpoint, gallery.notes)
     if by_losses:
         gallery.young = _add_losses(images, reader, predictor, gallery.notes)
-    order = images.ranked().tolist()
+    order = ranked(images)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     ranks = {number: rank for rank, number in enumerate(order, 1)}
@@ -122,16 +126,17 @@ def take_pictures(config: Config,
     return gallery
 
 
-def _open_reader(config: Config, images: Images,
+def _open_reader(config: Config, images: pd.DataFrame,
                  notes: List[str]) -> Optional[TrainingImages]:
     try:
         reader = TrainingImages(config, len(images))
-        images.paths = reader.paths()
+        paths = reader.paths()
     except CannotShow as error:
         notes.append('Images have numbers instead of paths and pictures, '
                      f'because of the data set: {error}.')
         return None
-    if not any(images.paths):
+    images['path'] = pd.Series(paths, dtype=object)
+    if not any(paths):
         notes.append('Images have numbers instead of paths: the data set has '
                      'no files.')
         if not reader.has_pixels:
@@ -148,20 +153,24 @@ def _open_predictor(config: Config, checkpoint: Checkpoint,
         return None
 
 
-def _add_losses(images: Images, reader: Optional[TrainingImages],
+def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
                 predictor: Optional[Predictor], notes: List[str]) -> str:
     """Predict all images. Returns that the network is too young for the
     ranking, or nothing."""
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
+    losses = np.full(len(images), np.nan)
     if reader is not None and predictor is not None:
-        images.losses, reason, (mean, guess) = losses_of_images(
-            reader, predictor, len(images))
-    if images.losses is None or np.isnan(images.losses).all():
+        losses, reason, (mean,
+                         guess) = losses_of_images(reader, predictor,
+                                                   len(images))
+    num_unknown = np.isnan(losses).sum()
+    if num_unknown == len(losses):
         raise ReportError('The images can\'t be ranked by pixels, as there '
                           f'are no predictions. {reason}')
     if reason:
-        notes.append(f'{np.isnan(images.losses).sum()} of {len(images)} '
-                     f'images have no loss: {reason}.')
+        notes.append(f'{num_unknown} of {len(losses)} images have no loss: '
+                     f'{reason}.')
+    images['loss_pixels'] = losses
     if not mean > _YOUNG * guess:
         return ''
     return (f'The network is too young for this ranking: the mean of its '
@@ -171,18 +180,12 @@ def _add_losses(images: Images, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: Images, number: int, rank: int) -> Card:
-    columns = {
-        'loss': images.losses,
-        'average score': images.averages,
-        'last score': images.scores
-    }
-    figures = [(name, float(column[number]))
-               for name, column in columns.items() if column is not None]
-    visits, pruned = (None if column is None else int(column[number])
-                      for column in (images.visits, images.pruned))
-    path = images.paths[number] if images.paths else None
-    return Card(number, path, figures, rank, visits, pruned)
+def _card(images: pd.DataFrame, number: int, rank: int) -> Card:
+    known = {name: column[number] for name, column in images.items()}
+    figures = [(title, known[name]) for name, title in _FIGURES.items()
+               if name in known]
+    return Card(number, known.get('path'), figures, rank, known.get('visits'),
+                known.get('pruned'))
 
 
 def _add_pictures(card: Card, reader: TrainingImages,
