@@ -11,15 +11,8 @@ _KINDS = {'begins', 'ends', 'step'}
 
 
 def read_lines(path: str) -> Tuple[List[Any], int]:
-    """Read a log file.
-
-    Args:
-        path (str): Path of a file that may be missing.
-
-    Returns:
-        tuple[list, int]: What :func:`parse` makes of the lines; and the number
-        of lines that are damaged.
-    """
+    """Read a log file that may be missing: what :func:`parse` makes of its
+    lines, and the number of lines that are damaged."""
     if not osp.exists(path):
         return [], 0
     lines, skipped = [], 0

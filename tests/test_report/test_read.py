@@ -79,20 +79,14 @@ def test_full_equivalent_between_plans(tmp_path):
         [0, 2, 6, 28, 44, 50])
 
 
-@pytest.mark.parametrize(
-    'new', [
-        dict(unit='epoch', annealing_at=11),
-        dict(),
-    ],
-    ids=['new', 'older'])
-def test_annealing_of_epochs(tmp_path, new):
-    """Plans tell where an epoch begins; older lines don't tell the epoch."""
-    begins = dict(BEGINS, max_iters=50, annealing_iter=44)
-    del begins['unit'], begins['annealing_at']
+def test_annealing_of_epochs(tmp_path):
+    """Plans tell where an epoch begins."""
+    begins = dict(
+        BEGINS, unit='epoch', annealing_at=11, max_iters=50, annealing_iter=44)
     write_start(
         tmp_path,
         SCALARS, [{
-            'begins': dict(begins, **new)
+            'begins': begins
         }, *PLANS],
         config='train_cfg = dict(max_epochs=13)')
     run = read_run(str(tmp_path))

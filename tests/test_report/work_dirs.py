@@ -36,7 +36,8 @@ BEGINS = dict(
     annealing_iter=34,
     pass_length=12,
     slots_per_iter=3,
-    policy='MeanThreshold(ratio=0.5)')
+    policy='MeanThreshold(ratio=0.5)',
+    run=None)
 ENDS = dict(
     iter=40,
     saved_iters=10.0,
