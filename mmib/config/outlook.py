@@ -8,7 +8,7 @@ from ..clock import Clock, EpochClock, IterationClock
 from ..hook import InfoBatchHook
 from ..log.forecast import Forecast, forecast
 from .parts import length_of
-from .step_size import decide, optimizers_of
+from .step_size import decide
 
 
 def forecast_of(cfg: Config,
@@ -27,15 +27,15 @@ def forecast_of(cfg: Config,
     Raises:
         ValueError: If the training is too short for these images.
     """
-    normalize = decide(hook.normalize,
-                       optimizers_of(cfg.get('optim_wrapper') or {})).is_one
+    mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
     slots = (1, 1, 1)
     if num_images is not None:
         slots = (num_images, cfg.train_dataloader.batch_size, gpus)
     clock = clock_of_config(cfg, hook, *slots)
     if num_images is not None:
         clock.check_length()
-    return forecast(hook.policy, clock, normalize, num_images is not None)
+    return forecast(hook.policy, clock, mean_weight.is_one, num_images
+                    is not None)
 
 
 def clock_of_config(cfg: Config,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.config.step_size import decide, optimizers_of
+from mmib.config.step_size import decide
 from tests.system.small_training import (SAVED, build, column, infobatch_hook,
                                          train)
 
@@ -27,14 +27,14 @@ ADAMW = dict(optimizer=dict(type='AdamW', lr=0.001))
 def test_decided_by_the_optimizer(changes, is_one, why):
     """The same of a config and of what is built from it."""
     cfg = {**copy.deepcopy(SGD), **changes}
-    of_config = decide(None, optimizers_of(cfg))
+    of_config = decide(None, cfg)
     model = torch.nn.Linear(1, 1)
-    built = decide(None, optimizers_of(build_optim_wrapper(model, cfg)))
+    built = decide(None, build_optim_wrapper(model, cfg))
     assert built == of_config
     assert of_config.is_one is is_one
     assert re.search(why, of_config.why)
     for normalize in (True, False):
-        told = decide(normalize, optimizers_of(cfg))
+        told = decide(normalize, cfg)
         assert told == (normalize, f'`normalize={normalize}`')
 
 
@@ -45,11 +45,11 @@ def test_several_optimizers():
         for cfg in (SGD, SGD, ADAMW)
     ]
     both = OptimWrapperDict(first=wrappers[0], second=wrappers[1])
-    assert not decide(None, optimizers_of(both)).is_one
+    assert not decide(None, both).is_one
     mixed = OptimWrapperDict(first=wrappers[0], second=wrappers[2])
-    assert decide(None, optimizers_of(mixed)).is_one
+    assert decide(None, mixed).is_one
     cfg = dict(constructor='TwoNetworks', first=SGD, second=ADAMW)
-    assert decide(None, optimizers_of(cfg)).is_one
+    assert decide(None, cfg).is_one
 
 
 @pytest.mark.parametrize('optimizer, normalize, is_one', [
