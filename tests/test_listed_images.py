@@ -111,7 +111,7 @@ def test_it_wraps_other_wrappers(name):
 def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
     """A training of all libraries' wrappers on listed images alone."""
     cfg = small_config(tmp_path, **on(DATASETS_TO_WRAP[name][0]))
-    listed = list_images(cfg, LIST[:3])
+    listed = list_images(cfg, images=LIST[:3])
     assert cfg.train_dataloader.dataset == DATASETS_TO_WRAP[name][0]
     assert listed.custom_imports['imports'] == ['mmib']
     dataset = build(listed.train_dataloader.dataset)
@@ -132,7 +132,7 @@ def test_a_list_needs_a_data_set(tmp_path):
     cfg = small_config(tmp_path)
     cfg.train_dataloader = None
     with pytest.raises(ValueError, match='no data set whose images'):
-        list_images(cfg, [0])
+        list_images(cfg, images=[0])
 
 
 def test_other_lists_have_other_checksums():
