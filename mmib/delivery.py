@@ -47,15 +47,8 @@ class DeliveryCheck:
 
     def __call__(self, indices: np.ndarray,
                  samples: Optional[Sequence]) -> np.ndarray:
-        """Compare a batch with what was asked for.
-
-        Args:
-            indices (np.ndarray): Indices of the batch, shape (B,).
-            samples (Sequence, optional): Data samples of the batch.
-
-        Returns:
-            np.ndarray: Whether each sample is the image of its index, bool of
-            shape (B,). True where nothing tells.
+        """Whether each sample of a batch is the image of its index, bool of
+        shape (B,). True where nothing tells.
 
         Raises:
             RuntimeError: If the batch has the right images in another order.

@@ -20,7 +20,7 @@ _SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
 
 def find_images(images: Images, num_images: int,
                 paths: Callable[[], Paths]) -> Tuple[np.ndarray, str]:
-    """Find the images of a list.
+    """Find the images of a list, see :class:`~mmib.datasets.ListedImages`.
 
     Args:
         images (str, Path or Sequence): File with an image a line, or the
@@ -32,11 +32,6 @@ def find_images(images: Images, num_images: int,
     Returns:
         tuple[np.ndarray, str]: Numbers of the listed images, increasing,
         int64 of shape (M,); and how they were found, for the log.
-
-    Raises:
-        TypeError: If ``images`` is neither a file nor a list.
-        ValueError: If the list can't be read, is empty, has an image that
-            isn't in the data set, or has an image twice.
     """
     entries = _entries(images)
     names = [name for _, name in entries]

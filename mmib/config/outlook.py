@@ -15,14 +15,9 @@ def forecast_of(cfg: Config,
                 hook: InfoBatchHook,
                 num_images: Optional[int] = None,
                 gpus: int = 1) -> Forecast:
-    """Forecast the training of a config.
-
-    Args:
-        cfg (Config): A config with or without InfoBatch.
-        hook (InfoBatchHook): The hook of the training.
-        num_images (int, optional): Images in a pass. None where the data isn't
-            read. Defaults to None.
-        gpus (int): GPUs, or other ranks, that train. Defaults to 1.
+    """Forecast the training of a config, with or without InfoBatch, on some
+    GPUs, or other ranks. ``num_images`` are those of a pass, None where the
+    data isn't read.
 
     Raises:
         ValueError: If the training is too short for these images.

@@ -47,18 +47,13 @@ def zoo_names(folder: str) -> List[str]:
 
 
 def resolve_config(path: str) -> str:
-    """Find a config that is named by its package, on both stacks.
+    """Find a config that is named by its package, such as
+    ``mmseg::upernet/...``, with or without ``.py``, on both stacks. A path is
+    returned as it is.
 
     MMEngine's own functions look for a distribution of OpenMMLab, such as
     mmsegmentation. On OneDL's stack the functions in ``mmengine.hub`` install
     this distribution over the fork.
-
-    Args:
-        path (str): Name of a config, such as ``mmseg::upernet/...``, with or
-            without ``.py``, or a path.
-
-    Returns:
-        str: Path of the config. A path is returned as it is.
     """
     package, scope, name = path.partition('::')
     if not scope or package not in PACKAGES:

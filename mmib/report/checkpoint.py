@@ -61,12 +61,8 @@ class Checkpoint:
 
 def read_newest(work_dir: str,
                 run: str = '') -> Tuple[Optional[Checkpoint], List[str]]:
-    """Read the newest checkpoint that can be read.
-
-    Args:
-        work_dir (str): The folder of a training.
-        run (str): Time at which the training began, where it is known:
-            checkpoints of another one aren't used. Defaults to ''.
+    """Read the newest checkpoint in a folder that can be read, of the training
+    that began at the time ``run``, if that is known.
 
     Returns:
         tuple[Checkpoint, optional, list[str]]: The checkpoint, or None; and a

@@ -31,20 +31,9 @@ _FIGURES = dict(
 
 @dataclass
 class Card:
-    """An image in the gallery.
-
-    Args:
-        number (int): Its number.
-        path (str, optional): Its file, below the folder of all images.
-        figures (list[tuple[str, float]]): Name and value of what is known of
-            it, the one that ranks first.
-        rank (int): 1 is the highest.
-        visits (int, optional): How often it was trained on.
-        pruned (int, optional): How often it was pruned.
-        pictures (list[tuple[str, str]]): Title and data URI of each picture.
-        classes (list[tuple[str, str]]): Label and prediction of the image.
-        note (str): Why pictures are missing.
-    """
+    """An image in the gallery: its path below the folder of all, names and
+    values of what is known of it, its rank from 1, titles and data URIs of its
+    pictures, its label and prediction, and why pictures are missing."""
 
     number: int
     path: Optional[str]
@@ -59,11 +48,10 @@ class Card:
 
 @dataclass
 class Gallery:
-    """The images at both ends of a ranking. No image is in both.
+    """The images at both ends of a ranking, the outermost first. None is in
+    both.
 
     Args:
-        highest (list[Card]): The highest, the highest first.
-        lowest (list[Card]): The lowest, the lowest first.
         folder (str): The folder that all of them have in common.
         classes (list[tuple[str, str]]): Name and colour of each class that
             pixels may have.
@@ -84,17 +72,10 @@ def take_pictures(config: Config,
                   count: int,
                   predictions: bool = True,
                   by_losses: bool = False) -> Gallery:
-    """Show the images at both ends of the ranking, as far as possible: what is
-    missing is told in notes.
-
-    Args:
-        config (Config): Config of the training.
-        checkpoint (Checkpoint): A checkpoint with images, which get their
-            paths, and their losses with ``by_losses``.
-        count (int): Images of each end.
-        predictions (bool): Whether to predict them. Defaults to True.
-        by_losses (bool): Whether to predict all images, and rank them by their
-            pixel losses. Defaults to False.
+    """Show ``count`` images at each end of the ranking, as far as possible:
+    what is missing is told in notes. The images of the checkpoint get their
+    paths and, with ``by_losses``, the pixel losses of their predictions, which
+    rank them then.
 
     Raises:
         ReportError: If the images can't be ranked.

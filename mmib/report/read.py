@@ -32,21 +32,20 @@ class Curve(NamedTuple):
 
 @dataclass
 class Run:
-    """A training as its log has it.
+    """A training as its log has it. What isn't known is empty, 0 or None.
 
     Args:
         path (str): Its work folder.
         start (str): Name of the folder of its first start.
-        config (Config): Its config, empty if no config can be read.
+        config (Config): Its config.
         has_infobatch (bool): Whether it was trained with InfoBatch.
         policy (str): What draws the plans.
-        pass_length (int): Slots of a full pass, 0 where it isn't known.
+        pass_length (int): Slots of a full pass.
         plans (list[PlanRecord]): Virtual epochs in the log.
         loss (Curve): The loss without weights.
-        metrics (dict[str, Curve]): Metrics of the validation, by name.
+        metrics (dict[str, Curve]): Metrics of the validation.
         last_iter (int): Iterations until the last line.
-        max_iters (int, optional): Iterations of the whole training. None of
-            one that counts epochs and hasn't ended.
+        max_iters (int, optional): Iterations of the whole training.
         annealing_iter (int, optional): The first one of annealing.
         finished (bool): Whether the training has ended by itself.
         saved_iters (float): What the baseline needs more for as many passes.
