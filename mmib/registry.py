@@ -46,13 +46,6 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     cfg = {'_scope_': POLICIES.scope, **policy}
     name = cfg.get('type')
     kind = POLICIES.get(name) if isinstance(name, str) else name
-    if name == 'Subset':
-        raise KeyRefusal(
-            'Subset is no policy any more, as a list of images is a data set: '
-            'remove it from the `policy` of InfoBatchHook in `custom_hooks`, '
-            "and give the command --subset FILE, or wrap the data set: "
-            "`train_dataloader.dataset = dict(type='ListedImages', "
-            'dataset=..., images=FILE)`.')
     if not callable(kind):
         known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
         close = difflib.get_close_matches(str(name).lower(), known, 1)

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from mmib.config.convert import list_images
 from mmib.datasets import (image_numbers, image_path, images_checksum,
                            unwrap_repeats)
-from mmib.hook import InfoBatchHook
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (BASELINE, column, infobatch_hook,
                                          small_config, small_runner, train,
@@ -227,8 +226,3 @@ def test_paths_are_compared_in_each_part(tmp_path, cfg, comparable):
     hook = infobatch_hook(runner)
     assert (hook.scores.numpy() != 1).all()
     assert hook._delivery.comparable == comparable
-
-
-def test_the_policy_of_older_configs():
-    with pytest.raises(KeyError, match='Subset is no policy any more.*--subs'):
-        InfoBatchHook(policy=dict(type='Subset', indices='a.txt'))
