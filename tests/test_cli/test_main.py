@@ -59,7 +59,8 @@ def test_without_mmengine_a_command_says_what_to_install():
 
 @pytest.mark.parametrize('script, command', [('train', 'train'),
                                              ('test', 'test'),
-                                             ('convert_config', 'convert')])
+                                             ('convert_config', 'convert'),
+                                             ('report', 'report')])
 def test_scripts_are_the_commands(script, command, monkeypatch):
     called = []
     monkeypatch.setattr(mmib_cli, 'main', called.append)

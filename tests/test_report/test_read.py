@@ -10,8 +10,8 @@ from mmib.report.read import ReportError, read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
 from ..system.small_training import infobatch_hook, small_runner
-from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, plan, train_line,
-                        val_line, write_finished, write_start)
+from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, StoppedAt, plan,
+                        train_line, val_line, write_finished, write_start)
 
 VALIDATES = {
     'model.test_cfg': dict(mode='whole'),
@@ -32,18 +32,6 @@ class EdgeOfValidations(Hook):
 
     def before_val(self, runner):
         self.iters.append(runner.iter)
-
-
-class StoppedAt(Hook):
-
-    priority = 'LOWEST'
-
-    def __init__(self, iteration):
-        self.iteration = iteration
-
-    def after_train_iter(self, runner, *args, **kwargs):
-        if runner.iter + 1 == self.iteration:
-            raise KeyboardInterrupt
 
 
 def of_another_second(folder):

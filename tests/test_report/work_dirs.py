@@ -6,6 +6,7 @@ from math import nan
 
 import numpy as np
 import torch
+from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 
 from mmib.plan_record import PlanRecord
@@ -155,6 +156,19 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
     torch.save(checkpoint, path)
     (work_dir / 'last_checkpoint').write_text(f'/elsewhere/{path.name}')
     return path
+
+
+class StoppedAt(Hook):
+    """As a training that is killed."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self.iteration:
+            raise KeyboardInterrupt
 
 
 def files_config(root, work_dir, **changes):
