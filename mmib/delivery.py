@@ -39,9 +39,9 @@ class DeliveryCheck:
         self._warned_of: Set[str] = set()
         self._ends = part_ends(unwrap_repeats(dataset))
         self._sizes = np.diff(self._ends, prepend=0)
+        # Of each part, whether samples have the paths of the data set. None is
+        # not known yet.
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
-        """list[bool, optional]: Whether samples have the paths of the data
-        set, for each of its parts. None is not known yet."""
         # Images of each part that came with another path so far.
         self._tried: List[Set[int]] = [set() for _ in self._ends]
 
@@ -126,7 +126,7 @@ class DeliveryCheck:
 
     def load(self, comparable: Union[None, bool,
                                      List[Optional[bool]]]) -> None:
-        """Go on with :attr:`comparable` of a checkpoint. Version 0.1.0 had one
+        """Go on with ``comparable`` of a checkpoint. Version 0.1.0 had one
         value for all parts."""
         if not isinstance(comparable, list):
             comparable = [comparable]

@@ -24,11 +24,8 @@ for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
 
 
 def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
-    """Build a pruning policy.
-
-    Args:
-        policy (dict, Policy or Callable): Config of a registered policy, a
-            policy, or a plain function ``policy(scores, rng) -> EpochPlan``.
+    """Build a policy from the config of a registered one, a policy, or a plain
+    function ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
         KeyError: If no policy has the ``type`` of the config.

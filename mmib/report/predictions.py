@@ -92,14 +92,8 @@ def _test_pipeline_of(config: Config) -> list:
 
 class ImageLosses(NamedTuple):
     """Pixel losses of an image, the higher, the less its labels are like the
-    predictions.
-
-    Args:
-        highest (float): Mean of the highest 5 % of the pixels. NaN where
-            nothing is labelled.
-        sums (np.ndarray): Sum over the pixels of each class.
-        counts (np.ndarray): Labelled pixels of each class.
-    """
+    predictions: the mean of the highest 5 %, NaN where nothing is labelled,
+    and the sum over the labelled pixels of each class, and their count."""
 
     highest: float
     sums: np.ndarray

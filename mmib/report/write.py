@@ -31,7 +31,7 @@ def write_report(work_dir: str,
         rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
 
     Returns:
-        list[str]: Paths of the files.
+        list[str]: Paths of the page, and of the table of all images.
 
     Raises:
         ReportError: If a folder has nothing of a training, a file can't be
