@@ -5,12 +5,10 @@ import glob
 import importlib
 import os.path as osp
 
-import numpy as np
 import pytest
 
 from benchmarks.compare.results import read_results
 from research.optimizers import weights_and_steps
-from research.worth import draw
 
 from .system.small_training import write_images
 from .test_benchmarks.utils import CAMVID, ROOT
@@ -74,15 +72,6 @@ def test_audit(camvid, command):
 def test_scores(camvid, command):
     said = command('worth.scores', *camvid, '--parts', '1')
     assert said.splitlines()[-1].startswith('balanced loss, ema 0.8')
-
-
-def test_draw():
-    """Errors are relative to those drawn at random."""
-    rng = np.random.default_rng(0)
-    table = draw.compare(
-        rng.random(60), rng.standard_normal((3, 60, 5)), (8, 50), 0.4)
-    assert set(table.index.levels[0]) == {'Neyman', 'at random', 'tiers'}
-    assert (table.xs('random', level=1)['8 + crops'] == 1).all()
 
 
 def test_label_errors(camvid, command, tmp_path):
