@@ -31,6 +31,8 @@ def write_report(*arguments):
     mmib_cli.main(['report', *map(str, arguments)])
 
 
+NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
+         'stopped')
 SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
 
 
@@ -50,11 +52,7 @@ def folders(tmp_path_factory):
     for split, suffix in (('images', 'jpg'), ('annotations', 'png')):
         folder = root / split / 'training'
         (folder / f'0.{suffix}').rename(folder / f'{SCRIPT}.{suffix}')
-    folders = {
-        name: base / name
-        for name in ('resumed', 'killed', 'baseline', 'ranks', 'finished',
-                     'older', 'stopped')
-    }
+    folders = {name: base / name for name in NAMES}
 
     runner = Runner.from_cfg(files_config(root, folders['resumed']))
     runner.register_hook(StoppedAt(30))
@@ -97,10 +95,6 @@ def looks(pages, tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip('no chromium: apt-get install chromium')
     return look_at(pages, tmp_path_factory.mktemp('browser'))
-
-
-NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
-         'stopped')
 
 
 @pytest.mark.parametrize('name', NAMES)
