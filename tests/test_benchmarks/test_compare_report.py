@@ -72,6 +72,13 @@ def test_differences(values, expected):
     assert paired.in_words(*paired.compare(table, 'a', 'b')) == expected
 
 
+def test_interval_of_v():
+    """It is wider than that of V in the recorded results, which has no width
+    in three digits."""
+    found = cifar10._with_interval(pd.Series([0.8, 0.9, 1.]))
+    assert found == '0.900 [0.652, 1.148]'
+
+
 @pytest.mark.parametrize('cells, said', [
     ([make_cell('short', 0)], 'no cell of full'),
     ([], 'no cell of full'),
