@@ -129,6 +129,8 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
         if epoch:
             assert (clock.first_pruned <= position) is (epoch >= first)
         position += 100
+    told = [EpochClock(100, 10, 10, 20, d).until_annealing(0) for d in (1, .5)]
+    assert told == ['no annealing', '10 epochs until annealing']
 
 
 @pytest.mark.parametrize('policy', [
