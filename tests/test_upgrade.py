@@ -102,7 +102,7 @@ def test_version_0_1_0():
     np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
     assert not rest.planner.counts.visits.any()
     assert not rest.sampler._slots.tier_of_slot.any()
-    rest.train(5)
+    rest.train(35)
     assert rest.planner.counts.visits.sum() == 10
     assert rest.sampler.position == 70
 
