@@ -202,26 +202,6 @@ def test_allocate_is_optimal():
         assert noise(other) > noise(kept) * (1 - 1e-6)
 
 
-def test_neyman_goes_on_from_its_state():
-    rng = np.random.default_rng(0)
-    policy = Neyman()
-    told(policy, 2000, rng, np.sqrt)
-    loaded = Neyman()
-    loaded.load_state_dict(policy.state_dict())
-    scores = rng.random(2000, dtype=np.float32)
-    plans = [
-        neyman(0.4, 2000, policy=p)(scores, np.random.default_rng(1))
-        for p in (policy, loaded)
-    ]
-    np.testing.assert_array_equal(plans[0].indices, plans[1].indices)
-    other = Neyman(num_strata=4)
-    other.load_state_dict(policy.state_dict())  # Begins anew.
-    assert {
-        t.kept
-        for t in neyman(0.4, 2000, policy=other)(scores, rng).tiers
-    } == {200}
-
-
 def test_neyman_says_what_it_cannot_reach():
     plan = neyman(0.05, 2000)(np.arange(2000, dtype=np.float32),
                               np.random.default_rng(0))

@@ -9,7 +9,6 @@ from hypothesis.extra import numpy as st_numpy
 
 from mmib.pruning import (AboveMean, EpsilonGreedy, RandomPruning,
                           UpperConfidenceBound, check_plan)
-from mmib.registry import build_policy
 
 # Few values: many ties.
 scores_of_any_size = st.one_of(
@@ -196,23 +195,3 @@ def test_ucb_prefers_what_varies():
             plan = policy(np.float32(scores), rng)
         shares.append((plan.indices >= 50).mean())
     assert shares[1] == 1 > shares[0]
-
-
-@pytest.mark.parametrize('kind, name, values', [
-    ('RandomPruning', 'ratio', (1, -0.1)),
-    ('AboveMean', 'ratio', (1, float('nan'))),
-    ('EpsilonGreedy', 'keep', (0, 1.1)),
-    ('EpsilonGreedy', 'epsilon', (-0.1, 1.1)),
-    ('EpsilonGreedy', 'period', (0, 1.5, True)),
-    ('UpperConfidenceBound', 'keep', (float('nan'), )),
-    ('UpperConfidenceBound', 'c', (-1, float('nan'))),
-    ('UpperConfidenceBound', 'alpha', (0, 1.1)),
-    ('UpperConfidenceBound', 'period', ('2', )),
-])
-def test_arguments_out_of_range(kind, name, values):
-    for value in values:
-        with pytest.raises(
-                ValueError,
-                match=f'`{name}` is .* must be .*{value!r}.*change it '
-                'in the `policy` of InfoBatchHook in `custom_hooks`'):
-            build_policy(dict(type=kind, **{name: value}))
