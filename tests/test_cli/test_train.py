@@ -9,7 +9,6 @@ import mmseg
 import numpy as np
 import pytest
 from mmengine.config import Config
-from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -210,30 +209,11 @@ def test_layers_that_need_gpus(monkeypatch):
     """They are refused with the options that change them."""
     monkeypatch.setattr(compat.dist, 'init_process_group', lambda _: None)
     monkeypatch.setattr(Runner, 'wrap_model', Runner.wrap_model)
-    norm = dict(type='SyncBN')
-    model = MODELS.build(
-        dict(
-            type='mmseg.EncoderDecoder',
-            backbone=dict(
-                type='mmseg.ResNetV1c',
-                depth=18,
-                base_channels=2,
-                norm_cfg=norm),
-            decode_head=dict(
-                type='mmseg.PSPHead',
-                in_channels=16,
-                channels=2,
-                num_classes=2,
-                norm_cfg=dict(type='BN')),
-            auxiliary_head=[
-                dict(
-                    type='mmseg.FCNHead',
-                    in_channels=8,
-                    in_index=2,
-                    channels=2,
-                    num_classes=2,
-                    norm_cfg=norm)
-            ]))
+    model = nn.Module()
+    model.backbone = nn.ModuleDict(
+        dict(bn1=nn.SyncBatchNorm(2), bn2=nn.SyncBatchNorm(2)))
+    model.decode_head = nn.BatchNorm2d(2)
+    model.auxiliary_head = nn.ModuleList([nn.SyncBatchNorm(2)])
     with pytest.raises(ValueError) as error, compat.distributed_on_cpu():
         Runner.wrap_model(SimpleNamespace(cfg={}), None, model)
     assert ('add `--cfg-options model.backbone.norm_cfg.type=BN '

@@ -48,10 +48,6 @@ BAD_CONFIGS = {
     'no hook': ({
         'custom_hooks': []
     }, *NO_HOOK),
-    'no hook, workers': ({
-        'custom_hooks': [],
-        'train_dataloader.num_workers': 2
-    }, *NO_HOOK),
     'no hook, eager': ({
         'custom_hooks': [],
         'train_dataloader.num_workers': 2,
