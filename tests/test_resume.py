@@ -17,6 +17,7 @@ from mmib.pruning import (EpsilonGreedy, MeanThreshold, Neyman, QuantileTiers,
                           UpperConfidenceBound, as_policy)
 from mmib.resume import check_ranks, load_state, make_state
 from mmib.scores import ScoreTable
+from mmib.upgrade import seal
 from mmib.visits import VisitCounter
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
@@ -98,8 +99,8 @@ class Parts:
 
     def load(self, state, iteration):
         self.iter = iteration
-        return load_state(state, iteration, 2, self.sampler, self.scores,
-                          self.planner, self.delivery)
+        return load_state(state, iteration, self.batch_size, self.sampler,
+                          self.scores, self.planner, self.delivery)
 
     def resumed(self, other):
         """Load the state into parts that were just set up."""
@@ -152,7 +153,7 @@ def test_another_kind_of_score_starts_afresh(before, score):
     part.train(20)
     state = part.state()
     state['planner']['visits']['score'] = before
-    reason, _ = rest.load(state, 20)
+    reason, _ = rest.load(seal(state), 20)
     assert f'scores in the checkpoint are "{before}", and those' in reason
     assert (rest.scores.numpy() == 1).all()
 

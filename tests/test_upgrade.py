@@ -1,15 +1,154 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States of older versions go on. Real checkpoints of one are in
-tests/system/test_older_checkpoints.py."""
+"""Damaged states are refused, and states of older versions go on. Real
+checkpoints of one are in tests/system/test_older_checkpoints.py."""
 import copy
+import math
 
 import numpy as np
 import pytest
+import torch
 
-from mmib.pruning import RandomPruning
-from mmib.upgrade import VERSION, upgrade
+from mmib import InfoBatchSampler
+from mmib.clock import EpochClock
+from mmib.delivery import DeliveryCheck
+from mmib.log.counts import ImageCounts
+from mmib.planner import Planner
+from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning,
+                          UpperConfidenceBound)
+from mmib.scores import ScoreTable
+from mmib.upgrade import VERSION, seal, upgrade
+from mmib.visits import VisitCounter
+from tests.system.epoch_training import BATCH, MAX_EPOCHS, SIZE, by_epoch
+from tests.system.small_training import small_runner
 from tests.test_resume import PATHS, Parts
-from tests.test_state import EpochParts, states  # noqa: F401
+
+ITERS = 20
+NEYMAN = dict(num_strata=3, ratio=0.6)
+
+
+class EpochParts(Parts):
+    """Those of a training that counts epochs."""
+
+    def __init__(self, policy=Neyman(**NEYMAN)):
+        images = np.arange(SIZE)
+        self.batch_size = BATCH
+        self.sampler = InfoBatchSampler(images, seed=3)
+        self.scores = ScoreTable(images, torch.device('cpu'))
+        self.planner = Planner(
+            policy, VisitCounter(self.scores), ImageCounts(images),
+            EpochClock(SIZE, BATCH, -(-SIZE // BATCH), MAX_EPOCHS, 0.85))
+        self.delivery = DeliveryCheck(images, None)
+
+
+# Name: the parts of a training.
+KINDS = {
+    'Neyman': lambda: Parts(policy=Neyman(60, 3)),
+    'UpperConfidenceBound': lambda: Parts(policy=UpperConfidenceBound()),
+    'EpsilonGreedy': lambda: Parts(policy=EpsilonGreedy(period=2)),
+    'epochs': EpochParts,
+}
+
+
+@pytest.fixture(scope='module')
+def states(tmp_path_factory):
+    """The state of a training of each kind."""
+    states = {}
+    for name, make in KINDS.items():
+        if make is EpochParts:
+            folder = tmp_path_factory.mktemp('epochs')
+            hook = dict(interval=ITERS, by_epoch=False)
+            changes = by_epoch(dict(type='Neyman', **NEYMAN))
+            small_runner(folder, **{
+                **changes, 'default_hooks.checkpoint': hook
+            }).train()
+            path = folder / f'iter_{ITERS}.pth'
+            states[name] = torch.load(path, weights_only=False)['infobatch']
+        else:
+            parts = make()
+            parts.train(ITERS)
+            parts.delivery.comparable = [name == 'Neyman']
+            states[name] = parts.state()
+    return states
+
+
+def owners(value):
+    """All dicts and lists in a state, each with one of its keys."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from owners(value[key])
+
+
+def damages(value):
+    """What may become of a value."""
+    yield 'x'
+    if torch.is_tensor(value):
+        yield from (value[:-1], value[None], value.double(), value + 1)
+    elif isinstance(value, (list, tuple)):
+        yield from (value[:-1], [*value, 0])
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        yield from (math.nan, -1 - value, value + 1)
+    elif value is None:
+        yield 0
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_each_damage_is_told(states, kind):
+    """Before the first step, and what to do."""
+    state = copy.deepcopy(states[kind])
+    number = 0
+    for owner, key in owners(state):
+        if key == 'checksum':  # Without it a state is an older one.
+            continue
+        value = owner[key]
+        for new in damages(value):
+            if torch.is_tensor(new) and torch.is_tensor(value) and (
+                    new.dtype == value.dtype and torch.equal(new, value)):
+                continue
+            owner[key] = new
+            number += 1
+            with pytest.raises(
+                    ValueError,
+                    match='`infobatch` in the checkpoint is (not what mmib has'
+                    ' written|of a newer .*): resume from an earlier'):
+                KINDS[kind]().load(state, ITERS)
+        owner[key] = value
+    assert number > 150
+    assert KINDS[kind]().load(state, ITERS) == (None, [])
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_sound_states_go_on(states, kind):
+    parts = KINDS[kind]()
+    assert parts.load(states[kind], ITERS) == (None, [])
+    assert str(parts.state()) == str(states[kind])
+    assert parts.scores.num_non_finite() > 0 or kind == 'epochs'
+
+
+class Remembers(RandomPruning):
+    """A policy with a state of its own."""
+
+    def state_dict(self):
+        return dict(numbers=[1, 2])
+
+    def load_state_dict(self, state_dict):
+        self.numbers = [int(number) for number in state_dict['numbers']]
+
+
+def test_a_policy_of_ones_own():
+    """Its state is its own matter, and an error of it is told alike."""
+    parts = Parts(policy=Remembers())
+    parts.train(ITERS)
+    state = parts.state()
+    rest = Parts(policy=Remembers())
+    assert rest.load(state, ITERS) == (None, [])
+    assert rest.planner.policy.numbers == [1, 2]
+    state['planner']['policy_state'] = dict(numbers=['x'])
+    with pytest.raises(ValueError, match='policy_state` in .*invalid literal'):
+        Parts(policy=Remembers()).load(seal(state), ITERS)
+
 
 # What version 0.1.0 didn't keep, by the part of a state.
 LATER = dict(
@@ -23,7 +162,7 @@ LATER = dict(
 def downgraded(state):
     """A state as mmib wrote it before states had a version."""
     state = copy.deepcopy(state)
-    del state['version']
+    del state['version'], state['checksum']
     sampler, planner = state['sampler'], state['planner']
     clock, plans = planner.pop('clock'), planner.pop('plans')
     by_epoch = clock.pop('unit') == 'epoch'
@@ -87,6 +226,7 @@ def test_nothing_is_lost():
     assert rest.load(downgraded(state), 30) == (None, [])
     again = rest.state()
     for of in (state, again):
+        del of['checksum']
         for plan in of['planner']['plans']:
             for name in ('iter', 'full_equivalent', 'saved_iters',
                          'mean_ratio'):
@@ -107,7 +247,7 @@ def test_version_0_1_0():
     assert rest.sampler.position == 70
 
 
-def test_a_training_by_epochs(states):  # noqa: F811
+def test_a_training_by_epochs(states):
     state = downgraded(states['epochs'])
     parts = EpochParts()
     assert parts.load(state, 20) == (None, [])
@@ -152,7 +292,7 @@ def test_a_list_of_the_former_subset_starts_afresh():
 
 @pytest.mark.parametrize('path', [('sampler', ), ('planner', 'epochs'),
                                   ('planner', 'origin'), ('scores', 'scores')])
-def test_a_damaged_one_is_told(path):
+def test_an_older_one_that_lacks_something(path):
     state = owner = downgraded(trained().state())
     for name in path[:-1]:
         owner = owner[name]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from ..log.plan_log import RUN_KEY
-from ..state import check_state, to_arrays
 from ..upgrade import upgrade
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
@@ -160,11 +159,9 @@ def _read(path: str) -> Checkpoint:
         raise _Unreadable('is no checkpoint of a training') from error
     state = content.get('infobatch')
     try:
-        images = None if state is None else _images(state,
-                                                    content['meta']['iter'])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _Unreadable('has a damaged state of InfoBatch '
-                          f'({type(error).__name__})') from error
+        images = None if state is None else _images(upgrade(state))
+    except ValueError as error:
+        raise _Unreadable('has a damaged state of InfoBatch') from error
     return Checkpoint(path, images, {
         name: value
         for name, value in weights if torch.is_tensor(value)
@@ -202,14 +199,14 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: Any, iteration: int) -> Images:
-    state = upgrade(state)
-    check_state(state, iteration)
-    table, counts = to_arrays(state['scores']), to_arrays(state['images'])
-    visited = table['last_visit'] > 0
-    images = Images(np.where(visited, table['scores'], np.nan))
+def _images(state: Dict[str, Any]) -> Images:
+    table, counts = state['scores'], state['images']
+    last_visit = table['last_visit'].numpy()
+    visited = last_visit > 0
+    images = Images(np.where(visited, table['scores'].numpy(), np.nan))
     if counts:
-        images.averages = np.where(visited, table['averages'], np.nan)
-        images.visits, images.pruned = counts['visits'], counts['pruned']
-        images.last_visit = table['last_visit']
+        images.averages = np.where(visited, table['averages'].numpy(), np.nan)
+        images.visits = counts['visits'].numpy()
+        images.pruned = counts['pruned'].numpy()
+        images.last_visit = last_visit
     return images

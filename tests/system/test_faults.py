@@ -202,7 +202,7 @@ def lose_the_name(folder):
 
 
 def lose_the_scores(folder):
-    """Other damages of the state are in ``tests/test_state.py``."""
+    """Other damages of the state are in ``tests/test_upgrade.py``."""
     checkpoint = load(folder / 'iter_28.pth')
     del checkpoint['infobatch']['scores']
     torch.save(checkpoint, folder / 'iter_28.pth')

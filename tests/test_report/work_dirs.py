@@ -10,6 +10,7 @@ from mmengine.logging import HistoryBuffer
 
 from mmib.plan_record import PlanRecord
 from mmib.pruning import ScoreHistogram, Tier
+from mmib.upgrade import seal
 from mmib.worth import VarianceRatio
 
 from ..system.small_training import small_config, small_head
@@ -147,7 +148,7 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
             log_scalars=dict(loss=HistoryBuffer([1.], [1])),
             runtime_info=dict(iter=iteration)),
         meta=dict(iter=iteration, value=np.float64(1.)),
-        infobatch=state)
+        infobatch=state if older else seal(state))
     checkpoint.update(changes)
     path = work_dir / f'iter_{iteration}.pth'
     torch.save(checkpoint, path)
