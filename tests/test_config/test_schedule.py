@@ -551,16 +551,6 @@ def test_loaders_that_are_not_converted(loader, match):
         convert(baseline(train_dataloader=loader))
 
 
-def test_batches_by_shape_are_given_up():
-    sampler = dict(type='mmdet.AspectRatioBatchSampler', drop_last=True)
-    after = convert(
-        baseline(
-            train_dataloader=dict(
-                sampler=dict(type='InfiniteSampler'), batch_sampler=sampler)))
-    assert after.train_dataloader.batch_sampler is None
-    assert after.train_dataloader.drop_last
-
-
 @pytest.mark.parametrize('train_cfg', [
     dict(by_epoch=False, max_iters=1000),
     dict(type=EagerTrainLoop, max_iters=1000),
