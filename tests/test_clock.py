@@ -180,12 +180,6 @@ def test_what_a_policy_is_told_after_starting_afresh():
     assert clock.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
 
 
-def test_full_iters_are_refused():
-    clock = EpochClock(1000, 10, 100, 50, 0.85)
-    with pytest.raises(ValueError, match='set `ratio` there'):
-        clock.first_progress(Neyman(full_iters=1000))
-
-
 def test_iterations_before_an_epoch_begins():
     """As where a training that is over starts afresh."""
     clock = EpochClock(100, 10, 10, 6, 1, epoch=6)

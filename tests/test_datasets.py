@@ -337,8 +337,6 @@ def test_a_batch_in_another_order():
 
 @pytest.mark.parametrize('state, parts, expected', [
     (True, 1, [True]),
-    (False, 1, [False]),
-    (None, 1, [None]),
     (True, 2, [None, None]),
     ([True, False], 2, [True, False]),
     ([True, False], 1, [None]),
