@@ -222,17 +222,6 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
     assert together == pairs(whole.take(len(together)))
 
 
-def test_skip_to_where_the_state_is_keeps_its_plans():
-    """As OneDL's training loop does when it resumes."""
-    one = connected(prune_by_start)
-    head(one, 20)
-    one.take(15)
-    two = by_iterations(range(11), seed=9)
-    two.load_state_dict(one.state_dict())
-    two.skip(15)
-    assert head(two, 5) == one._slots.indices[:5].tolist()
-
-
 def test_skip_with_a_hook_does_nothing():
     """The hook knows where the training goes on, also with other batches."""
     sampler = connected(prune_by_start)

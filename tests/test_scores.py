@@ -26,7 +26,7 @@ def saved_and_loaded(table, images):
     torch.save(table.state_dict(), buffer)
     buffer.seek(0)
     loaded = ScoreTable(images, CPU, table.ema)
-    loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    assert not loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
 
 
@@ -195,11 +195,8 @@ def test_every_rank_knows_the_numbers_of_all():
                                 float('nan')]])
 
 
-def test_states_of_another_ema():
-    table = ScoreTable(np.arange(3), CPU, ema=0.5)
-    record(table, [1], [3.], 0)
-    state = table.state_dict()
-    assert ScoreTable(np.arange(3), CPU, 0.5).load_state_dict(state) == []
+def test_a_state_of_another_ema():
+    state = ScoreTable(np.arange(3), CPU, ema=0.5).state_dict()
     assert ScoreTable(np.arange(3), CPU).load_state_dict(state) == [
         '`ema` is 0.0 instead of 0.5'
     ]

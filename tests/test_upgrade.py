@@ -4,14 +4,12 @@ checkpoints of one are in tests/system/test_older_checkpoints.py."""
 import copy
 import math
 import os.path as osp
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning,
-                          UpperConfidenceBound)
+from mmib.pruning import Neyman, RandomPruning
 from mmib.upgrade import VERSION, seal, upgrade
 from tests.test_resume import PATHS, Parts
 
@@ -64,18 +62,6 @@ def test_each_damage_is_told():
                 Parts(policy=Neyman(60, 3)).load(state, 30)
         owner[key] = value
     assert number > 150
-
-
-@pytest.mark.parametrize('policy', [
-    partial(Neyman, 60, 3), UpperConfidenceBound,
-    partial(EpsilonGreedy, period=2)
-])
-def test_sound_states_go_on(policy):
-    state = trained(policy=policy()).state()
-    parts = Parts(policy=policy())
-    assert parts.load(state, 30) == (None, [])
-    assert str(parts.state()) == str(state)
-    assert parts.scores.num_non_finite() > 0
 
 
 class Remembers(RandomPruning):
