@@ -184,16 +184,6 @@ def test_cells_are_of_their_arms(monkeypatch):
             assert sorted(cells) == sorted(arms)
 
 
-def test_steps_are_those_of_the_baseline_where_the_mean_weight_is_1():
-    """Within 5 % where pruning and annealing begin, and else not."""
-    found = weights_and_steps.edge_rows(
-        read_results(weights_and_steps.path_of('classifier')), '')
-    plain, divided = ([float(cell.split()[0]) for cell in row]
-                      for row in found.to_numpy())
-    assert np.abs(divided).max() < 5
-    assert plain[0] > 40 and plain[1] < -20
-
-
 @pytest.mark.parametrize('page, heading, count', [
     ('docs/results.md', '## What the choice of images was worth', 12),
     ('docs/results.md', '## CamVid', 11),

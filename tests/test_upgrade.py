@@ -3,71 +3,19 @@
 checkpoints of one are in tests/system/test_older_checkpoints.py."""
 import copy
 import math
+import os.path as osp
 
 import numpy as np
 import pytest
 import torch
 
-from mmib import InfoBatchSampler
-from mmib.clock import EpochClock
-from mmib.delivery import DeliveryCheck
-from mmib.log.counts import ImageCounts
-from mmib.planner import Planner
-from mmib.pruning import (EpsilonGreedy, Neyman, RandomPruning,
-                          UpperConfidenceBound)
-from mmib.scores import ScoreTable
+from mmib.pruning import Neyman, RandomPruning
 from mmib.upgrade import VERSION, seal, upgrade
-from mmib.visits import VisitCounter
-from tests.system.epoch_training import BATCH, MAX_EPOCHS, SIZE, by_epoch
-from tests.system.small_training import small_runner
 from tests.test_resume import PATHS, Parts
 
-ITERS = 20
-NEYMAN = dict(num_strata=3, ratio=0.6)
-
-
-class EpochParts(Parts):
-    """Those of a training that counts epochs."""
-
-    def __init__(self, policy=Neyman(**NEYMAN)):
-        images = np.arange(SIZE)
-        self.sampler = InfoBatchSampler(images, seed=3)
-        self.scores = ScoreTable(images, torch.device('cpu'))
-        self.planner = Planner(
-            policy, VisitCounter(self.scores), ImageCounts(images),
-            EpochClock(SIZE, BATCH, -(-SIZE // BATCH), MAX_EPOCHS, 0.85))
-        self.delivery = DeliveryCheck(images, None)
-
-
-# Name: the parts of a training.
-KINDS = {
-    'Neyman': lambda: Parts(policy=Neyman(60, 3)),
-    'UpperConfidenceBound': lambda: Parts(policy=UpperConfidenceBound()),
-    'EpsilonGreedy': lambda: Parts(policy=EpsilonGreedy(period=2)),
-    'epochs': EpochParts,
-}
-
-
-@pytest.fixture(scope='module')
-def states(tmp_path_factory):
-    """The state of a training of each kind."""
-    states = {}
-    for name, make in KINDS.items():
-        if make is EpochParts:
-            folder = tmp_path_factory.mktemp('epochs')
-            hook = dict(interval=ITERS, by_epoch=False)
-            changes = by_epoch(dict(type='Neyman', **NEYMAN))
-            small_runner(folder, **{
-                **changes, 'default_hooks.checkpoint': hook
-            }).train()
-            path = folder / f'iter_{ITERS}.pth'
-            states[name] = torch.load(path, weights_only=False)['infobatch']
-        else:
-            parts = make()
-            parts.train(ITERS)
-            parts.delivery.comparable = [name == 'Neyman']
-            states[name] = parts.state()
-    return states
+# Of a training by epochs.
+CHECKPOINT = osp.join(
+    osp.dirname(__file__), 'checkpoints', 'epochs_1_tiers.pth')
 
 
 def owners(value):
@@ -93,10 +41,9 @@ def damages(value):
         yield 0
 
 
-@pytest.mark.parametrize('kind', KINDS)
-def test_each_damage_is_told(states, kind):
+def test_each_damage_is_told():
     """Before the first step, and what to do."""
-    state = copy.deepcopy(states[kind])
+    state = trained(policy=Neyman(60, 3)).state()
     number = 0
     for owner, key in owners(state):
         if key == 'checksum':  # Without it a state is an older one.
@@ -112,18 +59,9 @@ def test_each_damage_is_told(states, kind):
                     ValueError,
                     match='`infobatch` in the checkpoint is (not what mmib has'
                     ' written|of a newer .*): resume from an earlier'):
-                KINDS[kind]().load(state, ITERS)
+                Parts(policy=Neyman(60, 3)).load(state, 30)
         owner[key] = value
     assert number > 150
-    assert KINDS[kind]().load(state, ITERS) == (None, [])
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_sound_states_go_on(states, kind):
-    parts = KINDS[kind]()
-    assert parts.load(states[kind], ITERS) == (None, [])
-    assert str(parts.state()) == str(states[kind])
-    assert parts.scores.num_non_finite() > 1 or kind == 'epochs'
 
 
 class Remembers(RandomPruning):
@@ -138,15 +76,13 @@ class Remembers(RandomPruning):
 
 def test_a_policy_of_ones_own():
     """Its state is its own matter, and an error of it is told alike."""
-    parts = Parts(policy=Remembers())
-    parts.train(ITERS)
-    state = parts.state()
+    state = trained(policy=Remembers()).state()
     rest = Parts(policy=Remembers())
-    assert rest.load(state, ITERS) == (None, [])
+    assert rest.load(state, 30) == (None, [])
     assert rest.planner.policy.numbers == [1, 2]
     state['planner']['policy_state'] = dict(numbers=['x'])
     with pytest.raises(ValueError, match='policy_state` in .*invalid literal'):
-        Parts(policy=Remembers()).load(seal(state), ITERS)
+        Parts(policy=Remembers()).load(seal(state), 30)
 
 
 # What version 0.1.0 didn't keep, by the part of a state.
@@ -241,21 +177,18 @@ def test_version_0_1_0():
     np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
     assert not rest.planner.counts.visits.any()
     assert not rest.sampler._slots.tier_of_slot.any()
-    rest.train(5)
+    rest.train(35)
     assert rest.planner.counts.visits.sum() == 10
     assert rest.sampler.position == 70
 
 
-def test_a_training_by_epochs(states):
-    state = downgraded(states['epochs'])
-    parts = EpochParts()
-    assert parts.load(state, 20) == (None, [])
-    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
-    # All slots until here were trained on, before this was kept.
-    del state['planner']['epoch_end']
-    parts = EpochParts()
-    assert parts.load(state, 20) == (None, [])
-    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
+def test_where_an_epoch_ends():
+    """All slots until here were trained on, before this was kept."""
+    state = torch.load(CHECKPOINT, weights_only=True)['infobatch']
+    clock = upgrade(state)['planner']['clock']
+    assert clock['epoch_end'] == state['sampler']['position']
+    state['planner']['epoch_end'] = 70
+    assert upgrade(state)['planner']['clock']['epoch_end'] == 70
 
 
 @pytest.mark.parametrize('was_one', [False, True])

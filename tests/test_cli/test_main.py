@@ -55,6 +55,7 @@ def test_without_mmengine_a_command_says_what_to_install():
     assert result.returncode == 1
     error, = result.stderr.splitlines()
     assert error.startswith('Error: mmib needs MMEngine')
+    assert "pip install 'mmib[onedl]'" in error
 
 
 @pytest.mark.parametrize('script, command', [('train', 'train'),
