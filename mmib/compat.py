@@ -106,15 +106,11 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
 
 def follow_progress(runner: Runner, steps_due: Callable[[], int]) -> None:
     """Let schedulers that step by iteration follow a training whose epochs are
-    shorter than the epochs of the schedule.
+    shorter than the epochs of the schedule: ``steps_due`` tells how many
+    iterations of the schedule the current iteration stands for.
 
     The function can go when MMEngine's ParamSchedulerHook asks how many steps
     are due.
-
-    Args:
-        runner (Runner): The runner of the training process.
-        steps_due (Callable): How many iterations of the schedule the current
-            iteration stands for.
     """
 
     def follow(hook: ParamSchedulerHook) -> None:
@@ -136,14 +132,9 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
     """Tell MMEngine how many iterations a training by epochs will have.
 
     The log's remaining time and models that follow the progress read the
-    number. MMEngine's loop computes the number once, from full epochs. The
-    function can go when MMEngine's loop asks its loader in each epoch.
-
-    Args:
-        runner (Runner): The runner of the training process.
-        max_iters (int): The expected iterations of the training.
-        is_last (bool): Whether the last epoch begins: then the number is
-            exact.
+    number, which is exact where the last epoch begins (``is_last``). The loop
+    of MMEngine computes the number once, from full epochs. The function can go
+    when MMEngine's loop asks its loader in each epoch.
     """
     runner.train_loop._max_iters = max_iters
     runner.message_hub.update_info('max_iters', max_iters)
@@ -178,11 +169,6 @@ def replace_method(owner: Any, name: str, call: Callable) -> None:
     come in: until mmdet's losses take a weight for each image. The loss of a
     batch is known in ``parse_losses`` of a model: until hooks get the loss
     before its backward pass.
-
-    Args:
-        owner (object): A model, a head or a part of a head.
-        name (str): Name of the method.
-        call (Callable): Calls the method, and returns the result.
     """
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)
@@ -242,15 +228,11 @@ def is_lazy(path: str) -> bool:
 
 
 def change_next_config(change: Callable[..., Config]) -> None:
-    """Change the next config that is read.
+    """Let ``change(fromfile, path, *args, **kwargs)`` read the next config.
 
     The libraries' ``tools/train.py`` read the config of the training first,
     and have no place to change it. The function can go when mmib no longer
     runs these scripts.
-
-    Args:
-        change (Callable): ``change(fromfile, path, *args, **kwargs)`` returns
-            the config. ``fromfile`` is MMEngine's own.
     """
     fromfile = Config.fromfile
 

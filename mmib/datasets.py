@@ -103,9 +103,8 @@ class ListedImages:
                 raise ValueRefusal(
                     '`without` of ListedImages in `train_dataloader.dataset` '
                     'leaves out all images: list fewer.')
+        # Those that are shown, increasing.
         self.numbers = numbers
-        """np.ndarray: Numbers of the shown images in the data set, increasing,
-        int64 of shape (M,)."""
         self.indices = np.flatnonzero(np.isin(of_index, numbers))
         """np.ndarray: Index in the data set of each index of this one, int64
         of shape (len(self),)."""
@@ -219,12 +218,8 @@ def image_path(dataset: Any, index: int) -> Optional[str]:
 
 
 def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
-    """Path of each image, or None where the data set doesn't tell.
-
-    Args:
-        dataset (Sized): A data set.
-        images (np.ndarray): Number of the image of each of its indices.
-    """
+    """Path of each image, or None where the data set doesn't tell. ``images``
+    are the numbers of the images of its indices."""
     _, first = np.unique(images, return_index=True)
     return [image_path(dataset, int(index)) for index in first]
 

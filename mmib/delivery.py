@@ -39,23 +39,16 @@ class DeliveryCheck:
         self._warned_of: Set[str] = set()
         self._ends = part_ends(unwrap_repeats(dataset))
         self._sizes = np.diff(self._ends, prepend=0)
+        # Of each part, whether samples have the paths of the data set. None is
+        # not known yet.
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
-        """list[bool, optional]: Whether samples have the paths of the data
-        set, for each of its parts. None is not known yet."""
         # Images of each part that came with another path so far.
         self._tried: List[Set[int]] = [set() for _ in self._ends]
 
     def __call__(self, indices: np.ndarray,
                  samples: Optional[Sequence]) -> np.ndarray:
-        """Compare a batch with what was asked for.
-
-        Args:
-            indices (np.ndarray): Indices of the batch, shape (B,).
-            samples (Sequence, optional): Data samples of the batch.
-
-        Returns:
-            np.ndarray: Whether each sample is the image of its index, bool of
-            shape (B,). True where nothing tells.
+        """Whether each sample of a batch is the image of its index, bool of
+        shape (B,). True where nothing tells.
 
         Raises:
             RuntimeError: If the batch has the right images in another order.
@@ -133,7 +126,7 @@ class DeliveryCheck:
 
     def load(self, comparable: Union[None, bool,
                                      List[Optional[bool]]]) -> None:
-        """Go on with :attr:`comparable` of a checkpoint. Version 0.1.0 had one
+        """Go on with ``comparable`` of a checkpoint. Version 0.1.0 had one
         value for all parts."""
         if not isinstance(comparable, list):
             comparable = [comparable]

@@ -147,8 +147,7 @@ class InfoBatchHook(Hook):
         self.scores = ScoreTable(images, self._device, ema)
         self.counts = ImageCounts(images)
         visits = VisitCounter(self.scores, task.score)
-        mean_weight = step_size.decide(
-            self.normalize, step_size.optimizers_of(runner.optim_wrapper))
+        mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
         self.planner = Planner(self.policy, visits, self.counts, self.clock,
                                self.plan_observers, mean_weight.is_one)
         self._reporter = Reporter(runner, self.planner, mean_weight)

@@ -20,23 +20,10 @@ _SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
 
 def find_images(images: Images, num_images: int,
                 paths: Callable[[], Paths]) -> Tuple[np.ndarray, str]:
-    """Find the images of a list.
-
-    Args:
-        images (str, Path or Sequence): File with an image a line, or the
-            images themselves: numbers, paths, or ends of paths.
-        num_images (int): Images of the data set.
-        paths (Callable): Returns the path of each image of the data set, None
-            where the path isn't known.
-
-    Returns:
-        tuple[np.ndarray, str]: Numbers of the listed images, increasing,
-        int64 of shape (M,); and how they were found, for the log.
-
-    Raises:
-        TypeError: If ``images`` is neither a file nor a list.
-        ValueError: If the list can't be read, is empty, has an image that
-            isn't in the data set, or has an image twice.
+    """Find the images of a list, as ``ListedImages`` takes it, in a data set:
+    their numbers, increasing, int64 of shape (M,); and how they were found,
+    for the log. ``paths()`` is the path of each image of the data set, None
+    where the path isn't known.
     """
     entries = _entries(images)
     names = [name for _, name in entries]

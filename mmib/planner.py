@@ -18,8 +18,7 @@ from .log.counts import ImageCounts
 from .plan_record import PlanRecord
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
                       check_plan)
-from .pruning.form import check_form, damaged
-from .state import to_arrays
+from .upgrade import damaged
 from .visits import VisitCounter, VisitSums
 from .worth import MeanRatio
 
@@ -93,8 +92,9 @@ class Planner:
             if (self.plan_scores is None
                     or start - self._read_start >= clock.min_gap):
                 sums = self._read_scores(start)
-            progress = clock.progress(start, covered, self.policy,
-                                      sums.norms if sums else None)
+            progress = clock.progress(start, covered, self.policy)
+            if sums:
+                progress = progress._replace(norms=sums.norms)
             plan = self._ask_policy(progress, rng)
         record = self._record(start, covered, last, plan, sums)
         self._next.append(record)
@@ -271,7 +271,7 @@ class Planner:
         self._pruned_until = state_dict['pruned_until']
         self._logged_start = state_dict['logged_start']
         self._read_start = state_dict['read_start']
-        self.plan_scores = to_arrays(state_dict['plan_scores'])
+        self.plan_scores = _to_arrays(state_dict['plan_scores'])
         self._mean_score = state_dict['mean_score']
         self._non_finite = state_dict['non_finite']
         self.visits.load_state_dict(state_dict['visits'],
@@ -282,7 +282,7 @@ class Planner:
             self.current.covered_until(position), self._pruned_until)
         self._next = deque(map(self.clock.place, later))
         if state_dict['policy_type'] == _type_name(self.policy):
-            self._load_policy(to_arrays(state_dict['policy_state']))
+            self._load_policy(_to_arrays(state_dict['policy_state']))
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are drawn by {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
@@ -292,14 +292,11 @@ class Planner:
         return changes
 
     def _load_policy(self, state: Dict[str, Any]) -> None:
-        where = 'infobatch.planner.policy_state'
-        check_form(state, self.policy.state_form(), where,
-                   {'indices of a pass': self.clock.pass_length})
         try:
             self.policy.load_state_dict(state)
         # A policy may be anyone's.
         except Exception as error:
-            raise damaged(where,
+            raise damaged('infobatch.planner.policy_state',
                           f'is none of {self.policy!r} ({error!r})') from error
 
     def is_same_policy(self, state_dict: Dict[str, Any]) -> bool:
@@ -330,3 +327,7 @@ def _type_name(policy: Policy) -> str:
 def _to_tensors(state: Any) -> Any:
     return apply_to(state, lambda value: isinstance(value, np.ndarray),
                     torch.from_numpy)
+
+
+def _to_arrays(state: Any) -> Any:
+    return apply_to(state, torch.is_tensor, torch.Tensor.numpy)

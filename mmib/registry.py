@@ -24,11 +24,8 @@ for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
 
 
 def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
-    """Build a pruning policy.
-
-    Args:
-        policy (dict, Policy or Callable): Config of a registered policy, a
-            policy, or a plain function ``policy(scores, rng) -> EpochPlan``.
+    """Build a policy from the config of a registered one, a policy, or a plain
+    function ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
         KeyError: If no policy has the ``type`` of the config.
@@ -46,13 +43,6 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     cfg = {'_scope_': POLICIES.scope, **policy}
     name = cfg.get('type')
     kind = POLICIES.get(name) if isinstance(name, str) else name
-    if name == 'Subset':
-        raise KeyRefusal(
-            'Subset is no policy any more, as a list of images is a data set: '
-            'remove it from the `policy` of InfoBatchHook in `custom_hooks`, '
-            "and give the command --subset FILE, or wrap the data set: "
-            "`train_dataloader.dataset = dict(type='ListedImages', "
-            'dataset=..., images=FILE)`.')
     if not callable(kind):
         known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
         close = difflib.get_close_matches(str(name).lower(), known, 1)

@@ -8,11 +8,9 @@ from mmengine.dist import all_gather, get_dist_info
 from .delivery import DeliveryCheck
 from .errors import ValueRefusal
 from .planner import Planner
-from .pruning.form import damaged
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .state import check_state
-from .upgrade import VERSION, upgrade
+from .upgrade import VERSION, seal, upgrade
 
 
 def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
@@ -22,14 +20,15 @@ def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
     Returns:
         dict: Tensors and plain Python values.
     """
-    return dict(
-        version=VERSION,
-        sampler=sampler.state_dict(),
-        scores=scores.state_dict(),
-        planner=planner.state_dict(sampler.position),
-        images=planner.counts.state_dict(),
-        paths_comparable=list(delivery.comparable),
-        images_checksum=delivery.checksum)
+    return seal(
+        dict(
+            version=VERSION,
+            sampler=sampler.state_dict(),
+            scores=scores.state_dict(),
+            planner=planner.state_dict(sampler.position),
+            images=planner.counts.state_dict(),
+            paths_comparable=list(delivery.comparable),
+            images_checksum=delivery.checksum))
 
 
 def load_state(state: Optional[Dict[str,
@@ -57,7 +56,6 @@ def load_state(state: Optional[Dict[str,
     """
     if state is not None:
         state = upgrade(state)
-        check_state(state, iteration)
     reason = _why_afresh(state, sampler, scores, planner, delivery)
     if reason is not None or state is None:
         sampler.skip(iteration * batch_size)
@@ -65,7 +63,6 @@ def load_state(state: Optional[Dict[str,
             iteration, sampler.position, iteration
             if state is None else state['planner']['clock']['full_equivalent'])
         return reason, []
-    _check_scores(state['scores'])
     sampler.load_state_dict(state['sampler'])
     changes = scores.load_state_dict(state['scores'])
     changes += planner.load_state_dict(state['planner'], iteration,
@@ -75,14 +72,6 @@ def load_state(state: Optional[Dict[str,
     delivery.load(state['paths_comparable'])
     planner.counts.load_state_dict(state['images'])
     return None, changes
-
-
-def _check_scores(state: Dict[str, Any]) -> None:
-    """Check that every image has a score. Only states of the former policy
-    Subset lacked some, and these start afresh."""
-    for name in ('scores', 'averages'):
-        if torch.isnan(state[name]).any():
-            raise damaged(f'infobatch.scores.{name}', 'has NaN')
 
 
 def check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,

@@ -1,18 +1,46 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States of older versions become states of this one."""
+"""What is read of a checkpoint is what was written, and states of older
+versions become states of this one."""
+import zlib
 from typing import Any, Dict
 
 import torch
+from mmengine.utils import apply_to
 
-from .pruning.form import damaged
+from .errors import ValueRefusal
 
 VERSION = 1
 """int: Version of the states that are written now. mmib 0.1.0, and what
 followed, wrote none."""
 
 
+def damaged(where: str, problem: str) -> ValueError:
+    """The error for a checkpoint with a problem at some key."""
+    return ValueRefusal(
+        f'`{where}` in the checkpoint {problem}: resume from an earlier '
+        'checkpoint, or delete the key `infobatch` from this one, and scores '
+        'start at 1 again.')
+
+
+def seal(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Add a checksum of all keys, values, types and shapes to a state."""
+    return dict(state, checksum=_checksum(state))
+
+
+def _checksum(state: Dict[str, Any]) -> int:
+    text = apply_to({key: state[key]
+                     for key in state if key != 'checksum'}, torch.is_tensor,
+                    _describe)
+    return zlib.crc32(repr(text).encode())
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    checksum = zlib.crc32(tensor.numpy().tobytes())
+    return f'{tensor.dtype} {tuple(tensor.shape)} {checksum}'
+
+
 def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Make a state as this version would have written it.
+    """Check a state, and make it as this version would have written it.
 
     A state with a version is returned as it is. Where the keys change, raise
     :data:`VERSION`, and add the step from the version before.
@@ -24,13 +52,18 @@ def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
         dict: The state of this version. A copy, unless it is of this version.
 
     Raises:
-        ValueError: If parts of an older state are missing.
+        ValueError: If the state isn't what :func:`seal` was given, or of a
+            newer version, or if parts of an older state are missing.
     """
     if not isinstance(state, dict):
-        return state
+        raise damaged('infobatch', 'is no dict')
+    version = state.get('version', 0)
+    if isinstance(version, int) and version > VERSION:
+        raise damaged('infobatch', 'is of a newer mmib, which reads it')
+    # States had a version before they had a checksum.
+    if 'checksum' in state and state['checksum'] != _checksum(state):
+        raise damaged('infobatch', 'is not what mmib has written')
     if 'version' in state:
-        if isinstance(state['version'], int) and state['version'] > VERSION:
-            raise damaged('infobatch', 'is of a newer mmib, which reads it')
         return state
     try:
         return _from_unversioned(state)

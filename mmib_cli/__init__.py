@@ -21,7 +21,8 @@ COMMANDS = {
                 'nothing is pruned'),
     'forecast': ('mmib_cli.forecast', 'say what a training will prune and '
                  'save'),
-    'report': ('mmib.report', 'write one HTML file that shows a training'),
+    'report': ('mmib_cli.report', 'write one HTML file that shows a '
+               'training'),
     'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
 }
 

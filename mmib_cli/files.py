@@ -5,18 +5,20 @@ import os.path as osp
 import re
 import sys
 import tempfile
-from typing import Any, Callable, Iterator, List, Tuple
+from importlib.util import find_spec
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
+from mmengine.registry import HOOKS
 from mmengine.utils import mkdir_or_exist
 
 from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
 from mmib.config.checks import check_stack
-from mmib.config.outlook import summary
-from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import (find_config, installed_configs,
-                             installed_packages, zoo_name)
-from mmib.errors import RuntimeRefusal, ValueRefusal
+from mmib.config.outlook import forecast_of
+from mmib.config.parts import (check_parts, infobatch_hooks, length_of,
+                               type_name)
+from mmib.config.zoo import PACKAGES, installed_configs, resolve_config
+from mmib.errors import FileNotFoundRefusal, RuntimeRefusal, ValueRefusal
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -57,6 +59,20 @@ def write_changed(
     print(f'\nWritten to {out}')
 
 
+def find_config(path: str) -> str:
+    """Find a config by its path or name (:func:`resolve_config`), and check
+    that the file is there."""
+    path = resolve_config(path)
+    if not path.endswith(('.py', '.yaml', '.yml', '.json')):
+        raise ValueRefusal(f'{path} is no config, whose name ends with .py: '
+                           'give CONFIG first, and then all others.')
+    if not osp.isfile(path):
+        raise FileNotFoundRefusal(
+            f'There is no config {path}; a relative path counts from the '
+            f'current folder, which is {os.getcwd()}.')
+    return path
+
+
 def load(path: str) -> Config:
     """Load a config that a text config can inherit, and refuse a lazy one."""
     if is_lazy(path):
@@ -73,10 +89,19 @@ def read(path: str) -> Config:
     return Config.fromfile(path)
 
 
+def zoo_name(path: str, folder: str) -> Optional[str]:
+    """Name of a config relative to a folder, None where the config lies
+    outside of the folder."""
+    name = osp.relpath(osp.realpath(path), osp.realpath(folder))
+    if name.split(osp.sep)[0] == osp.pardir or osp.isabs(name):
+        return None
+    return name.replace(osp.sep, '/')
+
+
 def base_expression(path: str, folder: str) -> str:
     """``_base_`` for a config in a folder, which works on other machines too.
     """
-    for package in installed_packages():
+    for package in filter(find_spec, PACKAGES):
         name = zoo_name(path, installed_configs(package))
         if name is not None:
             return (f"(\n    __import__('{package}').__path__[0] +\n"
@@ -220,6 +245,28 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         return
     for key, value in items:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
+
+
+def summary(before: Config, after: Config) -> str:
+    """What a conversion makes of a training, in a few sentences; none where
+    nothing is pruned."""
+    hooks = infobatch_hooks(after)
+    if not hooks:
+        return ''
+    text = ' '.join(forecast_of(after, HOOKS.build(hooks[0])).lines)
+    (unit, full_length), (_, length) = length_of(before), length_of(after)
+    if length < full_length:
+        text += f' It saves {full_length - length} of {full_length} {unit}s.'
+    elif unit == 'iteration':
+        text += ('\nWarning: the training is as long as before and makes more '
+                 'passes. Lower the ratio to save iterations.')
+    batch_sampler = before.train_dataloader.get('batch_sampler') or {}
+    if type_name(batch_sampler) == 'AspectRatioBatchSampler':
+        text += (
+            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
+            'have upright and wide images, which are padded to one size, so '
+            'that an iteration takes longer.')
+    return text
 
 
 def report(before: Config, after: Config) -> str:

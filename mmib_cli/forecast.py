@@ -14,11 +14,10 @@ from mmib.compat import allow_scoped_bases
 from mmib.config.checks import check_stack
 from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import find_config
 from mmib.datasets import unwrap_repeats
 from mmib.errors import ValueRefusal
 
-from .files import read
+from .files import find_config, read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion, listing)
 

@@ -69,13 +69,8 @@ def shortening(ratio: Optional[float]) -> Callable:
 
 def check_infobatch(args: argparse.Namespace, *names: str,
                     **others: str) -> None:
-    """Refuse options that say how to convert where nothing is converted.
-
-    Args:
-        args (argparse.Namespace): The options that are given.
-        *names (str): Options that need --infobatch.
-        **others (str): What other options need.
-    """
+    """Refuse options that are given without what they need: --infobatch, and
+    for ``others`` what is named."""
     others.update(dict.fromkeys(names, '--infobatch'))
     for name, needed in others.items():
         if getattr(args, name) is not None:
@@ -86,10 +81,6 @@ def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
     """Refuse options for a library's script that are nearly an option of mmib.
 
     The script would refuse such an option too, and show only its own ones.
-
-    Args:
-        args (list[str]): Arguments that are left for the script.
-        parser (argparse.ArgumentParser): Has the options of mmib.
     """
     ours = [
         name for action in parser._actions for name in action.option_strings

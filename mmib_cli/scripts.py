@@ -15,7 +15,9 @@ from mmib.compat import (allow_scoped_bases, change_next_config,
                          distributed_on_cpu)
 from mmib.config.checks import check_stack
 from mmib.config.parts import check_parts
-from mmib.config.zoo import LIBRARIES, find_config, mim_folder, resolve_config
+from mmib.config.zoo import LIBRARIES, mim_folder, resolve_config
+
+from .files import find_config
 
 
 def run_script(

@@ -52,9 +52,6 @@ def change_config(convert: Callable[[Config], Config],
         options (dict): What the script changes of the config to train.
         path (str): Path of the original config.
         before (Config): The original config.
-
-    Returns:
-        Config: The config to train.
     """
     before = listing(before)
     after = convert(before)

@@ -2,7 +2,8 @@
 """Set a pruned training up whose gradients and visits are looked at."""
 import argparse
 import math
-from typing import Any, Optional, Tuple
+import os.path as osp
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import mmib
 from mmib.compat import allow_scoped_bases
+from mmib.config.parts import infobatch_hooks
 from mmib.config.zoo import resolve_config
 from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
@@ -46,6 +48,37 @@ def build_runner(args: argparse.Namespace,
     cfg.work_dir = args.work_dir
     cfg.randomness = dict(seed=args.seed)
     return Runner.from_cfg(cfg)
+
+
+def add_arm_arguments(parser: argparse.ArgumentParser, out: str,
+                      arms: Dict[str, Any]) -> None:
+    """Let a command choose which arms are trained with which seeds."""
+    parser.add_argument('--out', default=out)
+    parser.add_argument(
+        '--work-dir', default=osp.join('work_dirs', osp.basename(out)))
+    parser.add_argument('--arms', nargs='+', default=[*arms], choices=arms)
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, default={})
+
+
+def line_of(arm: str,
+            seed: int,
+            config: str,
+            runner: Runner,
+            libraries: str = '') -> dict:
+    """What every line of the results has of a training that has ended."""
+    line = dict(
+        arm=arm,
+        seed=seed,
+        config=config,
+        versions=f'torch {torch.__version__}, {libraries}mmib '
+        f'{mmib.__version__}',
+        iters=runner.iter)
+    if infobatch_hooks(runner.cfg):
+        ratio = infobatch_hook(runner).planner.mean_ratio.mean()
+        line['variance_ratio'] = [*ratio][:3]
+    return line
 
 
 def infobatch_hook(runner: Runner) -> InfoBatchHook:

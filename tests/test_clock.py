@@ -129,6 +129,8 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
         if epoch:
             assert (clock.first_pruned <= position) is (epoch >= first)
         position += 100
+    told = [EpochClock(100, 10, 10, 20, d).until_annealing(0) for d in (1, .5)]
+    assert told == ['no annealing', '10 epochs until annealing']
 
 
 @pytest.mark.parametrize('policy', [
@@ -176,12 +178,6 @@ def test_what_a_policy_is_told_after_starting_afresh():
     clock.enter(6, 50, 500)
     assert clock.progress(500, 6., policy) == first
     assert clock.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
-
-
-def test_full_iters_are_refused():
-    clock = EpochClock(1000, 10, 100, 50, 0.85)
-    with pytest.raises(ValueError, match='set `ratio` there'):
-        clock.first_progress(Neyman(full_iters=1000))
 
 
 def test_iterations_before_an_epoch_begins():

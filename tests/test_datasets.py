@@ -6,9 +6,8 @@ import pytest
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import BaseDataset, ClassBalancedDataset
 from mmengine.dataset import ConcatDataset as EngineConcat
-from mmengine.dataset import InfiniteSampler, RepeatDataset, pseudo_collate
-from mmengine.hooks import Hook
-from mmengine.registry import FUNCTIONS, DefaultScope
+from mmengine.dataset import InfiniteSampler, RepeatDataset
+from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
@@ -17,9 +16,8 @@ from mmib import InfoBatchSampler
 from mmib.datasets import (image_numbers, image_path, images_checksum,
                            unwrap_repeats)
 from mmib.delivery import DeliveryCheck
-from mmib.scores import ScoreTable
-from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (infobatch_hook, small_runner,
+from tests.system.small_training import (infobatch_hook, read_log,
+                                         small_runner, train_and_note,
                                          write_images)
 
 
@@ -199,89 +197,28 @@ def test_images_without_paths_are_counted():
     assert len(set(checksums)) == 3
 
 
-class PathSpy(Hook):
-    """Keeps the paths of each batch."""
-
-    def __init__(self):
-        self.batches = []
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        self.batches.append([s.img_path for s in data_batch['data_samples']])
-
-
-@pytest.fixture
-def train(tmp_path, monkeypatch):
-    """Returns the hook, the paths of each batch, and the images and scores
-    that were recorded in each iteration."""
-    records = {}
-
-    def spy(table, visits):
-        records[visits.iteration] = (visits.indices.tolist(),
-                                     visits.scores.tolist())
-        record(table, visits)
-
-    record = ScoreTable.record
-    monkeypatch.setattr(ScoreTable, 'record', spy)
-
-    def train(dataset, **changes):
-        runner = small_runner(
-            tmp_path, **{
-                'train_dataloader.dataset': dict(dataset, _delete_=True),
-                'train_cfg.max_iters': 40,
-                **changes
-            })
-        paths = PathSpy()
-        runner.register_hook(paths, priority='VERY_HIGH')
-        runner.train()
-        return infobatch_hook(runner), paths.batches, records
-
-    return train
-
-
-@pytest.fixture
-def read_log(tmp_path):
-    return lambda: next(tmp_path.glob('*/*.log')).read_text()
-
-
-@pytest.mark.parametrize('name, num_workers',
-                         [(name, 0) for name in DATASETS_TO_WRAP] +
-                         [('concat of repeat', 2)])
-def test_scores_belong_to_images(train, name, num_workers):
-    cfg, num_images, num_slots = DATASETS_TO_WRAP[name]
-    hook, batches, records = train(
-        cfg, **{'train_dataloader.num_workers': num_workers})
-    images = image_numbers(unwrap_repeats(hook.dataset))
-    number_of_path = {
-        image_path(hook.dataset, i): number
-        for i, number in enumerate(images)
-    }
-    last_score = {}
-    for iteration, (indices, scores) in records.items():
-        numbers = images[indices].tolist()
-        assert numbers == [number_of_path[p] for p in batches[iteration]]
-        last_score.update(zip(numbers, scores))
-    assert len(records) == hook.clock.annealing_at < len(batches)
-    # One score for each image, whatever repeats it.
-    assert hook.scores.num_images == num_images == len(last_score)
-    np.testing.assert_allclose(hook.scores.numpy(),
-                               [last_score[image] for image in images])
-    assert len(hook.sampler) == num_slots
+def deliver(cfg, batch_size=3, seed=0):
+    """Compare the batches of some passes over a data set. Returns what is
+    known of its parts, the indices of each batch whose own image was
+    delivered, and the warnings."""
+    dataset, warnings = build(cfg), []
+    check = DeliveryCheck(dataset, warnings.append)
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(dataset)) for _ in range(6)])
+    delivered = []
+    for start in range(0, len(order) - batch_size + 1, batch_size):
+        indices = order[start:start + batch_size]
+        samples = [dataset[int(index)]['data_samples'] for index in indices]
+        delivered.append(indices[check(indices, samples)].tolist())
+    return check.comparable, delivered, warnings
 
 
 @pytest.mark.parametrize('name', ['repeat', 'repeat of concat'])
-def test_repeats_where_epochs_count(tmp_path, name):
+def test_repeats_where_epochs_count(name):
     """A pass has all of them."""
-    cfg, num_images, _ = DATASETS_TO_WRAP[name]
-    changes = by_epoch(dict(type='RandomPruning'))
-    del changes['train_dataloader.dataset.size']
-    runner = small_runner(
-        tmp_path, **changes,
-        **{'train_dataloader.dataset': dict(cfg, _delete_=True)})
-    runner.train()
-    hook = infobatch_hook(runner)
-    assert hook.sampler.pass_length == cfg['times'] * num_images
-    assert set(hook._delivery.comparable) == {True}
-    assert (hook.scores.by_image() != 1).all()
+    comparable, delivered, _ = deliver(DATASETS_TO_WRAP[name][0])
+    assert set(comparable) == {True}
+    assert {len(indices) for indices in delivered} == {3}
 
 
 @DATASETS.register_module()
@@ -303,37 +240,47 @@ class NamelessDataset(PathDataset):
         (dict(path_dataset(), type='NamelessDataset'), 0),
     ],
     ids=['renamed', 'more images', 'nameless'])
-def test_paths_that_tell_nothing(train, read_log, cfg, tried):
+def test_paths_that_tell_nothing(cfg, tried):
     """Every image is scored once that is known, and a line says so."""
-    hook, _, records = train(cfg)
-    assert (hook.scores.numpy() != 1).all()
-    scored = [len(numbers) for numbers, _ in records.values()]
+    _, delivered, warnings = deliver(cfg)
     # With the last image that is tried, in batches of three, it is known.
     known = max(tried - 1, 0) // 3
-    assert scored == [0] * known + [3] * (len(scored) - known)
-    log = read_log()
-    assert log.count('the pipeline changes `img_path`') == (tried > 0)
-    assert 'another image than' not in log
+    assert [*map(len, delivered)] == [0] * known + [3] * (
+        len(delivered) - known)
+    assert len(warnings) == (tried > 0)
+    assert all('the pipeline changes `img_path`' in each for each in warnings)
 
 
 @pytest.mark.parametrize('num_workers', [0, 2])
-def test_an_image_that_cannot_be_read(train, read_log, num_workers):
-    """Another one is delivered, and its loss isn't the score of the first."""
-    hook, batches, records = train(
-        path_dataset(broken=(2, 5)),
-        **{'train_dataloader.num_workers': num_workers})
-    assert not any('broken' in path for path in sum(batches, []))
-    for iteration, (numbers, scores) in records.items():
-        assert not {2, 5} & set(numbers)
-        assert len(numbers) == len(scores)
-        for number in numbers:
-            assert f'a/{number}' in batches[iteration]
-    table = hook.scores.numpy()
-    assert table[2] == table[5] == 1
-    assert (table[[0, 1, 3, 4, 6]] != 1).all()
+def test_an_image_that_cannot_be_read(tmp_path, num_workers):
+    """Another one is delivered, and its loss isn't the score of the first.
+    Those that can be read have one score each, whatever repeats them."""
+    broken = path_dataset(broken=(2, 5))
+    cfg = concat(
+        wrapper('RepeatDataset', broken, times=2), path_dataset('b', 4))
+    runner = small_runner(
+        tmp_path, **{
+            'train_dataloader.dataset': dict(cfg, _delete_=True),
+            'train_dataloader.num_workers': num_workers,
+            'train_cfg.max_iters': 40
+        })
+    hook, table = infobatch_hook(runner), {}
+
+    def note(runner, data_batch, outputs):
+        paths = [sample.img_path for sample in data_batch['data_samples']]
+        asked = [image_path(hook.dataset, i) for i in hook._slots.indices]
+        if hook.batch.scores is not None:
+            table.update((path, score) for path, other, score in zip(
+                paths, asked, hook.batch.scores.tolist()) if path == other)
+        return sum(path != other for path, other in zip(paths, asked))
+
     # Some batches had a substitute, and others none.
-    assert {len(numbers) for numbers, _ in records.values()} >= {2, 3}
-    log = read_log()
+    assert {0, 1} <= {*train_and_note(runner, note)}
+    assert len(table) == 9 and not any('broken' in path for path in table)
+    paths = [image_path(hook.dataset, i) for i in range(18)]
+    np.testing.assert_allclose(hook.scores.numpy(),
+                               [table.get(path, 1) for path in paths])
+    log = read_log(tmp_path)
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1
 
@@ -358,54 +305,38 @@ def test_the_advised_loading_replaces_damaged_files(tmp_path, content):
     assert dataset[1]['img_path'] != str(path)
 
 
-def test_one_part_that_renames_its_images(train, read_log):
+def test_one_part_that_renames_its_images():
     """It is scored, and what can't be read of the other part isn't."""
-    hook, batches, _ = train(
+    _, delivered, warnings = deliver(
         concat(
             path_dataset('a', 7, broken=(2, )),
-            path_dataset('b', 4, pipeline=RENAMED)),
-        **{'train_cfg.max_iters': 60})
-    assert hook.scores.numpy()[2] == 1
-    assert (np.delete(hook.scores.numpy(), 2) != 1).all()
-    log = read_log()
-    assert log.count('the pipeline of part 1 of `train_dataloader.dataset` '
-                     'changes `img_path`') == 1
-    assert log.count('another image than') == 1
+            path_dataset('b', 4, pipeline=RENAMED)))
+    assert set(sum(delivered, [])) == {*range(11)} - {2}
+    renamed, = [each for each in warnings if 'changes `img_path`' in each]
+    assert 'the pipeline of part 1 of `train_dataloader.dataset`' in renamed
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_the_first_image_cannot_be_read(train, read_log, seed):
+def test_the_first_image_cannot_be_read(seed):
     """In batches of one, that says nothing of the others."""
-    first = next(iter(InfoBatchSampler(range(7), seed=seed)))
-    hook, _, _ = train(
-        path_dataset(broken=(first, )), **{
-            'train_dataloader.batch_size': 1,
-            'train_dataloader.sampler.seed': seed,
-            'train_cfg.max_iters': 60
-        })
-    table = hook.scores.numpy()
-    assert table[first] == 1
-    assert (np.delete(table, first) != 1).all()
-    assert f'another image than abroken/{first},' in read_log()
+    first = int(np.random.default_rng(seed).permutation(7)[0])
+    _, delivered, warnings = deliver(
+        path_dataset(broken=(first, )), batch_size=1, seed=seed)
+    assert set(sum(delivered, [])) == {*range(7)} - {first}
+    warning, = warnings
+    assert f'another image than abroken/{first},' in warning
 
 
-@FUNCTIONS.register_module()
-def sorted_collate(batch):
-    """Sorts a batch, as those do that put images of one size together."""
-    return pseudo_collate(
-        sorted(batch, key=lambda sample: sample['data_samples'].img_path))
-
-
-def test_a_collate_function_that_changes_the_order(train):
+def test_a_batch_in_another_order():
+    dataset = build(path_dataset())
+    samples = [dataset[i]['data_samples'] for i in (3, 1)]
     with pytest.raises(RuntimeError, match='another order.*collate_fn`'):
-        train(path_dataset(),
-              **{'train_dataloader.collate_fn': dict(type='sorted_collate')})
+        DeliveryCheck(dataset, None)(np.array([1, 3]), samples)
 
 
 @pytest.mark.parametrize('state, parts, expected', [
     (True, 1, [True]),
-    (False, 1, [False]),
-    (None, 1, [None]),
     (True, 2, [None, None]),
     ([True, False], 2, [True, False]),
     ([True, False], 1, [None]),

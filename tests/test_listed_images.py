@@ -1,23 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings on the images of a list."""
-import copy
 import pickle
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from mmib.config.convert import list_images
 from mmib.datasets import (image_numbers, image_path, images_checksum,
                            unwrap_repeats)
-from mmib.hook import InfoBatchHook
+from tests.system import small_training
 from tests.system.epoch_training import by_epoch
-from tests.system.small_training import (BASELINE, column, infobatch_hook,
-                                         small_config, small_runner, train,
-                                         weights_of)
+from tests.system.small_training import (check_resumed, column, infobatch_hook,
+                                         read_log, small_config, train)
 from tests.test_datasets import (DATASETS_TO_WRAP, RENAMED, TWO, build, concat,
-                                 path_dataset, wrapper)
+                                 deliver, path_dataset, wrapper)
 
 # Of 14 images.
 LIST = [1, 2, 4, 7, 8, 10]
@@ -54,6 +50,8 @@ def test_it_shows_the_listed_images():
     dataset = build(only())
     assert len(dataset) == 6
     assert paths_of(dataset) == [f'a/{i}' for i in LIST]
+    in_reverse = build(only([*range(14)][::-1]))
+    assert paths_of(in_reverse) == paths_of(build(PLAIN))
     assert dataset.get_data_info(-1)['img_path'] == 'a/10'
     assert [int(sample['inputs'][0, 0, 0]) for sample in dataset] == LIST
     assert dataset.metainfo == build(PLAIN).metainfo
@@ -111,7 +109,7 @@ def test_it_wraps_other_wrappers(name):
 def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
     """A training of all libraries' wrappers on listed images alone."""
     cfg = small_config(tmp_path, **on(DATASETS_TO_WRAP[name][0]))
-    listed = list_images(cfg, LIST[:3])
+    listed = list_images(cfg, images=LIST[:3])
     assert cfg.train_dataloader.dataset == DATASETS_TO_WRAP[name][0]
     assert listed.custom_imports['imports'] == ['mmib']
     dataset = build(listed.train_dataloader.dataset)
@@ -132,7 +130,7 @@ def test_a_list_needs_a_data_set(tmp_path):
     cfg = small_config(tmp_path)
     cfg.train_dataloader = None
     with pytest.raises(ValueError, match='no data set whose images'):
-        list_images(cfg, [0])
+        list_images(cfg, images=[0])
 
 
 def test_other_lists_have_other_checksums():
@@ -149,21 +147,18 @@ def test_other_lists_have_other_checksums():
     assert len(set(checksums)) == len(checksums)
 
 
-@pytest.mark.parametrize('persistent', [False, True])
-@pytest.mark.parametrize('changes', [on, epochs_on])
-def test_trainings_prune_and_resume(tmp_path, changes, persistent):
+@pytest.mark.parametrize('changes, name', [(on, 'iter_4'),
+                                           (epochs_on, 'epoch_4')])
+def test_trainings_prune_and_resume(tmp_path, changes, name):
     """By iterations and by epochs: the first pass has each listed image once,
     all passes have no others, and a resumed training is exact."""
-    hook = dict(type='InfoBatchHook', policy=dict(type='MeanThreshold'))
     changes = changes(
         only(), **{
             'train_dataloader.num_workers': 2,
-            'train_dataloader.persistent_workers': persistent,
-            'custom_hooks': [hook],
+            'train_dataloader.persistent_workers': True,
             'default_hooks.checkpoint.interval': 4
         })
-    # Reading a config takes `_delete_` out of it.
-    runner = small_runner(tmp_path, **copy.deepcopy(changes))
+    runner = small_training.build(tmp_path, **changes)
     steps = train(runner)
     indices = images_of(steps)
     assert sorted(indices[:6]) == LIST and set(indices) == set(LIST)
@@ -172,43 +167,15 @@ def test_trainings_prune_and_resume(tmp_path, changes, persistent):
     assert ours.scores.num_images == len(ours.counts.visits) == 6
     assert (ours.scores.by_image() != 1).all()
     assert ours._delivery.comparable == [True]
-    log = next(tmp_path.glob('*/*.log')).read_text()
-    assert 'the data set has 6 of 14 images, those of a list.' in log
-    by_epoch = 'EpochBased' in str(changes.get('train_cfg'))
-    checkpoint = tmp_path / f'{"epoch" if by_epoch else "iter"}_4.pth'
-    again = small_runner(
-        tmp_path / 'again', resume=True, load_from=str(checkpoint), **changes)
-    rest = train(again)
-    assert 0 < len(rest) < len(steps) and rest == steps[-len(rest):]
-    torch.testing.assert_close(
-        weights_of(again), weights_of(runner), rtol=0, atol=0)
+    assert 'has 6 of 14 images, those of a list.' in read_log(tmp_path)
+    check_resumed(tmp_path, runner, steps, name, **changes)
 
 
-@pytest.mark.parametrize('changes, baseline', [
-    (on, BASELINE),
-    (epochs_on, dict(policy=None)),
-])
-def test_a_list_of_all_images_is_the_data_set(tmp_path, changes, baseline):
-    runs = []
-    for dataset in (PLAIN, only([*range(14)][::-1])):
-        runner = small_runner(tmp_path, **changes(dataset, **baseline))
-        runs.append((train(runner), weights_of(runner)))
-    assert runs[0][0] == runs[1][0]
-    torch.testing.assert_close(runs[0][1], runs[1][1], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize('num_workers', [0, 2])
-def test_an_image_that_cannot_be_read(num_workers):
+def test_an_image_that_cannot_be_read():
     """A listed one is delivered in its place."""
     dataset = build(only([2, 3], path_dataset(size=500, broken=(2, ))))
-    loader = DataLoader(
-        dataset,
-        batch_size=2,
-        num_workers=num_workers,
-        collate_fn=lambda samples: [s['data_samples'] for s in samples])
-    for _ in range(3):
-        for batch in loader:
-            assert [sample.img_path for sample in batch] == ['a/3', 'a/3']
+    for index in (0, 1) * 5:
+        assert dataset[index]['data_samples'].img_path == 'a/3'
 
 
 @pytest.mark.parametrize('cfg, comparable', [
@@ -220,15 +187,8 @@ def test_an_image_that_cannot_be_read(num_workers):
     (wrapper('RepeatDataset', only([0, 9], TWO), times=2), [True, True]),
     (only([0, 9], wrapper('RepeatDataset', TWO, times=2)), [True, True]),
 ])
-def test_paths_are_compared_in_each_part(tmp_path, cfg, comparable):
+def test_paths_are_compared_in_each_part(cfg, comparable):
     """All that are listed are scored, also where paths tell nothing."""
-    runner = small_runner(tmp_path, **on(cfg))
-    runner.train()
-    hook = infobatch_hook(runner)
-    assert (hook.scores.numpy() != 1).all()
-    assert hook._delivery.comparable == comparable
-
-
-def test_the_policy_of_older_configs():
-    with pytest.raises(KeyError, match='Subset is no policy any more.*--subs'):
-        InfoBatchHook(policy=dict(type='Subset', indices='a.txt'))
+    known, delivered, _ = deliver(cfg)
+    assert known == comparable
+    assert len(set(sum(delivered, []))) == len(build(cfg))

@@ -5,27 +5,17 @@ import glob
 import importlib
 import os.path as osp
 
-import numpy as np
 import pytest
 
 from benchmarks.compare.results import read_results
 from research.optimizers import weights_and_steps
-from research.worth import draw
 
-from .system.small_training import write_images
-from .test_benchmarks.utils import CAMVID, ROOT
+from .test_benchmarks.utils import ROOT, write_small_camvid
 
 SCRIPTS = sorted(
     osp.relpath(path, ROOT)[:-3].replace(osp.sep, '.')
     for path in glob.glob(osp.join(ROOT, 'research', '*', '*.py'))
     if 'def main(' in open(path, encoding='utf-8').read())
-SMALL = [
-    'model.backbone.base_channels=8', 'model.backbone.stem_channels=8',
-    'model.decode_head.in_channels=[8,16,32,64]',
-    'model.decode_head.channels=8', 'model.auxiliary_head.in_channels=32',
-    'model.auxiliary_head.channels=8', 'train_dataloader.batch_size=4',
-    'param_scheduler=[]', 'train_cfg.max_iters=40'
-]
 
 
 @pytest.fixture
@@ -43,15 +33,9 @@ def command(monkeypatch, capsys):
 
 @pytest.fixture
 def camvid(tmp_path, monkeypatch):
-    """A folder with a few drawn images, in which commands run, and options of
-    a small training on them."""
+    """Commands run in a folder with a small training, ``base.py``."""
     monkeypatch.chdir(tmp_path)
-    write_images(tmp_path / 'data', 40, 'test', 'png')
-    data = [
-        f'{split}_dataloader.dataset.data_root={tmp_path / "data"}'
-        for split in ('train', 'val')
-    ]
-    return [CAMVID, '--cfg-options', *data, *SMALL]
+    write_small_camvid(tmp_path, 40)
 
 
 @pytest.mark.parametrize('script', SCRIPTS)
@@ -66,35 +50,25 @@ def test_help(script, monkeypatch, capsys):
 
 
 def test_audit(camvid, command):
-    said = command('worth.audit', *camvid, 'train_cfg.max_iters=120', '--at',
-                   '0.6', '--images', '4')
+    said = command('worth.audit', 'base.py', '--at', '0.6', '--images', '4',
+                   '--cfg-options', 'train_cfg.max_iters=120')
     assert 'correlation' in said.splitlines()[-2]
 
 
 def test_scores(camvid, command):
-    said = command('worth.scores', *camvid, '--parts', '1')
+    said = command('worth.scores', 'base.py', '--parts', '1')
     assert said.splitlines()[-1].startswith('balanced loss, ema 0.8')
 
 
-def test_draw():
-    """Errors are relative to those drawn at random."""
-    rng = np.random.default_rng(0)
-    table = draw.compare(
-        rng.random(60), rng.standard_normal((3, 60, 5)), (8, 50), 0.4)
-    assert set(table.index.levels[0]) == {'Neyman', 'at random', 'tiers'}
-    assert (table.xs('random', level=1)['8 + crops'] == 1).all()
-
-
-def test_label_errors(camvid, command, tmp_path):
+def test_label_errors(camvid, command):
     """Another run finds the line."""
-    config, *options = camvid
     for _ in range(2):
-        said = command('label_errors.label_errors', config, tmp_path / 'data',
-                       '--out', tmp_path / 'x.jsonl', '--seeds', 1, '--share',
-                       0.2, '--kinds', 'exchanged', *options,
+        said = command('label_errors.label_errors', 'base.py', 'data', '--out',
+                       'x.jsonl', '--seeds', 1, '--share', 0.2, '--kinds',
+                       'exchanged', '--cfg-options',
                        'train_cfg.val_interval=40')
         assert '| network | mean pixel loss |' in said
-    line, = read_results(tmp_path / 'x.jsonl')
+    line, = read_results('x.jsonl')
     assert len(line['errors']) == 8
 
 

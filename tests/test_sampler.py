@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.config.outlook import clock_of_config
-from mmib.pruning import EpochPlan, MeanThreshold
+from mmib.pruning import EpochPlan
 from tests.system.processes import run_ranks
 
 
@@ -36,12 +36,13 @@ def on_rank(sampler, rank, world_size):
     return sampler
 
 
-def prune_by_index(start, rng):
-    """A planner: full, pruned, full, ... by the number of the plan."""
+def prune_by_start(start, rng):
+    """A planner: a full pass, and then plans whose lengths follow from where
+    they start. Weights are those of their images."""
     if start == 0:
         return None
-    scores = np.random.default_rng(start).random(11).astype(np.float32)
-    return MeanThreshold()(scores, rng)
+    indices = rng.permutation(11)[:1 + (start + 7) % 11]
+    return EpochPlan(indices, np.float32(indices + 0.5))
 
 
 def full_pass(start, rng):
@@ -122,9 +123,8 @@ def baseline_and_ours(rank, results):
         InfiniteSampler(range(11), seed=own_seed), 20)
 
 
-@pytest.mark.parametrize('world_size', [2, 4])
-def test_real_ranks_agree_on_a_seed(world_size):
-    results = run_ranks(baseline_and_ours, world_size)
+def test_real_ranks_agree_on_a_seed():
+    results = run_ranks(baseline_and_ours, 2)
     assert len({seed for seed, _, _ in results}) == 1
     for _, ours, baseline in results:
         assert ours == baseline
@@ -135,55 +135,15 @@ def test_real_ranks_agree_on_a_seed(world_size):
         assert sorted(stream[start:start + 11]) == list(range(11))
 
 
-@given(
-    st.integers(1, 30), st.sampled_from([1, 2, 3, 4]), st.integers(1, 5),
-    st.lists(st.integers(1, 30), min_size=1, max_size=6))
-def test_all_ranks_share_the_plans_and_draw_them_together(
-        size, world_size, batch_size, plan_sizes):
-    """Invariant 6: rank k takes slots k, k + W, ... of one stream."""
-    plan_sizes = [min(k, size) for k in plan_sizes]
-    streams, steps_of_draws = [], []
-    for rank in range(world_size):
-        sampler = on_rank(by_iterations(range(size), seed=0), rank, world_size)
-        plans, steps, issued = [], [], [0]
-
-        def planner(start, rng):
-            assert start == sum(len(plan) for plan in plans)
-            kept = plan_sizes[len(plans) % len(plan_sizes)]
-            weights = rng.random(kept).astype(np.float32)
-            plans.append(EpochPlan(rng.permutation(size)[:kept], weights))
-            steps.append(issued[0])
-            return plans[-1]
-
-        sampler.connect(planner)
-        iterator, slots = iter(sampler), []
-        for _ in range(4):
-            indices = []
-            for _ in range(batch_size):
-                indices.append(next(iterator))
-                issued[0] += 1
-            taken = sampler.take(batch_size)[rank::world_size]
-            assert taken.indices.tolist() == indices
-            slots += pairs(taken)
-        streams.append(slots)
-        steps_of_draws.append(steps)
-    assert all(steps == steps_of_draws[0] for steps in steps_of_draws)
-    together = [slot for step in zip(*streams) for slot in step]
-    whole = [slot for plan in plans for slot in pairs(plan)]
-    assert together == whole[:len(together)]
-
-
 @pytest.mark.parametrize('shuffle', [True, False])
 def test_plans_without_shuffle_keep_the_order(shuffle):
-    sampler = connected(prune_by_index, shuffle)
+    sampler = connected(prune_by_start, shuffle)
     head(sampler, 12)
     sampler.take(11)
     plan = sampler._slots
-    assert 0 < len(plan) < 11
+    assert len(plan) == 8
     assert (sorted(plan.indices) == plan.indices.tolist()) is not shuffle
-    scores = np.random.default_rng(11).random(11).astype(np.float32)
-    for index, weight in pairs(plan):
-        assert (weight > 1) == (scores[index] < scores.mean())
+    assert plan.weights.tolist() == [index + 0.5 for index in plan.indices]
 
 
 @pytest.mark.parametrize('size', [3, 11, 1000])
@@ -226,15 +186,6 @@ def test_skip_is_absolute(size, num_samples, world_size):
         assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
 
 
-@given(st.integers(0, 40))
-def test_state_without_a_hook(taken):
-    one, two = (by_iterations(range(11), seed=seed) for seed in (5, 99))
-    head(one, taken)
-    two.load_state_dict(one.state_dict())
-    assert two.position == taken and two.seed == 5
-    assert head(two, 40) == head(one, 40)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -244,44 +195,36 @@ def test_state_without_a_hook(taken):
         max_size=4))
 @settings(max_examples=50)
 def test_state_on_other_ranks_and_batch_sizes(stages):
-    """The ranks go on with the same stream: each slot is issued once, with
-    its weight, whatever was in flight."""
+    """Invariant 6: rank k takes slots k, k + W, ... of one stream, and all
+    ranks draw the plans together. They go on with this stream: each slot is
+    issued once, with its weight, whatever was in flight."""
     state, together = None, []
     for world_size, batch_size, steps, lookahead in stages:
-        of_ranks = []
+        of_ranks, states = [], set()
         for rank in range(world_size):
             sampler = on_rank(
                 by_iterations(range(11), seed=99 if state else 5), rank,
                 world_size)
             if state is not None:
                 sampler.load_state_dict(state)
-            sampler.connect(prune_by_index)
-            head(sampler, (steps + lookahead) * batch_size)
-            taken = sampler.take(steps * batch_size)
-            of_ranks.append(pairs(taken[rank::world_size]))
-        # That of the last rank: all have the same.
+            sampler.connect(prune_by_start)
+            issued = head(sampler, (steps + lookahead) * batch_size)
+            taken = sampler.take(steps * batch_size)[rank::world_size]
+            assert taken.indices.tolist() == issued[:steps * batch_size]
+            of_ranks.append(pairs(taken))
+            states.add(str(sampler.state_dict()))
+        assert len(states) == 1
         state = sampler.state_dict()
         together += [slot for step in zip(*of_ranks) for slot in step]
         assert state['position'] == len(together)
-    whole = connected(prune_by_index)
+    whole = connected(prune_by_start)
     head(whole, len(together))
     assert together == pairs(whole.take(len(together)))
 
 
-def test_skip_to_where_the_state_is_keeps_its_plans():
-    """As OneDL's training loop does when it resumes."""
-    one = connected(prune_by_index)
-    head(one, 20)
-    one.take(15)
-    two = by_iterations(range(11), seed=9)
-    two.load_state_dict(one.state_dict())
-    two.skip(15)
-    assert head(two, 5) == one._slots.indices[:5].tolist()
-
-
 def test_skip_with_a_hook_does_nothing():
     """The hook knows where the training goes on, also with other batches."""
-    sampler = connected(prune_by_index)
+    sampler = connected(prune_by_start)
     sampler.skip(7)
     assert sampler.position == 0
 
@@ -295,15 +238,6 @@ def test_what_was_read_before_the_state_does_not_count():
     two.connect(full_pass)
     assert head(two, 6) == head(one, 6)
     assert two.position == 5
-
-
-def test_a_second_reader_in_training():
-    sampler = connected(full_pass)
-    iterator = iter(sampler)
-    iter(sampler)  # without `next` it takes nothing away
-    head(iterator, 3)
-    with pytest.raises(RuntimeError, match='a data loader of its own'):
-        next(iter(sampler))
 
 
 def test_more_is_taken_than_is_in_flight():
@@ -413,6 +347,7 @@ def test_state_within_an_epoch_goes_on_with_the_rest(taken, world_size):
     sampler.take(taken)
     later = on_rank(InfoBatchSampler(range(11), seed=9), 0, world_size)
     later.load_state_dict(sampler.state_dict())
+    assert later.seed == 3
     later.connect(prunes(3))
     later.begin_epoch()
     left = -(-(7 - taken) // world_size)

@@ -1,15 +1,89 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States of older versions go on. Real checkpoints of one are in
-tests/system/test_older_checkpoints.py."""
+"""Damaged states are refused, and states of older versions go on. Real
+checkpoints of one are in tests/system/test_older_checkpoints.py."""
 import copy
+import math
+import os.path as osp
 
 import numpy as np
 import pytest
+import torch
 
-from mmib.pruning import RandomPruning
-from mmib.upgrade import VERSION, upgrade
+from mmib.pruning import Neyman, RandomPruning
+from mmib.upgrade import VERSION, seal, upgrade
 from tests.test_resume import PATHS, Parts
-from tests.test_state import EpochParts, states  # noqa: F401
+
+# Of a training by epochs.
+CHECKPOINT = osp.join(
+    osp.dirname(__file__), 'checkpoints', 'epochs_1_tiers.pth')
+
+
+def owners(value):
+    """All dicts and lists in a state, each with one of its keys."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from owners(value[key])
+
+
+def damages(value):
+    """What may become of a value."""
+    yield 'x'
+    if torch.is_tensor(value):
+        yield from (value[:-1], value[None], value.double(), value + 1)
+    elif isinstance(value, (list, tuple)):
+        yield from (value[:-1], [*value, 0])
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        yield from (math.nan, -1 - value, value + 1)
+    elif value is None:
+        yield 0
+
+
+def test_each_damage_is_told():
+    """Before the first step, and what to do."""
+    state = trained(policy=Neyman(60, 3)).state()
+    number = 0
+    for owner, key in owners(state):
+        if key == 'checksum':  # Without it a state is an older one.
+            continue
+        value = owner[key]
+        for new in damages(value):
+            if torch.is_tensor(new) and torch.is_tensor(value) and (
+                    new.dtype == value.dtype and torch.equal(new, value)):
+                continue
+            owner[key] = new
+            number += 1
+            with pytest.raises(
+                    ValueError,
+                    match='`infobatch` in the checkpoint is (not what mmib has'
+                    ' written|of a newer .*): resume from an earlier'):
+                Parts(policy=Neyman(60, 3)).load(state, 30)
+        owner[key] = value
+    assert number > 150
+
+
+class Remembers(RandomPruning):
+    """A policy with a state of its own."""
+
+    def state_dict(self):
+        return dict(numbers=[1, 2])
+
+    def load_state_dict(self, state_dict):
+        self.numbers = [int(number) for number in state_dict['numbers']]
+
+
+def test_a_policy_of_ones_own():
+    """Its state is its own matter, and an error of it is told alike."""
+    state = trained(policy=Remembers()).state()
+    rest = Parts(policy=Remembers())
+    assert rest.load(state, 30) == (None, [])
+    assert rest.planner.policy.numbers == [1, 2]
+    state['planner']['policy_state'] = dict(numbers=['x'])
+    with pytest.raises(ValueError, match='policy_state` in .*invalid literal'):
+        Parts(policy=Remembers()).load(seal(state), 30)
+
 
 # What version 0.1.0 didn't keep, by the part of a state.
 LATER = dict(
@@ -23,7 +97,7 @@ LATER = dict(
 def downgraded(state):
     """A state as mmib wrote it before states had a version."""
     state = copy.deepcopy(state)
-    del state['version']
+    del state['version'], state['checksum']
     sampler, planner = state['sampler'], state['planner']
     clock, plans = planner.pop('clock'), planner.pop('plans')
     by_epoch = clock.pop('unit') == 'epoch'
@@ -87,6 +161,7 @@ def test_nothing_is_lost():
     assert rest.load(downgraded(state), 30) == (None, [])
     again = rest.state()
     for of in (state, again):
+        del of['checksum']
         for plan in of['planner']['plans']:
             for name in ('iter', 'full_equivalent', 'saved_iters',
                          'mean_ratio'):
@@ -102,21 +177,18 @@ def test_version_0_1_0():
     np.testing.assert_array_equal(rest.scores.numpy(), part.scores.numpy())
     assert not rest.planner.counts.visits.any()
     assert not rest.sampler._slots.tier_of_slot.any()
-    rest.train(5)
+    rest.train(35)
     assert rest.planner.counts.visits.sum() == 10
     assert rest.sampler.position == 70
 
 
-def test_a_training_by_epochs(states):  # noqa: F811
-    state = downgraded(states['epochs'])
-    parts = EpochParts()
-    assert parts.load(state, 20) == (None, [])
-    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
-    # All slots until here were trained on, before this was kept.
-    del state['planner']['epoch_end']
-    parts = EpochParts()
-    assert parts.load(state, 20) == (None, [])
-    assert parts.planner.clock.iteration_at(parts.sampler.position) == 20
+def test_where_an_epoch_ends():
+    """All slots until here were trained on, before this was kept."""
+    state = torch.load(CHECKPOINT, weights_only=True)['infobatch']
+    clock = upgrade(state)['planner']['clock']
+    assert clock['epoch_end'] == state['sampler']['position']
+    state['planner']['epoch_end'] = 70
+    assert upgrade(state)['planner']['clock']['epoch_end'] == 70
 
 
 @pytest.mark.parametrize('was_one', [False, True])
@@ -152,7 +224,7 @@ def test_a_list_of_the_former_subset_starts_afresh():
 
 @pytest.mark.parametrize('path', [('sampler', ), ('planner', 'epochs'),
                                   ('planner', 'origin'), ('scores', 'scores')])
-def test_a_damaged_one_is_told(path):
+def test_an_older_one_that_lacks_something(path):
     state = owner = downgraded(trained().state())
     for name in path[:-1]:
         owner = owner[name]

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Write one HTML file that shows a training."""
-from mmib.report import main
+"""The same as ``mmib report``."""
+import sys
+
+from mmib_cli import main
 
 if __name__ == '__main__':
-    main()
+    main(['report', *sys.argv[1:]])

@@ -21,15 +21,9 @@ EVALUATIONS = (0.25, 0.5, 0.75, 1)
 
 
 class CIFARRecorder(Recorder):
-    """Evaluates a network after shares of its training.
-
-    Args:
-        split (str): Images on which the network is evaluated.
-        metric (str): One of :data:`METRICS`. Defaults to ``'accuracy'``.
-        step (int): Every how manieth of these images is taken. Defaults to 1.
-        window (int): If above 0, the mean distance that the parameters go in
-            each so many iterations is kept. Defaults to 0.
-    """
+    """Evaluates a network after shares of its training, on every ``step``-th
+    image of a split. With a window the mean distance that the parameters go in
+    each so many iterations is kept."""
 
     def __init__(self,
                  split: str,

@@ -20,12 +20,8 @@ from torch import Tensor
 
 
 class Images(NamedTuple):
-    """Decoded images.
-
-    Args:
-        inputs (Tensor): RGB, uint8 of shape (N, 3, H, W).
-        labels (Tensor): Their classes, int64 of shape (N,).
-    """
+    """Decoded images in RGB, uint8 of shape (N, 3, H, W), and their classes,
+    int64 of shape (N,)."""
 
     inputs: Tensor
     labels: Tensor
@@ -48,14 +44,8 @@ def load(path: str, split: str) -> Images:
 
 @DATASETS.register_module()
 class PackedImages:
-    """The images of a split, which a data loader reads a batch at a time.
-
-    Args:
-        data_root (str): File that ``pack.py`` has written.
-        split (str): Which images of it.
-        indices (Sequence[int], optional): Which of these, in this order. If
-            None, all. Defaults to None.
-    """
+    """The images of a split in a file by ``pack.py``, or some of them, which a
+    data loader reads a batch at a time."""
 
     metainfo: dict = {}
 
@@ -91,15 +81,8 @@ def as_it_is(batch: dict) -> dict:
 
 @MODELS.register_module()
 class CropAndFlip(ClsDataPreprocessor):
-    """Normalize a batch, and in training pad, crop and flip each image of it
-    at random.
-
-    Args:
-        padding (int): Black pixels at each side before the crop. Defaults to
-            4.
-        num_classes (int): Classes. Defaults to 10.
-        **others: Arguments of mmpretrain's ``ClsDataPreprocessor``.
-    """
+    """Normalize a batch, and in training pad each image of it with black
+    pixels at each side, crop and flip it at random."""
 
     def __init__(self,
                  padding: int = 4,

@@ -10,7 +10,7 @@ from benchmarks.compare import paired, report
 from benchmarks.compare.paired import markdown
 from benchmarks.compare.results import read_results
 
-from .arms import ARMS, MORE_PASSES, PASSES
+from .arms import ARMS, MORE_PASSES, PASSES, TUNED
 
 TUNING, PASSES_OF = 'learning-rates', 'passes-'
 TASK = report.Task(
@@ -39,25 +39,15 @@ TASK = report.Task(
     has_curve=True)
 
 
-def rate_table(path: str) -> pd.DataFrame:
-    """Accuracy on held-out images of the tuned arms (rows) at each learning
-    rate, mean over the seeds."""
-    rows = pd.DataFrame(read_results(path))
-    table = rows.pivot_table('accuracy', 'arm', 'lr')
-    order = [arm for arm in ARMS if arm in table.index]
-    table.insert(0, 'seeds', rows.groupby('arm')['seed'].nunique())
-    table.columns = [
-        f'{name:g}' if isinstance(name, float) else name
-        for name in table.columns
-    ]
-    return table.loc[order]
-
-
 def rates(path: str) -> str:
     """What the learning rates were chosen by."""
-    table = rate_table(path)
-    best = table.drop(columns='seeds').idxmax(axis=1)
+    rows = pd.DataFrame(read_results(path))
+    means = rows.pivot_table('accuracy', 'arm', 'lr')
+    means = means.reindex(TUNED).dropna(how='all')
+    best = means.idxmax(axis=1)
     chosen = ', '.join(f'`{arm}` {rate}' for arm, rate in best.items())
+    table = means.rename(columns='{:g}'.format)
+    table.insert(0, 'seeds', rows.groupby('arm')['seed'].nunique())
     return '\n\n'.join([
         '### Learning rates',
         'Accuracy on 5,000 training images that no arm is trained on, mean '

@@ -12,18 +12,9 @@ import mmib
 
 
 class Cell(NamedTuple):
-    """One training: an arm with a seed.
-
-    Args:
-        path (str): File of the results that the cell belongs to.
-        arm (str): Name of the arm.
-        seed (int): Seed of everything.
-        cfg (Config): Config of the arm.
-        module (str): Name of the module whose ``train_cell(cfg, seed,
-            **options)`` trains the cell and returns its figures.
-        lr (float, optional): Learning rate, where arms differ in theirs.
-        options (dict): Further arguments of ``train_cell``.
-    """
+    """One training: an arm with a seed, in the results of a file. The module's
+    ``train_cell(cfg, seed, **options)`` trains the cell and returns its
+    figures. ``lr`` is the learning rate where arms differ in theirs."""
 
     path: str
     arm: str

@@ -21,9 +21,6 @@ class Recorder(Hook):
 
     The time of a step is that of a whole iteration, with data and all hooks.
     Trained losses are means since the evaluation before.
-
-    Args:
-        metric (str): The metric that arms are compared by.
     """
 
     # Its `after_train` comes after that of InfoBatchHook.

@@ -16,34 +16,25 @@ ALIKE = 'batch_size', 'device', 'threads', 'versions'
 
 
 class Task(NamedTuple):
-    """What is reported of a comparison.
-
-    Args:
-        metric (str): The metric that arms are compared by.
-        quality (str): A sentence that says which value of it counts.
-        gain (str): What tells how much more steps bring.
-        pairs (Sequence[str]): Arms that are compared with each other, as
-            ``arm:other``.
-        controls (Sequence[str]): Plain short trainings, the first of which
-            that was run tells what steps are worth.
-        alike (Sequence[str]): What all cells must have alike, where it is
-            noted. Defaults to :data:`ALIKE`.
-        arms (Sequence[str]): Names of arms in the order of the tables.
-            Defaults to the order of the results.
-        last (float): Part of the iterations, at their end, whose evaluations
-            count. Defaults to 0: only the last one.
-        has_curve (bool): Whether there is a table of the metric on the way
-            and none of each cell. Defaults to False.
-    """
+    """What is reported of a comparison by a metric, and what tells how much
+    more steps bring (``gain``)."""
 
     metric: str
+    # A sentence that says which value of the metric counts.
     quality: str
     gain: str
+    # Arms that are compared with each other, as `arm:other`.
     pairs: Sequence[str]
+    # Plain short trainings. The first that was run tells what steps are worth.
     controls: Sequence[str] = (SHORT, )
+    # What all cells must have alike, where it is noted.
     alike: Sequence[str] = ALIKE
+    # The order of the tables. Others follow in that of the results.
     arms: Sequence[str] = ()
+    # Part of the iterations, at their end, whose evaluations count. With 0 the
+    # last one alone.
     last: float = 0.
+    # Whether there is a table of the metric on the way and none of each cell.
     has_curve: bool = False
 
 

@@ -34,11 +34,7 @@ from .results import append_result, finished_lines
 
 
 class Crew:
-    """Processes that train cells side by side. They end with this process.
-
-    Args:
-        jobs (int): How many.
-    """
+    """Processes that train cells side by side. They end with this process."""
 
     def __init__(self, jobs: int) -> None:
         self.num_failed = 0
@@ -101,11 +97,7 @@ def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
 
 class Comparison:
     """A comparison in progress: what was trained, and who trains the rest.
-
-    Args:
-        args (argparse.Namespace): Those of :func:`add_arguments`.
-        libraries (Sequence[str]): Libraries on which figures depend.
-    """
+    Figures depend on some libraries."""
 
     def __init__(self, args: argparse.Namespace,
                  libraries: Sequence[str]) -> None:

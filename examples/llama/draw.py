@@ -31,24 +31,14 @@ def ask_count(rng):
     return f'count {letter} in {letters}', str(letters.count(letter))
 
 
-def ask_copy(rng):
-    letters = word(rng, 4, 12)
-    return f'copy {letters}', letters
+def ask_to(task, answer, shortest, longest):
+    """A task on a word."""
 
+    def ask(rng):
+        letters = word(rng, shortest, longest)
+        return f'{task} {letters}', answer(letters)
 
-def ask_upper(rng):
-    letters = word(rng, 4, 12)
-    return f'upper {letters}', letters.upper()
-
-
-def ask_sort(rng):
-    letters = word(rng, 3, 6)
-    return f'sort {letters}', ''.join(sorted(letters))
-
-
-def ask_reverse(rng):
-    letters = word(rng, 3, 6)
-    return f'reverse {letters}', letters[::-1]
+    return ask
 
 
 def ask_any_copy(rng):
@@ -62,10 +52,10 @@ def ask_any_copy(rng):
 # learned soon; no network of this size learns to add in a short training.
 TASKS = dict(
     day=(ask_day, 4),
-    copy=(ask_copy, 2),
-    upper=(ask_upper, 2),
-    sort=(ask_sort, 1),
-    reverse=(ask_reverse, 1),
+    copy=(ask_to('copy', str, 4, 12), 2),
+    upper=(ask_to('upper', str.upper, 4, 12), 2),
+    sort=(ask_to('sort', lambda letters: ''.join(sorted(letters)), 3, 6), 1),
+    reverse=(ask_to('reverse', lambda letters: letters[::-1], 3, 6), 1),
     count=(ask_count, 1),
     sum=(ask_sum, 1))
 # What a network learns before it is tuned with LoRA.

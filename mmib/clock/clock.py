@@ -7,7 +7,7 @@ from typing import Callable, List, NamedTuple, Optional, Tuple
 from mmengine.runner import Runner
 
 from ..plan_record import PlanRecord
-from ..pruning import Policy, Progress, TierNorms
+from ..pruning import Policy, Progress
 from ..sampler import InfoBatchSampler
 
 
@@ -144,18 +144,13 @@ class Clock(ABC):
         """Iterations of the baseline that cover so many virtual epochs."""
 
     @abstractmethod
-    def progress(self,
-                 start: int,
-                 covered: float,
-                 policy: Policy,
-                 norms: Optional[TierNorms] = None) -> Progress:
+    def progress(self, start: int, covered: float, policy: Policy) -> Progress:
         """What a policy is told of a plan, by the policy's budget.
 
         Args:
             start (int): Number of the plan's first slot.
             covered (float): Virtual epochs before the plan.
             policy (Policy): The policy.
-            norms (TierNorms, optional): What visits tell of the tiers.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ from mmengine.runner import Runner
 from .. import compat
 from ..errors import ValueRefusal
 from ..plan_record import PlanRecord
-from ..pruning import Policy, Progress, TierNorms
+from ..pruning import Policy, Progress
 from ..sampler import InfoBatchSampler
 from .clock import Clock, Origin
 
@@ -21,19 +21,14 @@ class EpochClock(Clock):
     has in the baseline.
 
     Args:
-        pass_length (int): Slots of a full pass.
-        slots_per_iter (int): Slots of an iteration, of all ranks.
         iters_per_epoch (int): Iterations of an epoch of the baseline.
         max_epochs (int): Epochs of the training.
-        delta (float): Fraction of the epochs after which the training is
-            annealing, in [0, 1].
-        start (float): Fraction of the epochs before which nothing is pruned.
-            Defaults to 0.
         steps_per_epoch (int, optional): Iterations of an epoch for which the
             schedulers were made. If None, ``iters_per_epoch``. Defaults to
             None.
         epoch (int): Epochs that are over, where the training is resumed.
             Defaults to 0.
+        Others: See :class:`Clock`.
     """
 
     unit = 'epoch'
@@ -97,24 +92,7 @@ class EpochClock(Clock):
         return self.origin.full_equivalent + (
             covered - self.origin.covered) * self.iters_per_epoch
 
-    def progress(self,
-                 start: int,
-                 covered: float,
-                 policy: Policy,
-                 norms: Optional[TierNorms] = None) -> Progress:
-        return self._progress(self.epoch, start, policy, norms)
-
-    def first_progress(self, policy: Policy) -> Progress:
-        # Epochs until then are full ones.
-        passes = self._first_epoch - int(self.since.covered)
-        start = self.since.position + passes * self.pass_length
-        return self._progress(self._first_epoch, start, policy)
-
-    def _progress(self,
-                  epoch: int,
-                  start: int,
-                  policy: Policy,
-                  norms: Optional[TierNorms] = None) -> Progress:
+    def progress(self, start: int, covered: float, policy: Policy) -> Progress:
         if policy.full_iters is not None:
             raise ValueRefusal(
                 f'`full_iters = {policy.full_iters}` is for a training that '
@@ -129,8 +107,13 @@ class EpochClock(Clock):
         budget = policy.budget * (self.length * self.pass_length)
         return Progress(
             slots_left=budget - spent - annealing_slots,
-            full_slots=(self.annealing_at - epoch) * self.pass_length,
-            norms=norms)
+            full_slots=(self.annealing_at - int(covered)) * self.pass_length)
+
+    def first_progress(self, policy: Policy) -> Progress:
+        # Epochs until then are full ones.
+        passes = self._first_epoch - int(self.since.covered)
+        start = self.since.position + passes * self.pass_length
+        return self.progress(start, self._first_epoch, policy)
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
         pruned = self.iters_per_epoch * max(

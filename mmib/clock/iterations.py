@@ -7,7 +7,7 @@ from mmengine.runner import Runner
 from .. import compat
 from ..errors import ValueRefusal
 from ..plan_record import PlanRecord
-from ..pruning import Policy, Progress, TierNorms
+from ..pruning import Policy, Progress
 from ..sampler import InfoBatchSampler
 from .clock import Clock
 
@@ -16,15 +16,10 @@ class IterationClock(Clock):
     """The clock of a training that counts iterations.
 
     Args:
-        pass_length (int): Slots of a full pass.
-        slots_per_iter (int): Slots of an iteration, of all ranks.
         max_iters (int): Iterations of the training.
-        delta (float): Fraction of the iterations after which the training is
-            annealing, in [0, 1].
-        start (float): Fraction of the iterations before which nothing is
-            pruned. Defaults to 0.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
+        Others: See :class:`Clock`.
     """
 
     unit = 'iteration'
@@ -73,26 +68,19 @@ class IterationClock(Clock):
             covered -
             self.origin.covered) * self.pass_length / self.slots_per_iter
 
-    def progress(self,
-                 start: int,
-                 covered: float,
-                 policy: Policy,
-                 norms: Optional[TierNorms] = None) -> Progress:
-        full_iters = self._full_iters(policy) - self.full_equivalent(covered)
+    def progress(self, start: int, covered: float, policy: Policy) -> Progress:
+        # Iterations of the baseline that cover as many passes.
+        full_iters = policy.full_iters or self.length / policy.budget
+        full_iters -= self.full_equivalent(covered)
         annealing_iters = self.length - self.annealing_at
         return Progress(
             slots_left=self.annealing_start - start,
             full_slots=full_iters * self.slots_per_iter -
-            annealing_iters * self.slots_per_iter,
-            norms=norms)
+            annealing_iters * self.slots_per_iter)
 
     def first_progress(self, policy: Policy) -> Progress:
         first = self.first_pruned
         return self.progress(first, first / self.pass_length, policy)
-
-    def _full_iters(self, policy: Policy) -> float:
-        """Iterations of the baseline that cover as many passes."""
-        return policy.full_iters or self.length / policy.budget
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
         pruned_iters = (self.annealing_start -

@@ -27,13 +27,8 @@ def no_batch_sampler() -> ValueError:
 
 
 def check_no_others(unknown: dict, owner: type, where: str) -> None:
-    """Refuse arguments that a class of mmib doesn't have.
-
-    Args:
-        unknown (dict): Arguments that were given besides those of the class.
-        owner (type): The class, which takes them as ``unknown``.
-        where (str): Place of the class in a config.
-    """
+    """Refuse arguments that were given besides those of a class of mmib, which
+    takes them as ``unknown``. ``where`` names its place in a config."""
     if not unknown:
         return
     name = next(iter(unknown))

@@ -100,23 +100,12 @@ def convert(cfg: Config,
     return cfg
 
 
-def list_images(cfg: Config, images: Union[str, Sequence]) -> Config:
-    """Let a training show the images of a list alone.
+def list_images(cfg: Config, **listed: Union[str, Sequence]) -> Config:
+    """Let :class:`~mmib.datasets.ListedImages` wrap the data set in a copy of
+    a config, with ``images=LIST`` or ``without=LIST``.
 
-    :class:`~mmib.datasets.ListedImages` wraps the data set. What repeats or
-    mixes images wraps ``ListedImages``, and so has listed images only. No data
-    is read.
-
-    Args:
-        cfg (Config): The config of a training, with or without InfoBatch. The
-            config stays as it is.
-        images (str or Sequence): The list, see ``ListedImages``.
-
-    Returns:
-        Config: The changed copy.
-
-    Raises:
-        ValueError: If the config has no ``train_dataloader.dataset``.
+    What repeats or mixes images wraps ``ListedImages``, and so has listed
+    images only. No data is read.
     """
     cfg = copy.deepcopy(cfg)
     outer = cfg.get('train_dataloader') or {}
@@ -126,7 +115,7 @@ def list_images(cfg: Config, images: Union[str, Sequence]) -> Config:
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
     outer['dataset'] = dict(
-        type='ListedImages', dataset=outer['dataset'], images=images)
+        type='ListedImages', dataset=outer['dataset'], **listed)
     add_import(cfg, 'mmib')
     return cfg
 

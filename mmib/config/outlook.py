@@ -3,69 +3,34 @@
 from typing import Optional
 
 from mmengine.config import Config
-from mmengine.registry import HOOKS
 
 from ..clock import Clock, EpochClock, IterationClock
 from ..hook import InfoBatchHook
 from ..log.forecast import Forecast, forecast
-from .parts import infobatch_hooks, length_of, type_name
-from .step_size import decide, optimizers_of
-
-
-def summary(before: Config, after: Config) -> str:
-    """What a conversion makes of a training, in a few sentences.
-
-    Args:
-        before (Config): The config of the baseline.
-        after (Config): The converted config.
-
-    Returns:
-        str: The sentences. Empty for a config without InfoBatchHook.
-    """
-    hooks = infobatch_hooks(after)
-    if not hooks:
-        return ''
-    text = ' '.join(forecast_of(after, HOOKS.build(hooks[0])).lines)
-    (unit, full_length), (_, length) = length_of(before), length_of(after)
-    if length < full_length:
-        text += f' It saves {full_length - length} of {full_length} {unit}s.'
-    elif unit == 'iteration':
-        text += ('\nWarning: the training is as long as before and makes more '
-                 'passes. Lower the ratio to save iterations.')
-    batch_sampler = before.train_dataloader.get('batch_sampler') or {}
-    if type_name(batch_sampler) == 'AspectRatioBatchSampler':
-        text += (
-            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
-            'have upright and wide images, which are padded to one size, so '
-            'that an iteration takes longer.')
-    return text
+from .parts import length_of
+from .step_size import decide
 
 
 def forecast_of(cfg: Config,
                 hook: InfoBatchHook,
                 num_images: Optional[int] = None,
                 gpus: int = 1) -> Forecast:
-    """Forecast the training of a config.
-
-    Args:
-        cfg (Config): A config with or without InfoBatch.
-        hook (InfoBatchHook): The hook of the training.
-        num_images (int, optional): Images in a pass. None where the data isn't
-            read. Defaults to None.
-        gpus (int): GPUs, or other ranks, that train. Defaults to 1.
+    """Forecast the training of a config, with or without InfoBatch, on some
+    GPUs, or other ranks. ``num_images`` are those of a pass, None where the
+    data isn't read.
 
     Raises:
         ValueError: If the training is too short for these images.
     """
-    normalize = decide(hook.normalize,
-                       optimizers_of(cfg.get('optim_wrapper') or {})).is_one
-    if num_images is None:
-        return forecast(hook.policy, clock_of_config(cfg, hook), normalize,
-                        False)
-    clock = clock_of_config(cfg, hook, num_images,
-                            cfg.train_dataloader.batch_size, gpus)
-    clock.check_length()
-    return forecast(hook.policy, clock, normalize)
+    mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
+    slots = (1, 1, 1)
+    if num_images is not None:
+        slots = (num_images, cfg.train_dataloader.batch_size, gpus)
+    clock = clock_of_config(cfg, hook, *slots)
+    if num_images is not None:
+        clock.check_length()
+    return forecast(hook.policy, clock, mean_weight.is_one, num_images
+                    is not None)
 
 
 def clock_of_config(cfg: Config,

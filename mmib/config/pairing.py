@@ -11,18 +11,11 @@ _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 
 
 def pair_augments(cfg: Config) -> Config:
-    """Let the batch augmentations of a config mix image i with image
+    """Let the batch augmentations in a copy of a config mix image i with image
     B - 1 - i, so that InfoBatch knows which images are mixed.
 
-    MMPretrain need not be installed.
-
-    Args:
-        cfg (Config): A config of any library. The config stays as it is.
-
-    Returns:
-        Config: The changed copy. ``Mixup`` is ``PairedMixup``, ``CutMix`` and
-        ``ResizeMix`` are changed alike, and ``custom_imports`` import them.
-        Other augmentations stay.
+    ``Mixup`` becomes ``PairedMixup``, and ``CutMix`` and ``ResizeMix`` are
+    changed alike. MMPretrain need not be installed.
     """
     cfg = copy.deepcopy(cfg)
     for augment in _augments(cfg):

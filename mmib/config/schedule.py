@@ -39,15 +39,9 @@ class IterMap(NamedTuple):
     """Where the iterations of a schedule go when its length changes, or the
     epochs of a schedule that counts epochs.
 
-    Iterations of the warm-up stay. Those after the warm-up move linearly.
-
-    Args:
-        old (int): Iterations of the original schedule.
-        new (int): Iterations of the new one, at most ``old``.
-        warmup (int): Iterations of the warm-up, less than both. Defaults to
-            0.
-        unit (str): What the training counts, ``'iteration'`` or ``'epoch'``.
-            Defaults to ``'iteration'``.
+    Iterations of the warm-up, which are less than both lengths, stay. Those
+    after the warm-up move linearly. ``unit`` is what the training counts,
+    ``'iteration'`` or ``'epoch'``.
     """
 
     old: int

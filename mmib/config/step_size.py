@@ -8,7 +8,7 @@ long run. Its steps are too long where pruning begins and too short where
 annealing begins, until past gradients are forgotten (``docs/method.md``). With
 such an optimizer the weights of a plan are divided by their mean.
 """
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 from torch.nn.utils import clip_grad_norm_
 
@@ -20,18 +20,6 @@ _PROPORTIONAL = ('ASGD', 'SGD')
 _DIVIDING = ('Adadelta', 'Adafactor', 'Adagrad', 'Adam', 'AdamW', 'Adamax',
              'LAMB', 'LARS', 'Lamb', 'Lion', 'Muon', 'NAdam', 'RAdam',
              'RMSprop', 'Rprop', 'SparseAdam')
-
-
-class Optimizer(NamedTuple):
-    """What decides the length of the steps of an optimizer.
-
-    Args:
-        kind (str): Its class.
-        clips (bool): Whether gradients are clipped by their norm.
-    """
-
-    kind: str
-    clips: bool
 
 
 class MeanWeight(NamedTuple):
@@ -47,18 +35,20 @@ class MeanWeight(NamedTuple):
     why: str
 
 
-def decide(normalize: Optional[bool],
-           optimizers: List[Optimizer]) -> MeanWeight:
+def decide(normalize: Optional[bool], optim_wrapper: Any) -> MeanWeight:
     """Decide which mean the weights of a plan have.
 
     Args:
         normalize (bool, optional): The argument of InfoBatchHook. None decides
-            by the optimizers.
-        optimizers (list[Optimizer]): The optimizers of the training. Of
-            several, one that needs a mean of 1 decides.
+            by the optimizers, of which one that needs a mean of 1 is enough.
+        optim_wrapper (OptimWrapper, OptimWrapperDict or dict): What the
+            training has, or its config.
     """
     if normalize is not None:
         return MeanWeight(normalize, f'`normalize={normalize}`')
+    is_config = isinstance(optim_wrapper, dict)
+    of_wrapper = _of_config if is_config else _of_built
+    optimizers = list(of_wrapper(optim_wrapper))
     for kind, clips in optimizers:
         if kind not in _PROPORTIONAL:
             return MeanWeight(
@@ -73,32 +63,23 @@ def decide(normalize: Optional[bool],
         'the gradient')
 
 
-def optimizers_of(optim_wrapper: Any) -> List[Optimizer]:
-    """The optimizers of an OptimWrapper, an OptimWrapperDict, or the config of
-    one."""
-    return list(
-        _of_config(optim_wrapper)
-        if isinstance(optim_wrapper, dict) else _of_built(optim_wrapper))
-
-
-def _of_built(wrapper: Any) -> Iterator[Optimizer]:
+def _of_built(wrapper: Any) -> Iterator[Tuple[str, bool]]:
+    """The class of each optimizer, and whether gradients are clipped by their
+    norm."""
     if hasattr(wrapper, 'optim_wrappers'):
         for each in wrapper.optim_wrappers.values():
             yield from _of_built(each)
     else:
-        yield Optimizer(
-            type(wrapper.optimizer).__name__,
-            getattr(wrapper, 'clip_func', None) is clip_grad_norm_)
+        yield (type(wrapper.optimizer).__name__,
+               getattr(wrapper, 'clip_func', None) is clip_grad_norm_)
 
 
-def _of_config(cfg: dict) -> Iterator[Optimizer]:
-    """The optimizers of a config, also where a constructor makes several."""
+def _of_config(cfg: dict) -> Iterator[Tuple[str, bool]]:
+    """The same of a config, also where a constructor makes several."""
     optimizer = cfg.get('optimizer')
     if isinstance(optimizer, dict):
         clip_grad = cfg.get('clip_grad') or dict(type='none')
-        yield Optimizer(
-            type_name(optimizer),
-            clip_grad.get('type', 'norm') == 'norm')
+        yield type_name(optimizer), clip_grad.get('type', 'norm') == 'norm'
     for key, value in cfg.items():
         if isinstance(value, dict) and key != 'optimizer':
             yield from _of_config(value)

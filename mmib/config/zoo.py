@@ -2,12 +2,11 @@
 """Where the configs of the libraries and of mmib lie, on both stacks."""
 import difflib
 import glob
-import os
 import os.path as osp
 from importlib.util import find_spec
-from typing import Iterator, List, Optional
+from typing import List
 
-from ..errors import FileNotFoundRefusal, ModuleNotFoundRefusal, ValueRefusal
+from ..errors import FileNotFoundRefusal, ModuleNotFoundRefusal
 
 # The name of each library, and the extra of mmib that installs the library.
 LIBRARIES = dict(
@@ -16,13 +15,6 @@ LIBRARIES = dict(
     mmdet=('MMDetection', 'mmdet'))
 # Packages whose configs have names, such as mmseg::upernet/...
 PACKAGES = (*LIBRARIES, 'mmib')
-
-
-def installed_packages() -> Iterator[str]:
-    """The installed ones of :data:`PACKAGES`."""
-    for package in PACKAGES:
-        if find_spec(package) is not None:
-            yield package
 
 
 def mim_folder(package: str) -> str:
@@ -54,28 +46,14 @@ def zoo_names(folder: str) -> List[str]:
         if '_base_' not in name.split(osp.sep))
 
 
-def zoo_name(path: str, folder: str) -> Optional[str]:
-    """Name of a config relative to a folder, None where the config lies
-    outside of the folder."""
-    name = osp.relpath(osp.realpath(path), osp.realpath(folder))
-    if name.split(osp.sep)[0] == osp.pardir or osp.isabs(name):
-        return None
-    return name.replace(osp.sep, '/')
-
-
 def resolve_config(path: str) -> str:
-    """Find a config that is named by its package, on both stacks.
+    """Find a config that is named by its package, such as
+    ``mmseg::upernet/...``, with or without ``.py``, on both stacks. A path is
+    returned as it is.
 
     MMEngine's own functions look for a distribution of OpenMMLab, such as
     mmsegmentation. On OneDL's stack the functions in ``mmengine.hub`` install
     this distribution over the fork.
-
-    Args:
-        path (str): Name of a config, such as ``mmseg::upernet/...``, with or
-            without ``.py``, or a path.
-
-    Returns:
-        str: Path of the config. A path is returned as it is.
     """
     package, scope, name = path.partition('::')
     if not scope or package not in PACKAGES:
@@ -96,17 +74,3 @@ def resolve_config(path: str) -> str:
     hint = ''.join(f'\n  {package}::{match}' for match in close)
     raise FileNotFoundRefusal(f'{package} has no config `{path}`' + (
         f'. Close matches:{hint}' if close else f': see {folder}'))
-
-
-def find_config(path: str) -> str:
-    """Find a config by its path or name (:func:`resolve_config`), and check
-    that the file is there."""
-    path = resolve_config(path)
-    if not path.endswith(('.py', '.yaml', '.yml', '.json')):
-        raise ValueRefusal(f'{path} is no config, whose name ends with .py: '
-                           'give CONFIG first, and then all others.')
-    if not osp.isfile(path):
-        raise FileNotFoundRefusal(
-            f'There is no config {path}; a relative path counts from the '
-            f'current folder, which is {os.getcwd()}.')
-    return path

@@ -7,7 +7,9 @@ import torch
 
 
 class ImageCounts:
-    """How often each image was trained on, and how often it was left out.
+    """How often each image was trained on, whether it could be loaded or not
+    (``visits``), and how often plans left it out (``pruned``), int32 of shape
+    (num_images,).
 
     All ranks have the same counts without a collective, as every rank knows
     the slots of all ranks.
@@ -21,11 +23,7 @@ class ImageCounts:
         self._images = images
         num_images = int(images.max()) + 1
         self.visits = np.zeros(num_images, np.int32)
-        """np.ndarray: Slots of each image that were trained on, whether the
-        image could be loaded or not, int32 of shape (num_images,)."""
         self.pruned = np.zeros(num_images, np.int32)
-        """np.ndarray: Slots of each image that plans have left out, int32 of
-        shape (num_images,)."""
 
     def visit(self, indices: np.ndarray) -> None:
         """Count the images of a step, by their indices on all ranks."""

@@ -17,10 +17,6 @@ def write_line(log_dir: str, **line: Any) -> None:
     There is a line when a training begins or goes on (``begins``), one for
     each virtual epoch that has a line in the log (a ``PlanRecord``), and one
     when the training ends (``ends``).
-
-    Args:
-        log_dir (str): Folder of the log.
-        **line: What the line has.
     """
     if is_main_process():
         path = osp.join(log_dir, FILE_NAME)

@@ -29,10 +29,6 @@ class Reporter:
     with the next one of the same image). ``unweighted_loss`` is the baseline's
     loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
 
-    Args:
-        runner (Runner): The runner of the training process.
-        planner (Planner): Knows how far the training is.
-        mean_weight (MeanWeight): Which mean the weights of plans have.
     """
 
     def __init__(self, runner: Runner, planner: Planner,
@@ -54,13 +50,8 @@ class Reporter:
             default=0)
 
     def step(self, unweighted_loss: Optional[Tensor], batch_idx: int) -> None:
-        """Log the unweighted loss beside the trained one.
-
-        Args:
-            unweighted_loss (Tensor, optional): Loss of the batch with all
-                weights 1, a scalar. None where a model doesn't tell.
-            batch_idx (int): The index of the batch.
-        """
+        """Log the loss of the batch with all weights 1 beside the trained one,
+        where a model tells it."""
         if self._log_interval <= 0 or unweighted_loss is None:
             return
         self._unweighted_losses.append(unweighted_loss)
@@ -131,15 +122,15 @@ class Reporter:
     def _tell_forecast(self) -> None:
         planner = self._planner
         expected = forecast(planner.policy, self._clock, planner.normalize)
-        lines = [expected.when]
-        if self._runner.iter == 0:
-            if expected.share == 1:
-                self._logger.warning(
-                    f'InfoBatch prunes nothing: {expected.policy} keeps every '
-                    'image. Change the `policy` of InfoBatchHook in '
-                    '`custom_hooks`.')
-                return
-            lines = expected.lines
+        lines = expected.lines
+        if self._runner.iter > 0:
+            lines = lines[:1]
+        elif expected.share == 1:
+            self._logger.warning(
+                f'InfoBatch prunes nothing: {planner.policy!r} keeps every '
+                'image. Change the `policy` of InfoBatchHook in '
+                '`custom_hooks`.')
+            return
         self._logger.info('InfoBatch: ' + ' '.join(lines) +
                           self._told_mean_weight())
 
@@ -269,16 +260,8 @@ class Reporter:
 
 def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
                    end: str) -> str:
-    """What V says of a choice of images.
-
-    Args:
-        ratio (VarianceRatio, optional): V of the choice.
-        begin (str): What comes before "choice of images".
-        end (str): What comes after all.
-
-    Returns:
-        str: The words, empty where V isn't known.
-    """
+    """What V says of a choice of images, empty where V isn't known. ``begin``
+    comes before the words "choice of images", and ``end`` after all."""
     if ratio is None or not math.isfinite(ratio.value):
         return ''
     # Rounded as V is shown.

@@ -7,7 +7,6 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import numpy as np
 
 from ..errors import RuntimeRefusal, ValueRefusal
-from .form import array
 from .plan import EpochPlan, divide, draw, prune
 from .policies import check_quantiles
 from .policy import Policy, Progress, check_argument, is_count
@@ -301,12 +300,6 @@ class Neyman(ToBudget):
             means=self._means,
             variances=self._variances,
             num_plans=self._num_plans)
-
-    def state_form(self) -> Any:
-        return dict(
-            means=array('float64', 'strata', low=0),
-            variances=array('float64', 'strata', low=0),
-            num_plans=array('int64', 'strata', low=0))
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         # The next plan begins anew if it has another number of strata.

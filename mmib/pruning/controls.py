@@ -5,7 +5,6 @@ from typing import Any, Dict, Optional
 
 import numpy as np
 
-from .form import Maybe, array, integer
 from .plan import EpochPlan, Tier, prune
 from .policies import QuantileTiers
 from .policy import Policy, Progress, check_argument, check_ratio, is_count
@@ -91,8 +90,6 @@ class _Selection(Policy):
     """
 
     rescale = False
-    _array_forms = dict(
-        selected=array('int64', 'selected', low=0, below='indices of a pass'))
 
     def __init__(self, keep: float, period: int) -> None:
         check_argument('keep', keep, 0 < keep <= 1,
@@ -134,11 +131,6 @@ class _Selection(Policy):
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(num_plans=self._num_plans, arrays=dict(self._arrays))
-
-    def state_form(self) -> Any:
-        return Maybe(
-            dict(num_plans=integer(1), arrays=self._array_forms),
-            dict(num_plans=0, arrays={}))
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._num_plans = state_dict['num_plans']
@@ -197,13 +189,6 @@ class UpperConfidenceBound(_Selection):
             Defaults to 0.2.
         period (int): As of :class:`EpsilonGreedy`. Defaults to 1.
     """
-
-    _array_forms = dict(
-        _Selection._array_forms,
-        scores=array('float32', 'indices of a pass'),
-        visited=array('bool', 'indices of a pass'),
-        mean=array('float64', 'indices of a pass'),
-        variance=array('float64', 'indices of a pass', low=0))
 
     def __init__(self,
                  keep: float = 0.6,

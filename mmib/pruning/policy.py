@@ -99,11 +99,6 @@ class Policy:
         besides the scores."""
         return {}
 
-    def state_form(self) -> Any:
-        """The form that the state in a checkpoint must have, see
-        :mod:`mmib.pruning.form`. By default any dict."""
-        return {}
-
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on from a state that :meth:`state_dict` returned."""
 

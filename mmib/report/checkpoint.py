@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ..log.plan_log import RUN_KEY
-from ..state import check_state, to_arrays
 from ..upgrade import upgrade
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
@@ -34,58 +34,22 @@ class _Ignored:
 
 
 @dataclass
-class Images:
-    """What is known of the images of a training set: columns of shape (N,), by
-    number of the image.
-
-    Args:
-        scores (np.ndarray): Last score, NaN before the first visit, float32.
-        averages (np.ndarray, optional): Moving average of the scores, alike.
-            None in checkpoints of version 0.1.0, as are the next three.
-        visits (np.ndarray, optional): How often an image was trained on.
-        pruned (np.ndarray, optional): How often it was pruned.
-        last_visit (np.ndarray, optional): Iteration of the last visit, from 1.
-            0 before the first one.
-        paths (list[str], optional): Paths, None where one isn't known.
-        losses (np.ndarray, optional): Pixel loss of the prediction, NaN where
-            it isn't known, float64. None if nothing was predicted.
-    """
-
-    scores: np.ndarray
-    averages: Optional[np.ndarray] = None
-    visits: Optional[np.ndarray] = None
-    pruned: Optional[np.ndarray] = None
-    last_visit: Optional[np.ndarray] = None
-    paths: Optional[List[Optional[str]]] = None
-    losses: Optional[np.ndarray] = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def ranked(self) -> np.ndarray:
-        """Numbers of the images of which something is known, the highest
-        first: by loss where there are losses, else by average, else by score.
-        """
-        values = next(
-            column for column in (self.losses, self.averages, self.scores)
-            if column is not None)
-        order = np.argsort(-values, kind='stable')
-        return order[~np.isnan(values[order])]
-
-
-@dataclass
 class Checkpoint:
     """A checkpoint.
 
     Args:
         path (str): The file.
-        images (Images, optional): The images. None without mmib.
+        images (pd.DataFrame, optional): What is known of each image, by its
+            number: the ``score`` of its last visit, NaN before the first one,
+            the ``average`` of its scores, its ``visits``, how often it was
+            ``pruned``, and the iteration of its ``last_visit``, from 1.
+            Checkpoints of version 0.1.0 have scores alone. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str): Time at which its training began, '' where it isn't known.
     """
 
     path: str
-    images: Optional[Images] = None
+    images: Optional[pd.DataFrame] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
     run: str = ''
 
@@ -97,12 +61,8 @@ class Checkpoint:
 
 def read_newest(work_dir: str,
                 run: str = '') -> Tuple[Optional[Checkpoint], List[str]]:
-    """Read the newest checkpoint that can be read.
-
-    Args:
-        work_dir (str): The folder of a training.
-        run (str): Time at which the training began, where it is known:
-            checkpoints of another one aren't used. Defaults to ''.
+    """Read the newest checkpoint in a folder that can be read, of the training
+    that began at the time ``run``, if that is known.
 
     Returns:
         tuple[Checkpoint, optional, list[str]]: The checkpoint, or None; and a
@@ -115,8 +75,8 @@ def read_newest(work_dir: str,
             if run and checkpoint.run not in ('', run):
                 raise _Unreadable('is of another training, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
-            if checkpoint.images is not None and (checkpoint.images.visits
-                                                  is None):
+            images = checkpoint.images
+            if images is not None and 'visits' not in images:
                 notes.append(
                     'The checkpoint is of an older mmib, which didn\'t count '
                     'the visits of each image: these columns are empty.')
@@ -160,11 +120,9 @@ def _read(path: str) -> Checkpoint:
         raise _Unreadable('is no checkpoint of a training') from error
     state = content.get('infobatch')
     try:
-        images = None if state is None else _images(state,
-                                                    content['meta']['iter'])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _Unreadable('has a damaged state of InfoBatch '
-                          f'({type(error).__name__})') from error
+        images = None if state is None else _images(upgrade(state))
+    except ValueError as error:
+        raise _Unreadable('has a damaged state of InfoBatch') from error
     return Checkpoint(path, images, {
         name: value
         for name, value in weights if torch.is_tensor(value)
@@ -202,14 +160,24 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: Any, iteration: int) -> Images:
-    state = upgrade(state)
-    check_state(state, iteration)
-    table, counts = to_arrays(state['scores']), to_arrays(state['images'])
-    visited = table['last_visit'] > 0
-    images = Images(np.where(visited, table['scores'], np.nan))
+def _images(state: Dict[str, Any]) -> pd.DataFrame:
+    table, counts = state['scores'], state['images']
+    last_visit = table['last_visit'].numpy()
+    images = pd.DataFrame(dict(score=table['scores'].numpy()))
     if counts:
-        images.averages = np.where(visited, table['averages'], np.nan)
-        images.visits, images.pruned = counts['visits'], counts['pruned']
-        images.last_visit = table['last_visit']
+        images['average'] = table['averages'].numpy()
+    images[last_visit == 0] = np.nan
+    if counts:
+        for name in ('visits', 'pruned'):
+            images[name] = counts[name].numpy()
+        images['last_visit'] = last_visit
     return images
+
+
+def ranked(images: pd.DataFrame) -> List[int]:
+    """Numbers of the images of which something is known, the highest first:
+    by loss where there are losses, else by average, else by score."""
+    name = next(
+        name for name in ('loss_pixels', 'average', 'score') if name in images)
+    values = images[name].dropna()
+    return values.sort_values(ascending=False, kind='stable').index.tolist()

@@ -2,8 +2,9 @@
 """Plots of a run as pictures that stand in a page, for light and dark."""
 import base64
 import io
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -11,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..plan_record import PlanRecord
-from ..pruning import ScoreHistogram
 from .read import Run
 
 # Of a plot that stands beside one other, and beside two, in inches.
@@ -65,21 +65,22 @@ class Picture:
     note: str = ''
 
 
-def draw(title: str,
-         plot: Callable[[Axes], None],
-         note: str = '',
-         size: Tuple[float, float] = SMALL) -> Picture:
-    """Make a picture of what ``plot(axes)`` draws with the colours above."""
+@contextmanager
+def _drawn(pictures: List[Picture],
+           title: str,
+           note: str = '',
+           size: Tuple[float, float] = SMALL) -> Iterator[Axes]:
+    """Add a picture of what is drawn on the axes with the colours above."""
     file = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=size, layout='constrained')
-        plot(figure.add_subplot())
+        yield figure.add_subplot()
         figure.savefig(
             file, format='svg', transparent=True, metadata={'Date': None})
     light = dark = file.getvalue().decode()
     for colour, other in _DARK.items():
         dark = dark.replace(colour, other)
-    return Picture(title, _to_uri(light), _to_uri(dark), note)
+    pictures.append(Picture(title, _to_uri(light), _to_uri(dark), note))
 
 
 def _to_uri(svg: str) -> str:
@@ -95,19 +96,15 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
     curves.insert(1 if names else 0,
                   ('Unweighted loss', [r.loss for r in runs]))
-    pictures = []
+    pictures: List[Picture] = []
     for name, values in curves:
         if not any(
                 curve is not None and len(curve.values) for curve in values):
             continue
-        for by_full in (False, True):
-
-            def plot(axes: Axes) -> None:
-                _plot_curves(axes, runs, values, by_full)
+        for what in ('iterations', 'full equivalent'):
+            with _drawn(pictures, f'{name} by {what}', size=WIDE) as axes:
+                _plot_curves(axes, runs, values, what == 'full equivalent')
                 axes.set_ylabel(name)
-
-            what = 'full equivalent' if by_full else 'iterations'
-            pictures.append(draw(f'{name} by {what}', plot, size=WIDE))
     return pictures
 
 
@@ -141,11 +138,12 @@ def _label(run: Run, runs: Sequence[Run]) -> str:
 
 def worth(run: Run) -> List[Picture]:
     """V and the reliability of scores over time."""
+    pictures: List[Picture] = []
     known = [plan for plan in run.plans if plan.variance_ratio is not None]
-    pictures = []
     if known:
-
-        def plot(axes: Axes) -> None:
+        note = ('Below 1 the choice of images helps, at 1 it is chance, above '
+                '1 it harms.')
+        with _drawn(pictures, 'V, with its 95 % interval', note, WIDE) as axes:
             iterations = [plan.iter for plan in known]
             values = np.array([plan.variance_ratio for plan in known],
                               np.float64)
@@ -166,71 +164,55 @@ def worth(run: Run) -> List[Picture]:
             axes.figure.legend(loc='outside upper left', ncols=3)
             axes.set_ylabel('V')
             _finish(axes, run)
-
-        pictures.append(
-            draw(
-                'V, with its 95 % interval', plot,
-                'Below 1 the choice of images helps, at 1 it is chance, above '
-                '1 it harms.', WIDE))
-    if any(plan.reliability is not None for plan in run.plans):
-
-        def plot_reliability(axes: Axes) -> None:
-            points = [(plan.iter, plan.reliability) for plan in run.plans
-                      if plan.reliability is not None]
+    points = [(plan.iter, plan.reliability) for plan in run.plans
+              if plan.reliability is not None]
+    if points:
+        note = ('How well the score of an image tells the next one. Near 0 it '
+                'tells nothing, and no policy can do better than chance.')
+        with _drawn(pictures, 'Reliability of the scores', note, WIDE) as axes:
             axes.plot(*np.transpose(points), color=RUN)
             axes.set_ylim(top=1)
             axes.set_ylabel('correlation')
             _finish(axes, run)
-
-        pictures.append(
-            draw(
-                'Reliability of the scores', plot_reliability,
-                'How well the score of an image tells the next one. Near 0 it '
-                'tells nothing, and no policy can do better than chance.',
-                WIDE))
     return pictures
 
 
 def pruning(run: Run) -> List[Picture]:
     """Kept share, tiers and scores over time."""
+    pictures: List[Picture] = []
     if not run.plans:
-        return []
+        return pictures
     iterations = [plan.iter for plan in run.plans] + [run.last_iter]
 
-    def steps(axes: Axes, values: list, **kwargs: Any) -> None:
+    def steps(values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
-    def plot_kept(axes: Axes) -> None:
-        steps(
-            axes, [100 * run.kept_share(plan) for plan in run.plans],
-            color=RUN)
+    with _drawn(pictures, 'Kept share') as axes:
+        steps([100 * run.kept_share(plan) for plan in run.plans], color=RUN)
         axes.set_ylim(0, 105)
         axes.set_ylabel('kept images (%)')
         _finish(axes, run)
-
-    def plot_scores(axes: Axes) -> None:
+    if any(plan.tiers for plan in run.plans):
+        note = 'The images in order of their score, in tiers (bands).'
+        with _drawn(pictures, 'Kept share by score', note) as axes:
+            _plot_tiers(axes, run)
+    title, note = 'Mean score', 'This policy has no threshold.'
+    has_threshold = any(plan.threshold for plan in run.plans)
+    if has_threshold:
+        title += ' and threshold'
+        note = 'Images with the threshold or more are all kept.'
+    with _drawn(pictures, title, note) as axes:
         axes.plot(
             iterations[:-1], [plan.mean_score for plan in run.plans],
             color=RUN,
             label='mean score')
-        thresholds = [plan.threshold or np.nan for plan in run.plans]
-        if np.isfinite(thresholds).any():
-            steps(axes, thresholds, color=ACCENT, label='threshold')
+        if has_threshold:
+            steps([plan.threshold or np.nan for plan in run.plans],
+                  color=ACCENT,
+                  label='threshold')
             axes.legend()
         axes.set_ylabel('score')
         _finish(axes, run)
-
-    pictures = [draw('Kept share', plot_kept)]
-    if any(plan.tiers for plan in run.plans):
-        pictures.append(
-            draw('Kept share by score', lambda axes: _plot_tiers(axes, run),
-                 'The images in order of their score, in tiers (bands).'))
-    has_threshold = any(plan.threshold for plan in run.plans)
-    pictures.append(
-        draw(
-            'Mean score' + ' and threshold' * has_threshold, plot_scores,
-            'Images with the threshold or more are all kept.'
-            if has_threshold else 'This policy has no threshold.'))
     return pictures
 
 
@@ -240,13 +222,11 @@ def _plot_tiers(axes: Axes, run: Run) -> None:
     iterations = np.array([plan.iter for plan in run.plans])
     times = (np.arange(columns) + 0.5) * run.last_iter / columns
     plans = np.searchsorted(iterations, times, 'right') - 1
-    picture = np.full((rows, columns), np.nan)
     shares = [_share_by_rank(plan, rows) for plan in run.plans]
-    for column, plan in enumerate(plans):
-        if plan >= 0:
-            picture[:, column] = shares[plan]
+    # Before the first plan.
+    shares.append(np.full(rows, np.nan))
     image = axes.imshow(
-        picture,
+        np.transpose(shares)[:, plans],
         origin='lower',
         aspect='auto',
         extent=(0, run.last_iter, 0, 100),
@@ -281,33 +261,24 @@ def histograms(run: Run) -> List[Picture]:
         plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
         run.kept_share(plan) * sum(plan.histogram.all)
     ] or plans
-    if not plans:
-        return []
-    chosen = sorted({0, len(plans) // 2, len(plans) - 1})
-    return [
-        draw(f'Scores at iteration {plans[i].iter}',
-             _histogram(plans[i].histogram)) for i in chosen
-    ]
-
-
-def _histogram(scores: ScoreHistogram) -> Callable[[Axes], None]:
-
-    def plot(axes: Axes) -> None:
-        edges, every, kept, weighted = scores
-        axes.stairs(every, edges, fill=True, color=FAINT, label='all')
-        axes.stairs(kept, edges, color=RUN, label='kept', lw=1.6)
-        axes.stairs(
-            weighted,
-            edges,
-            color=OTHER,
-            label='kept, by weight',
-            lw=1.6,
-            ls=(0, (3, 1.5)))
-        axes.set_xlabel('score')
-        axes.set_ylabel('images')
-        axes.legend()
-
-    return plot
+    pictures: List[Picture] = []
+    for i in sorted({0, len(plans) // 2, len(plans) - 1} if plans else ()):
+        title = f'Scores at iteration {plans[i].iter}'
+        with _drawn(pictures, title) as axes:
+            edges, every, kept, weighted = plans[i].histogram
+            axes.stairs(every, edges, fill=True, color=FAINT, label='all')
+            axes.stairs(kept, edges, color=RUN, label='kept', lw=1.6)
+            axes.stairs(
+                weighted,
+                edges,
+                color=OTHER,
+                label='kept, by weight',
+                lw=1.6,
+                ls=(0, (3, 1.5)))
+            axes.set_xlabel('score')
+            axes.set_ylabel('images')
+            axes.legend()
+    return pictures
 
 
 def _finish(axes: Axes, run: Run) -> None:

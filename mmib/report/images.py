@@ -25,11 +25,8 @@ def in_short(error: Exception) -> str:
 
 
 class TrainingImages:
-    """Reads the images of a training set by number.
-
-    Args:
-        config (Config): Config of the training. What it imports is imported.
-        num_images (int): Images that the checkpoint has.
+    """Reads the images of a training set by number. What the config of the
+    training imports is imported.
 
     Raises:
         CannotShow: If the data set can't be built, or has another number of
@@ -102,13 +99,8 @@ class TrainingImages:
         return self._dataset.get_data_info(int(self._indices[number]))
 
     def read(self, number: int) -> dict:
-        """Load an image and its labels.
-
-        Returns:
-            dict: ``img`` (BGR, uint8 of shape (H, W, 3)) and, where there are
-            labels, ``gt_seg_map`` (of shape (H, W)) or ``gt_label`` (numbers
-            of classes).
-        """
+        """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
+        labels, if any, ``gt_seg_map`` (of shape (H, W)) or ``gt_label``."""
         results = self.info(number)
         try:
             if 'img' in results:

@@ -86,7 +86,10 @@ def number(value: Optional[float], digits: int = 4) -> str:
 
 def summary(run: Run, other: Optional[Run]) -> List[Figure]:
     """The row of figures on top."""
-    figures = [_iterations(run)]
+    note = 'finished' if run.finished else ''
+    if run.max_iters and run.last_iter < run.max_iters:
+        note = f'of {number(run.max_iters)}: still running, or it was stopped'
+    figures = [Figure('Iterations', number(run.last_iter), note)]
     if run.plans:
         full = run.last_iter + run.saved_iters
         figures.append(
@@ -104,15 +107,6 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
                 f'{number(run.pruned)} of {number(run.visits)} visits of '
                 'images'))
     return figures
-
-
-def _iterations(run: Run) -> Figure:
-    if run.max_iters and run.last_iter < run.max_iters:
-        return Figure(
-            'Iterations', number(run.last_iter),
-            f'of {number(run.max_iters)}: still running, or it was stopped')
-    return Figure('Iterations', number(run.last_iter),
-                  'finished' if run.finished else '')
 
 
 def _times(run: Run, other: Optional[Run]) -> List[Figure]:

@@ -7,10 +7,11 @@ from typing import List, Optional, Tuple
 
 import cv2
 import numpy as np
+import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from .checkpoint import Checkpoint, Images
+from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
 from .predictions import Predictor, losses_of_images
 from .read import ReportError
@@ -23,24 +24,16 @@ IGNORED = 255
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
+# Of a card: columns of what is known of images, the first ranks.
+_FIGURES = dict(
+    loss_pixels='loss', average='average score', score='last score')
 
 
 @dataclass
 class Card:
-    """An image in the gallery.
-
-    Args:
-        number (int): Its number.
-        path (str, optional): Its file, below the folder of all images.
-        figures (list[tuple[str, float]]): Name and value of what is known of
-            it, the one that ranks first.
-        rank (int): 1 is the highest.
-        visits (int, optional): How often it was trained on.
-        pruned (int, optional): How often it was pruned.
-        pictures (list[tuple[str, str]]): Title and data URI of each picture.
-        classes (list[tuple[str, str]]): Label and prediction of the image.
-        note (str): Why pictures are missing.
-    """
+    """An image in the gallery: its path below the folder of all, names and
+    values of what is known of it, its rank from 1, titles and data URIs of its
+    pictures, its label and prediction, and why pictures are missing."""
 
     number: int
     path: Optional[str]
@@ -55,11 +48,10 @@ class Card:
 
 @dataclass
 class Gallery:
-    """The images at both ends of a ranking. No image is in both.
+    """The images at both ends of a ranking, the outermost first. None is in
+    both.
 
     Args:
-        highest (list[Card]): The highest, the highest first.
-        lowest (list[Card]): The lowest, the lowest first.
         folder (str): The folder that all of them have in common.
         classes (list[tuple[str, str]]): Name and colour of each class that
             pixels may have.
@@ -80,17 +72,10 @@ def take_pictures(config: Config,
                   count: int,
                   predictions: bool = True,
                   by_losses: bool = False) -> Gallery:
-    """Show the images at both ends of the ranking, as far as possible: what is
-    missing is told in notes.
-
-    Args:
-        config (Config): Config of the training.
-        checkpoint (Checkpoint): A checkpoint with images, which get their
-            paths, and their losses with ``by_losses``.
-        count (int): Images of each end.
-        predictions (bool): Whether to predict them. Defaults to True.
-        by_losses (bool): Whether to predict all images, and rank them by their
-            pixel losses. Defaults to False.
+    """Show ``count`` images at each end of the ranking, as far as possible:
+    what is missing is told in notes. The images of the checkpoint get their
+    paths and, with ``by_losses``, the pixel losses of their predictions, which
+    rank them then.
 
     Raises:
         ReportError: If the images can't be ranked.
@@ -103,7 +88,7 @@ def take_pictures(config: Config,
         predictor = _open_predictor(config, checkpoint, gallery.notes)
     if by_losses:
         gallery.young = _add_losses(images, reader, predictor, gallery.notes)
-    order = images.ranked().tolist()
+    order = ranked(images)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     ranks = {number: rank for rank, number in enumerate(order, 1)}
@@ -122,16 +107,17 @@ def take_pictures(config: Config,
     return gallery
 
 
-def _open_reader(config: Config, images: Images,
+def _open_reader(config: Config, images: pd.DataFrame,
                  notes: List[str]) -> Optional[TrainingImages]:
     try:
         reader = TrainingImages(config, len(images))
-        images.paths = reader.paths()
+        paths = reader.paths()
     except CannotShow as error:
         notes.append('Images have numbers instead of paths and pictures, '
                      f'because of the data set: {error}.')
         return None
-    if not any(images.paths):
+    images['path'] = pd.Series(paths, dtype=object)
+    if not any(paths):
         notes.append('Images have numbers instead of paths: the data set has '
                      'no files.')
         if not reader.has_pixels:
@@ -148,20 +134,24 @@ def _open_predictor(config: Config, checkpoint: Checkpoint,
         return None
 
 
-def _add_losses(images: Images, reader: Optional[TrainingImages],
+def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
                 predictor: Optional[Predictor], notes: List[str]) -> str:
     """Predict all images. Returns that the network is too young for the
     ranking, or nothing."""
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
+    losses = np.full(len(images), np.nan)
     if reader is not None and predictor is not None:
-        images.losses, reason, (mean, guess) = losses_of_images(
-            reader, predictor, len(images))
-    if images.losses is None or np.isnan(images.losses).all():
+        losses, reason, (mean,
+                         guess) = losses_of_images(reader, predictor,
+                                                   len(images))
+    num_unknown = np.isnan(losses).sum()
+    if num_unknown == len(losses):
         raise ReportError('The images can\'t be ranked by pixels, as there '
                           f'are no predictions. {reason}')
     if reason:
-        notes.append(f'{np.isnan(images.losses).sum()} of {len(images)} '
-                     f'images have no loss: {reason}.')
+        notes.append(f'{num_unknown} of {len(losses)} images have no loss: '
+                     f'{reason}.')
+    images['loss_pixels'] = losses
     if not mean > _YOUNG * guess:
         return ''
     return (f'The network is too young for this ranking: the mean of its '
@@ -171,18 +161,12 @@ def _add_losses(images: Images, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: Images, number: int, rank: int) -> Card:
-    columns = {
-        'loss': images.losses,
-        'average score': images.averages,
-        'last score': images.scores
-    }
-    figures = [(name, float(column[number]))
-               for name, column in columns.items() if column is not None]
-    visits, pruned = (None if column is None else int(column[number])
-                      for column in (images.visits, images.pruned))
-    path = images.paths[number] if images.paths else None
-    return Card(number, path, figures, rank, visits, pruned)
+def _card(images: pd.DataFrame, number: int, rank: int) -> Card:
+    known = {name: column[number] for name, column in images.items()}
+    figures = [(title, known[name]) for name, title in _FIGURES.items()
+               if name in known]
+    return Card(number, known.get('path'), figures, rank, known.get('visits'),
+                known.get('pruned'))
 
 
 def _add_pictures(card: Card, reader: TrainingImages,

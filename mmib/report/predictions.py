@@ -25,11 +25,6 @@ _SCOPES = ('mmseg', 'mmpretrain')
 class Predictor:
     """The network of a checkpoint, on whole images, as in a test.
 
-    Args:
-        config (Config): Config of the training.
-        weights (dict[str, Tensor]): Parameters and buffers of the model.
-        device (str): Where it runs.
-
     Raises:
         CannotShow: If the model can't be built, or predicts no classes.
     """
@@ -61,18 +56,8 @@ class Predictor:
 
     @torch.no_grad()
     def __call__(self, info: dict) -> Any:
-        """Predict an image.
-
-        Args:
-            info (dict): What :meth:`TrainingImages.info` returns.
-
-        Returns:
-            BaseDataElement: With ``pred_sem_seg`` and ``seg_logits``, or with
-            ``pred_label``.
-
-        Raises:
-            CannotShow: If the image can't be predicted.
-        """
+        """Predict an image by its :meth:`TrainingImages.info`. The sample has
+        ``pred_sem_seg`` and ``seg_logits``, or ``pred_label``."""
         try:
             return self._model.test_step(
                 pseudo_collate([self._pipeline(info)]))[0]
@@ -107,14 +92,8 @@ def _test_pipeline_of(config: Config) -> list:
 
 class ImageLosses(NamedTuple):
     """Pixel losses of an image, the higher, the less its labels are like the
-    predictions.
-
-    Args:
-        highest (float): Mean of the highest 5 % of the pixels. NaN where
-            nothing is labelled.
-        sums (np.ndarray): Sum over the pixels of each class.
-        counts (np.ndarray): Labelled pixels of each class.
-    """
+    predictions: the mean of the highest 5 %, NaN where nothing is labelled,
+    and the sum over the labelled pixels of each class, and their count."""
 
     highest: float
     sums: np.ndarray
@@ -149,14 +128,9 @@ def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
 def losses_of_images(
         reader: TrainingImages, predict: Predictor, num_images: int
 ) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
-    """Predict all images, and compare them with their labels.
-
-    Returns:
-        tuple[np.ndarray, str, optional, tuple[float, float]]: The mean of the
-        highest 5 % of the pixel losses of each image, NaN of images where it
-        fails; why it fails, of the last of them; and what
-        :func:`mean_and_guess` returns.
-    """
+    """Predict all images, and compare them with their labels: the mean of the
+    highest 5 % of the pixel losses of each image, NaN of images where it
+    fails; why it fails, of the last of them; and :func:`mean_and_guess`."""
     losses = np.full(num_images, np.nan)
     reason = None
     sums = counts = np.zeros(1)

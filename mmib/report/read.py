@@ -9,6 +9,8 @@ from typing import Dict, List, NamedTuple, Optional
 import numpy as np
 from mmengine.config import Config
 
+from ..config.parts import infobatch_hooks
+from ..errors import Refusal
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 from .starts import Start, config_of, is_plan, join, of_newest, read_start
@@ -17,8 +19,8 @@ from .starts import Start, config_of, is_plan, join, of_newest, read_start
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
 
-class ReportError(Exception):
-    """A folder of which no report can be made: the text says why."""
+class ReportError(Refusal):
+    """A folder of which no report can be made."""
 
 
 class Curve(NamedTuple):
@@ -30,21 +32,20 @@ class Curve(NamedTuple):
 
 @dataclass
 class Run:
-    """A training as its log has it.
+    """A training as its log has it. What isn't known is empty, 0 or None.
 
     Args:
         path (str): Its work folder.
         start (str): Name of the folder of its first start.
-        config (Config): Its config, empty if no config can be read.
+        config (Config): Its config.
         has_infobatch (bool): Whether it was trained with InfoBatch.
         policy (str): What draws the plans.
-        pass_length (int): Slots of a full pass, 0 where it isn't known.
+        pass_length (int): Slots of a full pass.
         plans (list[PlanRecord]): Virtual epochs in the log.
         loss (Curve): The loss without weights.
-        metrics (dict[str, Curve]): Metrics of the validation, by name.
+        metrics (dict[str, Curve]): Metrics of the validation.
         last_iter (int): Iterations until the last line.
-        max_iters (int, optional): Iterations of the whole training. None of
-            one that counts epochs and hasn't ended.
+        max_iters (int, optional): Iterations of the whole training.
         annealing_iter (int, optional): The first one of annealing.
         finished (bool): Whether the training has ended by itself.
         saved_iters (float): What the baseline needs more for as many passes.
@@ -156,7 +157,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
     ends = starts[-1].ends if starts else None
     if not begin:
         plans = []
-        if _has_hook(config) and scalars:
+        if infobatch_hooks(config) and scalars:
             notes.append('The log has no line of `infobatch.jsonl` with which '
                          'a training begins, as in version 0.1.0 of mmib: '
                          'what was pruned is left out.')
@@ -170,8 +171,8 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         # Those of the baseline. Plans tell where epochs began.
         max_iters = last_iter if ends else None
         annealing_iter = next(
-            (int(plan.iter) for plan in plans if _is_annealing(plan, begin)),
-            None)
+            (int(plan.iter)
+             for plan in plans if plan.covered >= begin['annealing_at']), None)
     times = [start.seconds() for start in starts] or [None]
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
@@ -179,7 +180,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         path=work_dir,
         start=begin.get('run') or (starts[0].name if starts else ''),
         config=config,
-        has_infobatch=bool(begin) or _has_hook(config),
+        has_infobatch=bool(begin or infobatch_hooks(config)),
         policy=begin.get('policy', ''),
         pass_length=begin.get('pass_length', 0),
         plans=plans,
@@ -199,27 +200,14 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         notes=notes)
     if ends:
         run.saved_iters = ends['saved_iters']
-        run.worth = with_nan(ends.get('variance_ratio'))
-        run.visits, run.pruned = ends.get('visits'), ends.get('pruned')
+        run.worth = with_nan(ends['variance_ratio'])
+        run.visits, run.pruned = ends['visits'], ends['pruned']
     elif plans:
         # The open plan covers a full pass in its share of the iterations.
         open_plan = plans[-1]
         run.saved_iters = open_plan.full_equivalent - open_plan.iter + (
             last_iter - open_plan.iter) * (1 / run.kept_share(open_plan) - 1)
     return run
-
-
-def _is_annealing(plan: PlanRecord, begin: dict) -> bool:
-    if 'annealing_at' in begin:
-        return plan.covered >= begin['annealing_at']
-    # Older lines have iterations of the baseline alone.
-    return plan.full_equivalent >= begin.get('annealing_iter', np.inf)
-
-
-def _has_hook(config: Config) -> bool:
-    return any(
-        isinstance(hook, dict) and hook.get('type') == 'InfoBatchHook'
-        for hook in config.get('custom_hooks') or [])
 
 
 def _metrics(scalars: List[dict]) -> Dict[str, Curve]:

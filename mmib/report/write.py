@@ -4,13 +4,13 @@ import os
 import os.path as osp
 from typing import List, Optional
 
-import numpy as np
-import pandas as pd
-
-from .checkpoint import Checkpoint, Images, read_newest
+from .checkpoint import Checkpoint, read_newest
 from .page import render
 from .pictures import Gallery, take_pictures
 from .read import ReportError, Run, read_run
+
+# Of the table of all images. What isn't known is empty.
+_COLUMNS = ('path', 'score', 'average', 'visits', 'pruned', 'last_visit')
 
 
 def write_report(work_dir: str,
@@ -31,7 +31,7 @@ def write_report(work_dir: str,
         rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
 
     Returns:
-        list[str]: Paths of the files.
+        list[str]: Paths of the page, and of the table of all images.
 
     Raises:
         ReportError: If a folder has nothing of a training, a file can't be
@@ -46,16 +46,20 @@ def write_report(work_dir: str,
     if checkpoint is not None and checkpoint.images is not None:
         gallery = take_pictures(run.config, checkpoint, num_images,
                                 predictions, rank_by == 'pixels')
-        table = f'{osp.splitext(out)[0]}_images.csv'
-        write_table(checkpoint.images, table)
-        files.append(table)
+        files.append(f'{osp.splitext(out)[0]}_images.csv')
+        names = dict.fromkeys([*_COLUMNS, *checkpoint.images])
+        # A path may be no text in UTF-8.
+        checkpoint.images.reindex(columns=list(names)).to_csv(
+            files[-1],
+            index_label='image',
+            encoding='utf-8',
+            errors='backslashreplace')
     elif rank_by != 'score':
         raise ReportError(f'--rank-by {rank_by} needs a checkpoint with a '
                           f'state of InfoBatch. {" ".join(unread)}')
     notes = _notes(run, other, checkpoint, unread) + gallery.notes
     text = render(run, other, notes, checkpoint, gallery, rank_by,
                   [osp.basename(path) for path in files[1:]])
-    # A path may be no text in UTF-8.
     with open(out, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
     return files
@@ -87,24 +91,3 @@ def _notes(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],
         notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
                      'scores of the images aren\'t known.')
     return notes
-
-
-def write_table(images: Images, path: str) -> None:
-    """Write what is known of each image as CSV. ``loss_pixels`` is there if
-    the network was asked; what isn't known is empty."""
-    size = len(images)
-    unknown = pd.array([pd.NA] * size, 'Int64')
-    table = pd.DataFrame({
-        'image': np.arange(size),
-        'path': images.paths or [None] * size,
-        'score': images.scores,
-        'average': np.nan if images.averages is None else images.averages,
-    })
-    for name in ('visits', 'pruned', 'last_visit'):
-        column = getattr(images, name)
-        table[name] = unknown if column is None else column
-    if images.losses is not None:
-        table['loss_pixels'] = images.losses
-    # A path may be no text in UTF-8.
-    table.to_csv(
-        path, index=False, encoding='utf-8', errors='backslashreplace')

@@ -15,15 +15,17 @@ from typing import Dict, Iterator
 import numpy as np
 import pandas as pd
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
 import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
+from benchmarks.compare.report import by_arm, ratios
 from benchmarks.compare.results import append_result, missing, read_results
-from research.pruned_training import VisitRecorder, infobatch_hook, rounded
+from research.pruned_training import (VisitRecorder, add_arm_arguments,
+                                      infobatch_hook, line_of, rounded)
 from research.worth.scores import judge_kinds, last_value
 
 CONFIG = 'examples/diffusion/ddpm_cifar10.py'
@@ -158,27 +160,17 @@ def run(arm: str, seed: int, args: argparse.Namespace) -> None:
         cfg.train_dataloader.dataset,
         data_root=osp.join(args.data, 'test'),
         indices=args.held_out)
-    line = dict(
-        arm=arm,
-        seed=seed,
-        config=name,
-        versions=f'torch {torch.__version__}, mmib {mmib.__version__}',
-        iters=runner.iter)
-    if arm in ('random', 'pruned'):
-        planner = infobatch_hook(runner).planner
-        line['variance_ratio'] = [*planner.mean_ratio.mean()][:3]
+    line = line_of(arm, seed, name, runner)
     if arm == 'random':
         visits = recorder.visits.dropna()[COLUMNS].to_numpy()
         for row in judge_kinds(visits, KINDS, PARTS):
-            add(args.out, 'scores.jsonl', dict(seed=seed, **row))
+            append_result(
+                osp.join(args.out, 'scores.jsonl'),
+                rounded(dict(seed=seed, **row)))
         line.update(
             image_share=image_share(visits), gradients=true_gradients(runner))
     line['held_out_loss'] = held_out_loss(runner.model, held_out)
-    add(args.out, 'arms.jsonl', line)
-
-
-def add(folder: str, name: str, line: dict) -> None:
-    append_result(osp.join(folder, name), rounded(line))
+    append_result(osp.join(args.out, 'arms.jsonl'), rounded(line))
 
 
 def arm_table(folder: str) -> str:
@@ -186,12 +178,11 @@ def arm_table(folder: str) -> str:
     cells = paired.by_arm_and_seed(
         read_results(osp.join(folder, 'arms.jsonl')), ('versions', ))
     losses = 1000 * cells['held_out_loss'].unstack()
-    of_arms = cells.groupby('arm', observed=True)
+    of_arms = by_arm(cells)
     table = pd.DataFrame({
         'seeds': of_arms.size(),
         'iterations': of_arms['iters'].first(),
-        'V': of_arms['variance_ratio'].agg(
-            lambda found: found.dropna().str[0].mean()),
+        'V': ratios(cells),
         'held-out loss x 1000': losses.mean(axis=1)
     })
     others = paired.BASELINE, 'short_lr', paired.RANDOM
@@ -236,14 +227,9 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--data', required=True, help='has train/ and test/')
-    parser.add_argument('--out', default=OUT)
-    parser.add_argument('--work-dir', default='work_dirs/diffusion')
-    parser.add_argument('--arms', nargs='+', default=[*ARMS], choices=ARMS)
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+    add_arm_arguments(parser, OUT, ARMS)
     parser.add_argument(
         '--held-out', type=int, default=1000, help='images of test/')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
     path = osp.join(args.out, 'arms.jsonl')
     for arm, seed in missing(path, args.arms, args.seeds):

@@ -18,7 +18,7 @@ from typing import Dict
 import numpy as np
 import pandas as pd
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
@@ -26,8 +26,9 @@ from mmengine.utils import import_modules_from_strings
 import mmib
 from benchmarks.compare import paired
 from benchmarks.compare.arms import fingerprint
+from benchmarks.compare.report import by_arm, ratios
 from benchmarks.compare.results import append_result, missing, read_results
-from research.pruned_training import infobatch_hook, rounded
+from research.pruned_training import add_arm_arguments, line_of, rounded
 
 OUT = 'research/instruction_tuning'
 # Of what is learned.
@@ -83,17 +84,10 @@ def run(setting: str, arm: str, seed: int, args: argparse.Namespace) -> dict:
     start = time.process_time()
     runner.train()
     line = dict(
-        arm=arm,
-        seed=seed,
-        config=name,
-        versions=f'torch {torch.__version__}, transformers '
-        f'{version("transformers")}, mmib {mmib.__version__}',
-        iters=runner.iter,
+        line_of(arm, seed, name, runner,
+                f'transformers {version("transformers")}, '),
         **counter.counts,
         cpu_seconds=time.process_time() - start)
-    if arm not in ('full', 'short'):
-        ratio = infobatch_hook(runner).planner.mean_ratio.mean()
-        line['variance_ratio'] = [*ratio][:3]
     metrics = runner.val_loop.run()
     for key in ('exact', 'loss'):
         line[key] = metrics[f'answers/{key}']
@@ -135,13 +129,12 @@ def arm_table(path: str) -> str:
     """What each arm of a setting read, its V, and its answers."""
     cells = paired.by_arm_and_seed(read_results(path), ('versions', ))
     exact = cells['exact'].unstack()
-    of_arms = cells.groupby('arm', observed=True)
+    of_arms = by_arm(cells)
     means = of_arms[['iters', 'tokens', 'answer_tokens', 'loss']].mean()
     saved = 1 - means / means.loc[paired.BASELINE]
     table = pd.DataFrame({
         'seeds': of_arms.size(),
-        'V': of_arms['variance_ratio'].agg(
-            lambda found: found.dropna().str[0].mean()),
+        'V': ratios(cells),
         'right answers': exact.mean(axis=1),
         'held-out loss': means['loss'].map('{:.3f}'.format)
     })
@@ -171,14 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--out', default=OUT)
-    parser.add_argument('--work-dir', default='work_dirs/instruction_tuning')
+    add_arm_arguments(parser, OUT, ARMS)
     parser.add_argument(
         '--settings', nargs='+', default=[*SETTINGS], choices=SETTINGS)
-    parser.add_argument('--arms', nargs='+', default=[*ARMS], choices=ARMS)
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
     args = parser.parse_args()
     for setting in args.settings:
         path = osp.join(args.out, f'{setting}.jsonl')

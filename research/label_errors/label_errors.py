@@ -24,6 +24,7 @@ from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from torch import Tensor
 
+from benchmarks.compare.paired import markdown
 from benchmarks.compare.recorder import environment
 from benchmarks.compare.results import append_result, read_results
 from research.pruned_training import (HIGHEST, VisitRecorder, build_runner,
@@ -269,11 +270,7 @@ def table(lines: List[dict]) -> str:
         cells[name] += (
             lows[name].map(' ({:.2f} to '.format) +
             highs[name].map('{:.2f})'.format))
-    head = ['from', 'ranking', *cells.columns]
-    lines = [head] + [[*index, *row]
-                      for index, row in zip(cells.index, cells.to_numpy())]
-    lines = [f'| {" | ".join(line)} |' for line in lines]
-    return '\n'.join([lines[0], '|---' * len(head) + '|', *lines[1:]])
+    return markdown(cells.reset_index('ranking'), 'from')
 
 
 def main() -> None:

@@ -78,6 +78,11 @@ def samples(step, number=16):
     return inputs, inputs[:, :4].argmax(1)
 
 
+def parameters_of(model):
+    """All parameters, of shape (N,)."""
+    return parameters_to_vector(model.parameters()).detach().double()
+
+
 def step_lengths(optim_wrapper, weights):
     """Train with the same weight for all samples of a step, and return how
     far the parameters went in each."""
@@ -88,10 +93,9 @@ def step_lengths(optim_wrapper, weights):
     for step, weight in enumerate(weights):
         data = samples(step)
         batch.begin(torch.full((len(data[1]), ), float(weight)))
-        before = parameters_to_vector(model.parameters()).detach().double()
+        before = parameters_of(model)
         model.train_step(data, wrapper)
-        after = parameters_to_vector(model.parameters()).detach().double()
-        lengths.append((after - before).norm().item())
+        lengths.append((parameters_of(model) - before).norm().item())
     return np.array(lengths)
 
 

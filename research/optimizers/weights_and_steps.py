@@ -20,13 +20,13 @@ import pandas as pd
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch.nn.utils import parameters_to_vector
 from torch.utils.data import TensorDataset
 
 import mmib  # noqa: F401
 from benchmarks.compare import paired
 from benchmarks.compare.results import append_result, missing, read_results
-from research.optimizers.optimizers import OPTIMIZERS, classifier, samples
+from research.optimizers.optimizers import (OPTIMIZERS, classifier,
+                                            parameters_of, samples)
 
 OUT = osp.dirname(osp.abspath(__file__))
 SMALL, SWIN, SEGFORMER = 'classifier', 'swin-w48', 'segformer'
@@ -47,16 +47,12 @@ class StepLengths(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.lengths = []
-        self._last = self._parameters(runner)
+        self._last = parameters_of(runner.model)
 
     def after_train_iter(self, runner: Runner, *_, **__) -> None:
-        now = self._parameters(runner)
+        now = parameters_of(runner.model)
         self.lengths.append((now - self._last).norm().item())
         self._last = now
-
-    def _parameters(self, runner: Runner) -> torch.Tensor:
-        return parameters_to_vector(
-            runner.model.parameters()).detach().double()
 
 
 def train(arm: str, seed: int) -> dict:

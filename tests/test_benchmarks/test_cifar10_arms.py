@@ -42,31 +42,6 @@ def test_arms_that_would_be_others_are_left_out(bases):
     }
 
 
-@pytest.mark.parametrize('arm, share, rate', [
-    ('full', 1, 0.1),
-    ('short', 0.6, 0.2),
-    ('random', 0.6, 0.05),
-    ('neyman', 0.6, 0.05),
-])
-def test_iterations_and_rates(bases, arm, share, rate):
-    for passes, iters in ((24, 1875), (72, 5625)):
-        cfg = next(
-            cell.cfg for cell in run.all_cells('', bases, RATES)
-            if cell.path == f'passes-{passes}.jsonl' and cell.arm == arm)
-        assert cfg.train_cfg.max_iters == share * iters
-        assert cfg.optim_wrapper.optimizer.lr == rate
-        assert cfg.param_scheduler[-1]['end'] == share * iters
-
-
-def test_larger_steps_begin_with_the_second_pass(bases):
-    cell = run.make_cell('', bases[72], 'short_lr', 0, 0.1, 72)
-    assert cell.cfg.optim_wrapper.optimizer.lr == pytest.approx(0.19)
-    lowered = [(s['begin'], s['end'], s['factor'])
-               for s in cell.cfg.param_scheduler
-               if s['type'] == 'ConstantLR' and s['factor'] < 1]
-    assert lowered == [(0, 80, 1 / 1.9), (round(0.85 * 3375), 5625, 1 / 1.9)]
-
-
 def test_other_networks():
     """At the rate of their config, one seed of all before the next."""
     base = run.load_base('images.npz', config=NETWORKS[0])
@@ -81,17 +56,6 @@ def test_other_networks():
     assert [cell.cfg.train_cfg.max_iters
             for cell in cells[:4]] == [625, 375, 375, 375]
     assert {cell.cfg.optim_wrapper.optimizer.lr for cell in cells} == {0.001}
-
-
-@pytest.mark.parametrize('path', NETWORKS, ids=osp.basename)
-def test_other_networks_make_ten_passes(path):
-    cfg = run.load_base('images.npz', config=path)
-    indices = cfg.train_dataloader.dataset.indices
-    assert len(set(indices)) == len(indices) == 4000
-    # There are 1,000 of each class, one class after the other.
-    assert {sum(i // 1000 == label for i in indices)
-            for label in range(10)} == {400}
-    assert cfg.train_cfg.max_iters * cfg.train_dataloader.batch_size == 40000
 
 
 def test_the_best_rate_is_that_of_the_mean():

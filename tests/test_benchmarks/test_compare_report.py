@@ -10,8 +10,6 @@ from benchmarks.camvid import report as camvid
 from benchmarks.cifar10 import report as cifar10
 from benchmarks.compare import paired, report
 
-from .utils import rows_of
-
 
 def make_cell(arm, seed, quality=50., iters=60, ratio=None, **changes):
     """A line of the results, whose evaluations climb to the last one."""
@@ -54,19 +52,6 @@ def write(path, cells):
     return str(path)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder of results."""
-    write(tmp_path / 'passes-24.jsonl', CELLS)
-    write(tmp_path / 'learning-rates.jsonl', [
-        dict(arm=arm, seed=seed, lr=rate, accuracy=accuracy + seed)
-        for seed in range(2)
-        for arm, rate, accuracy in (('full', 0.1, 50.), ('full', 0.2, 52.),
-                                    ('short', 0.1, 40.), ('short', 0.2, 39.))
-    ])
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     'values, expected',
     [
@@ -85,6 +70,13 @@ def test_differences(values, expected):
             a=[10 + value for value in values] + [np.nan, 9.],
             b=[10.] * len(values) + [5., np.nan])).T
     assert paired.in_words(*paired.compare(table, 'a', 'b')) == expected
+
+
+def test_interval_of_v():
+    """It is wider than that of V in the recorded results, which has no width
+    in three digits."""
+    found = cifar10._with_interval(pd.Series([0.8, 0.9, 1.]))
+    assert found == '0.900 [0.652, 1.148]'
 
 
 @pytest.mark.parametrize('cells, said', [
@@ -107,60 +99,6 @@ def test_the_evaluations_near_the_end_count():
     cell = dict(iters=1000, evals=[dict(iter=i, mIoU=m) for i, m in points])
     assert report.final_quality(cell, camvid.TASK) == 4
     assert report.final_quality(cell, camvid.TASK._replace(last=0)) == 5
-
-
-def test_tables(folder):
-    text = cifar10.reports(str(folder))
-    assert 'Best: `full` 0.2, `short` 0.1.' in text
-    rows = rows_of(text)
-    assert ['full', '2', '50.50', '52.50'] in rows
-    assert [
-        'tiers', '0.1', '3', '60', '6.0', '63.50', '0.50', '66.50', '0.80',
-        '-3.00 [-3.00, -3.00]', 'below'
-    ] in rows
-    assert ['tiers', 'random', '3', '+1.00 [+1.00, +1.00]', 'above'] in rows
-    # Of twice the iterations the plain training makes 4 points.
-    assert ['tiers', '0.80', '20.0%', '+1.29', '+1.00 [+1.00, +1.00]'] in rows
-    assert ['tiers', '0.80', '-', '1.20', '1.00', '0.80'] in rows
-    assert ['short', '52.50', '62.50'] in rows
-    # The order of arms.py.
-    arms = [row[0] for row in rows if len(row) == 11]
-    assert arms[2:] == ['full', 'short', 'random', 'tiers']
-
-
-def test_tables_of_other_networks(tmp_path):
-    """Here of a loss, whose differences have the sign of the loss."""
-    cells = json.loads(json.dumps(CELLS))
-    for cell in cells:
-        is_tiers = cell['arm'] == 'tiers'
-        cell['loss'] = cell['accuracy'] + cell['seed'] * is_tiers
-        cell['evals'][-1]['loss'] = cell['loss']
-        if is_tiers:
-            cell['variance_ratio'] = [0.8 + cell['seed'] / 10, 0., 1.]
-    write(tmp_path / 'mae-w64.jsonl', cells)
-    text = cifar10.reports(str(tmp_path))
-    assert '### Results of mae-w64' in text
-    rows = rows_of(text)
-    assert [
-        'full', '3', '120', '0%', '-', '66.50', '0.50', '-',
-        '+4.00 [+4.00, +4.00]', '+4.00 [+4.00, +4.00]'
-    ] in rows
-    # 2.48 is the t-interval of three values that are 1 apart.
-    assert [
-        'tiers', '3', '60', '50%', '0.900 [0.652, 1.148]', '64.50', '1.50',
-        '-2.00 [-4.48, +0.48]', '+2.00 [-0.48, +4.48]', '+2.00 [-0.48, +4.48]'
-    ] in rows
-
-
-def test_the_worth_is_of_arms_with_the_steps_of_random(tmp_path):
-    """At another learning rate the difference to it isn't of the choice."""
-    other = [
-        make_cell('neyman_full_rate', seed, 64., ratio=0.9, lr=0.2)
-        for seed in range(3)
-    ]
-    path = write(tmp_path / 'passes-24.jsonl', CELLS + other)
-    found = report.worth_table(report.load(path, cifar10.TASK), cifar10.TASK)
-    assert list(found.index) == ['tiers']
 
 
 @pytest.mark.parametrize('cells', [CELLS, [FULL]])

@@ -11,25 +11,13 @@ from benchmarks.camvid import run as camvid
 from benchmarks.compare import run
 from benchmarks.compare.results import read_results
 
-from ..system.small_training import write_images
-from .utils import CAMVID, ROOT
+from .utils import ROOT, write_small_camvid
 
 TIERS = dict(ratio=0.5, delta=0.75, policy=dict(type='QuantileTiers'))
 ARMS = dict(
     full=dict(seeds=2),
     short=dict(seeds=1, shorten=dict(ratio=0.5)),
     tiers=dict(seeds=2, convert=TIERS))
-BASE = """
-_base_ = '{base}'
-model = dict(
-    backbone=dict(base_channels=8, stem_channels=8),
-    decode_head=dict(in_channels=[8, 16, 32, 64], channels=8),
-    auxiliary_head=dict(in_channels=32, channels=8))
-train_dataloader = dict(batch_size=4, dataset=dict(data_root='{data}'))
-val_dataloader = dict(dataset=dict(data_root='{data}'))
-param_scheduler = []
-train_cfg = dict(max_iters=40, val_interval=20)
-"""
 COMMAND = ['base.py', '--arms', 'arms.py', '--out', 'results.jsonl']
 
 
@@ -37,9 +25,7 @@ COMMAND = ['base.py', '--arms', 'arms.py', '--out', 'results.jsonl']
 def folder(tmp_path_factory):
     """Data, a config, and the arms."""
     folder = tmp_path_factory.mktemp('arms')
-    write_images(folder / 'data', 16, 'test', 'png')
-    (folder / 'base.py').write_text(
-        BASE.format(base=CAMVID, data=folder / 'data'))
+    write_small_camvid(folder, 16)
     (folder / 'arms.py').write_text(f'arms = {ARMS!r}\n')
     return folder
 

@@ -95,18 +95,6 @@ def test_a_folder_behind_a_link(convert, tmp_path, outside):
         assert Config.fromfile(str(path)).train_cfg.max_iters == 600
 
 
-@pytest.mark.parametrize('arguments, ratio', [
-    ([], 0.6),
-    (['--policy', 'QuantileTiers'], 0.6),
-    (['--policy', 'MeanThreshold'], 0.8),
-    (['--policy', 'MeanThreshold', '--ratio', '0.7'], 0.7),
-])
-def test_a_policy_brings_its_ratio(convert, tmp_path, arguments, ratio):
-    (tmp_path / 'own.py').write_text(OWN)
-    convert('own.py', 'out.py', *arguments)
-    assert Config.fromfile('out.py').train_cfg.max_iters == 1000 * ratio
-
-
 def test_shorten_writes_the_control(run, tmp_path, capsys):
     """As short as the converted config, and of mmib nothing."""
     (tmp_path / 'own-1k.py').write_text(OWN)
@@ -121,14 +109,9 @@ def test_shorten_writes_the_control(run, tmp_path, capsys):
     assert Config.fromfile('half.py').train_cfg.max_iters == 500
 
 
-def test_names_of_mmib(convert, tmp_path):
-    """Alone and as a base."""
+def test_names_of_mmib(convert):
     name = 'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192'
     expected = mmib.convert(Config.fromfile(resolve_config(name))).to_dict()
     convert(name, '.')
     cfg = Config.fromfile('upernet_r18_1xb8-600-infobatch_camvid-144x192.py')
     assert cfg.to_dict() == expected
-    (tmp_path / 'own.py').write_text(f"_base_ = '{name}'\n")
-    convert('own.py', 'short.py')
-    with without_scoped_bases():
-        assert Config.fromfile('short.py').to_dict() == expected

@@ -3,7 +3,6 @@ import os.path as osp
 import sys
 from importlib.metadata import PackageNotFoundError
 
-import pytest
 import torch
 
 import mmib
@@ -69,8 +68,3 @@ def test_a_mixed_stack_by_the_words_of_the_check(monkeypatch):
 
     monkeypatch.setattr('mmib.config.checks.check_stack', mixed)
     assert env.attempt('mmib') == 'RuntimeError: two stacks'
-
-
-def test_it_takes_no_arguments():
-    with pytest.raises(SystemExit):
-        main(['env', 'all'])

@@ -45,10 +45,6 @@ def test_child_is_small():
 
 
 @pytest.mark.parametrize('name, old, new, expected', [
-    ('upernet_r50_4xb4-80k_ade20k-512x512', 80000, 48000,
-     'upernet_r50_4xb4-48k-infobatch_ade20k-512x512'),
-    ('upernet_r18_1xb8-1k_camvid-144x192', 1000, 600,
-     'upernet_r18_1xb8-600-infobatch_camvid-144x192'),
     ('vpd_sd_4xb8-25k_nyu-512x512', 25000, 15000,
      'vpd_sd_4xb8-15k-infobatch_nyu-512x512'),
     ('psp_4xb4-40k_coco-stuff10k-512x512', 40000, 26667,

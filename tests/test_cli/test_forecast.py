@@ -69,34 +69,12 @@ def test_several_gpus(forecast):
     assert lines[1] == TIERS[1] and 'covers 28.' in lines[3]
 
 
-def test_several_gpus_that_drop_the_last_batch(forecast):
-    """Each has 4 of 15 images, one of them twice: an iteration."""
-    lines = forecast(
-        '--gpus', 4, **with_policy(type='Neyman'), **{
-            'train_cfg': dict(
-                _delete_=True, type='EpochBasedTrainLoop', max_epochs=10),
-            'train_dataloader.sampler.type': 'InfoBatchSampler',
-            'train_dataloader.batch_size': 4,
-            'train_dataloader.drop_last': True,
-            'train_dataloader.dataset.size': 15
-        })
-    assert lines[-1].startswith('It runs 6 iterations and covers 10.0 passes')
-
-
 def test_options_change_what_is_forecast(forecast):
     lines = forecast('--cfg-options', 'train_cfg.max_iters=60',
                      'custom_hooks.0.delta=0.5',
                      'train_dataloader.dataset.size=30')
     assert lines[0].startswith('A pass is 30 images')
     assert lines[1].endswith(' prunes until iteration 30 of 60.')
-
-
-def test_losses_that_decide(forecast):
-    lines = forecast(**with_policy(type='MeanThreshold'))
-    assert lines[1:] == [
-        'MeanThreshold(ratio=0.5) prunes until iteration 26 of 30.',
-        'How much it keeps depends on the losses.'
-    ]
 
 
 def listed(images):
@@ -117,13 +95,9 @@ def test_a_list_of_images(forecast):
     assert 'covers 39.' in lines[3]
 
 
-@pytest.mark.parametrize('policy, warning', [
-    (dict(type='Budget', full_iters=30), 'it prunes nothing'),
-    (dict(type='RandomPruning', ratio=0), 'it prunes nothing'),
-])
-def test_warnings(forecast, policy, warning):
-    assert forecast(**with_policy(
-        **policy))[-1].startswith(f'Warning: {warning}')
+def test_a_warning(forecast):
+    lines = forecast(**with_policy(type='Budget', full_iters=30))
+    assert lines[-1].startswith('Warning: it prunes nothing')
 
 
 def test_without_data(run, capsys):

@@ -55,11 +55,13 @@ def test_without_mmengine_a_command_says_what_to_install():
     assert result.returncode == 1
     error, = result.stderr.splitlines()
     assert error.startswith('Error: mmib needs MMEngine')
+    assert "pip install 'mmib[onedl]'" in error
 
 
 @pytest.mark.parametrize('script, command', [('train', 'train'),
                                              ('test', 'test'),
-                                             ('convert_config', 'convert')])
+                                             ('convert_config', 'convert'),
+                                             ('report', 'report')])
 def test_scripts_are_the_commands(script, command, monkeypatch):
     called = []
     monkeypatch.setattr(mmib_cli, 'main', called.append)

@@ -10,8 +10,6 @@ from .test_train import CONFIG
 BASED = "_base_ = 'own.py'\n"
 FILES = {
     'own.py': CONFIG,
-    'empty.py': '',
-    'text.py': CONFIG + '\ncustom_imports = "math"\n',
     'pruned.py': CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n",
     'lazy.py': 'from mmengine.optim import SGD\n',
     'infinite.py': CONFIG +
@@ -40,8 +38,6 @@ PRUNES = '.* InfoBatch already: '
          '--ratoi is .* did you mean --ratio'),
         ('train own.py --infobatch --policy neyman',
          r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
-        ('train own.py --infobatch --policy Budgte',
-         'Budgte is none of the policies'),
         ('train own.py --infobatch --ratio 0.1',
          '`train_cfg.max_iters = 2` .* by a larger --ratio where'),
         ('train own.py --infobatch --delta 85',
@@ -52,7 +48,6 @@ PRUNES = '.* InfoBatch already: '
          '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
         ('train onw.py', NO_CONFIG),
         ('train onw.py --infobatch', NO_CONFIG),
-        ('train text.py', '`custom_imports` is a str'),
         ('train pruned.py --shorten', PRUNES),
         ('train mmseg::a/b', '.*has no config `mmseg::a/b`'),
         ('test own.pth own.py', 'own.pth is no config, .* CONFIG first'),
@@ -64,16 +59,12 @@ PRUNES = '.* InfoBatch already: '
         # Also where the conversion would fail.
         ('convert based.py own.py', f'own.py{EXISTS}'),
         ('convert infinite_based.py own.py', f'own.py{EXISTS}'),
-        ('convert own.py out.py --delta 85',
-         '.*got 85.0: .* or --delta of the command'),
         ('convert lazy.py out.py',
          '.*lazy config.*mmib train lazy.py --infobatch'),
-        ('convert empty.py out.py', '.*add `train_cfg'),
         ('convert infinite.py out.py',
          '.*cannot be converted to a file.*NameError'),
         ('convert mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512x out.py',
          '.*upernet_r50.*Close'),
-        ('shorten onw.py out.py', NO_CONFIG),
         ('shorten pruned.py out.py', PRUNES),
     ])
 def test_refusals(run, tmp_path, command, message):

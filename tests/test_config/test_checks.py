@@ -48,17 +48,11 @@ BAD_CONFIGS = {
     'no hook': ({
         'custom_hooks': []
     }, *NO_HOOK),
-    'no hook, workers': ({
-        'custom_hooks': [],
-        'train_dataloader.num_workers': 2
-    }, *NO_HOOK),
     'no hook, eager': ({
         'custom_hooks': [],
         'train_dataloader.num_workers': 2,
         'train_cfg.type': 'EagerTrainLoop'
     }, *NO_HOOK),
-    'policy': (with_hook(policy='MeanThreshold'), TypeError,
-               '`policy` must be a config'),
     'a typing error in the hook': (
         with_hook(dleta=0.8), TypeError, '`dleta` in `custom_hooks` is no '
         'argument of InfoBatchHook, which has policy, .* mean `delta`'),
@@ -70,8 +64,6 @@ BAD_CONFIGS = {
     'no sampler': ({
         'train_dataloader.sampler.type': 'InfiniteSampler'
     }, ValueError, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
-    'ratio': (with_hook(policy=dict(type='MeanThreshold', ratio=1)),
-              ValueError, r'`ratio`.* must be in \[0, 1\)'),
     'delta': (with_hook(delta=1.1), ValueError,
               r'`delta`.* must be in \[0, 1\]'),
     'ema': (with_hook(ema=1), ValueError,

@@ -2,7 +2,7 @@
 import pytest
 
 from mmib import convert, shorten
-from mmib.config.outlook import summary
+from mmib_cli.files import summary
 
 from .test_schedule import EPOCHS, baseline
 
@@ -44,10 +44,13 @@ def test_summary_of_other_trainings():
     assert summary(cfg, shorten(cfg)) == ''
 
 
-def test_summary_where_batches_by_shape_are_given_up():
+def test_batches_by_shape_are_given_up():
+    sampler = dict(type='mmdet.AspectRatioBatchSampler', drop_last=True)
     before = baseline(
         train_dataloader=dict(
-            sampler=dict(type='InfiniteSampler'),
-            batch_sampler=dict(type='mmdet.AspectRatioBatchSampler')))
+            sampler=dict(type='InfiniteSampler'), batch_sampler=sampler))
+    after = convert(before)
+    assert after.train_dataloader.batch_sampler is None
+    assert after.train_dataloader.drop_last
     told = 'Warning: `AspectRatioBatchSampler` is dropped'
-    assert summary(before, convert(before)).splitlines()[-1].startswith(told)
+    assert summary(before, after).splitlines()[-1].startswith(told)

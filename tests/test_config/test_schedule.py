@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
-from mmengine.optim import PolyLR
 from mmengine.registry import PARAM_SCHEDULERS, DefaultScope
-from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 import mmib
@@ -136,24 +134,6 @@ def test_shorten_keeps_any_sampler():
     assert after.train_dataloader.sampler == sampler
 
 
-def test_other_arguments_of_the_hook():
-    hook = convert(baseline(), delta=1, ema=0.8).custom_hooks[-1]
-    assert hook.delta == 1 and hook.ema == 0.8
-
-
-def test_class_types_as_in_lazy_configs():
-    cfg = baseline(
-        train_cfg=dict(type=IterBasedTrainLoop, max_iters=100),
-        param_scheduler=dict(type=PolyLR, by_epoch=False, end=100),
-        default_hooks=dict(
-            timer=None,
-            checkpoint=dict(type=CheckpointHook, by_epoch=False, interval=10)))
-    after = convert(cfg)
-    assert after.train_cfg.type is IterBasedTrainLoop
-    assert after.param_scheduler == dict(type=PolyLR, by_epoch=False, end=60)
-    assert after.default_hooks.checkpoint.interval == 6
-
-
 # Time
 
 
@@ -187,13 +167,8 @@ def test_an_interval_runs_as_often_as_before(iter_map, rounds):
     assert 1 <= interval <= new
     if old % rounds == 0 and new % rounds == 0:
         assert interval * rounds == new
-
-
-def test_intervals_that_never_run_stay():
-    iter_map = IterMap(1000, 600)
-    assert [iter_map.interval(n) for n in (-1, 0, 2000)] == [-1, 0, 2000]
-    assert iter_map.interval(300) == 180
-    assert iter_map.interval(1) == 1
+    # What is never done stays.
+    assert iter_map.interval(old + 1) == old + 1
 
 
 @pytest.mark.parametrize(
@@ -354,12 +329,6 @@ def test_learning_rates_of_real_schedulers(cfg, ratio):
         assert short[-1] == pytest.approx(long[-1], abs=1e-9)
 
 
-@settings(max_examples=30)
-@given(schedules())
-def test_shorten_any_schedule_by_nothing(cfg):
-    assert shorten(cfg, 1).to_dict() == cfg.to_dict()
-
-
 @pytest.mark.parametrize('node', [
     dict(type='PolyLR', by_epoch=False, end=1000),
     [dict(type='PolyLR', by_epoch=False, end=1000)],
@@ -462,7 +431,6 @@ def test_validation(train_cfg, expected):
             stop_iters=500), dict(stop_iters=300)),
         # A flag isn't one, either.
         (dict(type='EmptyCacheHook', after_iter=True), {}),
-        (dict(type='EarlyStoppingHook', patience=5), {}),
         (dict(type='SegVisualizationHook', interval=50), {}),
     ])
 def test_hooks(hook, changed):
@@ -583,16 +551,6 @@ def test_loaders_that_are_not_converted(loader, match):
         convert(baseline(train_dataloader=loader))
 
 
-def test_batches_by_shape_are_given_up():
-    sampler = dict(type='mmdet.AspectRatioBatchSampler', drop_last=True)
-    after = convert(
-        baseline(
-            train_dataloader=dict(
-                sampler=dict(type='InfiniteSampler'), batch_sampler=sampler)))
-    assert after.train_dataloader.batch_sampler is None
-    assert after.train_dataloader.drop_last
-
-
 @pytest.mark.parametrize('train_cfg', [
     dict(by_epoch=False, max_iters=1000),
     dict(type=EagerTrainLoop, max_iters=1000),
@@ -618,18 +576,14 @@ NOTHING = 'would leave nothing out'
     (dict(policy=dict(type='Neyman', full_iters=1000)), ValueError,
      'remove `full_iters` from the `policy` of InfoBatchHook'),
     (dict(ratio=1), ValueError, rf'Neyman\(.*\) {NOTHING}: lower `ratio`'),
-    (dict(ratio=1, policy=dict(type='Budget')), ValueError, NOTHING),
     (dict(policy=dict(type='MeanThreshold', ratio=0)), ValueError, NOTHING),
     (dict(policy=dict(type='AboveMean', ratio=0)), ValueError, NOTHING),
     (dict(policy=dict(type='RandomPruning', ratio=0)), ValueError, NOTHING),
-    (dict(delta=0), ValueError, f'`delta=0` Neyman.* {NOTHING}'),
-    (dict(delta=0, policy=dict(type='MeanThreshold')), ValueError, NOTHING),
-    (dict(delta=1e-4, policy=dict(type='QuantileTiers')), ValueError, NOTHING),
+    (dict(delta=1e-4, policy=dict(type='QuantileTiers')), ValueError,
+     f'`delta=0.0001` QuantileTiers.* {NOTHING}'),
     (dict(delta=1.1), ValueError, '`delta`'),
-    (dict(delta=-0.1), ValueError, '`delta`'),
     (dict(ema=1), ValueError, '`ema`'),
-    (dict(emma=0.8), TypeError, '`emma` .* is no argument of InfoBatchHook, '
-     'which has policy, .* mean `ema`'),
+    (dict(emma=0.8), TypeError, '`emma` .* mean `ema`'),
 ])
 def test_arguments_out_of_range(arguments, error, match):
     with pytest.raises(error, match=match):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from benchmarks.budget import DISTRIBUTIONS, FLAGSHIP, simulate, two_values
-from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold, Neyman,
-                          Progress, QuantileTiers, RandomPruning, Tier, prune)
+from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
+                          MeanThreshold, Neyman, Progress, QuantileTiers,
+                          RandomPruning, Tier, UpperConfidenceBound, prune)
 from mmib.pruning.plan import draw
 from mmib.registry import build_policy
 
@@ -158,20 +158,6 @@ def test_the_order_is_uniform():
     np.testing.assert_allclose(first_half / seen, 0.5, atol=0.02)
 
 
-@pytest.mark.parametrize(
-    'policy, kept_of_middle', [
-        (QuantileTiers(), 6568),
-        (budget(0.525), 6567),
-    ],
-    ids=repr)
-def test_flagship_keeps_52_5_percent(policy, kept_of_middle):
-    """A budget of so much has the ratios of QuantileTiers' defaults."""
-    scores = np.random.default_rng(0).lognormal(size=20210).astype(np.float32)
-    plan = policy(scores, np.random.default_rng(0))
-    assert plan.tiers == ((4042, 1011), (13136, kept_of_middle), (3032, 3032))
-    assert not plan.note
-
-
 @given(st.one_of(policies, budgets), scores_of_any_size, st.integers(0, 99))
 @settings(max_examples=30)
 def test_plans_follow_from_the_generator_alone(policy, scores, seed):
@@ -203,6 +189,8 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
 
 @pytest.mark.parametrize('policy, name, values, match', [
     (MeanThreshold, 'ratio', RATIOS, r'\[0, 1\)'),
+    (RandomPruning, 'ratio', RATIOS, r'\[0, 1\)'),
+    (AboveMean, 'ratio', RATIOS, r'\[0, 1\)'),
     (QuantileTiers, 'ratios', [(0.5, ratio) for ratio in RATIOS], r'\[0, 1\)'),
     (QuantileTiers, 'ratios', [(0.5, )], 'one entry for each tier'),
     (QuantileTiers, 'quantiles', [(), (0.2, )], 'one entry for each tier'),
@@ -215,6 +203,13 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
     (Neyman, 'num_strata', [0, 2.5], 'positive integer'),
     (Neyman, 'min_keep', [0, *RATIOS], r'\(0, 1\)'),
     (partial(Neyman, ratio=0.6), 'full_iters', [100], 'remove `full_iters`'),
+    (EpsilonGreedy, 'keep', (0, 1.1), r'\(0, 1\]'),
+    (EpsilonGreedy, 'epsilon', (-0.1, 1.1), r'\[0, 1\]'),
+    (EpsilonGreedy, 'period', (0, 1.5, True), 'positive integer'),
+    (UpperConfidenceBound, 'keep', (float('nan'), ), r'\(0, 1\]'),
+    (UpperConfidenceBound, 'c', (-1, float('nan')), 'at least 0'),
+    (UpperConfidenceBound, 'alpha', (0, 1.1), r'\(0, 1\]'),
+    (UpperConfidenceBound, 'period', ('2', ), 'positive integer'),
 ])
 def test_arguments_out_of_range(policy, name, values, match):
     for value in values:
@@ -313,15 +308,6 @@ def test_budget_tiers(scores, kept_share, max_ratio, rng):
         assert plan.threshold == lowest
 
 
-def test_budget_does_not_stop_at_ties():
-    """Most scores are equal, so the quantiles are the lowest score."""
-    scores = np.where(np.arange(1000) < 900, 0.1, 2).astype(np.float32)
-    assert QuantileTiers()(scores, np.random.default_rng(0)).is_full
-    plan = budget(0.55)(scores, np.random.default_rng(0))
-    assert len(plan) == 550 and plan.threshold == 2 and not plan.note
-    np.testing.assert_allclose(plan.weights[scores[plan.indices] < 1], 2)
-
-
 def test_budget_where_counts_round():
     scores = np.arange(20, dtype=np.float32)
     policy = budget(0.55, quantiles=(0.5, 0.57), max_ratio=0.99)
@@ -393,61 +379,6 @@ def test_full_iters_of_older_configs():
 def test_budget_without_progress():
     with pytest.raises(RuntimeError, match='call its `begin_plan`'):
         Budget()(np.arange(8, dtype=np.float32), np.random.default_rng(0))
-
-
-@pytest.mark.parametrize('name', [
-    'uniform', 'log-normal', 'bimodal', 'two values, 90 % low',
-    'two values, 50 % low'
-])
-def test_budget_is_met_at_the_end_of_the_training(name):
-    """Of the flagship."""
-    losses = DISTRIBUTIONS[name](20210, np.random.default_rng(0))
-    run = simulate(Budget(), losses, **FLAGSHIP)
-    assert run.target == pytest.approx(63.3, abs=0.05)
-    assert run.covered == pytest.approx(run.target, rel=0.001)
-    assert max(plan.weights.max() for plan in run.plans) <= 4 + 1e-6
-
-
-@given(
-    num_images=st.integers(100, 400),
-    slots_per_iter=st.integers(1, 16),
-    passes=st.floats(6, 20),
-    ratio=st.floats(0.4, 0.9),
-    delta=st.floats(0.5, 0.875),
-    low_share=st.floats(0.1, 1),
-    seed=st.integers(0, 99))
-@settings(max_examples=150, deadline=None)
-def test_budget_of_any_training(num_images, slots_per_iter, passes, ratio,
-                                delta, low_share, seed):
-    """Also where so many losses are equal that the budget can't be met."""
-    max_iters = math.ceil(passes * num_images / slots_per_iter)
-    args = dict(
-        num_images=num_images,
-        slots_per_iter=slots_per_iter,
-        max_iters=max_iters,
-        full_iters=round(max_iters / ratio),
-        delta=delta)
-    losses = two_values(
-        low_share, num_images, np.random.default_rng(seed), redrawn=0)
-    run = simulate(Budget(), losses, **args, seed=seed)
-    annealing_start = round(delta * max_iters) * slots_per_iter
-    annealing_slots = max_iters * slots_per_iter - annealing_start
-
-    def covered(kept):
-        """Virtual epochs if each plan but the first keeps so many images."""
-        return (1 + (annealing_start - num_images) / kept +
-                annealing_slots / num_images)
-
-    num_low = round(low_share * num_images)
-    # Images at the highest score all stay. Two tiers round twice.
-    fewest = num_images - 0.75 * num_low * (num_low < num_images)
-    lowest, highest = covered(fewest + 2), covered(fewest)
-    assert run.covered >= 0.99 * min(lowest, run.target)
-    assert run.covered <= min(highest + 1e-6, 1.01 * run.target)
-    if lowest >= run.target:
-        assert not any(plan.note for plan in run.plans)
-    if highest < run.target:
-        assert all(plan.note for plan in run.plans)
 
 
 @pytest.mark.parametrize('num_tiers', [255, 256, 300])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmib.report.checkpoint import read_newest
+from mmib.report.checkpoint import ranked, read_newest
 
 from .work_dirs import write_checkpoint
 
@@ -16,13 +16,13 @@ def test_scores_and_counts(tmp_path):
     checkpoint, notes = read_newest(str(tmp_path))
     images = checkpoint.images
     assert notes == []
-    assert np.isnan(images.scores[11])
-    assert images.scores[:11].tolist() == np.float32(np.arange(11) /
-                                                     10).tolist()
+    assert np.isnan(images.score[11])
+    scores = np.arange(11, dtype=np.float32) / 10
+    assert images.score[:11].tolist() == scores.tolist()
     # By the average.
-    assert images.ranked().tolist() == [0, *range(9, 0, -1), 10]
-    images.losses = np.where(np.arange(12) < 2, np.nan, np.arange(12))
-    assert images.ranked().tolist() == list(range(11, 1, -1))
+    assert ranked(images) == [0, *range(9, 0, -1), 10]
+    images['loss_pixels'] = np.where(np.arange(12) < 2, np.nan, np.arange(12))
+    assert ranked(images) == list(range(11, 1, -1))
     assert images.visits.tolist() == [5] * 12
     assert images.pruned.tolist() == list(range(12))
     assert images.last_visit.tolist() == list(range(11, -1, -1))
@@ -31,9 +31,9 @@ def test_scores_and_counts(tmp_path):
 def test_older_checkpoint(tmp_path):
     write_checkpoint(tmp_path, older=True)
     checkpoint, notes = read_newest(str(tmp_path))
-    assert checkpoint.images.visits is None
+    assert list(checkpoint.images) == ['score']
     # By the last score.
-    assert checkpoint.images.ranked().tolist() == list(range(10, -1, -1))
+    assert ranked(checkpoint.images) == list(range(10, -1, -1))
     assert 'older mmib' in notes[0]
 
 
@@ -105,17 +105,12 @@ def test_damaged(tmp_path, damage):
     assert checkpoint is None and 'can be used' in notes[1]
 
 
-@pytest.mark.parametrize('change', [
-    lambda state: [1],
-    lambda state: dict(scores=state['scores']),
-    lambda state: state['scores'].update(scores=torch.ones(12, 2)),
-    lambda state: state['images'].update(visits=torch.ones(3).int()),
-])
-def test_damaged_state(tmp_path, change):
-    """All else that may be damaged is in tests/test_state.py."""
+def test_damaged_state(tmp_path):
+    """All else that may be damaged is in tests/test_upgrade.py."""
     path = write_checkpoint(tmp_path)
     state = torch.load(path, weights_only=False)['infobatch']
-    write_checkpoint(tmp_path, infobatch=change(state) or state)
+    del state['images']
+    write_checkpoint(tmp_path, infobatch=state)
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None and 'damaged state of InfoBatch' in notes[0]
 

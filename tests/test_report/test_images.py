@@ -4,13 +4,14 @@ import os
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from mmib.report.checkpoint import Checkpoint, Images
+from mmib.report.checkpoint import Checkpoint
 from mmib.report.images import CannotShow, TrainingImages
 from mmib.report.pictures import overlay, take_pictures, to_uri
 from mmib.report.predictions import Predictor, image_losses, mean_and_guess
@@ -91,7 +92,7 @@ def test_config_without_data():
 
 def test_cards_of_both_ends():
     scores = np.float32([0.5, 3, np.nan, 1])
-    images = Images(scores, visits=np.arange(4))
+    images = pd.DataFrame(dict(score=scores, visits=np.arange(4)))
     gallery = take_pictures(Config(), Checkpoint('a.pth', images), 2)
     assert [(c.number, c.rank, c.visits, c.pruned)
             for c in gallery.highest] == [(1, 1, 1, None), (3, 2, 3, None)]
@@ -121,7 +122,7 @@ def test_pictures(root, monkeypatch):
             return sample
 
     monkeypatch.setattr('mmib.report.pictures.Predictor', Predicts)
-    checkpoint = Checkpoint('a.pth', Images(np.arange(4, dtype=np.float32)))
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(4.))))
 
     def card():
         gallery = take_pictures(config_of(root), checkpoint, 1)

@@ -10,8 +10,8 @@ from mmib.report.read import ReportError, read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
 from ..system.small_training import infobatch_hook, small_runner
-from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, plan, train_line,
-                        val_line, write_finished, write_start)
+from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, StoppedAt, plan,
+                        train_line, val_line, write_finished, write_start)
 
 VALIDATES = {
     'model.test_cfg': dict(mode='whole'),
@@ -32,18 +32,6 @@ class EdgeOfValidations(Hook):
 
     def before_val(self, runner):
         self.iters.append(runner.iter)
-
-
-class StoppedAt(Hook):
-
-    priority = 'LOWEST'
-
-    def __init__(self, iteration):
-        self.iteration = iteration
-
-    def after_train_iter(self, runner, *args, **kwargs):
-        if runner.iter + 1 == self.iteration:
-            raise KeyboardInterrupt
 
 
 def of_another_second(folder):
@@ -79,20 +67,14 @@ def test_full_equivalent_between_plans(tmp_path):
         [0, 2, 6, 28, 44, 50])
 
 
-@pytest.mark.parametrize(
-    'new', [
-        dict(unit='epoch', annealing_at=11),
-        dict(),
-    ],
-    ids=['new', 'older'])
-def test_annealing_of_epochs(tmp_path, new):
-    """Plans tell where an epoch begins; older lines don't tell the epoch."""
-    begins = dict(BEGINS, max_iters=50, annealing_iter=44)
-    del begins['unit'], begins['annealing_at']
+def test_annealing_of_epochs(tmp_path):
+    """Plans tell where an epoch begins."""
+    begins = dict(
+        BEGINS, unit='epoch', annealing_at=11, max_iters=50, annealing_iter=44)
     write_start(
         tmp_path,
         SCALARS, [{
-            'begins': dict(begins, **new)
+            'begins': begins
         }, *PLANS],
         config='train_cfg = dict(max_epochs=13)')
     run = read_run(str(tmp_path))

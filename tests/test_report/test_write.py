@@ -3,40 +3,37 @@
 quiet core."""
 import functools
 import re
-import runpy
 import shutil
 import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 import mmib.report
-from mmib.report import main
+import mmib_cli
 from mmib.report.images import CannotShow, TrainingImages
 from mmib.report.predictions import Predictor
 
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
 from .browser import CHROMIUM, WIDTHS, look_at
-from .work_dirs import (BEGINS, files_config, write_checkpoint, write_finished,
-                        write_start)
+from .work_dirs import (BEGINS, StoppedAt, files_config, write_checkpoint,
+                        write_finished, write_start)
 
+
+def write_report(*arguments):
+    mmib_cli.main(['report', *map(str, arguments)])
+
+
+NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
+         'stopped')
 SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
-
-
-class KilledAt(Hook):
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == 30:
-            raise KeyboardInterrupt
 
 
 def train_on_rank(root, work_dir, rank, results):
@@ -55,14 +52,10 @@ def folders(tmp_path_factory):
     for split, suffix in (('images', 'jpg'), ('annotations', 'png')):
         folder = root / split / 'training'
         (folder / f'0.{suffix}').rename(folder / f'{SCRIPT}.{suffix}')
-    folders = {
-        name: base / name
-        for name in ('resumed', 'killed', 'baseline', 'ranks', 'finished',
-                     'older', 'stopped')
-    }
+    folders = {name: base / name for name in NAMES}
 
     runner = Runner.from_cfg(files_config(root, folders['resumed']))
-    runner.register_hook(KilledAt())
+    runner.register_hook(StoppedAt(30))
     with pytest.raises(KeyboardInterrupt):
         runner.train()
     # Both starts may be of the same second.
@@ -91,12 +84,9 @@ def pages(folders, tmp_path_factory):
     """The report of each folder."""
     out = tmp_path_factory.mktemp('reports')
     for name, folder in folders.items():
-        compare = ['--compare', str(folders['baseline'])
-                   ] if name == 'resumed' else []
-        main([
-            str(folder), '--out',
-            str(out / f'{name}.html'), '--images', '3', *compare
-        ])
+        compare = ['--compare', folders['baseline']]
+        write_report(folder, '--out', out / f'{name}.html', '--images', 3,
+                     *compare * (name == 'resumed'))
     return {name: out / f'{name}.html' for name in folders}
 
 
@@ -105,10 +95,6 @@ def looks(pages, tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip('no chromium: apt-get install chromium')
     return look_at(pages, tmp_path_factory.mktemp('browser'))
-
-
-NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
-         'stopped')
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -163,10 +149,8 @@ def test_of_a_training(pages, name):
 def test_ranked_by_predictions(folders, tmp_path):
     """Of all images, not only of those that are shown. It takes 1 s."""
     out = tmp_path / 'report.html'
-    main([
-        str(folders['killed']), '--out',
-        str(out), '--images', '2', '--rank-by', 'pixels'
-    ])
+    write_report(folders['killed'], '--out', out, '--images', 2, '--rank-by',
+                 'pixels')
     table = pd.read_csv(tmp_path / 'report_images.csv')
     losses = table.loss_pixels.sort_values(ascending=False)
     assert losses.notna().all() and len(table) == 12
@@ -189,7 +173,7 @@ def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Predictor, '__call__', knows)
     out = tmp_path / 'report.html'
-    main([str(folders['killed']), '--out', str(out), '--rank-by', 'pixels'])
+    write_report(folders['killed'], '--out', out, '--rank-by', 'pixels')
     text = text_of(out)
     assert 'loss <b>' in text and 'too young' not in text
 
@@ -205,10 +189,8 @@ def test_images_without_a_loss(folders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TrainingImages, 'read', fails_once)
     out = tmp_path / 'report.html'
-    main([
-        str(folders['killed']), '--out',
-        str(out), '--images', '1', '--rank-by', 'pixels'
-    ])
+    write_report(folders['killed'], '--out', out, '--images', 1, '--rank-by',
+                 'pixels')
     assert '1 of 12 images have no loss: it is broken.' in text_of(out)
     table = pd.read_csv(tmp_path / 'report_images.csv')
     assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
@@ -222,14 +204,12 @@ def test_images_without_a_loss(folders, tmp_path, monkeypatch):
 def test_what_cannot_be_ranked(folders, tmp_path, capsys, name, options,
                                match):
     with pytest.raises(SystemExit, match=match):
-        main([str(folders[name]), '--out', str(tmp_path / 'a.html'), *options])
+        write_report(folders[name], '--out', tmp_path / 'a.html', *options)
 
 
 def test_file_names_are_text(folders, tmp_path):
-    main([
-        str(folders['killed']), '--out',
-        str(tmp_path / 'a&<b>.html'), '--images', '12', '--no-predictions'
-    ])
+    write_report(folders['killed'], '--out', tmp_path / 'a&<b>.html',
+                 '--no-predictions')
     text = text_of(tmp_path / 'a&<b>.html')
     assert '&lt;script&gt;alert(1)&lt;img' in text and '<script' not in text
     assert 'href="a%26%3Cb%3E_images.csv"' in text
@@ -291,34 +271,22 @@ def test_a_data_set_of_ones_own(folders, tmp_path, monkeypatch):
         'from mmseg.datasets import BaseSegDataset\n'
         'class Mine(BaseSegDataset):\n    pass\n')
     monkeypatch.syspath_prepend(tmp_path)
-    main([str(work_dir), '--images', '1', '--no-predictions'])
+    write_report(work_dir, '--images', 1, '--no-predictions')
     text = text_of(work_dir / 'report.html')
     assert 'image of image' in text and 'labels of image' in text
     # Scores and paths need nothing of it.
     config.write_text('raise OSError')
-    main([str(work_dir)])
+    write_report(work_dir)
     text = text_of(work_dir / 'report.html')
     assert 'config.py can&#39;t be read (OSError)' in text
     assert 'average score <b>' in text
 
 
-@pytest.mark.parametrize('arguments, match', [
-    (['missing'], 'Error: missing is no folder'),
-    (['.'], 'Error: . has nothing of a training'),
-])
-def test_nothing_to_report(tmp_path, monkeypatch, arguments, match):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=match):
-        main(arguments)
-
-
 def test_where_nothing_can_be_written(folders, tmp_path):
     (tmp_path / 'file').touch()
     with pytest.raises(SystemExit, match='Error: .* can\'t be written'):
-        main([
-            str(folders['stopped']), '--out',
-            str(tmp_path / 'file' / 'report.html')
-        ])
+        write_report(folders['stopped'], '--out',
+                     tmp_path / 'file' / 'report.html')
 
 
 @pytest.mark.parametrize('library', ['matplotlib', 'jinja2', 'pandas'])
@@ -328,12 +296,4 @@ def test_names_the_extra(monkeypatch, library):
         monkeypatch.delattr(mmib.report, name.split('.')[-1])
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SystemExit, match=rf'needs {library}.*mmib\[report\]'):
-        main(['.'])
-
-
-def test_script(capsys, monkeypatch):
-    script = Path(__file__).parents[2] / 'tools' / 'report.py'
-    monkeypatch.setattr(sys, 'argv', ['report.py', '--help'])
-    with pytest.raises(SystemExit, match='^0$'):
-        runpy.run_path(str(script), run_name='__main__')
-    assert '--compare' in capsys.readouterr().out
+        write_report('.')

@@ -6,10 +6,12 @@ from math import nan
 
 import numpy as np
 import torch
+from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 
 from mmib.plan_record import PlanRecord
 from mmib.pruning import ScoreHistogram, Tier
+from mmib.upgrade import seal
 from mmib.worth import VarianceRatio
 
 from ..system.small_training import small_config, small_head
@@ -35,7 +37,8 @@ BEGINS = dict(
     annealing_iter=34,
     pass_length=12,
     slots_per_iter=3,
-    policy='MeanThreshold(ratio=0.5)')
+    policy='MeanThreshold(ratio=0.5)',
+    run=None)
 ENDS = dict(
     iter=40,
     saved_iters=10.0,
@@ -147,12 +150,25 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
             log_scalars=dict(loss=HistoryBuffer([1.], [1])),
             runtime_info=dict(iter=iteration)),
         meta=dict(iter=iteration, value=np.float64(1.)),
-        infobatch=state)
+        infobatch=state if older else seal(state))
     checkpoint.update(changes)
     path = work_dir / f'iter_{iteration}.pth'
     torch.save(checkpoint, path)
     (work_dir / 'last_checkpoint').write_text(f'/elsewhere/{path.name}')
     return path
+
+
+class StoppedAt(Hook):
+    """As a training that is killed."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self.iteration:
+            raise KeyboardInterrupt
 
 
 def files_config(root, work_dir, **changes):
