@@ -28,7 +28,8 @@ class EpochClock(Clock):
             None.
         epoch (int): Epochs that are over, where the training is resumed.
             Defaults to 0.
-        Others: See :class:`Clock`.
+
+    Other arguments are those of :class:`Clock`.
     """
 
     unit = 'epoch'

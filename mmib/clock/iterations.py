@@ -19,7 +19,8 @@ class IterationClock(Clock):
         max_iters (int): Iterations of the training.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
-        Others: See :class:`Clock`.
+
+    Other arguments are those of :class:`Clock`.
     """
 
     unit = 'iteration'

@@ -28,7 +28,6 @@ class Reporter:
     :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
     with the next one of the same image). ``unweighted_loss`` is the baseline's
     loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
-
     """
 
     def __init__(self, runner: Runner, planner: Planner,
