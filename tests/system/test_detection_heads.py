@@ -147,7 +147,8 @@ def same_draws():
 
 
 def gradients_at_pixels(model, inputs, samples):
-    """Those of each term of the loss."""
+    """Those of each term of the loss, but of denoising queries, which are
+    drawn for all boxes of the batch."""
     inputs = inputs.clone().requires_grad_()
     torch.manual_seed(1)
     np.random.seed(1)
@@ -157,7 +158,7 @@ def gradients_at_pixels(model, inputs, samples):
         name: torch.autograd.grad(
             loss, inputs, retain_graph=True, materialize_grads=True)[0]
         for name, loss in terms.items()
-        if loss.requires_grad and name != 'loss'
+        if loss.requires_grad and name != 'loss' and 'dn_' not in name
     }
 
 
