@@ -249,8 +249,8 @@ class Watched:
         return note
 
     def _as_if_alike(self, gradient: Tensor, other: 'Watched') -> Tensor:
-        """The gradient of all losses, as if another loss had the factor of
-        this one."""
+        """The gradient of all losses, with the part of another loss rescaled
+        to the factor of this one, so that one division serves both."""
         own, other._gradient = other._gradient, None
         factor = _over(self.factor, other.factor)
         if own is None or is_one(factor):

@@ -109,7 +109,7 @@ class ListedImages:
         """np.ndarray: Index in the data set of each index of this one, int64
         of shape (len(self),)."""
         if isinstance(self.dataset, BaseDataset):
-            # So that no other image replaces one that can't be read.
+            # So that only a listed image replaces one that can't be read.
             self.dataset.get_subset_(self.indices.tolist())
             self.indices = np.arange(len(self.indices))
         name = listed if isinstance(listed, str) else 'a list'

@@ -18,7 +18,7 @@ from .log.counts import ImageCounts
 from .plan_record import PlanRecord
 from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
                       check_plan)
-from .upgrade import damaged
+from .state import damaged
 from .visits import VisitCounter, VisitSums
 from .worth import MeanRatio
 
@@ -55,8 +55,8 @@ class Planner:
         # Plans that were drawn and haven't begun.
         self._next: Deque[PlanRecord] = deque()
         self._pruned_until = 0
-        # Where the last plan begins that has a line of log, and the one for
-        # which the scores were read. The first plan has a line.
+        # The first slot of the last plan with a line of log, and of the one
+        # for which scores were last read. The first plan has a line.
         self._logged_start = -sys.maxsize
         self._read_start = 0
         self.plan_scores: Optional[np.ndarray] = None
@@ -167,10 +167,13 @@ class Planner:
                 tiers=tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers),
                 # JSON knows no infinite one.
                 threshold=threshold if math.isfinite(threshold) else 0.,
-                mean_weight=1. if self.normalize else size / len(plan),
+                mean_weight=self._mean_weight(size / len(plan)),
                 histogram=(ScoreHistogram.of(self.plan_scores, plan)
                            if logged else None))
         return clock.place(record)
+
+    def _mean_weight(self, of_method: float) -> float:
+        return of_method if self.policy.rescale and not self.normalize else 1.
 
     def _expect(self, plan: EpochPlan, record: PlanRecord) -> EpochPlan:
         """Make ready for the visits of a plan that prunes, and cut it short

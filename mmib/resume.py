@@ -10,7 +10,7 @@ from .errors import ValueRefusal
 from .planner import Planner
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .upgrade import VERSION, seal, upgrade
+from .state import VERSION, seal, upgrade
 
 
 def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,

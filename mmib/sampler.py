@@ -78,7 +78,7 @@ class InfoBatchSampler(Sampler):
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = compat.in_training()
-        # Iterators that have read the stream, or before the training.
+        # Iterators that began the stream, or that got full passes of epochs.
         self._num_readers = 0
         # Where the loop began to read before a hook is connected.
         self._in_flight_from = 0

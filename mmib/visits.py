@@ -15,8 +15,9 @@ from .batch import BatchContext, to_device
 from .pruning import EpochPlan, TierNorms
 from .scores import BatchVisits, ScoreTable
 
-# Columns of which products are summed: terms of V, the score an image had and
-# the one it has. The first term is 1.
+# Each visit has the terms of V, the score that the image had and the one it
+# has. The products of each two of these columns are summed. The first term is
+# 1.
 _NUM_COLUMNS = worth.NUM_TERMS + 2
 _PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
 

@@ -17,7 +17,7 @@ from mmib.pruning import (EpsilonGreedy, MeanThreshold, Neyman, QuantileTiers,
                           UpperConfidenceBound, as_policy)
 from mmib.resume import check_ranks, load_state, make_state
 from mmib.scores import ScoreTable
-from mmib.upgrade import seal
+from mmib.state import seal
 from mmib.visits import VisitCounter
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How far the training is, by iterations or by epochs. Besides the clock, only
-the sampler knows which: passes end by epochs alone.
+"""How far the training is, by iterations or by epochs. Others ask the
+clock. Only the sampler knows too, as passes end by epochs alone.
 
 The stream of slots is the clock. An iteration has ``slots_per_iter`` of them,
 until a training is resumed with another batch size or on another number of

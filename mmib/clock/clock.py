@@ -71,7 +71,8 @@ class Clock(ABC):
 
     @property
     def since(self) -> Origin:
-        """Origin: From where on it is known what was pruned."""
+        """Origin: Where the account begins: where the batch size changed last,
+        or where scores started afresh."""
         return self.origin
 
     @property

@@ -7,9 +7,9 @@ import torch
 
 
 class ImageCounts:
-    """How often each image was trained on, whether it could be loaded or not
-    (``visits``), and how often plans left it out (``pruned``), int32 of shape
-    (num_images,).
+    """How often each image was asked for in a step, also where another one was
+    delivered (``visits``), and how often plans left it out (``pruned``), int32
+    of shape (num_images,).
 
     All ranks have the same counts without a collective, as every rank knows
     the slots of all ranks.

@@ -171,7 +171,7 @@ class Reporter:
         if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True
             change = ('The mean weight is 1, so losses stay about as high'
-                      if self._planner.normalize else
+                      if record.mean_weight == 1 else
                       'Losses rise, and fall when annealing begins')
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '

@@ -122,8 +122,9 @@ def check_plan(plan: EpochPlan, pass_length: int) -> None:
             f'`indices` must be in [0, {pass_length}), but reach '
             f'from {indices.min()} to {indices.max()}')
     # One NaN makes the sum NaN, and one infinity at least infinite.
-    if not np.isfinite(weights.sum()) or weights.min() < 0:
-        raise ValueRefusal('`weights` must be finite and not negative')
+    if not 0 < weights.sum() < np.inf or weights.min() < 0:
+        raise ValueRefusal('`weights` must be finite and not negative, and '
+                           'not all of them 0')
     if (plan.tier_of_slot.dtype != np.int16
             or plan.tier_of_slot.shape != indices.shape):
         raise ValueRefusal(

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from ..log.plan_log import RUN_KEY
-from ..upgrade import upgrade
+from ..state import upgrade
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
@@ -121,8 +121,9 @@ def _read(path: str) -> Checkpoint:
     state = content.get('infobatch')
     try:
         images = None if state is None else _images(upgrade(state))
-    except ValueError as error:
-        raise _Unreadable('has a damaged state of InfoBatch') from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _Unreadable('has a state of InfoBatch that is damaged, or of '
+                          'another version') from error
     return Checkpoint(path, images, {
         name: value
         for name, value in weights if torch.is_tensor(value)

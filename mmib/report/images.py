@@ -44,6 +44,8 @@ class TrainingImages:
             with DefaultScope.overwrite_default_scope(scope):
                 self._dataset: Any = unwrap_repeats(
                     DATASETS.build(copy.deepcopy(part)))
+                if hasattr(self._dataset, 'full_init'):
+                    self._dataset.full_init()
                 self._loaders = _loaders_of(self._dataset)
             self._numbers = image_numbers(self._dataset)
         # What a data set may raise isn't known.

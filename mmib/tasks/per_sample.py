@@ -9,6 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.utils import is_list_of
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ..batch import BatchContext, mean_images
 from ..compat import replace_method
@@ -43,18 +44,24 @@ class PerSampleTask:
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
-        if hasattr(model.parse_losses, 'unchanged'):
+        before, handles = getattr(model.parse_losses, 'attached', (None, ()))
+        if before is batch:
             return
-        _watch_predictions(model, batch)
+        # Another hook has trained the model.
+        for handle in handles:
+            handle.remove()
 
         def weigh(parse_losses: Callable, losses: Losses) -> Any:
             return parse_losses(
                 losses if batch.weights is None else weighted(losses, batch))
 
+        handles = _watch_predictions(model, batch)
         replace_method(model, 'parse_losses', weigh)
+        setattr(model.parse_losses, 'attached', (batch, handles))
 
 
-def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
+def _watch_predictions(model: nn.Module,
+                       batch: BatchContext) -> List[RemovableHandle]:
     names = getattr(model, 'infobatch_predictions', ())
     names = [names] if isinstance(names, str) else names
     modules = dict(model.named_modules())
@@ -64,8 +71,10 @@ def _watch_predictions(model: nn.Module, batch: BatchContext) -> None:
                 f'`infobatch_predictions` of {type(model).__name__} names '
                 f'{name!r}, which is none of its modules: name one of its '
                 '`named_modules()`, such as its last layer.')
+    return [
         modules[name].register_forward_hook(
-            functools.partial(_watch_output, name, batch))
+            functools.partial(_watch_output, name, batch)) for name in names
+    ]
 
 
 @torch.compiler.disable

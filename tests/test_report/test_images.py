@@ -59,6 +59,15 @@ def test_paths_pixels_and_labels(root):
     assert images.palette[4].tolist() == [36] * 3
 
 
+def test_a_list_that_is_read_late(root):
+    part = config_of(root).train_dataloader.dataset
+    config = config_of(root)
+    config.train_dataloader.dataset = dict(
+        type='ListedImages', dataset=part, images=[2, 0], lazy_init=True)
+    paths = TrainingImages(config, 2).paths()
+    assert [os.path.basename(path) for path in paths] == ['0.jpg', '2.jpg']
+
+
 def test_repeated_images_have_one_number(root):
     """Numbers are those of the scores."""
     config = config_of(root)

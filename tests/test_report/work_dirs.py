@@ -11,12 +11,12 @@ from mmengine.logging import HistoryBuffer
 
 from mmib.plan_record import PlanRecord
 from mmib.pruning import ScoreHistogram, Tier
-from mmib.upgrade import seal
+from mmib.state import seal
 from mmib.worth import VarianceRatio
 
 from ..system.small_training import small_config, small_head
 from ..test_resume import Parts
-from ..test_upgrade import LATER, downgraded, without
+from ..test_state import LATER, downgraded, without
 
 HEAD = small_head()
 HEAD['num_classes'] = 5

@@ -76,12 +76,16 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
     torch.testing.assert_close(known.scores, 2 * parts)
     torch.testing.assert_close(known.unweighted_loss, parts.sum())
     model, batch = TwoLosses(), BatchContext()
-    for _ in range(2):  # What is attached stays so.
-        tasks.attach(model, batch)
+    model.infobatch_predictions = 'layer'
+    # What is attached stays so, until another training attaches it.
+    for each in (BatchContext(), batch, batch):
+        tasks.attach(model, each)
     batch.begin(torch.tensor([1., 3.]))
     loss, log_vars = model.parse_losses(model(rows, values, mode='loss'))
     torch.testing.assert_close(loss, parts[0] + 3 * parts[1])
     assert list(log_vars) == ['loss', 'loss_of_all', 'losses', 'accuracy']
+    loss.backward()
+    assert len(batch._watched) == 1 and (batch.norms > 0).all()
 
 
 def test_a_model_has_a_score_of_its_own():

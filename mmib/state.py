@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is read of a checkpoint is what was written, and states of older
-versions become states of this one."""
+"""The state in a checkpoint: sealed with a checksum, checked when it is read,
+and made as this version would have written it."""
 import zlib
 from typing import Any, Dict
 
@@ -12,6 +12,7 @@ from .errors import ValueRefusal
 VERSION = 1
 """int: Version of the states that are written now. mmib 0.1.0, and what
 followed, wrote none."""
+_PLAIN = (str, int, float, bool, type(None))
 
 
 def damaged(where: str, problem: str) -> ValueError:
@@ -28,22 +29,27 @@ def seal(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _checksum(state: Dict[str, Any]) -> int:
-    text = apply_to({key: state[key]
-                     for key in state if key != 'checksum'}, torch.is_tensor,
-                    _describe)
+    rest = {key: state[key] for key in state if key != 'checksum'}
+    text = apply_to(rest, lambda value: type(value) not in _PLAIN, _describe)
     return zlib.crc32(repr(text).encode())
 
 
-def _describe(tensor: torch.Tensor) -> str:
-    checksum = zlib.crc32(tensor.numpy().tobytes())
-    return f'{tensor.dtype} {tuple(tensor.shape)} {checksum}'
+def _describe(value: Any) -> str:
+    """A text that is the same in each process and with each version of
+    numpy."""
+    if not torch.is_tensor(value):
+        # The policy of a user may have kept anything.
+        return type(value).__name__
+    numbers = value.float() if value.dtype == torch.bfloat16 else value
+    checksum = zlib.crc32(numbers.cpu().numpy().tobytes())
+    return f'{value.dtype} {tuple(value.shape)} {checksum}'
 
 
 def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
     """Check a state, and make it as this version would have written it.
 
-    A state with a version is returned as it is. Where the keys change, raise
-    :data:`VERSION`, and add the step from the version before.
+    Where the keys change, raise :data:`VERSION`, and add the step from the
+    version before.
 
     Args:
         state (dict): What a checkpoint has under the key ``infobatch``.
@@ -59,7 +65,10 @@ def upgrade(state: Dict[str, Any]) -> Dict[str, Any]:
         raise damaged('infobatch', 'is no dict')
     version = state.get('version', 0)
     if isinstance(version, int) and version > VERSION:
-        raise damaged('infobatch', 'is of a newer mmib, which reads it')
+        raise ValueRefusal(
+            '`infobatch` in the checkpoint is of a newer mmib: update mmib, '
+            'or delete the key `infobatch` from the checkpoint, and scores '
+            'start at 1 again.')
     # States had a version before they had a checksum.
     if 'checksum' in state and state['checksum'] != _checksum(state):
         raise damaged('infobatch', 'is not what mmib has written')
