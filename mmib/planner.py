@@ -333,4 +333,11 @@ def _to_tensors(state: Any) -> Any:
 
 
 def _to_arrays(state: Any) -> Any:
-    return apply_to(state, torch.is_tensor, torch.Tensor.numpy)
+
+    def to_array(tensor: torch.Tensor) -> Any:
+        try:
+            return tensor.numpy()
+        except (TypeError, RuntimeError):  # As of bfloat16.
+            return tensor
+
+    return apply_to(state, torch.is_tensor, to_array)

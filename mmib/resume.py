@@ -10,7 +10,7 @@ from .errors import ValueRefusal
 from .planner import Planner
 from .sampler import InfoBatchSampler
 from .scores import ScoreTable
-from .state import VERSION, seal, upgrade
+from .state import VERSION, damaged, seal, upgrade
 
 
 def make_state(sampler: InfoBatchSampler, scores: ScoreTable, planner: Planner,
@@ -56,22 +56,39 @@ def load_state(state: Optional[Dict[str,
     """
     if state is not None:
         state = upgrade(state)
-    reason = _why_afresh(state, sampler, scores, planner, delivery)
-    if reason is not None or state is None:
-        sampler.skip(iteration * batch_size)
-        planner.begin(
-            iteration, sampler.position, iteration
-            if state is None else state['planner']['clock']['full_equivalent'])
-        return reason, []
-    sampler.load_state_dict(state['sampler'])
-    changes = scores.load_state_dict(state['scores'])
-    changes += planner.load_state_dict(state['planner'], iteration,
-                                       sampler.position)
-    if not planner.is_same_policy(state['planner']):
-        sampler.forget_tiers()
-    delivery.load(state['paths_comparable'])
-    planner.counts.load_state_dict(state['images'])
+    try:
+        reason = _why_afresh(state, sampler, scores, planner, delivery)
+        if reason is not None or state is None:
+            covered = (
+                iteration if state is None else
+                state['planner']['clock']['full_equivalent'])
+            sampler.skip(iteration * batch_size)
+            planner.begin(iteration, sampler.position, covered)
+            return reason, []
+        _check_numbers(state['sampler'], state['scores'])
+        sampler.load_state_dict(state['sampler'])
+        changes = scores.load_state_dict(state['scores'])
+        changes += planner.load_state_dict(state['planner'], iteration,
+                                           sampler.position)
+        if not planner.is_same_policy(state['planner']):
+            sampler.forget_tiers()
+        delivery.load(state['paths_comparable'])
+        planner.counts.load_state_dict(state['images'])
+    # Older states have no checksum.
+    except (LookupError, TypeError, RuntimeError) as error:
+        raise damaged('infobatch', f'can\'t be read ({error!r})') from error
     return None, changes
+
+
+def _check_numbers(sampler: Dict[str, Any], scores: Dict[str, Any]) -> None:
+    """Check what older states, which have no checksum, would train on."""
+    for name in ('scores', 'averages'):
+        if not torch.isfinite(scores[name]).all():
+            raise damaged(f'infobatch.scores.{name}', 'isn\'t finite')
+    indices = sampler['indices']
+    if not ((indices >= 0) & (indices < sampler['size'])).all():
+        raise damaged('infobatch.sampler.indices',
+                      f'isn\'t in [0, {sampler["size"]})')
 
 
 def check_ranks(sampler: InfoBatchSampler, scores: ScoreTable,

@@ -241,10 +241,25 @@ def test_what_has_no_text_of_its_own_is_not_sealed():
         for value in (np.float64(1), np.float64(2))
     ]
     assert sums[0] == sums[1]
-    one, two = (
-        seal(dict(tensor=torch.ones(2, dtype=torch.bfloat16) * value))
-        for value in (1, 2))
-    assert one['checksum'] != two['checksum']
+    seal(dict(tensor=torch.ones(2, dtype=torch.bfloat16, requires_grad=True)))
+
+
+@pytest.mark.parametrize('owner, key, value, said', [
+    ('scores', 'scores', math.nan, "scores.scores` in .* isn't finite"),
+    ('scores', 'averages', math.inf, "scores.averages` in .* isn't finite"),
+    ('sampler', 'indices', 13, r"indices` in .* isn't in \[0, 13\)"),
+    ('sampler', 'seed', None, 'can\'t be read'),
+    ('planner', 'policy', None, 'can\'t be read'),
+])
+def test_an_older_state_that_is_damaged(owner, key, value, said):
+    """It has no checksum."""
+    state = downgraded(trained().state())
+    if value is None:
+        del state[owner][key]
+    else:
+        state[owner][key][0] = value
+    with pytest.raises(ValueError, match=f'{said}.*: resume from an earlier'):
+        Parts().load(state, 30)
 
 
 def test_a_state_of_a_later_version_is_refused():

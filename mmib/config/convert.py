@@ -100,9 +100,11 @@ def convert(cfg: Config,
     return cfg
 
 
-def list_images(cfg: Config, **listed: Union[str, Sequence]) -> Config:
+def list_images(cfg: Config,
+                images: Union[str, Sequence, None] = None,
+                without: Union[str, Sequence, None] = None) -> Config:
     """Let :class:`~mmib.datasets.ListedImages` wrap the data set in a copy of
-    a config, with ``images=LIST`` or ``without=LIST``.
+    a config, with the images to show or the images to leave out.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. No data is read.
@@ -114,6 +116,7 @@ def list_images(cfg: Config, **listed: Union[str, Sequence]) -> Config:
                            'listed: add `train_dataloader.dataset`.')
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
+    listed = dict(images=images) if without is None else dict(without=without)
     outer['dataset'] = dict(
         type='ListedImages', dataset=outer['dataset'], **listed)
     add_import(cfg, 'mmib')

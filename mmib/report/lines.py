@@ -6,8 +6,13 @@ from typing import Any, List, Tuple
 
 from ..plan_record import PlanRecord
 
-# What tells the lines apart, beside those of plans.
-_KINDS = {'begins', 'ends', 'step'}
+# What the lines with which a training begins and ends have.
+_KEYS = dict(
+    begins={
+        'iter', 'unit', 'annealing_at', 'max_iters', 'annealing_iter',
+        'pass_length', 'policy'
+    },
+    ends={'iter', 'saved_iters', 'variance_ratio', 'visits', 'pruned'})
 
 
 def read_lines(path: str) -> Tuple[List[Any], int]:
@@ -20,7 +25,8 @@ def read_lines(path: str) -> Tuple[List[Any], int]:
         for text in file:
             try:
                 lines.append(parse(text))
-            except (ValueError, TypeError, LookupError, AttributeError):
+            except (ValueError, TypeError, LookupError, AttributeError,
+                    OverflowError):
                 # A kill leaves half of the last line.
                 skipped += text.endswith('\n')
     return lines, skipped
@@ -31,13 +37,18 @@ def parse(text: str) -> Any:
     dict with ``begins``, with ``ends``, or of scalars, with ``step``.
 
     Raises:
-        ValueError, TypeError, LookupError or AttributeError: If the line is
-            none of these.
+        ValueError, TypeError, LookupError, AttributeError or OverflowError:
+            If the line is none of these.
     """
     line = json.loads(text)
     if 'kept' in line:
         plan = PlanRecord.from_dict(line)
         return plan._replace(iter=int(plan.iter))
-    if not _KINDS & line.keys():
+    for name, keys in _KEYS.items():
+        if name in line:
+            if not keys <= line[name].keys():
+                raise ValueError
+            return line
+    if type(line['step']) is not int:
         raise ValueError
     return line

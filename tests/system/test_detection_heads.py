@@ -241,5 +241,5 @@ def test_refused_heads_have_other_gradients(config, monkeypatch):
     if REFUSED[config] == 'beside':
         assert distance_beside(model, *batch) > TOLERANCE
     else:
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match='^inputs'):
             check(model, batch)

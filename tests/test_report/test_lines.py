@@ -62,11 +62,16 @@ def test_what_is_written_is_a_record(line):
 @pytest.mark.parametrize('text', [
     '{"kept": 3}',
     '{"loss": 3}',
+    '{"begins": 3}',
+    '{"begins": {"iter": 3}}',
+    '{"ends": {"iter": 3}}',
+    '{"step": null}',
     '3',
     '[]',
     '{"step": 4, "lo',
     json.dumps(dict(PLANS[1], tiers=3)),
     json.dumps(dict(PLANS[1], iter=float('nan'))),
+    json.dumps(dict(PLANS[1], iter=float('inf'))),
 ])
 def test_what_is_no_record(tmp_path, text):
     assert is_damaged(text)

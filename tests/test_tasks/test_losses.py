@@ -227,6 +227,19 @@ def test_ohem_cross_entropy(kwargs, ignored):
     assert_close(known.scores / known.scores.sum(), parts / parts.sum())
 
 
+def test_scores_of_ohem_cross_entropy():
+    """The mean over the pixels of the image, where all are hard."""
+    logits, label = make_batch('some')
+    loss = InfoBatchLoss(
+        mmseg_losses.OhemCrossEntropy(
+            thres=1., min_kept=B * H * W, loss_weight=0.5))
+    loss.batch.begin(WEIGHTS)
+    loss(logits, label)
+    pixels = F.cross_entropy(
+        logits, label, ignore_index=IGNORE, reduction='none')
+    assert_close(loss.batch.scores, 0.5 * pixels.mean((1, 2)))
+
+
 def test_ohem_cross_entropy_of_ignored_pixels():
     batch = make_batch('all')
     baseline = mmseg_losses.OhemCrossEntropy()
