@@ -3,8 +3,10 @@
 seeds. With --config without tuning, and with the main arms alone."""
 import argparse
 import copy
+import importlib
 import json
 import os.path as osp
+from types import ModuleType
 from typing import Dict, Iterator, List, Optional, Sequence
 
 import pandas as pd
@@ -14,8 +16,8 @@ from benchmarks.compare import run
 from benchmarks.compare.arms import Cell, change
 from benchmarks.compare.results import read_results
 
-from .arms import (ARMS, MORE_PASSES, ORDER, OTHER_ARMS, OTHER_NETWORKS,
-                   OTHER_SEEDS, PASSES, RATES, TUNED, TUNING_SEEDS)
+from . import arms as main_arms
+from .arms import OTHER_ARMS, OTHER_NETWORKS, OTHER_SEEDS, PASSES
 
 CONFIG = osp.join(
     osp.dirname(osp.abspath(__file__)), 'resnet-w16_1xb128-1875_cifar10.py')
@@ -47,14 +49,13 @@ def load_base(data: str,
 def make_cell(path: str,
               base: Config,
               name: str,
+              arm: dict,
               seed: int,
               rate: float,
               passes: int = PASSES,
-              arm: Optional[dict] = None,
               **options) -> Cell:
     """The cell of an arm with a seed and its learning rate."""
-    arm = dict(ARMS[name] if arm is None else arm)
-    arm.pop('rate')
+    arm = {key: value for key, value in arm.items() if key != 'rate'}
     base = copy.deepcopy(base)
     base.optim_wrapper.optimizer.lr = rate
     if 'subset' in arm:
@@ -63,11 +64,15 @@ def make_cell(path: str,
                 'benchmarks.cifar10.cell', rate, options)
 
 
-def tuning_cells(path: str, base: Config) -> List[Cell]:
+def tuning_cells(path: str,
+                 base: Config,
+                 study: ModuleType = main_arms) -> List[Cell]:
     """The cells by which learning rates are chosen, the longest first."""
     return [
-        make_cell(path, base, name, seed, rate, split='held_out')
-        for name in TUNED for seed in TUNING_SEEDS for rate in RATES
+        make_cell(
+            path, base, name, study.ARMS[name], seed, rate, split='held_out')
+        for name in study.TUNED for seed in study.TUNING_SEEDS
+        for rate in study.RATES
     ]
 
 
@@ -78,18 +83,22 @@ def best_rates(rows: Sequence[dict]) -> Dict[str, float]:
     return means.idxmax(axis=1).to_dict()
 
 
-def all_cells(out: str, bases: Dict[int, Config],
-              rates: Dict[str, float]) -> Iterator[Cell]:
+def all_cells(out: str,
+              bases: Dict[int, Config],
+              rates: Dict[str, float],
+              study: ModuleType = main_arms) -> Iterator[Cell]:
     """The cells that compare arms, what matters most first. An arm whose rate
     makes it another one is left out."""
-    same = rates['full'] == rates['random']
-    for passes, names, seeds in ORDER:
+    same = rates.get('full') == rates.get('random')
+    for passes, names, seeds in study.ORDER:
         path = osp.join(out, f'passes-{passes}.jsonl')
         for seed in seeds:
             for name in names:
+                arm = study.ARMS[name]
                 if not (same and name.endswith('_full_rate')):
-                    yield make_cell(path, bases[passes], name, seed,
-                                    rates[ARMS[name]['rate']], passes)
+                    yield make_cell(path, bases[passes], name, arm, seed,
+                                    rates.get(arm['rate'], arm['rate']),
+                                    passes)
 
 
 def other_cells(out: str,
@@ -105,18 +114,15 @@ def other_cells(out: str,
             for name in names or OTHER_NETWORKS:
                 yield make_cell(
                     osp.join(out, f'{file}.jsonl'),
-                    base,
-                    name,
-                    seed,
-                    base.optim_wrapper.optimizer.lr,
-                    arm=OTHER_ARMS[name])
+                    base, name, OTHER_ARMS[name], seed,
+                    base.optim_wrapper.optimizer.lr)
 
 
 def make_cells(args: argparse.Namespace,
                comparison: run.Comparison) -> List[Cell]:
     """The cells that compare arms. Learning rates are tuned before: if one of
     these trainings fails, there are none."""
-    if args.config:
+    if args.config and not args.arms:
         # As `swin-w48` of `swin-w48_1xb64-938_cifar10.py`.
         bases = {
             osp.basename(path).split('_')[0]: load_base(
@@ -127,20 +133,25 @@ def make_cells(args: argparse.Namespace,
             for path in args.config
         }
         return list(other_cells(args.out, bases, args.only, args.seeds))
+    study = importlib.import_module(args.arms) if args.arms else main_arms
+    config, = args.config or [CONFIG]
     bases = {
-        passes: load_base(args.data, passes, args.iters, args.cfg_options)
-        for passes in (PASSES, MORE_PASSES)
+        passes: load_base(args.data, passes, args.iters, args.cfg_options,
+                          config)
+        for passes, _, _ in study.ORDER
     }
-    path = osp.join(args.out, f'{TUNING}.jsonl')
-    if not comparison.train(tuning_cells(path, bases[PASSES])):
-        return []
-    rates = best_rates(read_results(path))
-    print(f'learning rates: {json.dumps(rates)}', flush=True)
+    rates = {}
+    if study.TUNED:
+        path = osp.join(args.out, f'{TUNING}.jsonl')
+        if not comparison.train(tuning_cells(path, bases[PASSES], study)):
+            return []
+        rates = best_rates(read_results(path))
+        print(f'learning rates: {json.dumps(rates)}', flush=True)
     for name, rate in rates.items():
-        if rate in (RATES[0], RATES[-1]):
+        if rate in (study.RATES[0], study.RATES[-1]):
             print(f'{name} is best at the edge of the rates that were tried, '
                   f'{rate}')
-    return list(all_cells(args.out, bases, rates))
+    return list(all_cells(args.out, bases, rates, study))
 
 
 def main() -> None:
@@ -157,6 +168,10 @@ def main() -> None:
         nargs='+',
         help='networks to compare full, short, random and neyman with, at '
         'the learning rate of each (default: all arms with the ResNet)')
+    parser.add_argument(
+        '--arms',
+        help='module of other arms, like benchmarks.cifar10.arms; with one '
+        'config at most')
     parser.add_argument(
         '--iters',
         type=int,

@@ -90,6 +90,10 @@ def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
     cfg.log_level = 'WARNING'
     with tempfile.TemporaryDirectory() as cfg.work_dir:
         runner = Runner.from_cfg(cfg)
+        if cfg.get('channels_last'):
+            # A step of a convolutional network takes two thirds of the time
+            # on a CPU.
+            runner.model.to(memory_format=torch.channels_last)
         runner.register_hook(recorder)
         runner.train()
     return runner.model

@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from benchmarks.cifar10.arms import PASSES
+from benchmarks.cifar10.arms import ARMS, PASSES
 from benchmarks.cifar10.run import best_rates, load_base, make_cell
 from benchmarks.compare import run
 from benchmarks.compare.paired import markdown
@@ -214,7 +214,8 @@ def make_cells(args: argparse.Namespace, _: run.Comparison) -> list:
         read_results(osp.join(args.out, 'learning-rates.jsonl')))['random']
     base, path = load_base(args.data), osp.join(args.out, 'passes-24.jsonl')
     cells = [
-        make_cell(path, base, 'official', seed, rate) for seed in range(SEEDS)
+        make_cell(path, base, 'official', ARMS['official'], seed, rate)
+        for seed in range(SEEDS)
     ]
     options = dict(folder=args.checkout, num_epochs=PASSES)
     return [

@@ -75,7 +75,7 @@ def test_the_best_rate_is_that_of_the_mean():
 def test_a_cell_that_fails_is_said_and_the_next_one_trained(bases, capsys):
     crew, cells = Crew(1), []
     for module in ('no_such_module', 'benchmarks.camvid.run'):
-        cell = run.make_cell('x', bases[24], 'full', 0, 0.1)
+        cell = run.make_cell('x', bases[24], 'full', ARMS['full'], 0, 0.1)
         cells.append(cell._replace(module=module, options=dict(wrong=1)))
     assert not list(crew.train(cells))
     assert crew.num_failed == 2
