@@ -66,7 +66,7 @@ class CIFARRecorder(Recorder):
 
 def parameters_of(model: nn.Module) -> Tensor:
     """All parameters, of shape (N,)."""
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def eval_iters(max_iters: int) -> Set[int]:
