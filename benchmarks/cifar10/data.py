@@ -45,16 +45,21 @@ def load(path: str, split: str) -> Images:
 @DATASETS.register_module()
 class PackedImages:
     """The images of a split in a file by ``pack.py``, or some of them, which a
-    data loader reads a batch at a time."""
+    data loader reads a batch at a time. A share of the labels may be made
+    ``wrong``."""
 
     metainfo: dict = {}
 
     def __init__(self,
                  data_root: str,
                  split: str,
-                 indices: Sequence[int] = None) -> None:
+                 indices: Sequence[int] = None,
+                 wrong: float = 0.) -> None:
         self.data_root = data_root
         self.images = load(data_root, split)
+        if wrong:
+            labels = wrong_labels(self.images.labels, wrong)
+            self.images = self.images._replace(labels=labels)
         if indices is not None:
             index = torch.as_tensor(indices)
             self.images = Images(*(column[index] for column in self.images))
@@ -71,6 +76,21 @@ class PackedImages:
     def __getitems__(self, indices: List[int]) -> dict:
         # Of torch's data loader: a whole batch, to `as_it_is`.
         return self[torch.as_tensor(indices)]
+
+
+def wrong_labels(labels: Tensor,
+                 share: float,
+                 num_classes: int = 10,
+                 seed: int = 0) -> Tensor:
+    """Labels of which a share, drawn at random but always the same, is
+    replaced by other classes."""
+    rng = np.random.default_rng(seed)
+    count = round(share * len(labels))
+    chosen = torch.from_numpy(rng.permutation(len(labels))[:count])
+    moved = torch.from_numpy(rng.integers(1, num_classes, count))
+    changed = labels.clone()
+    changed[chosen] = (labels[chosen] + moved) % num_classes
+    return changed
 
 
 @FUNCTIONS.register_module()
