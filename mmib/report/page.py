@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
 from ..version import __version__
+from ..worth import gain
 from . import figures
 from .checkpoint import Checkpoint
 from .pictures import Gallery
@@ -99,7 +100,7 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
                 f'{run.saved_iters / max(full, 1):.0%} saved'))
     figures += _times(run, other) + _quality(run, other)
     if run.plans:
-        figures.append(_worth(run))
+        figures.append(_worth(run, other))
     if run.pruned is not None and run.visits:
         figures.append(
             Figure(
@@ -136,11 +137,31 @@ def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
     return [Figure(name, f'{curve.values[-1]:.2f}', note)]
 
 
-def _worth(run: Run) -> Figure:
+def _worth(run: Run, other: Optional[Run]) -> Figure:
     title = 'Choice of images'
     if run.worth is None or not math.isfinite(run.worth.low):
         return Figure(
             title, '–', 'What it was worth isn\'t known: too few '
             'visits followed a plan')
-    return Figure(title, f'V {run.worth.value:.2f}',
-                  worth_in_words(run.worth, 'On average the', '.'))
+    words = worth_in_words(run.worth, 'On average the', '.')
+    return Figure(title, f'V {run.worth.value:.2f}', words + _gain(run, other))
+
+
+def _gain(run: Run, other: Optional[Run]) -> str:
+    """What the choice of images can have brought, by what a plain training of
+    another length tells of more steps."""
+    if other is None or other.has_infobatch or not run.metrics:
+        return ''
+    name, curve = next(iter(run.metrics.items()))
+    compared = other.metrics.get(name)
+    if compared is None:
+        return ''
+    steps = compared.iterations[-1] / curve.iterations[-1]
+    if abs(math.log(steps)) < 0.05:
+        return (' Compare with a plain training of another length to see what '
+                f'that is in {name}.')
+    slope = (compared.values[-1] - curve.values[-1]) / math.log(steps)
+    value, low, high = gain(run.worth, slope)
+    return (f' By what more iterations brought in {other.name}, that can have '
+            f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
+            'spread of seeds comes on top).')
