@@ -24,9 +24,10 @@ from typing import Callable, Iterator, List, Sequence, Tuple
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.model import BaseModule
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
-from torch import nn
+from torch import Tensor, nn
 
 from .arms import Cell, chosen
 from .recorder import Recorder, environment
@@ -80,6 +81,23 @@ def _train_cell(cell: Cell, threads: int) -> dict:
     return dict(environment(module.LIBRARIES), **figures, seconds=seconds)
 
 
+class FastBackbone(BaseModule):
+    """A convolutional backbone channels last, and in bfloat16 if told so. A
+    step takes two thirds of the time on a CPU, and half of it in bfloat16."""
+
+    def __init__(self, backbone: nn.Module, bfloat16: bool) -> None:
+        super().__init__()
+        self.net = backbone.to(memory_format=torch.channels_last)
+        self.bfloat16 = bfloat16
+
+    def forward(self, inputs: Tensor) -> Tuple[Tensor, ...]:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(
+                inputs.device.type, torch.bfloat16, enabled=self.bfloat16):
+            outputs = self.net(inputs)
+        return tuple(output.float() for output in outputs)
+
+
 def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
     """Train a config, and return the network."""
     cfg = copy.deepcopy(cfg)
@@ -90,10 +108,9 @@ def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
     cfg.log_level = 'WARNING'
     with tempfile.TemporaryDirectory() as cfg.work_dir:
         runner = Runner.from_cfg(cfg)
-        if cfg.get('channels_last'):
-            # A step of a convolutional network takes two thirds of the time
-            # on a CPU.
-            runner.model.to(memory_format=torch.channels_last)
+        if cfg.get('fast_backbone'):
+            runner.model.backbone = FastBackbone(runner.model.backbone,
+                                                 **cfg.fast_backbone)
         runner.register_hook(recorder)
         runner.train()
     return runner.model

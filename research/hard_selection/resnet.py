@@ -4,4 +4,4 @@ custom_imports = dict(imports=[
     'mmpretrain.models', 'benchmarks.cifar10.data',
     'research.hard_selection.tempered'
 ])
-channels_last = True
+fast_backbone = dict(bfloat16=True)

@@ -1,0 +1,171 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What V says that choices of images bring, against what was seen: a table and
+a picture of all arms of all trainings in research/."""
+import argparse
+import os.path as osp
+from typing import Iterator, NamedTuple, Tuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+
+from benchmarks.compare.paired import compare, in_words, markdown
+from benchmarks.compare.results import read_results
+from mmib.worth import VarianceRatio, gain
+
+FOLDER = osp.dirname(osp.dirname(osp.abspath(__file__)))
+
+
+class Source(NamedTuple):
+    """Results of a training: its name, its file, its metric and what a point
+    of the metric is (negative where less is better), and which plain training
+    tells what steps are worth."""
+
+    name: str
+    file: str
+    metric: str
+    point: float = 1.
+    control: str = 'short'
+
+
+SOURCES = (
+    Source('CamVid', 'camvid/camvid-worth', 'mIoU', control='short_lr'),
+    Source(
+        'CamVid, pretrained',
+        'camvid/camvid-pretrained',
+        'mIoU',
+        control='short_lr'),
+    Source(
+        'CamVid, 50 % easy',
+        'camvid/camvid-redundant-50',
+        'mIoU',
+        control='short_lr'),
+    Source(
+        'CamVid, 80 % easy',
+        'camvid/camvid-redundant-80',
+        'mIoU',
+        control='short_lr'),
+    Source('CIFAR-10, 24 passes', 'cifar10/passes-24', 'accuracy'),
+    Source('CIFAR-10, 72 passes', 'cifar10/passes-72', 'accuracy'),
+    Source('Swin, CIFAR-10', 'networks/swin-w48', 'accuracy'),
+    Source('MAE, CIFAR-10', 'networks/mae-w64', 'loss', -1.),
+    Source('Llama, LoRA', 'instruction_tuning/lora', 'exact'),
+    Source('Llama, from scratch', 'instruction_tuning/scratch', 'exact'),
+    Source('DDPM, CIFAR-10', 'diffusion/arms', 'held_out_loss', -1e-3),
+)
+# Arms with a learning rate of their own are compared with pruning at random
+# at this rate.
+SUFFIX = '_full_rate'
+
+
+def quality(line: dict, metric: str) -> float:
+    """The metric of a cell at its end."""
+    return line[metric] if metric in line else line['evals'][-1][metric]
+
+
+def load(source: Source, folder: str = FOLDER) -> pd.DataFrame:
+    """The cells of a source: quality in points, iterations and V, by arm and
+    seed."""
+    lines = read_results(osp.join(folder, f'{source.file}.jsonl'))
+    rows = [
+        dict(
+            arm=line['arm'],
+            seed=line['seed'],
+            quality=quality(line, source.metric) / source.point,
+            iters=line['iters'],
+            V=(line.get('variance_ratio') or [None])[0]) for line in lines
+    ]
+    return pd.DataFrame(rows).set_index(['arm', 'seed'])
+
+
+def arms_of(cells: pd.DataFrame, control: str) -> Iterator[tuple]:
+    """For each arm with V that costs as much as pruning at random: what V and
+    the iterations predict, and its paired difference to pruning at random."""
+    values = cells['quality'].unstack()
+    iters = cells['iters'].groupby('arm').first()
+    worth = cells['V'].dropna().astype(float).groupby('arm').mean()
+    steps = compare(values, 'full', control)[0]
+    slope = steps / np.log(iters['full'] / iters[control])
+    for arm, ratio in worth.items():
+        other = 'random' + (SUFFIX if arm.endswith(SUFFIX) else '')
+        if other in (arm, None) or iters[arm] != iters['random']:
+            continue
+        known = VarianceRatio(ratio, ratio, ratio, np.nan)
+        yield arm, ratio, gain(known, slope)[0], compare(values, arm, other)
+
+
+def law_table(folder: str = FOLDER) -> pd.DataFrame:
+    """A row for each arm: V, what it predicts, and what was seen."""
+    rows = [
+        [source.name, arm, ratio, predicted, mean, half]
+        for source in SOURCES for arm, ratio, predicted, (
+            mean, half, _) in arms_of(load(source, folder), source.control)
+        if arm != 'random_mean1'
+    ]
+    columns = ['training', 'arm', 'V', 'predicted', 'seen', 'half']
+    return pd.DataFrame(rows, columns=columns).dropna()
+
+
+def counts(table: pd.DataFrame) -> Tuple[int, int, int]:
+    """Arms whose interval holds the prediction, that lie above and below."""
+    apart = table['seen'] - table['predicted']
+    above, below = apart > table['half'], apart < -table['half']
+    return int((~above & ~below).sum()), int(above.sum()), int(below.sum())
+
+
+def in_markdown(table: pd.DataFrame) -> str:
+    """The table for the page."""
+    seen = [
+        in_words(row.seen, row.half, 2)[0] for row in table.itertuples()
+    ]
+    shown = pd.DataFrame({
+        'arm': table['arm'],
+        'V': table['V'].map('{:.2f}'.format),
+        'V predicts': table['predicted'].map('{:+.2f}'.format),
+        'seen: difference to random': seen
+    }).set_index(pd.Index(table['training']))
+    return markdown(shown, 'training')
+
+
+def draw(table: pd.DataFrame, path: str) -> None:
+    """What was seen over what V predicts, with 95 % intervals."""
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.2, 4.4), layout='constrained')
+    for number, (name, rows) in enumerate(
+            table.groupby('training', sort=False)):
+        axes.errorbar(
+            rows['predicted'],
+            rows['seen'],
+            rows['half'],
+            fmt='osD^v<>P*Xh'[number % 11],
+            markersize=5,
+            elinewidth=0.8,
+            label=name)
+    ends = np.array([table['predicted'].min(), table['predicted'].max()])
+    axes.plot(ends, ends, color='gray', linewidth=1, label='as V predicts')
+    axes.axhline(0, color='gray', linewidth=0.5)
+    axes.set_xlabel('what V predicts, in points: -log(V) x slope')
+    axes.set_ylabel('seen: points above pruning at random')
+    axes.legend(
+        fontsize=7, loc='center left', bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--out', help='PNG file of the picture')
+    args = parser.parse_args()
+    table = law_table()
+    print(in_markdown(table))
+    inside, above, below = counts(table)
+    print(f'\nOf {len(table)} arms {inside} lie within their interval, '
+          f'{above} above and {below} below it.')
+    if args.out:
+        draw(table, args.out)
+
+
+if __name__ == '__main__':
+    main()
