@@ -55,7 +55,7 @@ def make_cell(path: str,
               passes: int = PASSES,
               **options) -> Cell:
     """The cell of an arm with a seed and its learning rate."""
-    arm = {key: value for key, value in arm.items() if key != 'rate'}
+    arm = dict(arm, rate=rate)
     base = copy.deepcopy(base)
     base.optim_wrapper.optimizer.lr = rate
     if 'subset' in arm:

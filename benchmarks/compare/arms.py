@@ -40,9 +40,11 @@ def change(cfg: Config,
            shorten: Optional[dict] = None,
            convert: Optional[dict] = None,
            lr: Optional[dict] = None,
-           passes: Optional[float] = None) -> Config:
+           passes: Optional[float] = None,
+           rate: Optional[float] = None) -> Config:
     """Make the config of an arm from the config of the full training, with the
-    arguments of ``mmib.shorten`` and ``mmib.convert``.
+    arguments of ``mmib.shorten`` and ``mmib.convert``, and the learning rate
+    ``rate``.
 
     With ``lr`` the learning rate is multiplied by its ``factor`` from
     iteration ``begin``, by default the second of the ``passes`` of the full
@@ -50,6 +52,8 @@ def change(cfg: Config,
     """
     cfg = copy.deepcopy(cfg)
     full_iters = cfg.train_cfg.max_iters
+    if rate is not None:
+        cfg.optim_wrapper.optimizer.lr = rate
     if shorten is not None:
         cfg = mmib.shorten(cfg, **shorten)
     if convert is not None:

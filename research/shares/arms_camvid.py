@@ -1,13 +1,19 @@
 # CamVid with a pretrained backbone in shares of the iterations: plain, pruned
-# by Neyman, and at random. The arms of 60 % are those of research/camvid.
-arms = {}
-for percent in (90, 80, 70, 50, 40):
+# by Neyman, and at random. The pruned arms have the learning rate of the config
+# and those of 60 % are those of research/camvid. The rate of the plain ones
+# lies between the best one of the full training and that of its half.
+full_rate, half_rate = 0.1, 0.05
+arms = dict(full=dict(seeds=3, rate=full_rate))
+for percent in (90, 80, 70, 60, 50, 40):
     ratio = percent / 100
-    arms[f'short_{percent}'] = dict(seeds=3, shorten=dict(ratio=ratio))
-    arms[f'neyman_{percent}'] = dict(
-        seeds=3, convert=dict(ratio=ratio, policy=dict(type='Neyman')))
-    arms[f'random_{percent}'] = dict(
-        seeds=3,
-        convert=dict(
-            ratio=ratio, policy=dict(type='Neyman', num_strata=1)))
-del percent, ratio
+    rate = half_rate + max(ratio - 0.5, 0) / 0.5 * (full_rate - half_rate)
+    arms[f'short_{percent}'] = dict(
+        seeds=3, rate=round(rate, 3), shorten=dict(ratio=ratio))
+    if percent != 60:
+        arms[f'neyman_{percent}'] = dict(
+            seeds=3, convert=dict(ratio=ratio, policy=dict(type='Neyman')))
+        arms[f'random_{percent}'] = dict(
+            seeds=3,
+            convert=dict(
+                ratio=ratio, policy=dict(type='Neyman', num_strata=1)))
+del full_rate, half_rate, percent, ratio, rate
