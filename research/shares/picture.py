@@ -1,0 +1,145 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Print and draw what fewer iterations cost: the metric over the share of the
+iterations, plain, pruned by Neyman, and pruned at random."""
+import argparse
+import os.path as osp
+import re
+from typing import Dict, NamedTuple, Tuple
+
+import matplotlib
+import pandas as pd
+
+from benchmarks.compare.paired import compare, in_words, interval, markdown
+from benchmarks.compare.results import read_results
+
+FOLDER = osp.dirname(osp.abspath(__file__))
+PLAIN, NEYMAN, RANDOM = 'plain', 'Neyman', 'at random'
+CURVES = dict(short=PLAIN, neyman=NEYMAN, random=RANDOM)
+
+
+class Panel(NamedTuple):
+    """A training: its metric, and its results, each file with what its arms
+    are called here. Others are called by their share, as ``neyman_90``."""
+
+    name: str
+    metric: str
+    files: Dict[str, Dict[str, Tuple[str, float]]]
+
+
+PANELS = (
+    Panel(
+        'CIFAR-10, 24 passes, from scratch', 'accuracy', {
+            '../cifar10/passes-24.jsonl': {
+                'full': (PLAIN, 1.),
+                'short': (PLAIN, 0.6),
+                'neyman_full_rate': (NEYMAN, 0.6),
+                'random_full_rate': (RANDOM, 0.6)
+            },
+            'passes-24.jsonl': {},
+        }),
+    Panel(
+        'CamVid, 22 passes, pretrained backbone', 'mIoU', {
+            '../camvid/camvid-pretrained.jsonl': {
+                'neyman': (NEYMAN, 0.6),
+                'random': (RANDOM, 0.6)
+            },
+            'camvid.jsonl': {
+                'full': (PLAIN, 1.)
+            },
+        }),
+)
+
+
+def load(panel: Panel, folder: str = FOLDER) -> pd.DataFrame:
+    """The metric at the end of each cell, a column for each seed, by curve and
+    share."""
+    rows = []
+    for file, names in panel.files.items():
+        for line in read_results(osp.join(folder, file)):
+            by_share = re.fullmatch(r'(short|neyman|random)_(\d\d)',
+                                    line['arm'])
+            known = names.get(line['arm'])
+            if known is None and by_share:
+                known = CURVES[by_share[1]], int(by_share[2]) / 100
+            if known is not None:
+                last = line['evals'][-1][panel.metric]
+                rows.append((*known, line['seed'], last))
+    columns = ['curve', 'share', 'seed', 'quality']
+    cells = pd.DataFrame(rows, columns=columns)
+    return cells.pivot(
+        index=['curve', 'share'], columns='seed', values='quality')
+
+
+def losses(cells: pd.DataFrame) -> pd.DataFrame:
+    """What each share of the iterations costs a plain training, and how far
+    the pruned ones lie above the plain one of the same share."""
+    plain = cells.loc[PLAIN].sort_index(ascending=False)
+    rows = {}
+    for share in plain.index:
+        found = [interval(plain.loc[share].dropna())]
+        cost = compare(plain, share, 1.) if share < 1 else (0., 0., 0)
+        pruned = [
+            compare(cells, (curve, share), (PLAIN, share)) if
+            (curve, share) in cells.index else (0., 0., 0)
+            for curve in (NEYMAN, RANDOM)
+        ]
+        rows[f'{share:g}'] = [
+            found[0][2], f'{found[0][0]:.2f}', *(in_words(*difference)[0]
+                                                for difference in
+                                                (cost, *pruned))
+        ]
+    return pd.DataFrame.from_dict(
+        rows,
+        'index',
+        columns=[
+            'seeds', PLAIN, 'difference to all iterations',
+            f'{NEYMAN} to {PLAIN}', f'{RANDOM} to {PLAIN}'
+        ])
+
+
+def draw(path: str, folder: str = FOLDER) -> None:
+    """Draw a curve of each kind with its 95 % intervals, a panel for each
+    training."""
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(PANELS), figsize=(9, 3.6), layout='constrained')
+    for axis, panel in zip(axes, PANELS):
+        cells = load(panel, folder)
+        for curve, color in zip(CURVES.values(),
+                                ('black', 'tab:orange', 'tab:blue')):
+            found = [(share, *interval(cells.loc[curve, share].dropna())[:2])
+                     for share in cells.loc[curve].index]
+            shares, means, halves = map(pd.Series, zip(*found))
+            axis.plot(shares, means, 'o-', color=color, ms=4, label=curve)
+            axis.fill_between(
+                shares,
+                means - halves,
+                means + halves,
+                color=color,
+                alpha=0.15,
+                linewidth=0)
+        axis.invert_xaxis()
+        axis.set_title(panel.name, fontsize=10)
+        axis.set_xlabel('share of the iterations')
+        axis.set_ylabel(panel.metric)
+        axis.grid(alpha=0.3)
+    axes[0].legend(title='60 % of the iterations: --ratio 0.6', fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--out', help='PNG file of the picture')
+    args = parser.parse_args()
+    for panel in PANELS:
+        table = markdown(losses(load(panel)), 'share')
+        print(f'### {panel.name}: {panel.metric}\n\n{table}\n')
+    if args.out:
+        draw(args.out)
+
+
+if __name__ == '__main__':
+    main()
