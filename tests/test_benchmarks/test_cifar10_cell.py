@@ -84,8 +84,8 @@ def test_v_by_quarter():
 
 def test_the_command(images, tmp_path, monkeypatch):
     """Learning rates are tuned, then arms trained, and nothing twice."""
-    monkeypatch.setattr(run, 'RATES', (0.05, 0.1))
-    monkeypatch.setattr(run, 'TUNING_SEEDS', (100, ))
+    monkeypatch.setattr(run.main_arms, 'RATES', (0.05, 0.1))
+    monkeypatch.setattr(run.main_arms, 'TUNING_SEEDS', (100, ))
     options = [f'{key}={value}' for key, value in SMALL.items()]
     monkeypatch.setattr('sys.argv', [
         'run.py', '--data', images, '--out',
