@@ -125,7 +125,7 @@ def draw(path: str, folder: str = FOLDER) -> None:
         axis.set_xlabel('share of the iterations')
         axis.set_ylabel(panel.metric)
         axis.grid(alpha=0.3)
-    axes[0].legend(title='60 % of the iterations: --ratio 0.6', fontsize=8)
+    axes[0].legend(fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

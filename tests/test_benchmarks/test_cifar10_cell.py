@@ -70,6 +70,36 @@ def test_crops_are_those_of_the_padded_image():
     assert (found[:, 0] == found[:, 1]).all()
 
 
+def test_wrong_labels():
+    """A share of them, always the same, is that of another class."""
+    labels = torch.arange(1000) % 10
+    wrong = data.wrong_labels(labels, 0.2)
+    assert (wrong != labels).sum() == 200 and wrong.bincount().min() > 80
+    assert (data.wrong_labels(labels, 0.2) == wrong).all()
+
+
+def test_fast_backbone():
+    """The same outputs in float32, and nearly the same in bfloat16."""
+    backbone = MODELS.build(
+        dict(
+            type='ResNet_CIFAR',
+            depth=18,
+            num_stages=3,
+            stem_channels=8,
+            base_channels=8,
+            strides=(1, 2, 2),
+            dilations=(1, 1, 1),
+            out_indices=(2, )))
+    backbone.eval()
+    inputs = torch.randn(2, 3, 32, 32)
+    expected, = backbone(inputs)
+    for bfloat16, tolerance in ((False, 1e-4), (True, 0.1)):
+        found, = compare.FastBackbone(backbone, bfloat16)(inputs)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(
+            found, expected, rtol=tolerance, atol=tolerance)
+
+
 def test_v_by_quarter():
     means = [
         MeanRatio(),
