@@ -16,6 +16,8 @@ or mmib:: and the name of a config of mmib.
                  the converted config.
   --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
                  the control that pruning has to beat.
+  --score        Train the baseline as it is, and score its images, for
+                 `mmib report` to show those with the highest scores.
   --policy TYPE  With --infobatch: type of the policy (default: Neyman).
   --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
                  policies MeanThreshold, as in the paper, and AboveMean).
@@ -32,6 +34,7 @@ from typing import Callable, List
 
 from mmengine.config import Config, DictAction
 
+import mmib
 from mmib.errors import ValueRefusal
 
 from .files import converted_name, report
@@ -72,6 +75,7 @@ def main(args: List[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--infobatch', action='store_true')
     parser.add_argument('--shorten', action='store_true')
+    parser.add_argument('--score', action='store_true')
     add_conversion_options(parser)
     ours, others = parser.parse_known_args(args)
     script = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -79,11 +83,15 @@ def main(args: List[str]) -> None:
         '--cfg-options', nargs='+', action=DictAction, default={})
     options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
-    if ours.infobatch and ours.shorten:
-        raise ValueRefusal(
-            '--shorten is the control of --infobatch: give one of them.')
+    if ours.infobatch + ours.shorten + ours.score > 1:
+        raise ValueRefusal('--infobatch prunes, --shorten trains its control, '
+                           'and --score the baseline: give one of them.')
     if ours.infobatch:
         convert = conversion(ours)
+    elif ours.score:
+        check_infobatch(ours, 'policy', 'delta', 'ratio')
+        convert = partial(
+            mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta')
         convert = shortening(ours.ratio)

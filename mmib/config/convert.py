@@ -43,7 +43,7 @@ def convert(cfg: Config,
         cfg (Config): The config of a training. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            0.8 for the policies ``MeanThreshold``, as in the paper, and
+            1 for ``ScoreOnly``, which prunes nothing, 0.8 for the policies ``MeanThreshold``, as in the paper, and
             ``AboveMean``, and 0.6 for others. In a training that counts
             epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
             None.
@@ -86,7 +86,7 @@ def convert(cfg: Config,
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if forecast_of(cfg, built).share == 1:
+    if built.policy.prunes and forecast_of(cfg, built).share == 1:
         raise ValueRefusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
@@ -128,6 +128,12 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     has_budget = isclass(kind) and issubclass(kind, ToBudget)
+    if not getattr(kind, 'prunes', True):
+        if ratio not in (None, 1):
+            raise ValueRefusal(
+                f'`ratio={ratio}`, but {name} prunes nothing and runs all '
+                'iterations: remove `ratio` (--ratio of the command).')
+        return 1.
     own = policy.get('ratio') if has_budget else None
     if None not in (ratio, own) and ratio != own:
         raise ValueRefusal(
