@@ -38,9 +38,8 @@ RESEARCH = sorted(
     for path in glob.glob(osp.join(ROOT, 'research', '*', 'README.md')))
 CAMVID = osp.join(ROOT, 'configs', 'upernet',
                   'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
-PRETRAINED = osp.join(
-    ROOT, 'benchmarks', 'camvid',
-    'upernet_efficientnet-lite0_1xb8-1k_camvid-72x96.py')
+PRETRAINED = osp.join(ROOT, 'benchmarks', 'camvid',
+                      'upernet_efficientnet-lite0_1xb8-1k_camvid-72x96.py')
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
 NAMES = {'`QuantileTiers`': 'tiers', '`Neyman`': 'neyman'}
 
@@ -87,7 +86,8 @@ def tables_of(topic):
         for panel in picture.PANELS:
             yield markdown(picture.losses(picture.load(panel)), 'share')
         rates = {
-            rate: load(results(topic, 'learning-rates', f'{rate}.jsonl'), TASK)
+            rate: load(
+                results(topic, 'learning-rates', f'{rate}.jsonl'), TASK)
             for rate in ('0.025', '0.05', '0.1')
         }
         yield markdown(by_rate(rates))

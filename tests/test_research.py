@@ -98,8 +98,8 @@ def test_hard_images_are_kept_more_often():
     for left, power in ((1000., 0), (500., 0.5), (0., 1)):
         policy.begin_plan(Progress(left, 0))
         plan = policy(scores, np.random.default_rng(0))
-        np.testing.assert_allclose(plan.weights,
-                                   shares[plan.indices]**-power, 1e-5)
+        np.testing.assert_allclose(plan.weights, shares[plan.indices]**-power,
+                                   1e-5)
         resumed = Tempered(keep=0.5)
         resumed.load_state_dict(policy.state_dict())
         policy = resumed

@@ -46,7 +46,7 @@ def load(path: str, split: str) -> Images:
 class PackedImages:
     """The images of a split in a file by ``pack.py``, or some of them, which a
     data loader reads a batch at a time. A share of the labels may be made
-    ``wrong``."""
+    ``wrong``, drawn with a seed, but for those that were ``repaired``."""
 
     metainfo: dict = {}
 
@@ -54,11 +54,15 @@ class PackedImages:
                  data_root: str,
                  split: str,
                  indices: Sequence[int] = None,
-                 wrong: float = 0.) -> None:
+                 wrong: float = 0.,
+                 wrong_seed: int = 0,
+                 repaired: Sequence[int] = ()) -> None:
         self.data_root = data_root
         self.images = load(data_root, split)
         if wrong:
-            labels = wrong_labels(self.images.labels, wrong)
+            labels = wrong_labels(self.images.labels, wrong, seed=wrong_seed)
+            index = torch.as_tensor(repaired, dtype=torch.long)
+            labels[index] = self.images.labels[index]
             self.images = self.images._replace(labels=labels)
         if indices is not None:
             index = torch.as_tensor(indices)

@@ -43,10 +43,10 @@ def convert(cfg: Config,
         cfg (Config): The config of a training. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            1 for ``ScoreOnly``, which prunes nothing, 0.8 for the policies ``MeanThreshold``, as in the paper, and
-            ``AboveMean``, and 0.6 for others. In a training that counts
-            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
-            None.
+            1 for ``ScoreOnly``, which prunes nothing, 0.8 for
+            ``MeanThreshold``, as in the paper, and ``AboveMean``, and 0.6 for
+            others. In a training that counts epochs only ``Neyman`` and
+            ``Budget`` have a ratio. Defaults to None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.

@@ -31,21 +31,19 @@ class Source(NamedTuple):
 SOURCES = (
     Source('CamVid', ['camvid/camvid-worth'], 'mIoU', control='short_lr'),
     Source(
-        'CamVid, pretrained',
-        ['camvid/camvid-pretrained'],
+        'CamVid, pretrained', ['camvid/camvid-pretrained'],
         'mIoU',
         control='short_lr'),
     Source(
-        'CamVid, 50 % easy',
-        ['camvid/camvid-redundant-50'],
+        'CamVid, 50 % easy', ['camvid/camvid-redundant-50'],
         'mIoU',
         control='short_lr'),
     Source(
-        'CamVid, 80 % easy',
-        ['camvid/camvid-redundant-80'],
+        'CamVid, 80 % easy', ['camvid/camvid-redundant-80'],
         'mIoU',
         control='short_lr'),
-    Source('CIFAR-10, 24 passes', ['cifar10/passes-24', 'shares/passes-24'], 'accuracy'),
+    Source('CIFAR-10, 24 passes', ['cifar10/passes-24', 'shares/passes-24'],
+           'accuracy'),
     Source('CIFAR-10, 72 passes', ['cifar10/passes-72'], 'accuracy'),
     Source('Swin, CIFAR-10', ['networks/swin-w48'], 'accuracy'),
     Source('MAE, CIFAR-10', ['networks/mae-w64'], 'loss', -1.),
@@ -54,6 +52,8 @@ SOURCES = (
     Source('CamVid, shares', ['shares/camvid'], 'mIoU'),
     Source('DDPM, CIFAR-10', ['diffusion/arms'], 'held_out_loss', -1e-3),
 )
+
+
 def quality(line: dict, metric: str) -> float:
     """The metric of a cell at its end."""
     return line[metric] if metric in line else line['evals'][-1][metric]
@@ -103,8 +103,7 @@ def law_table(folder: str = FOLDER) -> pd.DataFrame:
     """A row for each arm with three seeds or more: V, what V predicts, and
     what was seen."""
     rows = [[source.name, arm, ratio, predicted, *seen[:2]]
-            for source in SOURCES
-            for arm, ratio, predicted, seen in arms_of(
+            for source in SOURCES for arm, ratio, predicted, seen in arms_of(
                 load(source, folder), source.control) if seen[-1] >= 3]
     columns = ['training', 'arm', 'V', 'predicted', 'seen', 'half']
     return pd.DataFrame(rows, columns=columns)
@@ -119,9 +118,7 @@ def counts(table: pd.DataFrame) -> Tuple[int, int, int]:
 
 def in_markdown(table: pd.DataFrame) -> str:
     """The table for the page."""
-    seen = [
-        in_words(row.seen, row.half, 2)[0] for row in table.itertuples()
-    ]
+    seen = [in_words(row.seen, row.half, 2)[0] for row in table.itertuples()]
     shown = pd.DataFrame({
         'arm': table['arm'],
         'V': table['V'].map('{:.2f}'.format),
@@ -137,8 +134,8 @@ def draw(table: pd.DataFrame, path: str) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.2, 4.4), layout='constrained')
-    for number, (name, rows) in enumerate(
-            table.groupby('training', sort=False)):
+    for number, (name,
+                 rows) in enumerate(table.groupby('training', sort=False)):
         axes.errorbar(
             rows['predicted'],
             rows['seen'],

@@ -22,18 +22,17 @@ LOOPS = {
 }
 CROSS_ENTROPY = dict(type='CrossEntropyLoss')
 HEADS = {
-    'pixels that count':
-    small_head(dict(CROSS_ENTROPY, avg_non_ignore=True, loss_weight=0.3)),
-    'hard pixels':
-    small_head(sampler=dict(type='OHEMPixelSampler', thresh=0.7)),
-    'three losses':
-    small_head([
+    'pixels that count': small_head(
+        dict(CROSS_ENTROPY, avg_non_ignore=True, loss_weight=0.3)),
+    'hard pixels': small_head(
+        sampler=dict(type='OHEMPixelSampler', thresh=0.7)),
+    'three losses': small_head([
         dict(CROSS_ENTROPY, loss_weight=0.3),
         dict(type='DiceLoss', loss_weight=0.7),
         dict(CROSS_ENTROPY, use_sigmoid=True, loss_name='loss_bce')
     ]),
-    'batches':
-    small_head(dict(type='LovaszLoss', reduction='none', loss_weight=0.7))
+    'batches': small_head(
+        dict(type='LovaszLoss', reduction='none', loss_weight=0.7))
 }
 
 
@@ -77,7 +76,8 @@ def test_what_it_tells(tmp_path):
     runner = build(tmp_path, **changes)
     steps = train(runner)
     scores = dict(
-        zip(np.ravel(column(steps, 'images')),
+        zip(
+            np.ravel(column(steps, 'images')),
             np.ravel(column(steps, 'scores'))))
     table = infobatch_hook(runner).scores.numpy()
     for image, score in scores.items():
