@@ -24,6 +24,9 @@ or mmib:: and the name of a config of mmib.
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
   --subset FILE  Train on the images that FILE lists alone, with or without
                  --infobatch or --shorten.
+  --without FILE Leave out the images that FILE lists. Of a review.csv, which
+                 the page of `mmib report` saves, these are the images that
+                 were judged wrong. With or without the options above.
 """
 import argparse
 import copy
@@ -98,13 +101,16 @@ def main(args: List[str]) -> None:
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.subset is None:
+        if ours.subset is None and ours.without is None:
             run_script('train.py', others)
             return
         convert = copy.deepcopy
     # A training with another list or policy must not go on from these
     # checkpoints.
-    subset = osp.splitext(osp.basename(ours.subset or ''))[0]
-    suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
+    subset, without = (
+        osp.splitext(osp.basename(name or ''))[0]
+        for name in (ours.subset, ours.without))
+    parts = (subset, without and f'without_{without}', ours.policy)
+    suffix = ''.join(f'_{part}' for part in parts if part)
     change = partial(change_config, convert, listing(ours), suffix, options)
     run_script('train.py', others, change)

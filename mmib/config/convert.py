@@ -104,10 +104,11 @@ def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
                 without: Union[str, Sequence, None] = None) -> Config:
     """Let :class:`~mmib.datasets.ListedImages` wrap the data set in a copy of
-    a config, with the images to show or the images to leave out.
+    a config, with the images to show, the images to leave out, or both.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
-    images only. No data is read.
+    images only. A ``ListedImages`` in the config gets the list that it lacks.
+    No data is read.
     """
     cfg = copy.deepcopy(cfg)
     outer = cfg.get('train_dataloader') or {}
@@ -116,9 +117,18 @@ def list_images(cfg: Config,
                            'listed: add `train_dataloader.dataset`.')
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
-    listed = dict(images=images) if without is None else dict(without=without)
-    outer['dataset'] = dict(
-        type='ListedImages', dataset=outer['dataset'], **listed)
+    if type_name(outer['dataset']) != 'ListedImages':
+        outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
+    for name, given in (('images', images), ('without', without)):
+        if given is None:
+            continue
+        if outer['dataset'].get(name) is not None:
+            # Numbers in a list of a list would count other images.
+            raise ValueRefusal(
+                f'ListedImages in the config has `{name}` already, '
+                f'{outer["dataset"][name]!r}: take the config without it, or '
+                'give one list of both (`mmib review` merges reviews).')
+        outer['dataset'][name] = given
     add_import(cfg, 'mmib')
     return cfg
 
