@@ -180,7 +180,7 @@ def worth(run: Run) -> List[Picture]:
 def pruning(run: Run) -> List[Picture]:
     """Kept share, tiers and scores over time."""
     pictures: List[Picture] = []
-    if not run.plans:
+    if not run.prunes:
         return pictures
     iterations = [plan.iter for plan in run.plans] + [run.last_iter]
 

@@ -91,7 +91,7 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
     if run.max_iters and run.last_iter < run.max_iters:
         note = f'of {number(run.max_iters)}: still running, or it was stopped'
     figures = [Figure('Iterations', number(run.last_iter), note)]
-    if run.plans:
+    if run.prunes:
         full = run.last_iter + run.saved_iters
         figures.append(
             Figure(
@@ -99,9 +99,9 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
                 f'iterations that the baseline needs for as many passes: '
                 f'{run.saved_iters / max(full, 1):.0%} saved'))
     figures += _times(run, other) + _quality(run, other)
-    if run.plans:
+    if run.prunes:
         figures.append(_worth(run, other))
-    if run.pruned is not None and run.visits:
+    if run.pruned and run.visits:
         figures.append(
             Figure(
                 'Pruned', f'{run.pruned / run.visits:.0%}',
@@ -150,7 +150,7 @@ def _worth(run: Run, other: Optional[Run]) -> Figure:
 def _gain(run: Run, other: Optional[Run]) -> str:
     """What the choice of images can have brought, by what a plain training of
     another length tells of more steps."""
-    if other is None or other.has_infobatch or not run.metrics:
+    if other is None or other.prunes or not run.metrics:
         return ''
     name, curve = next(iter(run.metrics.items()))
     compared = other.metrics.get(name)

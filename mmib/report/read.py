@@ -83,6 +83,11 @@ class Run:
         """str: The last part of its path."""
         return osp.basename(osp.abspath(self.path))
 
+    @property
+    def prunes(self) -> bool:
+        """bool: Whether a plan in the log left images out."""
+        return any(plan.kept < self.pass_length for plan in self.plans)
+
     def kept_share(self, plan: PlanRecord) -> float:
         """Slots of a plan over those of a full pass."""
         return plan.kept / self.pass_length

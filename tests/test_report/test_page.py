@@ -5,8 +5,8 @@ import pytest
 from mmib.report.page import summary
 from mmib.report.read import read_run
 
-from .work_dirs import (CONFIG, train_line, val_line, write_finished,
-                        write_start)
+from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan, train_line,
+                        val_line, write_finished, write_start)
 
 PLAIN = CONFIG[CONFIG.index('default_scope'):]
 
@@ -17,11 +17,12 @@ def choice(tmp_path):
     mIoU is known at its last iteration."""
     run = read_run(str(write_finished(tmp_path / 'run')))
 
-    def said(iterations, miou, config=PLAIN, metric=val_line):
+    def said(iterations, miou, metric=val_line, **others):
         folder = write_start(
             tmp_path / 'other',
             [train_line(1, 1.), metric(iterations, miou)],
-            config=config)
+            config=PLAIN,
+            **others)
         figures = summary(run, read_run(str(folder)))
         figure, = [x for x in figures if x.title == 'Choice of images']
         assert figure.value == 'V 0.90' and 'up to 10 %' in figure.note
@@ -47,8 +48,19 @@ def test_a_training_as_long_tells_nothing_of_more_steps(choice):
 
 
 @pytest.mark.parametrize('others', [
-    dict(config=CONFIG),
+    dict(records=[{
+        'begins': BEGINS
+    }, *PLANS]),
     dict(metric=lambda step, value: dict(mAcc=value, step=step))
 ])
 def test_trainings_that_cannot_be_compared(choice, others):
     assert choice(80, 42., **others) == ''
+
+
+def test_a_training_that_only_scores(tmp_path):
+    """It has no choice of images to speak of."""
+    plans = [plan(iteration, iteration, 12) for iteration in (0, 4, 8)]
+    records = [{'begins': BEGINS}, *plans, {'ends': dict(ENDS, pruned=0)}]
+    run = read_run(str(write_start(tmp_path / 'run', records=records)))
+    assert [figure.title for figure in summary(run, None)
+            ] == ['Iterations', 'Wall time', 'mIoU']
