@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """One HTML file of everything."""
+import base64
+import hashlib
 import math
 import os.path as osp
 from datetime import timedelta
@@ -48,6 +50,7 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
+    script = _script() if gallery.highest else ''
     environment.filters.update(figure=number, sentence=_sentence)
     return environment.get_template('template.html').render(
         version=__version__,
@@ -62,10 +65,35 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
         gallery=gallery,
+        script=Markup(script),
+        script_hash=f'sha256-{_hash(script)}',
+        report=_name(run, checkpoint),
         ranking=_RANKINGS[rank_by],
         checkpoint=checkpoint.name if checkpoint else '',
         num_images=len(images) if images is not None else 0,
         tables=tables)
+
+
+def _script() -> str:
+    """What takes verdicts."""
+    path = osp.join(osp.dirname(__file__), 'review.js')
+    with open(path, encoding='utf-8') as file:
+        return file.read()
+
+
+def _hash(text: str) -> str:
+    data = text.encode('utf-8', 'surrogateescape')
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def _name(run: Run, checkpoint: Optional[Checkpoint]) -> str:
+    """What verdicts are kept by: the same for reports of the same training,
+    checkpoint and images, of whichever of them."""
+    parts = [run.name, run.start, run.config.pretty_text]
+    if checkpoint is not None and checkpoint.images is not None:
+        paths = checkpoint.images.get('path', [])
+        parts += [checkpoint.name, str(len(checkpoint.images)), *map(str, paths)]
+    return _hash('\0'.join(parts))
 
 
 def _sentence(text: str) -> Markup:
