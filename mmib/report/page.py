@@ -5,6 +5,7 @@ import hashlib
 import math
 import os.path as osp
 from datetime import timedelta
+from pathlib import Path
 from typing import List, NamedTuple, Optional
 
 import jinja2
@@ -50,7 +51,10 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
-    script = _script() if gallery.highest else ''
+    script = ''
+    if gallery.highest:
+        # What takes verdicts.
+        script = (Path(__file__).parent / 'review.js').read_text('utf-8')
     environment.filters.update(figure=number, sentence=_sentence)
     return environment.get_template('template.html').render(
         version=__version__,
@@ -74,25 +78,18 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         tables=tables)
 
 
-def _script() -> str:
-    """What takes verdicts."""
-    path = osp.join(osp.dirname(__file__), 'review.js')
-    with open(path, encoding='utf-8') as file:
-        return file.read()
-
-
 def _hash(text: str) -> str:
     data = text.encode('utf-8', 'surrogateescape')
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
 
 
 def _name(run: Run, checkpoint: Optional[Checkpoint]) -> str:
-    """What verdicts are kept by: the same for reports of the same training,
-    checkpoint and images, of whichever of them."""
+    """By what a browser keeps verdicts: the same for all reports of a training
+    and a checkpoint, of whichever images."""
     parts = [run.name, run.start, run.config.pretty_text]
     if checkpoint is not None and checkpoint.images is not None:
-        paths = checkpoint.images.get('path', [])
-        parts += [checkpoint.name, str(len(checkpoint.images)), *map(str, paths)]
+        parts += [checkpoint.name, str(len(checkpoint.images))]
+        parts += map(str, checkpoint.images.get('path', []))
     return _hash('\0'.join(parts))
 
 

@@ -16,6 +16,8 @@ from .layers import (IGNORED, box_layer, check_shape, class_layer, confusions,
 from .predictions import Predictor, losses_of_images, pixel_losses
 from .read import ReportError
 
+# Name of a layer, and the layer.
+_Layer = Tuple[str, np.ndarray]
 # How many confused pairs of classes a card has.
 _PAIRS = 2
 # A network whose loss is more than this share of the loss of guessing is too
@@ -28,24 +30,12 @@ _FIGURES = dict(
 
 @dataclass
 class Card:
-    """An image in the gallery.
-
-    Args:
-        number (int): Its number.
-        path (str, optional): Its path below the folder of all.
-        source (str, optional): Its path as the data set has it.
-        figures (list[tuple[str, float]]): Names and values of what is known of
-            it, first of what ranks it.
-        rank (int): Its rank from 1.
-        visits (int, optional): How often it was trained on.
-        pruned (int, optional): How often it was left out.
-        size (tuple[int, int]): Width and height of its pictures.
-        pictures (list[tuple[str, str]]): Names and data URIs: the image, and
-            layers that are drawn over it.
-        classes (list[tuple[str, str]]): Its labels and predictions in words.
-        pair (str): The class that is labelled, and the one that is predicted.
-        note (str): Why pictures are missing.
-    """
+    """An image in the gallery: its path below the folder of all, and as the
+    data set has it; names and values of what is known of it, first of what
+    ranks it; its rank from 1; width and height of its pictures, and their
+    names and data URIs, first of the image and then of layers over it; its
+    labels and predictions in words; the class that is labelled and the one
+    that is predicted; and why pictures are missing."""
 
     number: int
     path: Optional[str]
@@ -198,23 +188,15 @@ def _add_pictures(card: Card, reader: TrainingImages,
                   predict: Optional[Predictor], side: int) -> None:
     try:
         results = reader.read(card.number)
-        image = results['img']
-        card.size = image.shape[1], image.shape[0]
-        card.pictures.append(('image', to_uri(image, side)))
-        labels = results.get('gt_seg_map')
-        if labels is not None:
-            check_shape(labels, image.shape)
-            _add_layer(card, 'labels', class_layer(labels, reader.palette),
-                       side)
-        elif results.get('instances'):
-            _add_boxes(card, reader, results, side)
-        if results.get('gt_label') is not None:
-            card.classes.append(('class', reader.names(results['gt_label'])))
+        for name, layer in _known(card, reader, results):
+            card.pictures.append((name, to_uri(layer, side)))
         if predict is None:
             return
         sample = predict(reader.info(card.number))
         if 'pred_sem_seg' in sample:
-            _add_pixels(card, reader, sample, labels, side)
+            for name, layer in _pixels(card, reader, sample,
+                                       results.get('gt_seg_map')):
+                card.pictures.append((name, to_uri(layer, side)))
         elif 'pred_label' in sample:
             _add_class(card, reader, sample, results.get('gt_label'))
     except CannotShow as error:
@@ -222,53 +204,58 @@ def _add_pictures(card: Card, reader: TrainingImages,
                     f'{error}.'
 
 
-def _add_layer(card: Card, name: str, layer: np.ndarray, side: int) -> None:
-    card.pictures.append((name, to_uri(layer, side)))
-
-
-def _add_boxes(card: Card, reader: TrainingImages, results: dict,
-               side: int) -> None:
-    """Those of MMDetection's data sets."""
+def _known(card: Card, reader: TrainingImages, results: dict) -> List[_Layer]:
+    """The image and its labels."""
+    image, labels = results['img'], results.get('gt_seg_map')
+    card.size = image.shape[1], image.shape[0]
+    layers = [('image', image)]
+    # Of data sets of MMDetection.
     boxes = [
-        each for each in results['instances']
+        each for each in results.get('instances') or []
         if len(each.get('bbox') or []) == 4
     ]
-    numbers = [each.get('bbox_label', 0) for each in boxes]
-    layer = box_layer(results['img'].shape, [each['bbox'] for each in boxes],
-                      numbers, reader.palette)
-    _add_layer(card, 'labels', layer, side)
-    if numbers:
+    if labels is not None:
+        check_shape(labels, image.shape)
+        layers.append(('labels', class_layer(labels, reader.palette)))
+    elif boxes:
+        numbers = [each.get('bbox_label', 0) for each in boxes]
+        layer = box_layer(image.shape, [each['bbox'] for each in boxes],
+                          numbers, reader.palette)
+        layers.append(('labels', layer))
         card.classes.append(('classes', reader.names(sorted(set(numbers)))))
+    if results.get('gt_label') is not None:
+        card.classes.append(('class', reader.names(results['gt_label'])))
+    return layers
 
 
-def _add_pixels(card: Card, reader: TrainingImages, sample: Any,
-                labels: Optional[np.ndarray], side: int) -> None:
-    """What is predicted of pixels, where it differs from the labels, and their
-    loss."""
+def _pixels(card: Card, reader: TrainingImages, sample: Any,
+            labels: Optional[np.ndarray]) -> List[_Layer]:
+    """What is predicted of pixels, their loss, and where the prediction
+    differs from the labels."""
     predicted = sample.pred_sem_seg.data[0].cpu().numpy()
-    check_shape(predicted, (card.size[1], card.size[0]))
+    check_shape(predicted, card.size[::-1])
     layer = class_layer(predicted, reader.palette)
-    _add_layer(card, 'prediction', layer, side)
+    layers = [('prediction', layer)]
     if labels is None:
-        return
-    pairs = confusions(labels, predicted)
+        return layers
+    pairs = [(reader.names(label), reader.names(other), share)
+             for label, other, share in confusions(labels, predicted)]
+    card.pair = ', '.join(pairs[0][:2]) if pairs else ''
     for label, other, share in pairs[:_PAIRS]:
-        card.classes.append(
-            (f'labelled {reader.names(label)}, predicted '
-             f'{reader.names(other)}:', f'{100 * share:.0f} % of the pixels'))
-    if pairs:
-        card.pair = f'{reader.names(pairs[0][0])}, {reader.names(pairs[0][1])}'
+        card.classes.append((f'labelled {label}, predicted {other}:',
+                             f'{100 * share:.0f} % of the pixels'))
     if 'seg_logits' in sample:
         losses = pixel_losses(sample, labels).cpu().numpy()
-        _add_layer(card, 'loss', heat_layer(losses), side)
-    layer[..., 3] *= (labels != predicted) & (labels != IGNORED)
-    _add_layer(card, 'differences', layer, side)
+        layers.append(('loss', heat_layer(losses)))
+    differs = (labels != predicted) & (labels != IGNORED)
+    return [*layers, ('differences', layer * differs[..., None])]
 
 
 def _add_class(card: Card, reader: TrainingImages, sample: Any,
                label: Any) -> None:
     predicted = reader.names(sample.pred_label.cpu())
-    card.pair = f'{reader.names(label)}, {predicted}' * (label is not None)
+    if label is not None:
+        card.pair = f'{reader.names(label)}, {predicted}'
     if 'pred_score' in sample and sample.pred_label.numel() == 1:
         probability = sample.pred_score[sample.pred_label].item()
         predicted += f', {100 * probability:.0f} %'

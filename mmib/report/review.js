@@ -1,29 +1,30 @@
 'use strict';
 // Verdicts on the images of a report, by clicks and by keys. The browser keeps
 // them, and they are saved as review.csv. Without this script the page is a
-// gallery. Texts of a report are never parsed as HTML: only textContent.
+// gallery. Paths are text, never HTML.
 (() => {
   const VERDICTS = ['wrong', 'hard', 'unsure'];
-  const gallery = document.getElementById('gallery');
-  const bar = document.getElementById('bar');
-  const large = document.getElementById('large');
+  const [gallery, bar, large, controls] = ['gallery', 'bar', 'large',
+    'controls'].map(id => document.getElementById(id));
   const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
   const storageKey = `mmib-review-${gallery.dataset.report}`;
 
   let cards = [...gallery.querySelectorAll('.card')];
   let current = cards[0];
   let layer = 'labels';
-  let verdicts = {};
+  let verdicts = {};  // by number of the image
   let kept = true;  // whether the browser keeps them
   const done = [];  // for undo: number of an image, and what it had before
 
-  // Verdicts by number of an image.
+  const verdictOf = card => (verdicts[card.dataset.number] || {}).verdict;
+  const titleOf = card => card.querySelector('.path').textContent;
 
   function load() {
+    if (!kept) return;
     try {
       verdicts = JSON.parse(localStorage.getItem(storageKey)) || {};
     } catch (error) {
-      // What this page knows stays.
+      kept = false;
     }
   }
 
@@ -34,7 +35,6 @@
     else delete verdicts[number];
     try {
       localStorage.setItem(storageKey, JSON.stringify(verdicts));
-      kept = true;
     } catch (error) {
       kept = false;
     }
@@ -56,8 +56,6 @@
     go(cards.find(card => card.dataset.number === number));
   }
 
-  const verdictOf = card => (verdicts[card.dataset.number] || {}).verdict;
-
   // What is seen.
 
   function press(root, verdict) {
@@ -77,31 +75,22 @@
     find(bar, 'count').textContent =
       `${judged} of ${cards.length} looked at, ${wrong} wrong` +
       (kept ? '' : '. This browser keeps no verdicts: save before you leave');
-    find(bar, 'progress').value = judged;
+    find(bar, 'progress').value = judged / cards.length;
     find(bar, 'undo').disabled = !done.length;
     find(bar, 'save').disabled = !judged;
   }
 
-  function layersOf(card) {
-    return [...card.querySelectorAll('image')];
-  }
-
   function drawLarge() {
-    const layers = layersOf(current);
+    const layers = [...current.querySelectorAll('image')];
     const top = layers.find(each => each.dataset.layer === layer) || layers[0];
     const svg = large.querySelector('svg');
-    const title = current.querySelector('.path').textContent;
+    svg.replaceChildren(...layers.filter((each, i) => !i || each === top).map(
+      each => each.cloneNode()));
     if (top) {
       svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
-      svg.setAttribute('aria-label', `${top.dataset.layer} of ${title}`);
+      svg.setAttribute('aria-label', `${top.dataset.layer} of ${titleOf(current)}`);
     }
-    svg.replaceChildren(...[...new Set([layers[0], top])].filter(Boolean).map(
-      each => {
-        const copy = each.cloneNode();
-        copy.removeAttribute('id');
-        return copy;
-      }));
-    find(large, 'title').textContent = title;
+    find(large, 'title').textContent = titleOf(current);
     find(large, 'shown').textContent = top ? top.dataset.layer : 'no picture';
     find(large, 'why').textContent =
       [...current.querySelectorAll('.why')].map(e => e.textContent).join('; ');
@@ -114,7 +103,8 @@
   }
 
   function nextLayer() {
-    const names = layersOf(current).map(each => each.dataset.layer);
+    const names = [...current.querySelectorAll('image')].map(
+      each => each.dataset.layer);
     layer = names[(names.indexOf(layer) + 1) % names.length] || layer;
     drawLarge();
   }
@@ -139,21 +129,20 @@
     go(cards[Math.min(Math.max(place, 0), cards.length - 1)]);
   }
 
-  const columns = () => large.open
-    ? 1 : new Set(cards.map(card => card.offsetLeft)).size;
+  const columns = () =>
+    large.open ? 1 : new Set(cards.map(card => card.offsetLeft)).size;
 
-  function sort(byPairs) {
+  function sort() {
+    const byPairs = find(bar, 'order').value === 'pairs';
     const counts = {};
     for (const {dataset} of cards) {
       counts[dataset.pair] = (counts[dataset.pair] || 0) + 1;
     }
+    // The most frequent pair first, and those without a pair last.
+    const order = ({dataset: a}, {dataset: b}) => byPairs && (
+      !a.pair - !b.pair || counts[b.pair] - counts[a.pair] ||
+      a.pair.localeCompare(b.pair)) || a.place - b.place;
     for (const list of gallery.querySelectorAll('.cards')) {
-      // Those without a pair come last, and the most frequent pair first.
-      const order = (a, b) => byPairs && (
-        !a.dataset.pair - !b.dataset.pair ||
-        counts[b.dataset.pair] - counts[a.dataset.pair] ||
-        a.dataset.pair.localeCompare(b.dataset.pair)
-      ) || a.dataset.place - b.dataset.place;
       list.append(...[...list.children].sort(order));
     }
     cards = [...gallery.querySelectorAll('.card')];
@@ -162,8 +151,8 @@
   // The file.
 
   function cell(value) {
-    // A spreadsheet would take these for formulas. The reader of the file
-    // takes one apostrophe away.
+    // A spreadsheet would take these for formulas. Who reads the file takes
+    // one apostrophe away.
     const text = String(value).replace(/^[=+\-@'\t\r]/, '\'$&');
     return /[",;\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   }
@@ -176,7 +165,7 @@
     }).sort((a, b) => a[2] - b[2]);
     rows.unshift(['image', 'verdict', 'rank', 'score', 'date']);
     const text = rows.map(row => row.map(cell).join(',') + '\r\n').join('');
-    // A path may be no text in UTF-8. As in Python its bytes are surrogates.
+    // Bytes of a path that are no UTF-8 are surrogates, as in Python.
     const parts = text.split(/([\udc80-\udcff])/u).map(
       (part, i) => i % 2 ? Uint8Array.of(part.charCodeAt(0) & 255) : part);
     const link = document.createElement('a');
@@ -188,7 +177,12 @@
 
   // Events.
 
-  const actions = {
+  const judgeAndGo = verdict => () => {
+    judge(verdict);
+    step(1);
+  };
+  const byKey = {
+    ...Object.fromEntries(VERDICTS.map((v, i) => [i + 1, judgeAndGo(v)])),
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),
     ArrowDown: () => step(columns()),
@@ -197,30 +191,24 @@
     l: () => large.open ? nextLayer() : openLarge(),
     u: undo,
   };
-  VERDICTS.forEach((verdict, i) => {
-    actions[i + 1] = () => {
-      judge(verdict);
-      step(1);
-    };
-  });
+  const byName = {
+    look: openLarge, close: () => large.close(), layer: nextLayer, undo, save,
+    before: byKey.ArrowLeft, next: byKey.ArrowRight,
+  };
 
   document.addEventListener('keydown', event => {
-    const withControl = event.ctrlKey || event.metaKey;
+    const {target, altKey, ctrlKey, metaKey, shiftKey} = event;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const action = withControl ? key === 'z' && undo : actions[key];
-    const inUse = event.target.closest('select') ||
-      key === 'Enter' && event.target.closest('button, a, summary');
-    if (!action || inUse || event.altKey) return;
-    if (withControl && event.shiftKey) return;
-    if (event.target.closest('.card, dialog')) {
-      action();
-    } else {
-      // Elsewhere a key leads to the card first, so that nothing is judged
-      // that isn't seen; and arrows scroll.
-      const isOurs = VERDICTS[key - 1] || gallery.contains(event.target);
-      if (!isOurs) return;
-      go(current);
-    }
+    const action = !ctrlKey && !metaKey ? byKey[key] :
+      key === 'z' && !shiftKey && undo;
+    const inUse = target.closest('select') ||
+      key === 'Enter' && target.closest('button, a, summary');
+    if (!action || inUse || altKey) return;
+    if (target.closest('.card, dialog')) action();
+    // Elsewhere a key leads to the card first, so that nothing is judged that
+    // isn't seen; and arrows scroll.
+    else if (VERDICTS[key - 1] || gallery.contains(target)) go(current);
+    else return;
     event.preventDefault();
   });
 
@@ -231,39 +219,22 @@
     if (card && detail) card.focus({preventScroll: true});
     const button = target.closest('button');
     const picture = target.closest('.pictures svg');
-    const name = button && button.dataset.is;
-    if (button && button.value) {
-      judge(button.value === verdictOf(current) ? undefined : button.value);
-    } else if (picture) {
+    if (picture) {
       layer = picture.querySelector('image').dataset.layer;
       openLarge();
-    } else if (name === 'look') openLarge();
-    else if (name === 'undo') undo();
-    else if (name === 'save') save();
-    else if (name === 'layer') nextLayer();
-    else if (name === 'before') step(-1);
-    else if (name === 'next') step(1);
-    else if (name === 'close') large.close();
+    } else if (button && button.value) {
+      judge(button.value === verdictOf(current) ? undefined : button.value);
+    } else if (button) byName[button.dataset.is]();
   });
-
   large.addEventListener('close', () => go(current));
-  find(bar, 'order').addEventListener(
-    'change', event => sort(event.target.value === 'pairs'));
-  addEventListener('storage', () => {
-    load();
-    show();
-  });
+  find(bar, 'order').addEventListener('change', sort);
 
-  const controls = document.getElementById('controls').content;
-  for (const [i, card] of cards.entries()) {
-    card.append(controls.cloneNode(true));
-    card.lastElementChild.setAttribute(
-      'aria-label', `Verdict on ${card.querySelector('.path').textContent}`);
-    card.dataset.place = i;
-    card.tabIndex = i ? -1 : 0;
-  }
+  cards.forEach((card, place) => {
+    card.append(controls.content.cloneNode(true));
+    card.dataset.place = place;
+    card.tabIndex = place ? -1 : 0;
+  });
   find(bar, 'order').hidden = !cards.some(card => card.dataset.pair);
-  find(bar, 'progress').max = cards.length;
   gallery.classList.add('judged');
   bar.hidden = false;
   load();

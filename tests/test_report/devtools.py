@@ -35,24 +35,25 @@ class Browser:
         self._last = 0
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        self._process = subprocess.Popen(
-            [
-                'bash', '-c', f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
-                CHROMIUM, *OPTIONS, '--remote-debugging-pipe',
-                f'--user-data-dir={folder / "profile"}', 'about:blank'
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[commands, answers])
+        self._process = subprocess.Popen([
+            'bash', '-c', f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
+            CHROMIUM, *OPTIONS, '--remote-debugging-pipe',
+            f'--user-data-dir={folder / "profile"}', 'about:blank'
+        ],
+                                         stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL,
+                                         pass_fds=[commands, answers])
         os.close(commands)
         os.close(answers)
         self._rest = b''
         self._session = None
-        page = next(each for each in self('Target.getTargets')['targetInfos']
-                    if each['type'] == 'page')
-        self('Browser.setDownloadBehavior',
-             behavior='allow',
-             downloadPath=str(self.downloads))
+        page = next(
+            each for each in self('Target.getTargets')['targetInfos']
+            if each['type'] == 'page')
+        self(
+            'Browser.setDownloadBehavior',
+            behavior='allow',
+            downloadPath=str(self.downloads))
         self._session = self(
             'Target.attachToTarget', targetId=page['targetId'],
             flatten=True)['sessionId']
@@ -90,9 +91,8 @@ class Browser:
     def _note(self, message) -> None:
         """Remember what goes wrong, and requests."""
         name, params = message['method'], message.get('params', {})
-        if name == 'Runtime.exceptionThrown' or (
-                name == 'Runtime.consoleAPICalled') or (
-                    name == 'Log.entryAdded'):
+        if name in ('Runtime.exceptionThrown', 'Runtime.consoleAPICalled',
+                    'Log.entryAdded'):
             self.errors.append(params)
         elif name == 'Network.requestWillBeSent':
             url = params['request']['url']
@@ -101,17 +101,19 @@ class Browser:
 
     def open(self, path, width=1280, scheme='light', scripts=True) -> None:
         """Open a page from disk."""
-        self('Emulation.setDeviceMetricsOverride',
-             width=width,
-             height=900 if width > 600 else 800,
-             deviceScaleFactor=1,
-             mobile=width < 600)
-        self('Emulation.setEmulatedMedia',
-             features=[dict(name='prefers-color-scheme', value=scheme)])
+        self(
+            'Emulation.setDeviceMetricsOverride',
+            width=width,
+            height=900 if width > 600 else 800,
+            deviceScaleFactor=1,
+            mobile=width < 600)
+        self(
+            'Emulation.setEmulatedMedia',
+            features=[dict(name='prefers-color-scheme', value=scheme)])
         self('Emulation.setScriptExecutionDisabled', value=not scripts)
         self('Page.navigate', url=Path(path).resolve().as_uri())
         self.wait('document.readyState === "complete" && '
-                  f'location.href !== "about:blank"')
+                  'location.href !== "about:blank"')
 
     def run(self, expression):
         """The value of an expression of JavaScript, also of a promise."""
@@ -146,19 +148,20 @@ class Browser:
 
     def click(self, selector) -> None:
         """Scroll to an element and click it."""
-        x, y = self.run(f"""(() => {{
-            const found = document.querySelector({json.dumps(selector)});
-            found.scrollIntoView({{block: 'center'}});
+        x, y = self.run("""(() => {
+            const found = document.querySelector(%s);
+            found.scrollIntoView({block: 'center'});
             const box = found.getBoundingClientRect();
             return [box.x + box.width / 2, box.y + box.height / 2];
-        }})()""")
+        })()""" % json.dumps(selector))
         for kind in ('mousePressed', 'mouseReleased'):
-            self('Input.dispatchMouseEvent',
-                 type=kind,
-                 x=x,
-                 y=y,
-                 button='left',
-                 clickCount=1)
+            self(
+                'Input.dispatchMouseEvent',
+                type=kind,
+                x=x,
+                y=y,
+                button='left',
+                clickCount=1)
 
     def picture(self, path) -> None:
         """Write what is seen as a PNG file."""

@@ -16,8 +16,8 @@ from mmseg.structures import SegDataSample
 
 from mmib.report.checkpoint import Checkpoint
 from mmib.report.images import CannotShow, TrainingImages
-from mmib.report.layers import (box_layer, class_layer, confusions,
-                                heat_layer, side_of, to_uri)
+from mmib.report.layers import (box_layer, class_layer, confusions, heat_layer,
+                                side_of, to_uri)
 from mmib.report.pictures import take_pictures
 from mmib.report.predictions import Predictor, image_losses, mean_and_guess
 
@@ -142,9 +142,8 @@ def test_pictures(root, monkeypatch):
         return gallery.highest[0]
 
     fails = False
-    assert [name for name, _ in card().pictures] == [
-        'image', 'labels', 'prediction', 'loss', 'differences'
-    ]
+    assert [name for name, _ in card().pictures
+            ] == ['image', 'labels', 'prediction', 'loss', 'differences']
     layers = {name: decoded(uri) for name, uri in card().pictures}
     # 0 is no class, and 1 the first one.
     different = labels > 1

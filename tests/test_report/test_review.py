@@ -3,6 +3,7 @@
 clicks. The fixtures take 10 s on a quiet core."""
 import base64
 import csv
+import dataclasses
 import hashlib
 import io
 import os
@@ -10,12 +11,16 @@ import re
 import time
 
 import pytest
+from mmengine.config import Config
 from mmengine.runner import Runner
 
 import mmib_cli
+from mmib.report.checkpoint import read_newest
+from mmib.report.page import _name
+from mmib.report.read import read_run
 
 from ..system.small_training import write_images
-from .browser import CHROMIUM
+from .browser import CHROMIUM, WIDTHS
 from .devtools import Browser
 from .work_dirs import files_config
 
@@ -39,6 +44,10 @@ def page(tmp_path_factory):
                 img_path=FOLDER, seg_map_path='data/annotations/training'))
         Runner.from_cfg(config).train()
         mmib_cli.main(['report', 'run', '--images', '15'])
+        mmib_cli.main([
+            'report', 'run', '--images', '3', '--no-predictions', '--out',
+            'run/few.html'
+        ])
     finally:
         os.chdir(here)
     return base / 'run' / 'report.html'
@@ -111,8 +120,7 @@ def rows_of(data):
 def table(page):
     """What the report knows of all images, by rank."""
     with open(
-            page.with_name('report_images.csv'),
-            encoding='utf-8',
+            page.with_name('report_images.csv'), encoding='utf-8',
             newline='') as file:
         return sorted(
             csv.DictReader(file), key=lambda row: -float(row['average']))
@@ -122,7 +130,8 @@ LOOKS = pytest.mark.parametrize('width, scheme', [(1280, 'light'),
                                                   (400, 'dark')])
 
 
-@LOOKS
+@pytest.mark.parametrize('width', WIDTHS)
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_thirty_images_by_keys(opened, page, width, scheme):
     browser = opened(width, scheme)
     assert said(browser) == '0 of 30 looked at, 0 wrong'
@@ -149,8 +158,7 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     # The first 15 of 40, and the last 15.
     assert [int(row['rank'])
             for row in rows] == [*range(1, 16), *range(27, 41)]
-    by_rank = dict(enumerate(expected, 1))
-    for row, place in zip(rows, [*range(15), *range(29, 14, -1)]):
+    for row in rows:
         image = known[int(row['rank']) - 1]
         assert image['path'].startswith('=1+2')
         # An apostrophe comes before a formula.
@@ -184,15 +192,51 @@ def test_by_clicks(opened, page, width, scheme):
     assert said(browser) == '1 of 30 looked at, 1 wrong'
     row, = rows_of(save(browser))
     assert (row['verdict'], row['rank']) == ('wrong', '3')
-    assert not browser.run(
-        'document.documentElement.scrollWidth > innerWidth')
+    assert not browser.run('document.documentElement.scrollWidth > innerWidth')
+
+
+def test_a_browser_that_keeps_nothing(opened):
+    """It says so, and the file has all verdicts."""
+    browser = opened()
+    browser.run('Storage.prototype.setItem = () => { throw Error("full"); }')
+    browser.press('1', '1', '2')
+    assert said(browser) == (
+        '2 of 30 looked at, 1 wrong. This browser keeps no verdicts: save '
+        'before you leave')
+    assert [row['verdict']
+            for row in rows_of(save(browser))] == ['wrong', 'hard']
+
+
+def test_verdicts_are_those_of_a_training(opened, page):
+    """Other reports of it show them, as far as they show these images."""
+    browser = opened()
+    browser.press('1', 'ArrowRight', '1')
+    browser.click(button(2, 'value=hard'))
+    browser.click(button(7, 'value=wrong'))
+    browser.open(page.with_name('few.html'))
+    assert verdicts(browser) == ['', 'wrong', 'hard', '', '', '']
+    assert said(browser) == '2 of 6 looked at, 1 wrong'
+
+
+def test_of_which_training_verdicts_are(page):
+    checkpoint, _ = read_newest(str(page.parent))
+    run = read_run(str(page.parent))
+    names = {_name(run, checkpoint)}
+    for changes in (dict(path='y'), dict(start='x'), dict(config=Config())):
+        names.add(_name(dataclasses.replace(run, **changes), checkpoint))
+    names.add(_name(run, dataclasses.replace(checkpoint, path='iter_20.pth')))
+    checkpoint.images['path'] = 'other.jpg'
+    names.add(_name(run, checkpoint))
+    assert len(names) == 6
+    # More of the same training.
+    longer = dataclasses.replace(run, last_iter=70)
+    assert _name(longer, checkpoint) in names
 
 
 def large(browser):
     """What is large, and over it."""
-    return browser.run(
-        '[...document.querySelectorAll("#large[open] image")]'
-        '.map(image => image.dataset.layer)')
+    return browser.run('[...document.querySelectorAll("#large[open] image")]'
+                       '.map(image => image.dataset.layer)')
 
 
 @LOOKS
@@ -209,8 +253,7 @@ def test_large_picture(opened, width, scheme):
     # A verdict leads to the next one, which is large, too.
     browser.press('1', '2', 'ArrowLeft')
     assert verdicts(browser)[:4] == ['', 'wrong', 'hard', '']
-    title = browser.run(
-        'document.querySelector("#large .path").textContent')
+    title = browser.run('document.querySelector("#large .path").textContent')
     card = ('document.querySelector(".card:nth-child({}) .path").textContent')
     assert title == browser.run(card.format(3))
     browser.click('#large button[value=unsure]')
@@ -233,8 +276,8 @@ def test_arrows_move_in_the_grid(opened):
     browser.press('ArrowDown')
     tops = browser.run('[...document.querySelectorAll(".card")]'
                        '.map(card => card.getBoundingClientRect().top)')
-    assert current(browser) == next(
-        i for i, top in enumerate(tops) if top > tops[0])
+    assert current(browser) == next(i for i, top in enumerate(tops)
+                                    if top > tops[0])
 
 
 def test_by_pairs_of_classes(opened):
@@ -275,9 +318,8 @@ def test_all_pictures_can_be_shown(opened):
 
 def test_without_javascript(opened):
     browser = opened(scripts=False)
-    seen = browser.run(
-        '[...document.querySelectorAll("button, #bar, dialog")]'
-        '.filter(each => each.getClientRects().length).length')
+    seen = browser.run('[...document.querySelectorAll("button, #bar, dialog")]'
+                       '.filter(each => each.getClientRects().length).length')
     assert seen == 0
     pictures = browser.run(
         '[...document.querySelectorAll(".card svg")]'

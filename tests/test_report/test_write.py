@@ -156,7 +156,8 @@ def test_ranked_by_predictions(folders, tmp_path):
     losses = table.loss_pixels.sort_values(ascending=False)
     assert losses.notna().all() and len(table) == 12
     text = text_of(out)
-    shown = [int(n) for n in re.findall(r'aria-label="image of image (\d+)', text)]
+    shown = re.findall(r'aria-label="image of image (\d+)', text)
+    shown = [int(number) for number in shown]
     assert shown == [*losses.index[:2], *losses.index[:-3:-1]]
     shown = [float(value) for value in re.findall('loss <b>(.*?)</b>', text)]
     np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
