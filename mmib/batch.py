@@ -32,10 +32,15 @@ class BatchContext:
     def __init__(self) -> None:
         self.begin(None)
 
-    def begin(self, weights: Optional[Tensor]) -> None:
+    def begin(self,
+              weights: Optional[Tensor],
+              as_baseline: bool = False) -> None:
         """Begin a batch with these weights. None trains as the baseline."""
         self.weights = weights
         """Tensor, optional: Weight of each image, float32 of shape (B,)."""
+        self.as_baseline = as_baseline
+        """bool: Whether all weights are 1, and the value of each loss is that
+        of the baseline to the last bit."""
         self.row_weights = weights
         """Tensor, optional: Weight of each row of the predictions, float32 of
         shape (B,). It is the weight of the image, or of a mixture, see
@@ -94,7 +99,9 @@ class BatchContext:
         """
         shared = losses if is_one(factor) else losses * factor
         self.add_scores(losses, shared)
-        value = (shared * self.part_of_row).sum()
+        value = (
+            shared.mean() if self.as_baseline else
+            (shared * self.part_of_row).sum())
         self.watch_loss(value)
         return value
 

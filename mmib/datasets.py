@@ -18,10 +18,11 @@ from .image_list import Images, find_images
 
 @DATASETS.register_module()
 class ListedImages:
-    """A wrapper that shows the listed images of a data set, and no others.
+    """A wrapper that shows the listed images of a data set, and no others, or
+    leaves listed images out.
 
-    Listed images come in the order of the data set, with all their repeats. A
-    data set that derives from ``BaseDataset`` takes a listed image, too, in
+    Images come in the order of the data set, with all their repeats. A
+    data set that derives from ``BaseDataset`` takes one of them, too, in
     place of one that can't be read. A data set within another wrapper may
     take any of its images.
 
@@ -32,15 +33,16 @@ class ListedImages:
             order of the data set; or paths, as the data set has them in
             ``img_path``; or ends of paths where these are unique. Defaults to
             None.
-        without (str, Path or Sequence, optional): Images to leave out, in
-            place of ``images``. Defaults to None.
+        without (str, Path or Sequence, optional): Images to leave out, of
+            ``images`` or of all: such a list, or the file of a review, of
+            which those that were judged wrong are left out. Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.
 
     Raises:
         TypeError: If ``images`` or ``without`` is neither a file nor a list.
-        ValueError: If both or none are given, if the list can't be used, or if
-            the data set mixes its images.
+        ValueError: If none is given, if a list can't be used, or if the data
+            set mixes its images.
 
     Examples:
         >>> dict(
@@ -54,10 +56,10 @@ class ListedImages:
                  images: Optional[Images] = None,
                  without: Optional[Images] = None,
                  lazy_init: bool = False) -> None:
-        if (images is None) is (without is None):
+        if images is None and without is None:
             raise ValueRefusal(
-                'ListedImages in `train_dataloader.dataset` needs either '
-                '`images`, those to show, or `without`, those to leave out.')
+                'ListedImages in `train_dataloader.dataset` needs `images`, '
+                'those to show, or `without`, those to leave out.')
         self.dataset = (
             DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
         self.images = images
@@ -93,16 +95,25 @@ class ListedImages:
                 'the list: let MultiImageMixDataset wrap ListedImages.')
         of_index = image_numbers(self.dataset)
         num_images = int(of_index.max()) + 1
-        is_shown = self.without is None
-        listed = self.images if is_shown else self.without
-        numbers, note = find_images(
-            listed, num_images, lambda: image_paths(self.dataset, of_index))
-        if not is_shown:
-            numbers = np.setdiff1d(np.arange(num_images), numbers)
-            if len(numbers) == 0:
-                raise ValueRefusal(
-                    '`without` of ListedImages in `train_dataloader.dataset` '
-                    'leaves out all images: list fewer.')
+        numbers, text = np.arange(num_images), ''
+        for images, left_out in ((self.images, False), (self.without, True)):
+            if images is None:
+                continue
+            listed, note = find_images(
+                images, num_images,
+                lambda: image_paths(self.dataset, of_index), left_out)
+            name = images if isinstance(images, str) else 'a list'
+            if left_out:
+                num_left_out = np.isin(numbers, listed).sum()
+                numbers = np.setdiff1d(numbers, listed)
+                text += f'; left out by {name}: {num_left_out}'
+            else:
+                numbers, text = listed, f', those of {name}'
+            text += f' ({note})' if note else ''
+        if len(numbers) == 0:
+            raise ValueRefusal(
+                '`without` of ListedImages in `train_dataloader.dataset` '
+                'leaves out all images: list fewer.')
         # Those that are shown, increasing.
         self.numbers = numbers
         self.indices = np.flatnonzero(np.isin(of_index, numbers))
@@ -112,11 +123,9 @@ class ListedImages:
             # So that only a listed image replaces one that can't be read.
             self.dataset.get_subset_(self.indices.tolist())
             self.indices = np.arange(len(self.indices))
-        name = listed if isinstance(listed, str) else 'a list'
         print_log(
             f'InfoBatch: the data set has {len(numbers)} of {num_images} '
-            f'images, {"those" if is_shown else "all but those"} of {name}'
-            f'{note and f"; {note}"}.', 'current')
+            f'images{text}.', 'current')
         self._fully_initialized = True
 
     @force_full_init
@@ -179,6 +188,17 @@ def _parts(dataset: Any) -> list:
     if isinstance(dataset, ConcatDataset):
         return list(dataset.datasets)
     return [dataset.dataset] if hasattr(dataset, 'dataset') else []
+
+
+def numbers_in_whole(dataset: Any) -> np.ndarray:
+    """Number of each image in the data set that ``ListedImages`` wraps, which
+    a list for this data set has to name; its own number where there is no
+    ``ListedImages``."""
+    images = np.arange(int(image_numbers(dataset).max()) + 1)
+    while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
+           or _mixes_images(dataset)):
+        dataset = dataset.dataset
+    return dataset.numbers if isinstance(dataset, ListedImages) else images
 
 
 def _listed(dataset: Any) -> List[np.ndarray]:

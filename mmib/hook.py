@@ -124,7 +124,7 @@ class InfoBatchHook(Hook):
         check_ranks(self.sampler, self.scores, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
-        else:
+        elif self.policy.prunes:
             self.clock.check_length()
         self._loaded = None
         self._reporter.training_begins()
@@ -189,8 +189,9 @@ class InfoBatchHook(Hook):
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for record in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(record)
-        self.batch.begin(None if is_annealing else to_device(
-            self._slots.weights, self._device))
+        weights = None if is_annealing else to_device(self._slots.weights,
+                                                      self._device)
+        self.batch.begin(weights, not self.policy.prunes)
 
     def after_train_iter(self,
                          runner: Runner,

@@ -8,6 +8,7 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 import numpy as np
 
 from .errors import TypeRefusal, ValueRefusal
+from .verdicts import WRONG, is_review, read_review
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
@@ -18,14 +19,17 @@ Entry = Tuple[str, str]
 _SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
 
 
-def find_images(images: Images, num_images: int,
-                paths: Callable[[], Paths]) -> Tuple[np.ndarray, str]:
+def find_images(images: Images,
+                num_images: int,
+                paths: Callable[[], Paths],
+                left_out: bool = False) -> Tuple[np.ndarray, str]:
     """Find the images of a list, as ``ListedImages`` takes it, in a data set:
     their numbers, increasing, int64 of shape (M,); and how they were found,
     for the log. ``paths()`` is the path of each image of the data set, None
-    where the path isn't known.
+    where the path isn't known. A list of images to leave out may be the file
+    of a review, of which those that were judged wrong count.
     """
-    entries = _entries(images)
+    entries = _entries(images, left_out)
     names = [name for _, name in entries]
     if all(re.fullmatch(r'-?\d+', name) for name in names):
         numbers, note = [int(name) for name in names], ''
@@ -44,9 +48,9 @@ def find_images(images: Images, num_images: int,
     return np.sort(np.array(numbers, np.int64)), note
 
 
-def _entries(images: Images) -> List[Entry]:
+def _entries(images: Images, left_out: bool) -> List[Entry]:
     if isinstance(images, (str, os.PathLike)):
-        entries = _read(images)
+        entries = _read(images, left_out)
     elif hasattr(images, '__iter__'):
         entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
     else:
@@ -58,7 +62,7 @@ def _entries(images: Images) -> List[Entry]:
     return entries
 
 
-def _read(path: Union[str, os.PathLike]) -> List[Entry]:
+def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
     try:
         # Paths may not be UTF-8, and Windows begins files with a byte-order
         # mark.
@@ -68,6 +72,16 @@ def _read(path: Union[str, os.PathLike]) -> List[Entry]:
         raise _error(
             f'{path} can\'t be read ({error.strerror}); a relative '
             'path counts from the folder where the training starts') from error
+    if is_review(lines[0]):
+        if not left_out:
+            raise _error(f'{path} is a review, which says what to leave out: '
+                         'give it as `without` (--without)')
+        wrong = [(row.where, row.image) for row in read_review(path)
+                 if row.verdict == WRONG]
+        if not wrong:
+            raise _error(f'{path} judges no image `{WRONG}`, so there is '
+                         'nothing to leave out')
+        return wrong
     return [(f'line {number} of {path}', line.strip())
             for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -118,7 +132,7 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
 def _error(text: str) -> ValueError:
     return ValueRefusal(
         f'{text}. Correct the list of ListedImages in '
-        '`train_dataloader.dataset` (--subset of the command).')
+        '`train_dataloader.dataset` (--subset or --without of the command).')
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:

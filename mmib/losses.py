@@ -187,14 +187,19 @@ class InfoBatchLoss(nn.Module):
             self.batch.watch_loss(value)
             return value
 
+        call = kwargs.copy()
         reduction = kwargs.pop('reduction_override', None)
         if not unreduced.reduces:
             reduction = 'mean'
         elif reduction is None:
             reduction = self.loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
-        elements, divisor, *counts = unreduced.function(
-            self.loss, pred, target, **kwargs)
+        # The wrapped loss is called besides where it is trained as it is.
+        as_baseline = self.batch.as_baseline and not unreduced.always(
+            self.loss)
+        with torch.set_grad_enabled(not as_baseline):
+            elements, divisor, *counts = unreduced.function(
+                self.loss, pred, target, **kwargs)
         if elements.dim() == 0:
             raise RuntimeRefusal(
                 f'`{unreduced.function.__name__}`, which was registered for '
@@ -217,6 +222,11 @@ class InfoBatchLoss(nn.Module):
         means, numbers = mean_images(elements, self.rows_per_image,
                                      len(weights), *counts)
         watched.factor = len(weights) * numbers / divisor
+        if as_baseline:
+            value = self.loss(pred, target, **call)
+            self.batch.add_scores(means, means * watched.factor)
+            self.batch.watch_loss(value)
+            return value
         return self.batch.mean(means, watched.factor)
 
     def _expected_rows(self, num_rows: int) -> int:

@@ -19,7 +19,8 @@ POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
 for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
                     pruning.MeanThreshold, pruning.Neyman,
                     pruning.QuantileTiers, pruning.RandomPruning,
-                    pruning.ShuffledTiers, pruning.UpperConfidenceBound):
+                    pruning.ScoreOnly, pruning.ShuffledTiers,
+                    pruning.UpperConfidenceBound):
     POLICIES.register_module(module=policy_type)
 
 

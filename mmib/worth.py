@@ -142,9 +142,9 @@ def gain(ratio: VarianceRatio, slope: float) -> Tuple[float, float, float]:
         tuple[float]: The quality, and the lower and the upper end of its
         interval, which is that of V alone.
     """
-    value, *ends = (
-        -slope * math.log(v) if v > 0 else math.copysign(math.inf, slope)
-        for v in (ratio.value, ratio.low, ratio.high))
+    value, *ends = (-slope *
+                    math.log(v) if v > 0 else math.copysign(math.inf, slope)
+                    for v in (ratio.value, ratio.low, ratio.high))
     return value, min(ends), max(ends)
 
 

@@ -23,6 +23,8 @@ COMMANDS = {
                  'save'),
     'report': ('mmib_cli.report', 'write one HTML file that shows a '
                'training'),
+    'review': ('mmib_cli.review', 'say what a review of a report has found, '
+               'and what is left'),
     'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
 }
 

@@ -192,14 +192,17 @@ def child(before: dict, after: dict) -> dict:
 def converted_name(path: str, before: Config, after: Config) -> str:
     """Name a converted config in the way of the libraries, such as
     ``upernet_r50_4xb4-48k-infobatch_ade20k-512x512``, and without "-infobatch"
-    where the config is only shorter.
+    where the config is only shorter. A config that scores and doesn't prune
+    ends in "-score".
 
     Where the name of the original config has no length, a length that changes
     is appended, for epochs to the batch size in the name.
     """
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
-    suffix = '-infobatch' * bool(infobatch_hooks(after))
+    hooks = infobatch_hooks(after)
+    scores = hooks and type_name(hooks[0]['policy']) == 'ScoreOnly'
+    suffix = ('-score' if scores else '-infobatch') if hooks else ''
     if new == old and not suffix:
         return name
 
@@ -253,11 +256,12 @@ def summary(before: Config, after: Config) -> str:
     hooks = infobatch_hooks(after)
     if not hooks:
         return ''
-    text = ' '.join(forecast_of(after, HOOKS.build(hooks[0])).lines)
+    hook = HOOKS.build(hooks[0])
+    text = ' '.join(forecast_of(after, hook).lines)
     (unit, full_length), (_, length) = length_of(before), length_of(after)
     if length < full_length:
         text += f' It saves {full_length - length} of {full_length} {unit}s.'
-    elif unit == 'iteration':
+    elif unit == 'iteration' and hook.policy.prunes:
         text += ('\nWarning: the training is as long as before and makes more '
                  'passes. Lower the ratio to save iterations.')
     batch_sampler = before.train_dataloader.get('batch_sampler') or {}

@@ -45,6 +45,11 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         '--subset',
         metavar='FILE',
         help='train on the images alone that this file lists')
+    parser.add_argument(
+        '--without',
+        metavar='FILE',
+        help='leave out the images that this file lists, or of a review.csv '
+        'those that were judged wrong')
 
 
 def conversion(args: argparse.Namespace) -> Callable:
@@ -55,10 +60,11 @@ def conversion(args: argparse.Namespace) -> Callable:
 
 
 def listing(args: argparse.Namespace) -> Callable:
-    """``list_images`` with the file of --subset, if one is given."""
-    if args.subset is None:
+    """``list_images`` with the files of --subset and --without, if one is
+    given."""
+    if args.subset is None and args.without is None:
         return lambda cfg: cfg
-    return partial(list_images, images=args.subset)
+    return partial(list_images, images=args.subset, without=args.without)
 
 
 def shortening(ratio: Optional[float]) -> Callable:

@@ -39,6 +39,11 @@ def main(args: List[str]) -> None:
         'finds small errors too')
     parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
+    parser.add_argument(
+        '--review',
+        nargs='+',
+        metavar='FILE',
+        help='review.csv files, whose images aren\'t shown again')
     parsed = parser.parse_args(args)
     if parsed.images < 0:
         parser.error('--images: give 0 or more')
@@ -55,5 +60,5 @@ def main(args: List[str]) -> None:
             "pip install 'mmib[report]'") from error
     paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
                          parsed.images, not parsed.no_predictions,
-                         parsed.rank_by)
+                         parsed.rank_by, parsed.review)
     print('\n'.join(paths))

@@ -16,12 +16,17 @@ or mmib:: and the name of a config of mmib.
                  the converted config.
   --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
                  the control that pruning has to beat.
+  --score        Train the baseline as it is, and score its images, for
+                 `mmib report` to show those with the highest scores.
   --policy TYPE  With --infobatch: type of the policy (default: Neyman).
   --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
                  policies MeanThreshold, as in the paper, and AboveMean).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
   --subset FILE  Train on the images that FILE lists alone, with or without
                  --infobatch or --shorten.
+  --without FILE Leave out the images that FILE lists. Of a review.csv, which
+                 the page of `mmib report` saves, these are the images that
+                 were judged wrong. With or without the options above.
 """
 import argparse
 import copy
@@ -32,6 +37,7 @@ from typing import Callable, List
 
 from mmengine.config import Config, DictAction
 
+import mmib
 from mmib.errors import ValueRefusal
 
 from .files import converted_name, report
@@ -72,6 +78,7 @@ def main(args: List[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--infobatch', action='store_true')
     parser.add_argument('--shorten', action='store_true')
+    parser.add_argument('--score', action='store_true')
     add_conversion_options(parser)
     ours, others = parser.parse_known_args(args)
     script = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -79,24 +86,31 @@ def main(args: List[str]) -> None:
         '--cfg-options', nargs='+', action=DictAction, default={})
     options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
-    if ours.infobatch and ours.shorten:
-        raise ValueRefusal(
-            '--shorten is the control of --infobatch: give one of them.')
+    if ours.infobatch + ours.shorten + ours.score > 1:
+        raise ValueRefusal('--infobatch prunes, --shorten trains its control, '
+                           'and --score the baseline: give one of them.')
     if ours.infobatch:
         convert = conversion(ours)
+    elif ours.score:
+        check_infobatch(ours, 'policy', 'delta', 'ratio')
+        convert = partial(
+            mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta')
         convert = shortening(ours.ratio)
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.subset is None:
+        if ours.subset is None and ours.without is None:
             run_script('train.py', others)
             return
         convert = copy.deepcopy
     # A training with another list or policy must not go on from these
     # checkpoints.
-    subset = osp.splitext(osp.basename(ours.subset or ''))[0]
-    suffix = ''.join(f'_{part}' for part in (subset, ours.policy) if part)
+    subset, without = (
+        osp.splitext(osp.basename(name or ''))[0]
+        for name in (ours.subset, ours.without))
+    parts = (subset, without and f'without_{without}', ours.policy)
+    suffix = ''.join(f'_{part}' for part in parts if part)
     change = partial(change_config, convert, listing(ours), suffix, options)
     run_script('train.py', others, change)

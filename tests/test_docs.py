@@ -27,6 +27,7 @@ from research.diffusion import diffusion
 from research.instruction_tuning import instruction_tuning
 from research.label_errors import label_errors
 from research.optimizers import weights_and_steps
+from research.shares import arms_cifar10, law, picture
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 PAGES = ['README.md'] + sorted(
@@ -37,8 +38,9 @@ RESEARCH = sorted(
     for path in glob.glob(osp.join(ROOT, 'research', '*', 'README.md')))
 CAMVID = osp.join(ROOT, 'configs', 'upernet',
                   'upernet_r18-w32_1xb8-2k_camvid-72x96.py')
+PRETRAINED = osp.join(ROOT, 'benchmarks', 'camvid',
+                      'upernet_efficientnet-lite0_1xb8-1k_camvid-72x96.py')
 DIFFERENCE = re.compile(r'[-+]\d+\.\d+ \[[-+.\d]+, [-+.\d]+\]')
-NAMES = {'`QuantileTiers`': 'tiers', '`Neyman`': 'neyman'}
 
 
 def read(path):
@@ -79,6 +81,16 @@ def tables_of(topic):
         yield from map(block, files)
         if topic == 'cifar10':
             yield official.tables()
+    elif topic == 'shares':
+        for panel in picture.PANELS:
+            yield markdown(picture.losses(picture.load(panel)), 'share')
+        rates = {
+            rate: load(
+                results(topic, 'learning-rates', f'{rate}.jsonl'), TASK)
+            for rate in ('0.025', '0.05', '0.1')
+        }
+        yield markdown(by_rate(rates))
+        yield law.in_markdown(law.law_table())
     elif topic == 'label_errors':
         for path in files:
             yield label_errors.table(read_results(path))
@@ -97,6 +109,7 @@ def tables_of(topic):
     ('camvid', 8, 1),
     ('cifar10', 4, 20),
     ('networks', 2, 6),
+    ('shares', 4, 0),
     ('label_errors', 2, 0),
     ('instruction_tuning', 3, 0),
     ('diffusion', 3, 1),
@@ -114,9 +127,9 @@ def test_tables_of_research(topic, count, figures):
     assert {*found} <= {*DIFFERENCE.findall(' '.join(tables))}
 
 
-def on_camvid(arms, config=CAMVID):
+def on_camvid(arms, config=CAMVID, **changes):
     """The fingerprint of the config of each arm, once for each seed."""
-    arms = load_arms(arms, load_base(config, {}))
+    arms = load_arms(arms, load_base(config, changes))
     return [(name, fingerprint(arm.cfg)) for name, arm in arms.items()
             for _ in range(arm.seeds)]
 
@@ -138,6 +151,14 @@ def with_resnet(passes):
     return [(cell.arm, fingerprint(cell.cfg))
             for cell in run.all_cells('', bases, rates)
             if cell.path == f'passes-{passes}.jsonl']
+
+
+def in_shares():
+    """The same of shares of the iterations."""
+    changes = {'fast_backbone.bfloat16': True}
+    cells = run.all_cells('', {24: run.load_base('', changes=changes)}, {},
+                          arms_cifar10)
+    return [(cell.arm, fingerprint(cell.cfg)) for cell in cells]
 
 
 def of_diffusion():
@@ -172,6 +193,10 @@ def test_cells_are_of_their_arms(monkeypatch):
             'cifar10/passes-72': with_resnet(72),
             'networks/swin-w48': on_cifar10('swin-w48'),
             'networks/mae-w64': on_cifar10('mae-w64'),
+            'shares/passes-24': in_shares(),
+            'shares/camvid': on_camvid(
+                results('shares', 'arms_camvid.py'), PRETRAINED,
+                **{'fast_backbone.bfloat16': False}),
             'diffusion/arms': of_diffusion(),
             'instruction_tuning/lora': of_instruction_tuning('lora'),
             'instruction_tuning/scratch': of_instruction_tuning('scratch'),
@@ -188,7 +213,6 @@ def test_cells_are_of_their_arms(monkeypatch):
     ('docs/results.md', '## What the choice of images was worth', 12),
     ('docs/results.md', '## CamVid', 11),
     ('docs/results.md', '## CIFAR-10', 13),
-    ('docs/method.md', '## What pruning is worth', 4),
 ])
 def test_figures_of_tables(page, heading, count):
     """Each is that of its arm in a table of research."""
@@ -196,7 +220,6 @@ def test_figures_of_tables(page, heading, count):
     for row in rows_of(section(page, heading)):
         if heading.endswith('images was worth') and '[' in row[-1]:
             assert row[1:] in ROWS
-        row = [NAMES.get(cell, cell) for cell in row]
         name = next((cell for cell in row if not re.match(r'\d', cell)), '')
         figures = [cell for cell in row if re.match(r'[-+\d]+\.\d', cell)]
         arms = [cell.split(':')[-1].split(',')[0].strip() for cell in row]

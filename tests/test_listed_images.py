@@ -7,7 +7,7 @@ import pytest
 
 from mmib.config.convert import list_images
 from mmib.datasets import (image_numbers, image_path, images_checksum,
-                           unwrap_repeats)
+                           numbers_in_whole, unwrap_repeats)
 from tests.system import small_training
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (check_resumed, column, infobatch_hook,
@@ -65,9 +65,41 @@ def test_it_shows_all_but_the_listed_images():
     assert paths_of(dataset) == [f'a/{i}' for i in range(14) if i not in LIST]
     with pytest.raises(ValueError, match='`without`.* leaves out all images'):
         build(only(None, without=[*range(14)]))
-    for lists in (dict(), dict(images=[0], without=[1])):
-        with pytest.raises(ValueError, match='needs either `images`'):
-            build(dict(type='ListedImages', dataset=PLAIN, **lists))
+    with pytest.raises(ValueError, match='needs `images`, those to show, or'):
+        build(dict(type='ListedImages', dataset=PLAIN))
+
+
+def test_it_shows_listed_images_but_others():
+    """Numbers in both lists are those of the whole data set."""
+    dataset = build(only(without=[2, 3, 10]))
+    assert paths_of(dataset) == ['a/1', 'a/4', 'a/7', 'a/8']
+    with pytest.raises(ValueError, match='`without`.* leaves out all images'):
+        build(only(without=LIST))
+
+
+@pytest.mark.parametrize('name', DATASETS_TO_WRAP)
+def test_numbers_in_the_whole_data_set(name, tmp_path):
+    """They are those which a list names, also where images are repeated."""
+    cfg = small_config(tmp_path, **on(DATASETS_TO_WRAP[name][0]))
+    whole = build(cfg.train_dataloader.dataset)
+    count = int(image_numbers(whole).max()) + 1
+    assert numbers_in_whole(whole).tolist() == [*range(count)]
+    listed = list_images(cfg, without=[0, 3]).train_dataloader.dataset
+    expected = [i for i in range(count) if i not in (0, 3)]
+    assert numbers_in_whole(build(listed)).tolist() == expected
+
+
+def test_a_list_of_a_list(tmp_path):
+    """A config has one list of images and one of images to leave out, which
+    count alike."""
+    cfg = small_config(tmp_path, **on(PLAIN))
+    listed = list_images(list_images(cfg, images=LIST), without=[1])
+    dataset = build(listed.train_dataloader.dataset)
+    assert paths_of(dataset) == [f'a/{i}' for i in LIST[1:]]
+    assert not isinstance(dataset.dataset, type(dataset))
+    for lists in (dict(images=[2]), dict(without=[2])):
+        with pytest.raises(ValueError, match='the config has `.*` already'):
+            list_images(listed, **lists)
 
 
 def test_hooks_replace_its_pipeline():

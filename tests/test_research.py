@@ -5,9 +5,12 @@ import glob
 import importlib
 import os.path as osp
 
+import numpy as np
 import pytest
 
 from benchmarks.compare.results import read_results
+from mmib.pruning.policy import Progress
+from research.hard_selection.tempered import Tempered, keep_probabilities
 from research.optimizers import weights_and_steps
 
 from .test_benchmarks.utils import ROOT, write_small_camvid
@@ -81,6 +84,26 @@ def test_weights_and_steps(tmp_path, monkeypatch):
     cells = read_results(weights_and_steps.path_of('classifier'))
     steps = weights_and_steps.relative_steps(cells)['random'].iloc[0]
     assert steps.loc[20:50].mean() > 1.1 and steps.loc[180:].mean() < 0.8
+
+
+def test_hard_images_are_kept_more_often():
+    """With weights that end without bias."""
+    scores = np.random.default_rng(0).gamma(2, size=5000).astype(np.float32)
+    shares = keep_probabilities(scores, 0.5, 1., 0.1)
+    assert shares.mean() == pytest.approx(0.5)
+    within = (shares > 0.1) & (shares < 1)
+    ratio = shares[within] / scores[within]
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+    policy = Tempered(keep=0.5)
+    for left, power in ((1000., 0), (500., 0.5), (0., 1)):
+        policy.begin_plan(Progress(left, 0))
+        plan = policy(scores, np.random.default_rng(0))
+        np.testing.assert_allclose(plan.weights, shares[plan.indices]**-power,
+                                   1e-5)
+        resumed = Tempered(keep=0.5)
+        resumed.load_state_dict(policy.state_dict())
+        policy = resumed
+    assert plan.is_unbiased(len(scores))
 
 
 def test_learning_rates(command, monkeypatch):

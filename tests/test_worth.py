@@ -49,8 +49,8 @@ def test_no_choice_is_below_the_limit(norms, mean_keep, scale):
                           ones).value == pytest.approx(1)
 
 
-@given(st.floats(0.1, 3), st.floats(0.1, 1), st.floats(1, 2),
-       st.floats(-10, 10))
+@given(
+    st.floats(0.1, 3), st.floats(0.1, 1), st.floats(1, 2), st.floats(-10, 10))
 def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope):
     """A training of 1 / V times the steps would gain as much."""
     ratio = VarianceRatio(value, low * value, high * value, math.nan)

@@ -47,12 +47,16 @@ class CIFARRecorder(Recorder):
             self._lengths.append((weights - self._weights).norm().item())
             self._weights = weights
         if runner.iter + 1 in self._eval_iters:
-            self.before_val(runner)
-            data = runner.train_dataloader.dataset.data_root
-            value = evaluate(runner.model, data, self.split, self.metric,
-                             self.step)
-            self.after_val_epoch(runner, {self.metric: value})
-            self.after_val(runner)
+            self.evaluate(runner)
+
+    def evaluate(self, runner: Runner) -> None:
+        """Evaluate the network as it is now."""
+        self.before_val(runner)
+        data = runner.train_dataloader.dataset.data_root
+        value = evaluate(runner.model, data, self.split, self.metric,
+                         self.step)
+        self.after_val_epoch(runner, {self.metric: value})
+        self.after_val(runner)
 
     def after_train(self, runner: Runner) -> None:
         super().after_train(runner)

@@ -29,8 +29,12 @@ class Images(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def load(path: str, split: str) -> Images:
-    """Load a split that ``pack.py`` has written. Others that ask for it in
-    the same process get the same tensors."""
+    """Load a split that ``pack.py`` has written, or several of them, as
+    ``train+held_out``. Others that ask for it in the same process get the same
+    tensors."""
+    if '+' in split:
+        parts = [load(path, part) for part in split.split('+')]
+        return Images(*map(torch.cat, zip(*parts)))
     with np.load(path) as file:
         text, ends, labels = (
             file[f'{split}_{name}'] for name in ('bytes', 'ends', 'labels'))
@@ -46,7 +50,8 @@ def load(path: str, split: str) -> Images:
 class PackedImages:
     """The images of a split in a file by ``pack.py``, or some of them, which a
     data loader reads a batch at a time. A share of the labels may be made
-    ``wrong``."""
+    ``wrong``, drawn with a seed, but for those that were ``repaired``. The
+    images may be kept on a ``device``, and the labels never are."""
 
     metainfo: dict = {}
 
@@ -54,15 +59,22 @@ class PackedImages:
                  data_root: str,
                  split: str,
                  indices: Sequence[int] = None,
-                 wrong: float = 0.) -> None:
+                 wrong: float = 0.,
+                 wrong_seed: int = 0,
+                 repaired: Sequence[int] = (),
+                 device: str = 'cpu') -> None:
         self.data_root = data_root
         self.images = load(data_root, split)
         if wrong:
-            labels = wrong_labels(self.images.labels, wrong)
+            labels = wrong_labels(self.images.labels, wrong, seed=wrong_seed)
+            index = torch.as_tensor(repaired, dtype=torch.long)
+            labels[index] = self.images.labels[index]
             self.images = self.images._replace(labels=labels)
         if indices is not None:
             index = torch.as_tensor(indices)
             self.images = Images(*(column[index] for column in self.images))
+        inputs = self.images.inputs.to(device)
+        self.images = self.images._replace(inputs=inputs)
 
     def __len__(self) -> int:
         return len(self.images.labels)

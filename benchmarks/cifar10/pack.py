@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Pack the images of CIFAR-10 that the comparison uses into one file.
 
-It takes 1,000 training images of each class to train on, 500 others of each
-class to tune learning rates on, and all test images. The JPEG files are kept
-as they are.
+It takes training images of each class to train on, others of each class to
+tune learning rates on, and all test images. The JPEG files are kept as they
+are.
 """
 import argparse
 import glob
@@ -62,8 +62,18 @@ def main() -> None:
     parser.add_argument(
         'root', help='folder with train/CLASS/*.jpg and test/CLASS/*.jpg')
     parser.add_argument('out', help='the .npz file to write')
+    parser.add_argument(
+        '--train',
+        type=int,
+        default=TRAIN,
+        help='images of each class to train on (default: %(default)s)')
+    parser.add_argument(
+        '--held-out',
+        type=int,
+        default=HELD_OUT,
+        help='images of each class to tune on (default: %(default)s)')
     args = parser.parse_args()
-    pack(draw_files(args.root), args.out)
+    pack(draw_files(args.root, args.train, args.held_out), args.out)
 
 
 if __name__ == '__main__':

@@ -113,9 +113,8 @@ def other_cells(out: str,
         for file, base in bases.items():
             for name in names or OTHER_NETWORKS:
                 yield make_cell(
-                    osp.join(out, f'{file}.jsonl'),
-                    base, name, OTHER_ARMS[name], seed,
-                    base.optim_wrapper.optimizer.lr)
+                    osp.join(out, f'{file}.jsonl'), base, name,
+                    OTHER_ARMS[name], seed, base.optim_wrapper.optimizer.lr)
 
 
 def make_cells(args: argparse.Namespace,

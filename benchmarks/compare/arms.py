@@ -51,7 +51,7 @@ def change(cfg: Config,
     training, to the fraction ``delta`` of the training.
     """
     cfg = copy.deepcopy(cfg)
-    full_iters = cfg.train_cfg.max_iters
+    full_iters = cfg.train_cfg.get('max_iters')
     if rate is not None:
         cfg.optim_wrapper.optimizer.lr = rate
     if shorten is not None:

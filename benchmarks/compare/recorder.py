@@ -100,7 +100,8 @@ class Recorder(Hook):
 
     def _of_plans(self, iters: int) -> dict:
         planner = self.infobatch.planner
-        position = iters * self._batch_size
+        # By epochs, the last batch of an epoch may be smaller.
+        position = self.infobatch.sampler.position
         # Plans of batches in flight at the end were never begun.
         begun = [plan for plan in self._plans if plan['iter'] < iters]
         pruned = [p['kept_share'] for p in begun if p['kept_share'] < 1]

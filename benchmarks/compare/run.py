@@ -8,6 +8,7 @@ of the pipeline, so going on would give another result than the command does in
 one go. Cells are trained side by side by processes that stay.
 """
 import argparse
+import contextlib
 import copy
 import importlib
 import multiprocessing
@@ -20,7 +21,7 @@ import traceback
 import uuid
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Callable, Iterator, List, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from mmengine.config import Config, DictAction
@@ -46,7 +47,8 @@ class Crew:
 
     def train(self, cells: Sequence[Cell]) -> Iterator[Tuple[Cell, dict]]:
         """Train cells, and give each one with its figures when it ends. A
-        failure is printed, and the cell left out."""
+        failure is printed, and the cell left out, as is a cell that has
+        stopped on its way and has no figures yet."""
         threads = torch.get_num_threads()
         running = {
             self._pool.submit(_train_cell, cell, threads): cell
@@ -58,8 +60,8 @@ class Crew:
                 self.num_failed += 1
                 traceback.print_exception(type(error), error, None)
                 print(f'{cell.arm} {cell.seed}: FAILED: {error!r}')
-            else:
-                yield cell, future.result()
+            elif figures := future.result():
+                yield cell, figures
 
 
 def _end_with_parent() -> None:
@@ -71,14 +73,15 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _train_cell(cell: Cell, threads: int) -> dict:
+def _train_cell(cell: Cell, threads: int) -> Optional[dict]:
     warnings.simplefilter('ignore')
     torch.set_num_threads(threads)
     begin = time.perf_counter()
     module = importlib.import_module(cell.module)
     figures = module.train_cell(cell.cfg, cell.seed, **cell.options)
     seconds = round(time.perf_counter() - begin, 2)
-    return dict(environment(module.LIBRARIES), **figures, seconds=seconds)
+    return figures and dict(
+        environment(module.LIBRARIES), **figures, seconds=seconds)
 
 
 class FastBackbone(BaseModule):
@@ -98,15 +101,23 @@ class FastBackbone(BaseModule):
         return tuple(output.float() for output in outputs)
 
 
-def train(cfg: Config, seed: int, recorder: Recorder) -> nn.Module:
-    """Train a config, and return the network."""
+def train(cfg: Config,
+          seed: int,
+          recorder: Recorder,
+          work_dir: Optional[str] = None) -> nn.Module:
+    """Train a config, and return the network. With a ``work_dir`` the training
+    goes on from the checkpoint there, if there is one."""
     cfg = copy.deepcopy(cfg)
     import_modules_from_strings(**cfg.get('custom_imports', dict(imports=[])))
     # MMEngine keeps a logger, a visualizer and more for each name.
     cfg.experiment_name, cfg.visualizer = uuid.uuid4().hex, None
     cfg.randomness = dict(cfg.get('randomness') or {}, seed=seed)
     cfg.log_level = 'WARNING'
-    with tempfile.TemporaryDirectory() as cfg.work_dir:
+    cfg.resume = work_dir is not None
+    folder = (
+        contextlib.nullcontext(work_dir)
+        if work_dir else tempfile.TemporaryDirectory())
+    with folder as cfg.work_dir:
         runner = Runner.from_cfg(cfg)
         if cfg.get('fast_backbone'):
             runner.model.backbone = FastBackbone(runner.model.backbone,
@@ -125,11 +136,15 @@ class Comparison:
         self.crew = Crew(args.jobs)
         self.here = environment(libraries)
 
+    def missing(self, cells: Sequence[Cell]) -> List[Cell]:
+        """The cells that have no line yet."""
+        lines = finished_lines(cells, self.here)
+        return [c for c in cells if c.key not in lines[c.path]]
+
     def train(self, cells: Sequence[Cell]) -> bool:
         """Train the cells that have no line yet, and return whether all have
         one now."""
-        lines = finished_lines(cells, self.here)
-        missing = [c for c in cells if c.key not in lines[c.path]]
+        missing = self.missing(cells)
         left = len(missing)
         print(f'{left} cells to run', flush=True)
         for cell, figures in self.crew.train(missing):

@@ -43,10 +43,10 @@ def convert(cfg: Config,
         cfg (Config): The config of a training. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            0.8 for the policies ``MeanThreshold``, as in the paper, and
-            ``AboveMean``, and 0.6 for others. In a training that counts
-            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
-            None.
+            1 for ``ScoreOnly``, which prunes nothing, 0.8 for
+            ``MeanThreshold``, as in the paper, and ``AboveMean``, and 0.6 for
+            others. In a training that counts epochs only ``Neyman`` and
+            ``Budget`` have a ratio. Defaults to None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.
@@ -86,7 +86,7 @@ def convert(cfg: Config,
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if forecast_of(cfg, built).share == 1:
+    if built.policy.prunes and forecast_of(cfg, built).share == 1:
         raise ValueRefusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
@@ -104,10 +104,11 @@ def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
                 without: Union[str, Sequence, None] = None) -> Config:
     """Let :class:`~mmib.datasets.ListedImages` wrap the data set in a copy of
-    a config, with the images to show or the images to leave out.
+    a config, with the images to show, the images to leave out, or both.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
-    images only. No data is read.
+    images only. A ``ListedImages`` in the config gets the list that it lacks.
+    No data is read.
     """
     cfg = copy.deepcopy(cfg)
     outer = cfg.get('train_dataloader') or {}
@@ -116,9 +117,18 @@ def list_images(cfg: Config,
                            'listed: add `train_dataloader.dataset`.')
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
-    listed = dict(images=images) if without is None else dict(without=without)
-    outer['dataset'] = dict(
-        type='ListedImages', dataset=outer['dataset'], **listed)
+    if type_name(outer['dataset']) != 'ListedImages':
+        outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
+    for name, given in (('images', images), ('without', without)):
+        if given is None:
+            continue
+        if outer['dataset'].get(name) is not None:
+            # Numbers in a list of a list would count other images.
+            raise ValueRefusal(
+                f'ListedImages in the config has `{name}` already, '
+                f'{outer["dataset"][name]!r}: take the config without it, or '
+                'give one list of both (`mmib review` merges reviews).')
+        outer['dataset'][name] = given
     add_import(cfg, 'mmib')
     return cfg
 
@@ -128,6 +138,12 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     has_budget = isclass(kind) and issubclass(kind, ToBudget)
+    if not getattr(kind, 'prunes', True):
+        if ratio not in (None, 1):
+            raise ValueRefusal(
+                f'`ratio={ratio}`, but {name} prunes nothing and runs all '
+                'iterations: remove `ratio` (--ratio of the command).')
+        return 1.
     own = policy.get('ratio') if has_budget else None
     if None not in (ratio, own) and ratio != own:
         raise ValueRefusal(

@@ -27,7 +27,7 @@ def forecast_of(cfg: Config,
     if num_images is not None:
         slots = (num_images, cfg.train_dataloader.batch_size, gpus)
     clock = clock_of_config(cfg, hook, *slots)
-    if num_images is not None:
+    if num_images is not None and hook.policy.prunes:
         clock.check_length()
     return forecast(hook.policy, clock, mean_weight.is_one, num_images
                     is not None)

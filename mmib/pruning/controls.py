@@ -10,6 +10,19 @@ from .policies import QuantileTiers
 from .policy import Policy, Progress, check_argument, check_ratio, is_count
 
 
+class ScoreOnly(Policy):
+    """Prune nothing: train as the baseline, and score the images."""
+
+    prunes = False
+
+    def expected_share(self, progress: Progress) -> float:
+        return 1.
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        return EpochPlan.full(np.arange(len(scores)))
+
+
 class RandomPruning(Policy):
     """Prune a share of all images, whatever their score.
 

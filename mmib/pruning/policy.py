@@ -57,6 +57,9 @@ class Policy:
     rescale = True
     """bool: Whether weights make up for the pruned images. If not, all
     weights are 1."""
+    prunes = True
+    """bool: Whether plans leave images out. If not, the training is the
+    baseline, and only scores."""
     budget = 1.
     """float: Iterations of the training over those of the baseline, in
     (0, 1]."""

@@ -9,7 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..datasets import image_numbers, image_paths, unwrap_repeats
+from ..datasets import (image_numbers, image_paths, numbers_in_whole,
+                        unwrap_repeats)
 
 
 class CannotShow(Exception):
@@ -88,6 +89,11 @@ class TrainingImages:
         classes = self.classes
         return ', '.join(
             str(classes[n] if n < len(classes) else n) for n in numbers)
+
+    def numbers(self) -> List[int]:
+        """Number of each image in the whole data set, of which the training
+        may have had a list."""
+        return numbers_in_whole(self._dataset).tolist()
 
     def paths(self) -> List[Optional[str]]:
         """Path of each image, None where the data set doesn't tell."""

@@ -2,7 +2,7 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Set, Tuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,9 @@ _YOUNG = 0.5
 # Of a card: columns of what is known of images, the first ranks.
 _FIGURES = dict(
     loss_pixels='loss', average='average score', score='last score')
+# What reads images, if any can be read, and their numbers in the whole data
+# set, of which the training may have had a list.
+Opened = Tuple[Optional[TrainingImages], List[int]]
 
 
 @dataclass
@@ -85,27 +88,31 @@ def take_pictures(config: Config,
                   checkpoint: Checkpoint,
                   count: int,
                   predictions: bool = True,
-                  by_losses: bool = False) -> Gallery:
+                  by_losses: bool = False,
+                  judged: Optional[Set[str]] = None) -> Gallery:
     """Show ``count`` images at each end of the ranking, as far as possible:
     what is missing is told in notes. The images of the checkpoint get their
     paths and, with ``by_losses``, the pixel losses of their predictions, which
-    rank them then.
+    rank them then. Their index becomes their number in the whole data set.
+    Images whose path or number is ``judged`` aren't shown.
 
     Raises:
-        ReportError: If the images can't be ranked.
+        ReportError: If the images can't be ranked or found.
     """
     gallery, images = Gallery(), checkpoint.images
     assert images is not None
-    reader = _open_reader(config, images, gallery.notes)
+    reader, numbers = _open_reader(config, images, gallery.notes)
     predictor = None
     if reader is not None and predictions and (count or by_losses):
         predictor = _open_predictor(config, checkpoint, gallery.notes)
     if by_losses:
         gallery.young = _add_losses(images, reader, predictor, gallery.notes)
     order = ranked(images)
+    ranks = {number: rank for rank, number in enumerate(order, 1)}
+    if judged:
+        order = _not_judged(order, numbers, images, judged, gallery.notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
-    ranks = {number: rank for rank, number in enumerate(order, 1)}
     gallery.highest = [_card(images, n, ranks[n]) for n in highest]
     gallery.lowest = [_card(images, n, ranks[n]) for n in lowest]
     cards = gallery.highest + gallery.lowest
@@ -118,25 +125,44 @@ def take_pictures(config: Config,
             gallery.classes = [(name, 'rgb({}, {}, {})'.format(*colour))
                                for name, colour in zip(reader.classes, colours)
                                ]
+    for card in cards:
+        card.number = numbers[card.number]
+    images.index = pd.Index(numbers)
     return gallery
 
 
 def _open_reader(config: Config, images: pd.DataFrame,
-                 notes: List[str]) -> Optional[TrainingImages]:
+                 notes: List[str]) -> Opened:
     try:
         reader = TrainingImages(config, len(images))
         paths = reader.paths()
     except CannotShow as error:
         notes.append('Images have numbers instead of paths and pictures, '
                      f'because of the data set: {error}.')
-        return None
+        if 'ListedImages' in str(config.get('train_dataloader')):
+            notes.append('These numbers count the images of its list alone, '
+                         'and are none for --without.')
+        return None, [*range(len(images))]
     images['path'] = pd.Series(paths, dtype=object)
     if not any(paths):
         notes.append('Images have numbers instead of paths: the data set has '
                      'no files.')
         if not reader.has_pixels:
-            return None
-    return reader
+            return None, reader.numbers()
+    return reader, reader.numbers()
+
+
+def _not_judged(order: List[int], numbers: List[int], images: pd.DataFrame,
+                judged: Set[str], notes: List[str]) -> List[int]:
+    if 'path' not in images:
+        raise ReportError(f'--review finds no images. {" ".join(notes)}')
+    left = [
+        n for n in order
+        if judged.isdisjoint((images['path'][n], str(numbers[n])))
+    ]
+    notes.append(f'{len(order) - len(left)} images that were judged before '
+                 'aren\'t shown again.')
+    return left
 
 
 def _open_predictor(config: Config, checkpoint: Checkpoint,

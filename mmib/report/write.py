@@ -4,6 +4,7 @@ import os
 import os.path as osp
 from typing import List, Optional
 
+from ..verdicts import read_review
 from .checkpoint import Checkpoint, read_newest
 from .page import render
 from .pictures import Gallery, take_pictures
@@ -18,7 +19,8 @@ def write_report(work_dir: str,
                  out: Optional[str] = None,
                  num_images: int = 12,
                  predictions: bool = True,
-                 rank_by: str = 'score') -> List[str]:
+                 rank_by: str = 'score',
+                 reviews: Optional[List[str]] = None) -> List[str]:
     """Write the report of a training. Its config is code, and is run.
 
     Args:
@@ -29,6 +31,8 @@ def write_report(work_dir: str,
         num_images (int): Images of each end of the ranking. Defaults to 12.
         predictions (bool): Whether to predict these images. Defaults to True.
         rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
+        reviews (list[str], optional): Files of reviews, whose images aren't
+            shown again.
 
     Returns:
         list[str]: Paths of the page, and of the table of all images.
@@ -37,6 +41,7 @@ def write_report(work_dir: str,
         ReportError: If a folder has nothing of a training, a file can't be
             written, or the images can't be ranked.
     """
+    judged = {row.image for path in reviews or () for row in read_review(path)}
     run = read_run(work_dir)
     other = read_run(compare) if compare is not None else None
     out = osp.join(work_dir, 'report.html') if out is None else out
@@ -45,7 +50,7 @@ def write_report(work_dir: str,
     gallery, files = Gallery(), [out]
     if checkpoint is not None and checkpoint.images is not None:
         gallery = take_pictures(run.config, checkpoint, num_images,
-                                predictions, rank_by == 'pixels')
+                                predictions, rank_by == 'pixels', judged)
         files.append(f'{osp.splitext(out)[0]}_images.csv')
         names = dict.fromkeys([*_COLUMNS, *checkpoint.images])
         # A path may be no text in UTF-8.

@@ -126,7 +126,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
                 f'tensors of shape ({len(weights)}, ...), as with '
                 "`reduction='none'`, or train without InfoBatchHook.")
         means.append(mean_images(loss, 1, len(weights))[0])
-        value = means[-1] * weights
+        value = loss if batch.as_baseline else means[-1] * weights
         batch.watch_loss(value)
         return value
 

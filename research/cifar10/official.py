@@ -103,7 +103,7 @@ class Loop:
         MMLogger.get_instance(uuid.uuid4().hex, log_level='WARNING')
         set_random_seed(seed)
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
-        self.max_iters = cfg.train_cfg.max_iters
+        self.max_iters = cfg.train_cfg.get('max_iters')
         self.model = MODELS.build(copy.deepcopy(cfg.model)).to(device)
         self.model.init_weights()
         self.model.train()
@@ -122,12 +122,14 @@ class Loop:
         begin = time.perf_counter()
         batch = self.model.data_preprocessor(
             dict(inputs=inputs, labels=labels), True)
-        logits = self.model(batch['inputs'], mode='tensor')
-        labels = labels.to(logits.device)
-        loss = reduce(F.cross_entropy(logits, labels, reduction='none'))
+        with self.optim.optim_context(self.model):
+            logits = self.model(batch['inputs'], mode='tensor')
+            labels = labels.to(logits.device)
+            loss = reduce(F.cross_entropy(logits, labels, reduction='none'))
         self.optim.update_params(loss)
         for scheduler in self.schedulers:
-            scheduler.step()
+            if not scheduler.by_epoch:
+                scheduler.step()
         self.step_seconds.append(time.perf_counter() - begin)
 
 

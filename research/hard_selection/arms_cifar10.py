@@ -12,7 +12,8 @@ def _tempered(**policy) -> dict:
     # Steps are as long as those of the plain training.
     return dict(
         convert=dict(
-            ratio=RATIO, policy=dict(type='Tempered', **policy),
+            ratio=RATIO,
+            policy=dict(type='Tempered', **policy),
             normalize=True))
 
 

@@ -1,7 +1,7 @@
 # CamVid with a pretrained backbone in shares of the iterations: plain, pruned
-# by Neyman, and at random. The pruned arms have the learning rate of the config
-# and those of 60 % are those of research/camvid. The rate of the plain ones
-# lies between the best one of the full training and that of its half.
+# by Neyman, and at random. Pruned arms have the learning rate of the config.
+# Those of 60 % are in research/camvid. The rate of the plain arms lies between
+# the best one of the full training and the best one of its half.
 full_rate, half_rate = 0.1, 0.05
 arms = dict(full=dict(seeds=3, rate=full_rate))
 for percent in (90, 80, 70, 60, 50, 40):

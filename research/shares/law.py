@@ -3,7 +3,7 @@
 a picture of all arms of all trainings in research/."""
 import argparse
 import os.path as osp
-from typing import Iterator, NamedTuple, Tuple
+from typing import Iterator, NamedTuple, Sequence, Tuple
 
 import matplotlib
 import numpy as np
@@ -17,45 +17,41 @@ FOLDER = osp.dirname(osp.dirname(osp.abspath(__file__)))
 
 
 class Source(NamedTuple):
-    """Results of a training: its name, its file, its metric and what a point
+    """Results of a training: its name, its files, its metric and what a point
     of the metric is (negative where less is better), and which plain training
     tells what steps are worth."""
 
     name: str
-    file: str
+    files: Sequence[str]
     metric: str
     point: float = 1.
     control: str = 'short'
 
 
 SOURCES = (
-    Source('CamVid', 'camvid/camvid-worth', 'mIoU', control='short_lr'),
+    Source('CamVid', ['camvid/camvid-worth'], 'mIoU', control='short_lr'),
     Source(
-        'CamVid, pretrained',
-        'camvid/camvid-pretrained',
+        'CamVid, pretrained', ['camvid/camvid-pretrained'],
         'mIoU',
         control='short_lr'),
     Source(
-        'CamVid, 50 % easy',
-        'camvid/camvid-redundant-50',
+        'CamVid, 50 % easy', ['camvid/camvid-redundant-50'],
         'mIoU',
         control='short_lr'),
     Source(
-        'CamVid, 80 % easy',
-        'camvid/camvid-redundant-80',
+        'CamVid, 80 % easy', ['camvid/camvid-redundant-80'],
         'mIoU',
         control='short_lr'),
-    Source('CIFAR-10, 24 passes', 'cifar10/passes-24', 'accuracy'),
-    Source('CIFAR-10, 72 passes', 'cifar10/passes-72', 'accuracy'),
-    Source('Swin, CIFAR-10', 'networks/swin-w48', 'accuracy'),
-    Source('MAE, CIFAR-10', 'networks/mae-w64', 'loss', -1.),
-    Source('Llama, LoRA', 'instruction_tuning/lora', 'exact'),
-    Source('Llama, from scratch', 'instruction_tuning/scratch', 'exact'),
-    Source('DDPM, CIFAR-10', 'diffusion/arms', 'held_out_loss', -1e-3),
+    Source('CIFAR-10, 24 passes', ['cifar10/passes-24', 'shares/passes-24'],
+           'accuracy'),
+    Source('CIFAR-10, 72 passes', ['cifar10/passes-72'], 'accuracy'),
+    Source('Swin, CIFAR-10', ['networks/swin-w48'], 'accuracy'),
+    Source('MAE, CIFAR-10', ['networks/mae-w64'], 'loss', -1.),
+    Source('Llama, LoRA', ['instruction_tuning/lora'], 'exact'),
+    Source('Llama, from scratch', ['instruction_tuning/scratch'], 'exact'),
+    Source('CamVid, shares', ['shares/camvid'], 'mIoU'),
+    Source('DDPM, CIFAR-10', ['diffusion/arms'], 'held_out_loss', -1e-3),
 )
-# Arms with a learning rate of their own are compared with pruning at random
-# at this rate.
-SUFFIX = '_full_rate'
 
 
 def quality(line: dict, metric: str) -> float:
@@ -66,7 +62,10 @@ def quality(line: dict, metric: str) -> float:
 def load(source: Source, folder: str = FOLDER) -> pd.DataFrame:
     """The cells of a source: quality in points, iterations and V, by arm and
     seed."""
-    lines = read_results(osp.join(folder, f'{source.file}.jsonl'))
+    lines = [
+        line for file in source.files
+        for line in read_results(osp.join(folder, f'{file}.jsonl'))
+    ]
     rows = [
         dict(
             arm=line['arm'],
@@ -79,31 +78,35 @@ def load(source: Source, folder: str = FOLDER) -> pd.DataFrame:
 
 
 def arms_of(cells: pd.DataFrame, control: str) -> Iterator[tuple]:
-    """For each arm with V that costs as much as pruning at random: what V and
-    the iterations predict, and its paired difference to pruning at random."""
+    """For each arm with V that was compared with pruning at random: V, what V
+    and the iterations predict, and the paired difference that was seen."""
     values = cells['quality'].unstack()
     iters = cells['iters'].groupby('arm').first()
     worth = cells['V'].dropna().astype(float).groupby('arm').mean()
-    steps = compare(values, 'full', control)[0]
-    slope = steps / np.log(iters['full'] / iters[control])
     for arm, ratio in worth.items():
-        other = 'random' + (SUFFIX if arm.endswith(SUFFIX) else '')
-        if other in (arm, None) or iters[arm] != iters['random']:
+        # An arm such as neyman_90 has a control of its own share, and one such
+        # as neyman_full_rate of its own learning rate.
+        _, mark, name = arm.partition('_')
+        random = f'random{mark}{name}'
+        random = random if random in values.index else 'random'
+        plain = f'{control}_{name}' if name.isdigit() else control
+        if (arm.startswith('random') or {random, plain} - {*values.index}
+                or iters[arm] != iters[random]):
             continue
+        steps = compare(values, 'full', plain)[0]
+        slope = steps / np.log(iters['full'] / iters[plain])
         known = VarianceRatio(ratio, ratio, ratio, np.nan)
-        yield arm, ratio, gain(known, slope)[0], compare(values, arm, other)
+        yield arm, ratio, gain(known, slope)[0], compare(values, arm, random)
 
 
 def law_table(folder: str = FOLDER) -> pd.DataFrame:
-    """A row for each arm: V, what it predicts, and what was seen."""
-    rows = [
-        [source.name, arm, ratio, predicted, mean, half]
-        for source in SOURCES for arm, ratio, predicted, (
-            mean, half, _) in arms_of(load(source, folder), source.control)
-        if arm != 'random_mean1'
-    ]
+    """A row for each arm with three seeds or more: V, what V predicts, and
+    what was seen."""
+    rows = [[source.name, arm, ratio, predicted, *seen[:2]]
+            for source in SOURCES for arm, ratio, predicted, seen in arms_of(
+                load(source, folder), source.control) if seen[-1] >= 3]
     columns = ['training', 'arm', 'V', 'predicted', 'seen', 'half']
-    return pd.DataFrame(rows, columns=columns).dropna()
+    return pd.DataFrame(rows, columns=columns)
 
 
 def counts(table: pd.DataFrame) -> Tuple[int, int, int]:
@@ -115,9 +118,7 @@ def counts(table: pd.DataFrame) -> Tuple[int, int, int]:
 
 def in_markdown(table: pd.DataFrame) -> str:
     """The table for the page."""
-    seen = [
-        in_words(row.seen, row.half, 2)[0] for row in table.itertuples()
-    ]
+    seen = [in_words(row.seen, row.half, 2)[0] for row in table.itertuples()]
     shown = pd.DataFrame({
         'arm': table['arm'],
         'V': table['V'].map('{:.2f}'.format),
@@ -133,8 +134,8 @@ def draw(table: pd.DataFrame, path: str) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.2, 4.4), layout='constrained')
-    for number, (name, rows) in enumerate(
-            table.groupby('training', sort=False)):
+    for number, (name,
+                 rows) in enumerate(table.groupby('training', sort=False)):
         axes.errorbar(
             rows['predicted'],
             rows['seen'],

@@ -9,7 +9,8 @@ from typing import Dict, NamedTuple, Tuple
 import matplotlib
 import pandas as pd
 
-from benchmarks.compare.paired import compare, in_words, interval, markdown
+from benchmarks.compare.paired import (NONE, compare, in_words, interval,
+                                       markdown)
 from benchmarks.compare.results import read_results
 
 FOLDER = osp.dirname(osp.abspath(__file__))
@@ -76,17 +77,15 @@ def losses(cells: pd.DataFrame) -> pd.DataFrame:
     plain = cells.loc[PLAIN].sort_index(ascending=False)
     rows = {}
     for share in plain.index:
-        found = [interval(plain.loc[share].dropna())]
-        cost = compare(plain, share, 1.) if share < 1 else (0., 0., 0)
-        pruned = [
-            compare(cells, (curve, share), (PLAIN, share)) if
-            (curve, share) in cells.index else (0., 0., 0)
-            for curve in (NEYMAN, RANDOM)
-        ]
+        mean, _, seeds = interval(plain.loc[share].dropna())
+        pairs = [((PLAIN, share), (PLAIN, 1.)),
+                 ((NEYMAN, share), (PLAIN, share)),
+                 ((RANDOM, share), (PLAIN, share))]
         rows[f'{share:g}'] = [
-            found[0][2], f'{found[0][0]:.2f}', *(in_words(*difference)[0]
-                                                for difference in
-                                                (cost, *pruned))
+            seeds, f'{mean:.2f}',
+            *(in_words(*compare(cells, *pair))[0]
+              if pair[0] != pair[1] and pair[0] in cells.index else NONE
+              for pair in pairs)
         ]
     return pd.DataFrame.from_dict(
         rows,
@@ -125,7 +124,7 @@ def draw(path: str, folder: str = FOLDER) -> None:
         axis.set_xlabel('share of the iterations')
         axis.set_ylabel(panel.metric)
         axis.grid(alpha=0.3)
-    axes[0].legend(title='60 % of the iterations: --ratio 0.6', fontsize=8)
+    axes[0].legend(fontsize=9)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

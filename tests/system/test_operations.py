@@ -9,7 +9,7 @@ from .operations import assert_few_more
 from .small_training import BASELINE, build
 
 
-@pytest.mark.parametrize('policy', ['Neyman', 'MeanThreshold'])
+@pytest.mark.parametrize('policy', ['Neyman', 'MeanThreshold', 'ScoreOnly'])
 def test_segmentation(tmp_path, policy):
     """Two heads, and passes of 100 iterations and more."""
     size = {'train_cfg.max_iters': 300, 'train_dataloader.dataset.size': 400}

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Cells of the comparison on CIFAR-10, on a few drawn images."""
+import itertools
 import os.path as osp
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,8 @@ from benchmarks.compare import recorder  # noqa: E402
 from benchmarks.compare import run as compare  # noqa: E402
 from benchmarks.compare.results import read_results  # noqa: E402
 from mmib.worth import MeanRatio  # noqa: E402
+from research.paper_regime import cell as regime_cell  # noqa: E402
+from research.paper_regime import run as regime  # noqa: E402
 
 SMALL = {
     'model.backbone.base_channels': 2,
@@ -56,6 +59,10 @@ def test_splits(images):
     held_out, train = (
         data.load(images, split).inputs for split in ('held_out', 'train'))
     assert not (held_out[:, None] == train[None]).all(-1).all(-1).all(-1).any()
+    both = data.load(images, 'train+held_out')
+    assert (both.inputs[:20] == train).all()
+    assert (both.inputs[20:] == held_out).all()
+    assert both.labels.bincount().tolist() == [3] * 10
 
 
 def test_crops_are_those_of_the_padded_image():
@@ -68,6 +75,36 @@ def test_crops_are_those_of_the_padded_image():
     expected |= {tuple(w[:, ::-1].ravel()) for w in windows}
     assert {tuple(crop[0].ravel().tolist()) for crop in found} == expected
     assert (found[:, 0] == found[:, 1]).all()
+
+
+def test_wrong_labels():
+    """A share of them, always the same, is that of another class."""
+    labels = torch.arange(1000) % 10
+    wrong = data.wrong_labels(labels, 0.2)
+    assert (wrong != labels).sum() == 200 and wrong.bincount().min() > 80
+    assert (data.wrong_labels(labels, 0.2) == wrong).all()
+
+
+def test_fast_backbone():
+    """The same outputs in float32, and nearly the same in bfloat16."""
+    backbone = MODELS.build(
+        dict(
+            type='ResNet_CIFAR',
+            depth=18,
+            num_stages=3,
+            stem_channels=8,
+            base_channels=8,
+            strides=(1, 2, 2),
+            dilations=(1, 1, 1),
+            out_indices=(2, )))
+    backbone.eval()
+    inputs = torch.randn(2, 3, 32, 32)
+    expected, = backbone(inputs)
+    for bfloat16, tolerance in ((False, 1e-4), (True, 0.1)):
+        found, = compare.FastBackbone(backbone, bfloat16)(inputs)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(
+            found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_v_by_quarter():
@@ -174,3 +211,61 @@ def test_the_loss_of_masked_images_is_that_of_the_model(images):
     with torch.no_grad():
         loss = model(**model.data_preprocessor(batch), mode='loss')['loss']
     assert found == pytest.approx([100 * loss.item()] * 2, abs=1e-3)
+
+
+def test_the_papers_regime_in_parts(images, tmp_path, monkeypatch):
+    """Each training stops on its way, and goes on as if it had not."""
+    monkeypatch.setattr(compare, 'ProcessPoolExecutor',
+                        lambda jobs, **_: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(torch, 'set_num_threads', lambda number: None)
+
+    def start(folder, is_over, *arms):
+        """Run the command, which asks whether its time is over before each
+        training and after each epoch. Return its results by seed and arm."""
+        answers = itertools.chain(is_over, itertools.repeat(False))
+        monkeypatch.setattr(regime_cell, 'is_over', lambda _: next(answers))
+        options = dict(
+            SMALL, **{
+                'optim_wrapper.type': 'OptimWrapper',
+                'train_dataloader.dataset.device': 'cpu'
+            })
+        monkeypatch.setattr('sys.argv', [
+            'run.py', '--data', images, '--out',
+            str(tmp_path / folder), '--device', 'cpu', '--seeds', '1',
+            '--epochs', '10', '--only', *arms, '--cfg-options',
+            *(f'{key}={value}' for key, value in options.items())
+        ])
+        with pytest.raises(SystemExit) as end:
+            regime.main()
+        assert end.value.code == 0
+        path = tmp_path / folder / 'epochs-10.jsonl'
+        rows = read_results(path) if path.exists() else []
+        return {row['arm']: row for row in rows}, len(rows)
+
+    arms = 'full', 'short', 'neyman'
+    # Each stops after four epochs. Three tune the rate of `short`.
+    stops = 5 * [*4 * [False], True]
+    assert start('parts', stops, *arms) == ({}, 0)
+    cells = tmp_path / 'parts' / 'cells'
+    assert len([*cells.glob('*/epoch_4.pth')]) == 5
+    for _ in range(2):
+        parts, num_lines = start('parts', [], *arms)
+        assert num_lines == 3 and not [*cells.iterdir()]
+    rates = read_results(tmp_path / 'parts' / 'learning-rates.jsonl')
+    assert [(row['num_images'], row['epochs'])
+            for row in rates] == 3 * [(20, 6)]
+    assert {row['lr'] for row in rates} == {*regime.RATES}
+    best = max(row['accuracy'] for row in rates)
+    assert parts['short']['lr'] == min(row['lr'] for row in rates
+                                       if row['accuracy'] == best)
+    epochs = dict(full=10, short=6, neyman=10)
+    assert {arm: row['epochs'] for arm, row in parts.items()} == epochs
+    assert {arm: row['virtual_epochs'] for arm, row in parts.items()} == epochs
+    assert parts['neyman']['iters'] < parts['full']['iters'] == 80
+    assert {row['num_images'] for row in parts.values()} == {30}
+    whole, _ = start('whole', [], 'full', 'neyman')
+    for arm, row in whole.items():
+        for key in ('weights_crc', 'iters', 'evals'):
+            assert parts[arm][key] == row[key]
+    for key in ('plans', 'variance_ratio', 'variance_ratio_of_quarters'):
+        assert parts['neyman'][key] == whole['neyman'][key]

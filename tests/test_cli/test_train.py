@@ -157,6 +157,18 @@ def test_shorten_is_the_control(train, capsys):
     assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
 
 
+def test_score_is_the_baseline_with_scores(train, capsys):
+    train(write('scores-20k_six'), '--score')
+    folder = 'work_dirs/scores-20k-score_six'
+    printed, log = capsys.readouterr().out, read_log(folder)
+    assert 'ScoreOnly() prunes nothing.' in printed
+    assert 'Warning' not in printed and 'WARNING - InfoBatch' not in log
+    assert 'Iter(train) [20/20]' in log
+    assert '0 of 40 visits of images were pruned' in log
+    hook = dumped(folder).custom_hooks[-1]
+    assert hook.policy.type == 'ScoreOnly' and hook.delta == 1
+
+
 def test_without_infobatch_it_is_the_baseline(train):
     train(write('baseline'))
     log = read_log('work_dirs/baseline')

@@ -5,8 +5,8 @@ import pytest
 from mmib.report.page import summary
 from mmib.report.read import read_run
 
-from .work_dirs import CONFIG, train_line, val_line, write_finished, \
-    write_start
+from .work_dirs import (CONFIG, train_line, val_line, write_finished,
+                        write_start)
 
 PLAIN = CONFIG[CONFIG.index('default_scope'):]
 
@@ -19,8 +19,8 @@ def choice(tmp_path):
 
     def said(iterations, miou, config=PLAIN, metric=val_line):
         folder = write_start(
-            tmp_path / 'other', [train_line(1, 1.),
-                                 metric(iterations, miou)],
+            tmp_path / 'other',
+            [train_line(1, 1.), metric(iterations, miou)],
             config=config)
         figures = summary(run, read_run(str(folder)))
         figure, = [x for x in figures if x.title == 'Choice of images']

@@ -5,7 +5,6 @@ import base64
 import csv
 import dataclasses
 import hashlib
-import io
 import os
 import re
 import time
@@ -15,9 +14,11 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 import mmib_cli
+from mmib.image_list import find_images
 from mmib.report.checkpoint import read_newest
 from mmib.report.page import _name
 from mmib.report.read import read_run
+from mmib.verdicts import read_review
 
 from ..system.small_training import write_images
 from .browser import CHROMIUM, WIDTHS
@@ -102,28 +103,26 @@ def button(card, value):
 
 
 def save(browser):
-    """The bytes of the file that the page saves."""
+    """The file that the page saves."""
     path = browser.downloads / 'review.csv'
     path.unlink(missing_ok=True)
     browser.click('#bar [data-is=save]')
     end = time.time() + 60
-    while not path.exists():
+    # A name is reserved by an empty file.
+    while not path.exists() or not path.stat().st_size:
         assert time.time() < end
         time.sleep(0.02)
-    return path.read_bytes()
+    return path
 
 
-def rows_of(data):
-    return list(csv.DictReader(io.StringIO(data.decode(), newline='')))
+def rows_of(path):
+    with open(path, encoding='utf-8', newline='') as file:
+        return list(csv.DictReader(file))
 
 
 def table(page):
-    """What the report knows of all images, by rank."""
-    with open(
-            page.with_name('report_images.csv'), encoding='utf-8',
-            newline='') as file:
-        return sorted(
-            csv.DictReader(file), key=lambda row: -float(row['average']))
+    """What the report knows of all images, by number."""
+    return rows_of(page.with_name('report_images.csv'))
 
 
 LOOKS = pytest.mark.parametrize('width, scheme', [(1280, 'light'),
@@ -154,12 +153,14 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     browser.open(page, width, scheme)
     assert verdicts(browser) == [*expected[:-1], '']
     assert said(browser) == '29 of 30 looked at, 17 wrong'
-    rows, known = rows_of(save(browser)), table(page)
+    path, known = save(browser), table(page)
+    rows = rows_of(path)
     # The first 15 of 40, and the last 15.
     assert [int(row['rank'])
             for row in rows] == [*range(1, 16), *range(27, 41)]
+    by_rank = sorted(known, key=lambda image: -float(image['average']))
     for row in rows:
-        image = known[int(row['rank']) - 1]
+        image = by_rank[int(row['rank']) - 1]
         assert image['path'].startswith('=1+2')
         # An apostrophe comes before a formula.
         assert row['image'] == "'" + image['path']
@@ -169,6 +170,12 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     assert [row['verdict'] for row in rows[:15]] == expected[:15]
     # Of the lowest the last one comes first.
     assert [row['verdict'] for row in rows[15:]] == expected[15:29][::-1]
+    # As `mmib train --without` finds those that are wrong.
+    numbers, _ = find_images(
+        path, 40, lambda: [image['path'] for image in known], left_out=True)
+    assert sorted(numbers) == sorted(
+        int(by_rank[int(row['rank']) - 1]['image']) for row in rows
+        if row['verdict'] == 'wrong')
 
 
 @LOOKS
@@ -350,4 +357,6 @@ def test_a_name_that_is_no_text(opened, page, tmp_path):
     browser = opened()
     browser.open(copy)
     browser.click(button(0, 'value=wrong'))
-    assert b'\r\nb\xe4.jpg,wrong,1,' in save(browser)
+    path = save(browser)
+    assert b'\r\nb\xe4.jpg,wrong,1,' in path.read_bytes()
+    assert read_review(path)[0].image == os.fsdecode(b'b\xe4.jpg')

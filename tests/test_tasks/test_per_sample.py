@@ -183,13 +183,16 @@ def test_training_and_resume(tmp_path):
         tmp_path, runner, losses, 'epoch_3', build=build, train=train)
 
 
-def test_ratio_0_is_the_baseline(tmp_path):
+@pytest.mark.parametrize(
+    'policy, rtol', [(dict(type='RandomPruning', ratio=0.), 1e-5),
+                     (dict(type='ScoreOnly'), 0)])
+def test_what_prunes_nothing_is_the_baseline(tmp_path, policy, rtol):
+    """ScoreOnly to the last bit."""
     losses = [
-        train(build(tmp_path / str(i), policy))
-        for i, policy in enumerate((None,
-                                    dict(type='RandomPruning', ratio=0.)))
+        train(build(tmp_path / str(i), each))
+        for i, each in enumerate((None, policy))
     ]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(*losses, rtol=rtol)
 
 
 def test_a_mean_is_refused_before_the_first_step(tmp_path):

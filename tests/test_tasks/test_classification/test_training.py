@@ -13,6 +13,7 @@ from mmib import InfoBatchLoss  # noqa: E402
 from tests.system.operations import assert_few_more  # noqa: E402
 from tests.system.small_training import infobatch_hook  # noqa: E402
 from tests.system.small_training import train_and_note  # noqa: E402
+from tests.system.small_training import assert_equal, weights_of  # noqa: E402
 
 from .small_classifier import config, train  # noqa: E402
 
@@ -92,6 +93,17 @@ def test_off_is_off(tmp_path, changes):
     baseline = train(tmp_path, **changes, **BASELINE)
     np.testing.assert_allclose(losses(off), losses(baseline), rtol=1e-6)
     assert len(np.unique(losses(off))) > 30
+
+
+@pytest.mark.parametrize('changes', [{}, MIXED], ids=['plain', 'mixed'])
+def test_scoring_alone_is_the_baseline(tmp_path, changes):
+    """To the last bit."""
+    hook = dict(type='InfoBatchHook', policy=dict(type='ScoreOnly'), delta=1.)
+    scored = train(tmp_path, **changes, custom_hooks=[hook])
+    baseline = train(tmp_path, **changes, **BASELINE)
+    np.testing.assert_array_equal(losses(scored), losses(baseline))
+    assert_equal(weights_of(scored), weights_of(baseline))
+    assert (infobatch_hook(scored).scores.numpy() != 1).all()
 
 
 def test_operations_of_a_step(tmp_path):

@@ -77,6 +77,25 @@ def test_two_ranks(tmp_path):
     np.testing.assert_array_equal(scores, same)
 
 
+@pytest.mark.parametrize(
+    'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+def test_scoring_alone_is_the_baseline(tmp_path, model):
+    """To the last bit, where the order of the images is the same."""
+    changes = {'train_dataloader.batch_sampler': None}
+    trained = []
+    for name in ('baseline', 'ours'):
+        cfg = small.config(tmp_path / name, model, **changes)
+        if name == 'ours':
+            cfg = convert(cfg, policy=dict(type='ScoreOnly'), delta=1.)
+        runner = Runner.from_cfg(cfg)
+        losses = small_training.train_and_note(
+            runner, lambda runner, batch, outputs: outputs['loss'].item())
+        trained.append((losses, small_training.weights_of(runner)))
+    small_training.assert_equal(*trained)
+    scores = small_training.infobatch_hook(runner).scores.numpy()
+    assert len(set(scores.tolist())) == small.SIZE
+
+
 def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(BatchContext, 'norms', None)
     runner = build(tmp_path)

@@ -1,0 +1,105 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the verdicts of a review tell: what was found, and what is left."""
+from itertools import chain
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from ..verdicts import UNSURE, Judged
+
+# One-sided 95 % of a normal distribution.
+_CLEAR = 1.645
+
+
+def merge(
+    reviews: Iterable[Sequence[Judged]]
+) -> Tuple[List[Judged], List[List[Judged]]]:
+    """Merge the reviews of several people: each image once, by rank; and all
+    that was said of each image whose verdicts differ, which is unsure."""
+    by_image: Dict[str, List[Judged]] = {}
+    for row in chain(*reviews):
+        by_image.setdefault(row.image, []).append(row)
+    conflicts = [
+        rows for rows in by_image.values()
+        if len({row.verdict
+                for row in rows}) > 1
+    ]
+    unsure = {rows[0].image for rows in conflicts}
+    merged = [
+        row._replace(verdict=UNSURE) if row.image in unsure else row
+        for row, *_ in by_image.values()
+    ]
+    return sorted(merged, key=lambda row: row.rank), conflicts
+
+
+class Expected(NamedTuple):
+    """How many wrong images to expect among the next ones: the mean, and an
+    interval of 95 %."""
+
+    mean: float
+    low: int
+    high: int
+
+
+def expected(ranks: Sequence[int],
+             wrong: Sequence[float],
+             n: int = 50) -> Expected:
+    """How many wrong images to expect among the next ones of a ranking.
+
+    The share of wrong images is taken for a logistic curve in the logarithm of
+    the rank, which falls from a level to a floor. A grid of such curves, alike
+    before the review, is weighted by the verdicts, and so is what each curve
+    predicts (Poisson binomial).
+
+    Args:
+        ranks (Sequence[int]): Ranks that were looked at, at least one.
+        wrong (Sequence[float]): 1 for those that are wrong, 0 for others, NaN
+            where nobody is sure.
+        n (int): How many images to look at next, of the highest ranks that
+            are left. Defaults to 50.
+
+    Returns:
+        Expected: Mean and interval.
+    """
+    ranks, known = np.asarray(ranks), ~np.isnan(wrong)
+    is_wrong = np.asarray(wrong)[known] == 1
+    # Errors may end long after the last image, or at once: steepness 60.
+    half = np.geomspace(1, 10 * max(ranks.max(), 100), 24)
+    grid = np.meshgrid((np.arange(10) + 0.5) / 10, half,
+                       np.geomspace(0.3, 60, 6), [0.001, 0.02])
+    level, half, steepness, floor = (each.reshape(-1, 1) for each in grid)
+
+    def share(ranks: np.ndarray) -> np.ndarray:
+        """Share of each curve at each rank, of shape (curves, ranks)."""
+        falling = 1 / (1 + (ranks / half)**steepness)
+        return floor + (0.999 - floor) * level * falling
+
+    told = share(ranks[known])
+    fit = np.log(np.where(is_wrong, told, 1 - told)).sum(1)
+    weights = np.exp(fit - fit.max())
+    kept = weights > 1e-4
+    weights = weights[kept] / weights[kept].sum()
+    left = np.setdiff1d(np.arange(1, len(ranks) + n + 1), ranks)[:n]
+    # How probable each number of wrong images is, by each curve.
+    counts = np.zeros((kept.sum(), n + 1))
+    counts[:, 0] = 1
+    for p in share(left)[kept].T[..., None]:
+        counts[:, 1:] = counts[:, 1:] * (1 - p) + counts[:, :-1] * p
+        counts[:, :1] *= 1 - p
+    mixture = weights @ counts
+    low, high = np.searchsorted(mixture.cumsum(), (0.025, 0.975))
+    return Expected(float(mixture @ np.arange(n + 1)), int(low), int(high))
+
+
+def beats_chance(ranks: Sequence[int], wrong: Sequence[float]) -> bool:
+    """Whether the wrong images of a review come clearly before the others, by
+    the sum of their ranks; or are half of all and more, as in no data as a
+    whole. The arguments are those of :func:`expected`."""
+    known = ~np.isnan(wrong)
+    is_wrong = np.asarray(wrong)[known] == 1
+    count, total = is_wrong.sum(), len(is_wrong)
+    if count == 0 or 2 * count >= total:
+        return count > 0
+    places = np.asarray(ranks)[known].argsort().argsort()
+    gap = (total - 1) / 2 - places[is_wrong].mean()
+    return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))

@@ -1,0 +1,129 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The file of a review, ``review.csv``: what somebody said of images."""
+import csv
+import os
+import re
+from operator import itemgetter
+from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Tuple, Union
+
+from .errors import ValueRefusal
+
+WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
+COLUMNS = ('image', 'verdict', 'rank', 'score', 'date')
+# A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
+# comes first. So a real apostrophe gets another one.
+_ESCAPED = tuple("=+-@'")
+Path = Union[str, os.PathLike]
+
+
+class Judged(NamedTuple):
+    """An image, by its path or number in the data set, what was said of it,
+    its rank from 1, its score and the date as the file has them, and the line
+    of the file, for errors."""
+
+    image: str
+    verdict: str
+    rank: int
+    score: str = ''
+    date: str = ''
+    where: str = ''
+
+
+def is_review(line: str) -> bool:
+    """Whether the first line of a file is that of a review."""
+    return {'image', 'verdict'} <= set(re.split(r'[\r\n\t",;]+', line))
+
+
+def open_text(path: Path, mode: str) -> IO[str]:
+    """Open a table or list of paths, which may not be UTF-8, to read it, or as
+    a new file, with mode ``x``. Windows begins files with a byte-order mark.
+    """
+    try:
+        return open(
+            path,
+            mode,
+            encoding='utf-8-sig' if mode == 'r' else 'utf-8',
+            errors='surrogateescape',
+            newline='')
+    except OSError as error:
+        does = 'read' if mode == 'r' else 'written'
+        raise ValueRefusal(
+            f'{path} can\'t be {does}: {error.strerror}.') from error
+
+
+def _lines(path: Path) -> Iterator[Tuple[str, List[str]]]:
+    """Each line of a table: where it is, and its cells."""
+    number = 1
+    with open_text(path, 'r') as file:
+        header = file.readline()
+        file.seek(0)
+        # Some languages' spreadsheets save semicolons.
+        delimiter = next((each for each in ',;\t' if each in header), ',')
+        lines = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            for cells in lines:
+                yield f'line {number} of {path}', cells
+                # A cell may have line breaks.
+                number = lines.line_num + 1
+        except csv.Error as error:
+            raise ValueRefusal(
+                f'line {number} of {path} can\'t be read, {error}: correct '
+                'its quotation marks.') from error
+
+
+def read_review(path: Path) -> List[Judged]:
+    """Read the file of a review, also one that a spreadsheet has saved.
+
+    Raises:
+        ValueError: If the file can't be used. The error names the line.
+    """
+    lines = _lines(path)
+    where, names = next(lines, (path, []))
+    lacking = [name for name in COLUMNS[:3] if name not in names]
+    if lacking:
+        raise ValueRefusal(
+            f'{where} has no column `{lacking[0]}`: the file of a review '
+            f'begins with `{",".join(COLUMNS)}`.')
+    judged: Dict[str, Judged] = {}
+    for where, cells in filter(itemgetter(1), lines):
+        if len(cells) != len(names):
+            raise ValueRefusal(
+                f'{where} has {len(cells)} cells, and the first line '
+                f'{len(names)}: put a cell that has a comma between quotation '
+                'marks.')
+        row = _judged(where, dict(zip(names, cells)))
+        other = judged.setdefault(row.image, row)
+        if other is not row:
+            raise ValueRefusal(
+                f'{where}, `{row.image}`, is the image of {other.where} '
+                f'again, first {other.verdict}, then {row.verdict}: keep one '
+                'of the lines.')
+    return list(judged.values())
+
+
+def _judged(where: str, cells: Dict[str, str]) -> Judged:
+    values = {
+        name: cell[1:] if cell.startswith("'") else cell
+        for name, cell in cells.items() if name in COLUMNS
+    }
+    if not values['image']:
+        raise ValueRefusal(f'{where} names no image.')
+    if values['verdict'] not in VERDICTS:
+        raise ValueRefusal(f'{where} has the verdict `{values["verdict"]}`: '
+                           f'give one of {", ".join(VERDICTS)}.')
+    rank = values.pop('rank')
+    if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
+        raise ValueRefusal(f'{where} has the rank `{rank}`: give a number '
+                           'from 1, which is the highest score.')
+    return Judged(rank=int(rank), where=where, **values)
+
+
+def write_review(path: Path, rows: Iterable[Judged]) -> None:
+    """Write a new file of a review."""
+    with open_text(path, 'x') as file:
+        lines = csv.writer(file)
+        lines.writerow(COLUMNS)
+        for row in rows:
+            cells = map(str, row[:len(COLUMNS)])
+            lines.writerow("'" * cell.startswith(_ESCAPED) + cell
+                           for cell in cells)

@@ -1,0 +1,74 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Say what a review has found, and what to expect of the next images.
+
+A review.csv is what the page of `mmib report` saves. Those of several people
+are merged. An image of which they say different things counts as unsure, until
+somebody changes a file.
+"""
+import argparse
+from typing import Iterator, List
+
+from mmib.report.review import beats_chance, expected, merge
+from mmib.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
+                           read_review, write_review)
+
+from .files import table
+
+# Ranks at which rows of the table end.
+_ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+def outlook(rows: List[Judged]) -> Iterator[str]:
+    """Sentences and a table: what was found, and what to expect."""
+    ranks = [row.rank for row in rows]
+    wrong = [
+        float('nan') if row.verdict == UNSURE else row.verdict == WRONG
+        for row in rows
+    ]
+    is_one = len(set(ranks)) == len(ranks)
+    if rows and is_one and not beats_chance(ranks, wrong):
+        yield ('So far the ranking looks no better than chance: wrong images '
+               'don\'t clearly become rarer from high ranks to low ones. Look '
+               'at more images, and at some of the lowest, before you go by '
+               'it.')
+    said = [row.verdict for row in rows]
+    counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
+    yield f'{len(rows)} images were looked at: {counts}.'
+    if not is_one:
+        yield ('Different images have the same rank, as in files of different '
+               'reports. Give those of one report to be told the share by '
+               'rank, and what to expect.')
+    elif rows:
+        shares: List[tuple] = [('ranks', 'images', 'wrong', 'share')]
+        for first, last in zip((0, *_ENDS), (*_ENDS, max(ranks))):
+            said = [row.verdict for row in rows if first < row.rank <= last]
+            count = said.count(WRONG)
+            if said:
+                shares.append((f'{first + 1} to {last}', len(said), count,
+                               f'{count / len(said):.0%}'))
+        yield f'\n{table(shares)}\n'
+        mean, low, high = expected(ranks, wrong, 50)
+        yield (f'Among the next 50 images expect {mean:.0f} wrong ones '
+               f'({low} to {high} with 95 %).')
+
+
+def main(args: List[str]) -> None:
+    parser = argparse.ArgumentParser(prog='mmib review', description=__doc__)
+    parser.add_argument('files', nargs='+', help='review.csv of each reviewer')
+    parser.add_argument('--out', help='write the merged review to this file')
+    parser.add_argument(
+        '--list',
+        help='write the images that were judged wrong to this file, one a '
+        'line')
+    parsed = parser.parse_args(args)
+    merged, conflicts = merge(map(read_review, parsed.files))
+    print('\n'.join(outlook(merged)))
+    for rows in conflicts:
+        said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)
+        print(f'Verdicts differ on {rows[0].image}: {said}')
+    if parsed.out is not None:
+        write_review(parsed.out, merged)
+    if parsed.list is not None:
+        with open_text(parsed.list, 'x') as file:
+            file.writelines(f'{row.image}\n' for row in merged
+                            if row.verdict == WRONG)

@@ -1,0 +1,87 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""A training that only scores is the baseline: images, learning rates, losses
+and weights of the network to the last bit."""
+import functools
+
+import numpy as np
+import pytest
+
+from .epoch_training import by_epoch
+from .processes import run_ranks
+from .small_training import (BASELINE, assert_equal, build, column,
+                             infobatch_hook, read_log, small_head, train,
+                             train_rank, weights_of)
+
+SCORES = dict(type='ScoreOnly')
+HOOKS = [dict(type='InfoBatchHook', policy=SCORES, delta=1.)]
+LOOPS = {
+    'by iterations': (BASELINE, {
+        'custom_hooks': HOOKS
+    }),
+    'by epochs': (by_epoch(None), by_epoch(SCORES, custom_hooks=HOOKS))
+}
+CROSS_ENTROPY = dict(type='CrossEntropyLoss')
+HEADS = {
+    'pixels that count': small_head(
+        dict(CROSS_ENTROPY, avg_non_ignore=True, loss_weight=0.3)),
+    'hard pixels': small_head(
+        sampler=dict(type='OHEMPixelSampler', thresh=0.7)),
+    'three losses': small_head([
+        dict(CROSS_ENTROPY, loss_weight=0.3),
+        dict(type='DiceLoss', loss_weight=0.7),
+        dict(CROSS_ENTROPY, use_sigmoid=True, loss_name='loss_bce')
+    ]),
+    'batches': small_head(
+        dict(type='LovaszLoss', reduction='none', loss_weight=0.7))
+}
+
+
+def assert_same(before, after):
+    for name in ('iter', 'images', 'lr', 'loss'):
+        assert column(before, name) == column(after, name)
+
+
+@pytest.mark.parametrize('world_size', [1, 2])
+@pytest.mark.parametrize('loop', LOOPS)
+def test_it_is_the_baseline(tmp_path, loop, world_size):
+    runs = [
+        run_ranks(
+            functools.partial(
+                train_rank, work_dir=str(tmp_path / name), changes=changes),
+            world_size)
+        for name, changes in zip(('baseline', 'ours'), LOOPS[loop])
+    ]
+    for before, after in zip(*runs, strict=True):
+        assert_same(before, after)
+        assert len(column(after, 'scores')) == len(after)
+
+
+@pytest.mark.parametrize('head', HEADS)
+def test_heads(tmp_path, head):
+    changes = {'model.decode_head': dict(_delete_=True, **HEADS[head])}
+    steps, weights = [], []
+    for name, of_loop in zip(('baseline', 'ours'), LOOPS['by iterations']):
+        # Weights are drawn when the training begins.
+        runner = build(tmp_path / name, **changes, **of_loop)
+        steps.append(train(runner))
+        weights.append(weights_of(runner))
+    assert_same(*steps)
+    assert_equal(*weights)
+
+
+def test_what_it_tells(tmp_path):
+    """Scores of all images, and no advice on pruning. It needs no two
+    passes."""
+    changes = {'custom_hooks': HOOKS, 'train_cfg.max_iters': 5}
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
+    scores = dict(
+        zip(
+            np.ravel(column(steps, 'images')),
+            np.ravel(column(steps, 'scores'))))
+    table = infobatch_hook(runner).scores.numpy()
+    for image, score in scores.items():
+        assert table[image] == pytest.approx(score)
+    log = read_log(tmp_path)
+    assert 'scores the images and prunes nothing: the training is the' in log
+    assert 'WARNING - InfoBatch' not in log

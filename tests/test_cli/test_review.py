@@ -1,0 +1,224 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""From the file of a review to a training without the wrong images."""
+import re
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from mmengine.config import Config
+
+from mmib.verdicts import read_review
+
+from ..system.small_training import BASELINE, read_log, write_images
+from ..test_datasets import build
+from ..test_report.work_dirs import files_config
+
+HEADER = 'image,verdict,rank,score,date\n'
+
+
+@pytest.fixture
+def review(run):
+    return partial(run, 'review')
+
+
+def write(name, verdicts, first=1):
+    """A review of images in the order of their ranks."""
+    Path(name).write_text(HEADER + ''.join(
+        f'{image},{verdict},{rank},0.5,2026-01-01\n'
+        for rank, (image, verdict) in enumerate(verdicts, first)))
+    return name
+
+
+def numbered(letters, first=0):
+    names = dict(w='wrong', h='hard', u='unsure')
+    return [(f'{i}.jpg', names[letter])
+            for i, letter in enumerate(letters, first)]
+
+
+def test_summary(review, capsys):
+    review(write('a.csv', numbered('wwwwwwhwhu' + 'h' * 20)))
+    text = capsys.readouterr().out
+    assert text.startswith('30 images were looked at: 7 wrong, 22 hard, 1 un')
+    assert re.search(
+        r'\n1 to 10 +10 +7 +70%\n11 to 20 +10 +0 +0%\n'
+        r'21 to 50 +10 +0 +0%\n', text)
+    low, high = map(
+        int,
+        re.search(r'next 50 images expect \d wrong ones \((\d+) to (\d+) wi',
+                  text).groups())
+    assert low == 0 and 1 <= high < 15
+    assert 'differ' not in text and 'chance' not in text
+
+
+def test_a_ranking_by_chance_is_told_first(review, capsys):
+    review(write('a.csv', numbered('hhhhwhhhhh' * 5)))
+    text = capsys.readouterr().out
+    assert text.startswith('So far the ranking looks no better than chance: ')
+    assert '\n50 images were looked at: 5 wrong, 45 hard, 0 unsure.\n' in text
+    assert 'Among the next 50 images expect' in text
+
+
+def test_several_reviewers(review, run, capsys):
+    first, second = numbered('wwh'), numbered('whuw')
+    review(
+        write('a.csv', first), write('b.csv', second), '--out', 'merged.csv',
+        '--list', 'wrong.txt')
+    text = capsys.readouterr().out
+    assert '4 images were looked at: 2 wrong, 0 hard, 2 unsure.' in text
+    assert text.endswith(
+        'Verdicts differ on 1.jpg: wrong in line 3 of a.csv, hard in line 3 '
+        'of b.csv\n'
+        'Verdicts differ on 2.jpg: hard in line 4 of a.csv, unsure in line 4 '
+        'of b.csv\n')
+    assert [row[:3]
+            for row in read_review('merged.csv')] == [('0.jpg', 'wrong', 1),
+                                                      ('1.jpg', 'unsure', 2),
+                                                      ('2.jpg', 'unsure', 3),
+                                                      ('3.jpg', 'wrong', 4)]
+    assert Path('wrong.txt').read_text() == '0.jpg\n3.jpg\n'
+    # What somebody wrote isn't lost.
+    with pytest.raises(SystemExit, match="wrong.txt can't be written: File"):
+        review('a.csv', '--list', 'wrong.txt')
+
+
+def test_other_rankings_and_no_verdicts(review, capsys):
+    review(write('a.csv', numbered('wh')), write('b.csv', numbered('hw', 2)))
+    text = capsys.readouterr().out
+    assert text.startswith('4 images were looked at: 2 wrong, 2 hard, 0')
+    assert 'the same rank' in text and 'expect ' not in text
+    review(write('c.csv', []))
+    text = capsys.readouterr().out
+    assert text == '0 images were looked at: 0 wrong, 0 hard, 0 unsure.\n'
+
+
+def test_errors_are_sentences(review):
+    for name, match in (('none.csv', "none.csv can't be read: No such file"),
+                        (write('a.csv', [('a', 'bad')]),
+                         'line 2 of a.csv has the verdict `bad`: give one')):
+        with pytest.raises(SystemExit, match=f'Error: {match}'):
+            review(name)
+
+
+def file_config(name):
+    """A config of a training on 6 images, 0.jpg to 5.jpg, and one of them that
+    begins as a formula."""
+    root = Path.cwd() / 'data'
+    if not root.exists():
+        write_images(str(root), 7)
+        for split, suffix in (('images', 'jpg'), ('annotations', 'png')):
+            folder = root / split / 'training'
+            (folder / f'6.{suffix}').rename(folder / f"'=6.{suffix}")
+    cfg = files_config(root, 'unused', **BASELINE)
+    for key in ('work_dir', 'experiment_name'):
+        cfg.pop(key, None)
+    cfg.train_cfg = dict(
+        type='IterBasedTrainLoop', max_iters=20, val_interval=100)
+    for key in ('val', 'test'):
+        for part in ('cfg', 'dataloader', 'evaluator'):
+            cfg.pop(f'{key}_{part}')
+    cfg.train_dataloader.batch_size = 2
+    cfg.default_hooks.logger.interval = 1
+    cfg.param_scheduler = [
+        dict(type='PolyLR', begin=0, end=20, by_epoch=False)
+    ]
+    cfg.dump(f'{name}.py')
+    return f'{name}.py'
+
+
+def break_images(*names):
+    """Whoever reads one of these stops."""
+    for name in names:
+        (Path('data/images/training') / name).write_bytes(b'broken')
+
+
+@pytest.mark.parametrize('arguments, folder', [
+    ('--infobatch', 'pruned-12k-infobatch_files_without_review'),
+    ('--shorten', 'short-12k_files_without_review'),
+    ('', 'whole-20k_files_without_review'),
+    ('--subset hard.txt', 'part-20k_files_hard_without_review'),
+])
+def test_images_that_were_judged_wrong_are_never_read(run, arguments, folder):
+    name = folder.split('-')[0]
+    config = file_config(f'{name}-20k_files')
+    review = write('review.csv', [("''=6.jpg", 'wrong'), ('2.jpg', 'wrong'),
+                                  ('0.jpg', 'hard'), ('1.jpg', 'unsure')])
+    Path('hard.txt').write_text("0.jpg\n2.jpg\n4.jpg\n'=6.jpg\n5.jpg\n")
+    break_images("'=6.jpg", '2.jpg')
+    run('train', config, '--without', review, *arguments.split())
+    log = read_log(f'work_dirs/{folder}')
+    last = 12 if '12k' in folder else 20
+    assert f'Iter(train) [{last}/{last}]' in log
+    left = (3, ', those of hard.txt') if 'subset' in arguments else (5, '')
+    note = ' (they were found' if 'subset' in arguments else ''
+    text = f'the data set has {left[0]} of 7 images{left[1]}{note}'
+    assert text in log and 'left out by review.csv: 2 (' in log
+
+
+def test_a_left_out_image_would_be_read_otherwise(run):
+    config = file_config('control-20k_files')
+    break_images("'=6.jpg")
+    with pytest.raises(AssertionError, match="failed to load image"):
+        run('train', config, '--without',
+            write('other.csv', [('2.jpg', 'wrong')]))
+
+
+def test_forecast_and_convert(run, capsys):
+    config = file_config('other-20k_files')
+    review = write('review.csv', [('2.jpg', 'wrong')])
+    run('forecast', config, '--infobatch', '--without', review)
+    assert 'A pass is 6 images' in capsys.readouterr().out
+    run('convert', config, 'out.py', '--without', review)
+    dataset = Config.fromfile('out.py').train_dataloader.dataset
+    assert len(build(dataset)) == 6
+    with pytest.raises(SystemExit, match='has `without` already'):
+        run('train', 'out.py', '--without', review)
+    with pytest.raises(SystemExit, match='line 2 of b.csv, `9.jpg`, is no im'):
+        run('forecast', config, '--infobatch', '--without',
+            write('b.csv', [('9.jpg', 'wrong')]))
+
+
+def shown(path):
+    """Number and rank of each card."""
+    text = Path(path).read_text()
+    rows = re.findall(r'aria-label="image of image (\d+)".*?rank <b>(\d+)</b>',
+                      text, re.DOTALL)
+    return [(int(number), int(rank)) for number, rank in rows]
+
+
+def test_the_next_round(run):
+    """A report of a training without some images has numbers of the whole
+    data set, and shows what wasn't judged."""
+    config = file_config('round-20k_files')
+    # By number, of which a training without images has others itself.
+    review = write('review.csv', [('3', 'wrong'), ('5', 'hard')])
+    run('train', config, '--infobatch', '--without', review, '--cfg-options',
+        'default_hooks.checkpoint.interval=4')
+    work_dir = 'work_dirs/round-12k-infobatch_files_without_review'
+    run('report', work_dir, '--no-predictions')
+    cards = shown(f'{work_dir}/report.html')
+    table = pd.read_csv(f'{work_dir}/report_images.csv')
+    names = ["'=6.jpg", *(f'{i}.jpg' for i in range(6))]
+    assert table.image.tolist() == [0, 1, 2, 4, 5, 6]
+    assert [Path(path).name for path in table.path
+            ] == [names[number] for number in table.image]
+    assert sorted(rank for _, rank in cards) == [1, 2, 3, 4, 5, 6]
+    assert sorted(number for number, _ in cards) == [0, 1, 2, 4, 5, 6]
+    by_average = table.sort_values('average', ascending=False).image
+    assert [*by_average
+            ] == [n for n, _ in sorted(cards, key=lambda card: card[1])]
+    # Those of the first round, by number, and one by its path.
+    second = write('second.csv', [(table.path[0], 'unsure')])
+    run('report', work_dir, '--no-predictions', '--review', review, second,
+        '--out', 'next.html')
+    assert shown('next.html') == [
+        card for card in cards if card[0] not in (0, 5)
+    ]
+    text = Path('next.html').read_text()
+    assert '2 images that were judged before aren' in text
+    # Where the data are gone, nothing can be found.
+    Path('data').rename('gone')
+    with pytest.raises(SystemExit, match='--review finds no images. Images h'):
+        run('report', work_dir, '--review', second, '--out', 'last.html')
+    run('report', work_dir, '--out', 'last.html')
+    assert 'and are none for --without' in Path('last.html').read_text()

@@ -1,0 +1,225 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The file of a review, and what its verdicts tell."""
+import codecs
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mmib.image_list import find_images
+from mmib.report.review import beats_chance, expected, merge
+from mmib.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged, read_review,
+                           write_review)
+
+HEADER = 'image,verdict,rank,score,date\n'
+TEXT = st.text(
+    st.characters(exclude_categories=['Cs'], exclude_characters='\0'))
+ROWS = st.lists(
+    st.builds(Judged,
+              TEXT.filter(bool) | st.sampled_from(['=1', "'a", '-']),
+              st.sampled_from(VERDICTS), st.integers(1, 10**15), TEXT, TEXT,
+              st.just('')),
+    unique_by=lambda row: row.image)
+
+
+@pytest.fixture
+def review(tmp_path, monkeypatch):
+    """Write a file in this folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, header=HEADER, name='review.csv'):
+        data = (header + text).encode(errors='surrogateescape')
+        Path(name).write_bytes(data)
+        return name
+
+    return write
+
+
+@given(rows=ROWS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_round_trip(rows, tmp_path):
+    path = tmp_path / 'review.csv'
+    path.unlink(missing_ok=True)
+    write_review(path, rows)
+    read = [row._replace(where='') for row in read_review(path)]
+    assert read == rows
+    # No cell is a formula for a spreadsheet.
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    assert not any(cell.startswith(tuple('=+-@')) for cell in table.image)
+
+
+@pytest.mark.parametrize('begin', [b'', codecs.BOM_UTF8])
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
+@pytest.mark.parametrize('delimiter', [',', ';', '\t'])
+def test_what_other_programs_save(review, begin, end, delimiter):
+    text = HEADER + '"a/""1"".jpg",wrong,2,0.5,\n\n\'=b.jpg,hard,1,,today\n'
+    text = text.replace(',', delimiter).replace('\n', end)
+    path = review('', begin.decode() + text)
+    assert read_review(path) == [
+        Judged('a/"1".jpg', WRONG, 2, '0.5', '', 'line 2 of review.csv'),
+        Judged('=b.jpg', HARD, 1, '', 'today', 'line 4 of review.csv')
+    ]
+    numbers, _ = find_images(path, 2, lambda: ['a/"1".jpg', '=b.jpg'], True)
+    assert numbers.tolist() == [0]
+
+
+def test_other_columns_and_paths_that_are_no_text(review):
+    name = os.fsdecode(b'\xff.jpg')
+    path = review(
+        f'1,who,{name},unsure\n', header='rank,reviewer,image,verdict\n')
+    row, = read_review(path)
+    assert row[:5] == (name, UNSURE, 1, '', '')
+    write_review('again.csv', [row])
+    assert read_review('again.csv')[0].image == name
+
+
+@pytest.mark.parametrize('text, match', [
+    ('a,wrong,1,,\nb,bad,2,,\n', 'line 3 of .* verdict `bad`: give one of'),
+    ('a,wrong,1,,\nb,,2,,\n', 'line 3 of .* verdict ``'),
+    ('a,wrong,first,,\n', 'line 2 of .* rank `first`: give a number'),
+    ('a,wrong,0,,\n', 'line 2 of .* rank `0`'),
+    ('a,wrong,1.5,,\n', 'line 2 of .* rank `1.5`'),
+    ('a,wrong,,,\n', 'line 2 of .* rank ``'),
+    (',wrong,1,,\n', 'line 2 of .* names no image'),
+    ('"a\nb",wrong,1,,\na,hard,2,,\nc\n', 'line 5 of .* has 1 cells'),
+    ('a,b.jpg,wrong,1,,\n', 'line 2 of .* has 6 cells, .* quotation marks'),
+    ('a,wrong,1,,\nb,hard,2,,\na,hard,3,,\n', 'line 4 of .*, `a`, is the '
+     'image of line 2 of .* again, first wrong, then hard'),
+    ('a,wrong,1,,\na,wrong,1,,\n', 'line 3 of .* first wrong, then wrong'),
+    ('a,wrong,1,,\n"b,hard,2,,\nc', "line 3 of .* can't be read, .*quotation"),
+    ('a,wrong,1,,\n"b"c,hard,2,,\n', "line 3 of .* can't be read, "),
+])
+def test_errors_name_the_line(review, text, match):
+    with pytest.raises(ValueError, match=match):
+        read_review(review(text))
+
+
+@pytest.mark.parametrize('header, lacking',
+                         [('image,rank,verdicts\n', 'verdi'), ('', 'image'),
+                          ('verdict,image\n', 'rank')])
+def test_columns_that_are_missing(review, header, lacking):
+    with pytest.raises(ValueError, match=f'has no column `{lacking}'):
+        read_review(review('', header))
+
+
+def test_files_that_cannot_be_opened(review):
+    with pytest.raises(ValueError, match="none.csv can't be read: No such"):
+        read_review('none.csv')
+    path = review('')
+    with pytest.raises(ValueError, match="review.csv can't be written: File"):
+        write_review(path, [])
+    assert Path(path).read_text() == HEADER
+
+
+def find(path, left_out=True):
+    paths = ["data/'x.jpg", 'data/a.jpg', 'data/b,c.jpg']
+    return find_images(path, 3, lambda: paths, left_out)[0].tolist()
+
+
+def test_wrong_images_are_left_out(review):
+    """Only these need be in the data set."""
+    path = review('"data/b,c.jpg",wrong,4,,\n\'\'x.jpg,wrong,1,,\n'
+                  'gone.jpg,hard,2,,\ndata/a.jpg,unsure,3,,\n')
+    with pytest.raises(ValueError, match="line 3 of .*, `'x.jpg`, is no imag"):
+        find_images(path, 1, lambda: ['data/b,c.jpg'], True)
+    assert find(path) == [0, 2]
+    assert find(review("'0,wrong,1,,\n2,wrong,2,,\n")) == [0, 2]
+    # As images to show the file is refused.
+    with pytest.raises(ValueError, match='is a review, .* `without`'):
+        find(path, False)
+
+
+@pytest.mark.parametrize('text, match', [
+    ('a.jpg,hard,1,,\n', 'judges no image `wrong`'),
+    ('"a\n",hard,1,,\nd.jpg,wrong,2,,\n', 'line 4 of .*, `d.jpg`, is no '),
+    ('a.jpg,wrong,1,,\ndata/a.jpg,wrong,2,,\n', 'line 3 of .* is the image '
+     'of line 2 of .* again'),
+    ('7,wrong,1,,\n', 'line 2 of .* is image 7, but'),
+    ('a.jpg,bad,1,,\n', 'line 2 of .* verdict `bad`'),
+])
+def test_reviews_of_other_data(review, text, match):
+    with pytest.raises(ValueError, match=match):
+        find(review(text))
+
+
+def test_merge():
+    first = [Judged('b', HARD, 2), Judged('a', WRONG, 1), Judged('c', HARD, 3)]
+    second = [Judged('a', WRONG, 1), Judged('c', UNSURE, 3, where='there')]
+    merged, conflicts = merge([first, second])
+    assert [row[:3] for row in merged] == [('a', WRONG, 1), ('b', HARD, 2),
+                                           ('c', UNSURE, 3)]
+    assert conflicts == [[first[2], second[1]]]
+    assert merge([]) == ([], [])
+
+
+def ranking(rng, num_images, share, quality):
+    """Whether each image is wrong, in the order of noisy scores."""
+    wrong = rng.random(num_images) < share
+    # Some errors can't be seen in a score.
+    seen = wrong & (rng.random(num_images) < rng.choice([0.7, 1]))
+    scores = rng.choice([rng.normal, rng.exponential])(size=num_images)
+    return wrong[np.argsort(-scores - quality * seen)]
+
+
+@pytest.mark.parametrize('share', [0.05, 0.1, 0.2])
+def test_the_interval_holds_the_truth(share):
+    """In 240 simulated reviews, from rankings by chance to nearly perfect
+    ones."""
+    rng = np.random.default_rng(int(100 * share))
+    held, told = [], []
+    for i in range(240):
+        order = ranking(rng, (700, 2000)[i % 2], share, (0, 1, 2, 3)[i % 4])
+        count = rng.integers(30, 101)
+        found = expected(np.arange(1, count + 1), order[:count])
+        truth = order[count:count + 50].sum()
+        held.append(found.low <= truth <= found.high)
+        told.append((found.mean, truth))
+    assert np.mean(held) >= 0.9
+    means, truths = np.transpose(told)
+    print(
+        np.mean(held),
+        np.corrcoef(means, truths)[0, 1], (means - truths).mean())
+    assert np.corrcoef(means, truths)[0, 1] > 0.7
+    assert abs((means - truths).mean()) < 4
+
+
+def test_what_to_expect():
+    ranks = np.arange(1, 61)
+    few = expected(ranks, ranks <= 10)
+    assert 0 <= few.mean < 2 and few.low == 0 and few.high < 8
+    many = expected(ranks, np.arange(60) % 3 == 0)
+    assert many.low > 2 and 10 < many.mean < 20 and many.high < 30
+    # Who isn't sure says nothing, and the image isn't looked at again.
+    wrong = np.where(ranks % 4 == 0, math.nan, ranks % 3 == 0)
+    unsure, none = expected(ranks, wrong), expected(ranks[:2], [math.nan] * 2)
+    assert unsure.low < 15 < unsure.high and none.high - none.low > 40
+    # Fewer images, and those that were skipped come next.
+    assert expected(ranks, ranks <= 10, n=5).high <= 5
+    skipped = np.setdiff1d(ranks, [3, 4])
+    assert expected(skipped, skipped <= 12, n=2).mean > 1.5
+
+
+def test_rankings_by_chance():
+    """They are told from good ones, as often as the test says."""
+    rng = np.random.default_rng(0)
+
+    def share(quality):
+        return np.mean([
+            beats_chance(
+                np.arange(1, 61),
+                ranking(rng, 700, 0.1, quality)[:60]) for _ in range(300)
+        ])
+
+    assert share(0) < 0.09 and share(3) > 0.9
+    ranks = np.arange(1, 31)
+    assert not beats_chance(ranks, np.zeros(30))
+    assert not beats_chance(ranks, np.full(30, math.nan))
+    assert not beats_chance(ranks, ranks > 20)
+    assert beats_chance(ranks, ranks > 5)
+    # By rank, whatever the order of the verdicts.
+    assert beats_chance(ranks[::-1], ranks[::-1] <= 6)
