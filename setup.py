@@ -84,7 +84,7 @@ setup(
     packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
     package_data={
         'mmib': ['py.typed'],
-        'mmib.report': ['template.html'],
+        'mmib.report': ['template.html', 'review.js'],
         'mmib_cli': ['py.typed']
     },
     cmdclass={'build_py': BuildWithMim},

@@ -175,7 +175,7 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     assert 'Iter(test) [4/4]' in text and 'mIoU: ' in text
     call(mmib, 'report', 'out')
     page = (folder / 'out' / 'report.html').read_text()
-    assert 'Look at these' in page and 'data:image/jpeg;base64,' in page
+    assert 'Look at these' in page and 'data:image/webp;base64,' in page
     for command in ('convert', 'shorten'):
         call(mmib, command, BASELINE, '.')
     written = (folder / 'upernet_r18_1xb8-600_camvid-144x192.py').read_text()

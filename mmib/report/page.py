@@ -1,8 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """One HTML file of everything."""
+import base64
+import hashlib
 import math
 import os.path as osp
 from datetime import timedelta
+from pathlib import Path
 from typing import List, NamedTuple, Optional
 
 import jinja2
@@ -48,6 +51,10 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
+    script = ''
+    if gallery.highest:
+        # What takes verdicts.
+        script = (Path(__file__).parent / 'review.js').read_text('utf-8')
     environment.filters.update(figure=number, sentence=_sentence)
     return environment.get_template('template.html').render(
         version=__version__,
@@ -62,10 +69,28 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
         gallery=gallery,
+        script=Markup(script),
+        script_hash=f'sha256-{_hash(script)}',
+        report=_name(run, checkpoint),
         ranking=_RANKINGS[rank_by],
         checkpoint=checkpoint.name if checkpoint else '',
         num_images=len(images) if images is not None else 0,
         tables=tables)
+
+
+def _hash(text: str) -> str:
+    data = text.encode('utf-8', 'surrogateescape')
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def _name(run: Run, checkpoint: Optional[Checkpoint]) -> str:
+    """By what a browser keeps verdicts: the same for all reports of a training
+    and a checkpoint, of whichever images."""
+    parts = [run.name, run.start, run.config.pretty_text]
+    if checkpoint is not None and checkpoint.images is not None:
+        parts += [checkpoint.name, str(len(checkpoint.images))]
+        parts += map(str, checkpoint.images.get('path', []))
+    return _hash('\0'.join(parts))
 
 
 def _sentence(text: str) -> Markup:

@@ -1,11 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Pictures of the images at both ends of a ranking."""
-import base64
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import List, Optional, Set, Tuple
+from typing import Any, List, Optional, Set, Tuple
 
-import cv2
 import numpy as np
 import pandas as pd
 from mmengine.config import Config
@@ -13,14 +11,15 @@ from mmengine.device import get_device
 
 from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
-from .predictions import Predictor, losses_of_images
+from .layers import (IGNORED, box_layer, check_shape, class_layer, confusions,
+                     heat_layer, side_of, to_uri)
+from .predictions import Predictor, losses_of_images, pixel_losses
 from .read import ReportError
 
-# Longest side of a picture.
-SIDE = 240
-OPACITY = 0.5
-# A label that is no class.
-IGNORED = 255
+# Name of a layer, and the layer.
+_Layer = Tuple[str, np.ndarray]
+# How many confused pairs of classes a card has.
+_PAIRS = 2
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
@@ -34,19 +33,34 @@ Opened = Tuple[Optional[TrainingImages], List[int]]
 
 @dataclass
 class Card:
-    """An image in the gallery: its path below the folder of all, names and
-    values of what is known of it, its rank from 1, titles and data URIs of its
-    pictures, its label and prediction, and why pictures are missing."""
+    """An image in the gallery: its path below the folder of all, and as the
+    data set has it; names and values of what is known of it, first of what
+    ranks it; its rank from 1; width and height of its pictures, and their
+    names and data URIs, first of the image and then of layers over it; its
+    labels and predictions in words; the class that is labelled and the one
+    that is predicted; and why pictures are missing."""
 
     number: int
     path: Optional[str]
+    source: Optional[str]
     figures: List[Tuple[str, float]]
     rank: int
     visits: Optional[int]
     pruned: Optional[int]
+    size: Tuple[int, int] = (0, 0)
     pictures: List[Tuple[str, str]] = field(default_factory=list)
     classes: List[Tuple[str, str]] = field(default_factory=list)
+    pair: str = ''
     note: str = ''
+
+    @property
+    def row(self) -> dict:
+        """dict: What a review says of it: its path, or its number, its rank
+        and its score."""
+        return dict(
+            image=self.source or str(self.number),
+            rank=self.rank,
+            score=float(f'{self.figures[0][1]:.6g}'))
 
 
 @dataclass
@@ -105,7 +119,7 @@ def take_pictures(config: Config,
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
         for card in cards:
-            _add_pictures(card, reader, predictor)
+            _add_pictures(card, reader, predictor, side_of(len(cards)))
         if any(len(card.pictures) > 1 for card in cards):
             colours = reader.palette.tolist()
             gallery.classes = [(name, 'rgb({}, {}, {})'.format(*colour))
@@ -191,34 +205,87 @@ def _card(images: pd.DataFrame, number: int, rank: int) -> Card:
     known = {name: column[number] for name, column in images.items()}
     figures = [(title, known[name]) for name, title in _FIGURES.items()
                if name in known]
-    return Card(number, known.get('path'), figures, rank, known.get('visits'),
+    path = known.get('path')
+    return Card(number, path, path, figures, rank, known.get('visits'),
                 known.get('pruned'))
 
 
 def _add_pictures(card: Card, reader: TrainingImages,
-                  predict: Optional[Predictor]) -> None:
+                  predict: Optional[Predictor], side: int) -> None:
     try:
         results = reader.read(card.number)
-        image, labels = results['img'], results.get('gt_seg_map')
-        card.pictures.append(('image', to_uri(image)))
-        if labels is not None:
-            card.pictures.append(
-                ('labels', to_uri(overlay(image, labels, reader.palette))))
-        if results.get('gt_label') is not None:
-            card.classes.append(('class', reader.names(results['gt_label'])))
+        for name, layer in _known(card, reader, results):
+            card.pictures.append((name, to_uri(layer, side)))
         if predict is None:
             return
         sample = predict(reader.info(card.number))
         if 'pred_sem_seg' in sample:
-            labels = sample.pred_sem_seg.data[0].cpu().numpy()
-            card.pictures.append(
-                ('prediction', to_uri(overlay(image, labels, reader.palette))))
+            for name, layer in _pixels(card, reader, sample,
+                                       results.get('gt_seg_map')):
+                card.pictures.append((name, to_uri(layer, side)))
         elif 'pred_label' in sample:
-            card.classes.append(
-                ('predicted', reader.names(sample.pred_label.cpu())))
+            _add_class(card, reader, sample, results.get('gt_label'))
     except CannotShow as error:
         card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
                     f'{error}.'
+
+
+def _known(card: Card, reader: TrainingImages, results: dict) -> List[_Layer]:
+    """The image and its labels."""
+    image, labels = results['img'], results.get('gt_seg_map')
+    card.size = image.shape[1], image.shape[0]
+    layers = [('image', image)]
+    # Of data sets of MMDetection.
+    boxes = [
+        each for each in results.get('instances') or []
+        if len(each.get('bbox') or []) == 4
+    ]
+    if labels is not None:
+        check_shape(labels, image.shape)
+        layers.append(('labels', class_layer(labels, reader.palette)))
+    elif boxes:
+        numbers = [each.get('bbox_label', 0) for each in boxes]
+        layer = box_layer(image.shape, [each['bbox'] for each in boxes],
+                          numbers, reader.palette)
+        layers.append(('labels', layer))
+        card.classes.append(('classes', reader.names(sorted(set(numbers)))))
+    if results.get('gt_label') is not None:
+        card.classes.append(('class', reader.names(results['gt_label'])))
+    return layers
+
+
+def _pixels(card: Card, reader: TrainingImages, sample: Any,
+            labels: Optional[np.ndarray]) -> List[_Layer]:
+    """What is predicted of pixels, their loss, and where the prediction
+    differs from the labels."""
+    predicted = sample.pred_sem_seg.data[0].cpu().numpy()
+    check_shape(predicted, card.size[::-1])
+    layer = class_layer(predicted, reader.palette)
+    layers = [('prediction', layer)]
+    if labels is None:
+        return layers
+    pairs = [(reader.names(label), reader.names(other), share)
+             for label, other, share in confusions(labels, predicted)]
+    card.pair = ', '.join(pairs[0][:2]) if pairs else ''
+    for label, other, share in pairs[:_PAIRS]:
+        card.classes.append((f'labelled {label}, predicted {other}:',
+                             f'{100 * share:.0f} % of the pixels'))
+    if 'seg_logits' in sample:
+        losses = pixel_losses(sample, labels).cpu().numpy()
+        layers.append(('loss', heat_layer(losses)))
+    differs = (labels != predicted) & (labels != IGNORED)
+    return [*layers, ('differences', layer * differs[..., None])]
+
+
+def _add_class(card: Card, reader: TrainingImages, sample: Any,
+               label: Any) -> None:
+    predicted = reader.names(sample.pred_label.cpu())
+    if label is not None:
+        card.pair = f'{reader.names(label)}, {predicted}'
+    if 'pred_score' in sample and sample.pred_label.numel() == 1:
+        probability = sample.pred_score[sample.pred_label].item()
+        predicted += f', {100 * probability:.0f} %'
+    card.classes.append(('predicted', predicted))
 
 
 def _shorten_paths(cards: List[Card]) -> str:
@@ -232,27 +299,3 @@ def _shorten_paths(cards: List[Card]) -> str:
         if card.path and folder:
             card.path = osp.relpath(card.path, folder)
     return folder
-
-
-def overlay(image: np.ndarray, labels: np.ndarray,
-            palette: np.ndarray) -> np.ndarray:
-    """Colour the pixels of an image (BGR) by label, with a palette in RGB;
-    those that are ignored stay."""
-    if labels.shape != image.shape[:2]:
-        raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
-                         f'image of {image.shape[:2]}')
-    colours = palette[labels.astype(np.uint8), ::-1]
-    mixed = (1 - OPACITY) * image + OPACITY * colours
-    return np.where((labels == IGNORED)[..., None], image,
-                    mixed).astype(np.uint8)
-
-
-def to_uri(image: np.ndarray) -> str:
-    """A small JPEG of an image (BGR) as a data URI."""
-    scale = SIDE / max(image.shape[:2])
-    if scale < 1:
-        size = [max(round(scale * side), 1) for side in image.shape[1::-1]]
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    _, data = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, 85])
-    return 'data:image/jpeg;base64,' + base64.b64encode(
-        data.tobytes()).decode()

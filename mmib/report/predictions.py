@@ -100,9 +100,10 @@ class ImageLosses(NamedTuple):
     counts: np.ndarray
 
 
-def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
-    """Compare the labels of the pixels of an image, of which those that are no
-    class are ignored, with what :class:`Predictor` returns."""
+def pixel_losses(sample: Any, labels: np.ndarray) -> Tensor:
+    """Compare the labels of the pixels of an image with what
+    :class:`Predictor` returns: the loss of each pixel, of shape (H, W), NaN
+    where the label is no class."""
     if 'seg_logits' not in sample:
         raise CannotShow('the network doesn\'t tell classes of pixels')
     logits: Tensor = sample.seg_logits.data
@@ -113,13 +114,26 @@ def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
         # Of a binary model mmseg gives the probability.
         logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
     target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
-    labelled = (target >= 0) & (target < len(logits))
-    target = target[labelled]
+    ignored = (target < 0) | (target >= len(logits))
     losses = F.cross_entropy(
-        logits[:, labelled].T.float(), target, reduction='none')
+        logits[None].float(),
+        target.masked_fill(ignored, 0)[None],
+        reduction='none')[0]
+    return losses.masked_fill(ignored, math.nan)
+
+
+def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
+    """Summarise the :func:`pixel_losses` of an image."""
+    losses = pixel_losses(sample, labels)
+    labelled = ~losses.isnan()
+    losses = losses[labelled]
+    target = torch.from_numpy(labels.astype(np.int64)).to(losses.device)
+    target = target[labelled]
     highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
-    sums = torch.bincount(target, losses, len(logits))
-    counts = torch.bincount(target, minlength=len(logits))
+    # Of a binary model there are two classes.
+    size = max(len(sample.seg_logits.data), 2)
+    sums = torch.bincount(target, losses, size)
+    counts = torch.bincount(target, minlength=size)
     return ImageLosses(highest.mean().item(),
                        sums.cpu().numpy(),
                        counts.cpu().numpy())

@@ -181,8 +181,9 @@ def test_forecast_and_convert(run, capsys):
 def shown(path):
     """Number and rank of each card."""
     text = Path(path).read_text()
-    return [(int(number), int(rank)) for number, rank in re.findall(
-        r'alt="image of image (\d+)".*?rank <b>(\d+)</b>', text, re.DOTALL)]
+    rows = re.findall(r'aria-label="image of image (\d+)".*?rank <b>(\d+)</b>',
+                      text, re.DOTALL)
+    return [(int(number), int(rank)) for number, rank in rows]
 
 
 def test_the_next_round(run):

@@ -8,6 +8,10 @@ import subprocess
 from pathlib import Path
 
 CHROMIUM = shutil.which('chromium') or shutil.which('google-chrome')
+OPTIONS = ('--headless', '--no-sandbox', '--disable-gpu', '--disable-quic',
+           '--no-first-run', '--disable-background-networking',
+           '--disable-component-update', '--disable-sync',
+           '--disable-dev-shm-usage')
 # Of frames: a wide screen and a phone.
 WIDTHS = (1280, 400)
 PROBE = """<!DOCTYPE html><title>probe</title>
@@ -23,6 +27,7 @@ onload = () => {
       text: page.body.innerText,
       images: images.length,
       broken: images.filter(image => !image.naturalWidth).length,
+      pictures: page.querySelectorAll('.card').length,
       scripts: page.scripts.length,
       overflow: page.documentElement.scrollWidth > frame.clientWidth,
       requests: frame.contentWindow.performance
@@ -53,10 +58,7 @@ def look_at(pages, folder):
     probe = folder / 'probe.html'
     probe.write_text(PROBE % frames)
     result = subprocess.run([
-        CHROMIUM, '--headless', '--no-sandbox', '--disable-gpu',
-        '--disable-quic', '--no-first-run', '--disable-background-networking',
-        '--disable-component-update', '--disable-sync',
-        '--disable-dev-shm-usage', '--allow-file-access-from-files',
+        CHROMIUM, *OPTIONS, '--allow-file-access-from-files',
         f'--user-data-dir={folder / "profile"}', '--enable-logging=stderr',
         '--dump-dom',
         probe.as_uri()

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of a data set, their predictions and their cards."""
+import base64
 import os
 
 import cv2
@@ -8,12 +9,16 @@ import pandas as pd
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.report.checkpoint import Checkpoint
 from mmib.report.images import CannotShow, TrainingImages
-from mmib.report.pictures import overlay, take_pictures, to_uri
+from mmib.report.layers import (box_layer, class_layer, confusions, heat_layer,
+                                side_of, to_uri)
+from mmib.report.pictures import take_pictures
 from mmib.report.predictions import Predictor, image_losses, mean_and_guess
 
 from ..system.small_training import write_images
@@ -114,11 +119,10 @@ def test_cards_of_both_ends():
 
 
 def test_pictures(root, monkeypatch):
+    labels = cv2.imread(str(root / 'annotations' / 'training' / '3.png'), 0)
     sample = SegDataSample(
-        pred_sem_seg=PixelData(
-            data=torch.zeros((
-                1, *cv2.imread(str(root / 'images' / 'training' /
-                                   '3.jpg')).shape[:2]))))
+        pred_sem_seg=PixelData(data=torch.zeros((1, *labels.shape))),
+        seg_logits=PixelData(data=torch.zeros((5, *labels.shape))))
 
     class Predicts:
 
@@ -139,7 +143,21 @@ def test_pictures(root, monkeypatch):
 
     fails = False
     assert [name for name, _ in card().pictures
-            ] == ['image', 'labels', 'prediction'] and not card().note
+            ] == ['image', 'labels', 'prediction', 'loss', 'differences']
+    layers = {name: decoded(uri) for name, uri in card().pictures}
+    # 0 is no class, and 1 the first one.
+    different = labels > 1
+    assert ((layers['differences'][..., 3] > 0) == different).all()
+    # The loss of guessing is the same everywhere.
+    assert set(layers['loss'][labels > 0, 3]) == {layers['loss'][..., 3].max()}
+    assert (layers['loss'][labels == 0, 3] == 0).all()
+    # Each of the classes has about a fifth of the pixels.
+    shares = np.bincount(labels.ravel())[2:] / (labels > 0).sum()
+    most = 'bcde'[shares.argmax()]
+    assert card().classes[0] == (f'labelled {most}, predicted a:',
+                                 f'{100 * shares.max():.0f} % of the pixels')
+    assert card().pair == f'{most}, a' and len(card().classes) == 2
+    assert not card().note
     fails = True
     assert [name for name, _ in card().pictures] == ['image', 'labels']
     assert card().note == 'No prediction: it is broken.'
@@ -147,16 +165,88 @@ def test_pictures(root, monkeypatch):
     assert not card().pictures and card().note.startswith('No picture: ')
 
 
-def test_overlay():
-    image = np.full((1, 3, 3), 100, np.uint8)
+def test_boxes(root):
+    """Those of data sets of MMDetection, whose predictions aren't shown."""
+
+    class Boxes(BaseDataset):
+        METAINFO = dict(classes=('cat', 'dog'), palette=[[9, 9, 9]] * 2)
+
+        def load_data_list(self):
+            path = str(root / 'images' / 'training' / '{}.jpg')
+            instances = [
+                dict(bbox=[5., 6., 50., 40.], bbox_label=1),
+                dict(bbox=[0., 0., 9., 9.], bbox_label=0)
+            ]
+            return [
+                dict(img_path=path.format(i), instances=instances[:i])
+                for i in range(3)
+            ]
+
+    DATASETS.register_module(module=Boxes, force=True)
+    dataset = dict(type='Boxes', pipeline=[dict(type='LoadImageFromFile')])
+    config = Config(dict(train_dataloader=dict(dataset=dataset)))
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(3.))))
+    gallery = take_pictures(config, checkpoint, 3)
+    two, one, none = gallery.highest
+    assert [name for name, _ in two.pictures] == ['image', 'labels']
+    assert two.classes == [('classes', 'cat, dog')]
+    assert one.classes == [('classes', 'dog')]
+    assert [name for name, _ in none.pictures] == ['image']
+    assert decoded(one.pictures[1][1])[20, 5].tolist() == [9, 9, 9, 255]
+    assert two.row == dict(
+        image=str(root / 'images' / 'training' / '2.jpg'), rank=1, score=2.)
+
+
+def test_layers():
     palette = np.zeros((256, 3), np.uint8)
     palette[1] = 200, 0, 50
-    mixed = overlay(image, np.array([[0, 1, 255]]), palette)
-    assert mixed.tolist() == [[[50] * 3, [75, 50, 150], [100] * 3]]
-    with pytest.raises(CannotShow, match='don\'t fit'):
-        overlay(image, np.zeros((2, 2)), palette)
-    uri = to_uri(np.zeros((3000, 1000, 3), np.uint8))
-    assert uri.startswith('data:image/jpeg;base64,') and len(uri) < 10000
+    layer = class_layer(np.array([[0, 1, 255]]), palette)
+    assert layer[0, :2].tolist() == [[0, 0, 0, 128], [50, 0, 200, 128]]
+    assert layer[0, 2, 3] == 0
+    heat = heat_layer(np.array([[0, 1.3, 4, 99, np.nan]]))[0]
+    # The higher, the brighter and the less transparent.
+    assert heat[0, 3] == heat[4, 3] == 0
+    assert (np.diff(heat[:4, 3].astype(int)) > 0).all()
+    assert (np.diff(heat[:4, :3].astype(int).sum(1)) > 0).all()
+    layer = box_layer((40, 60, 3), [[10.2, 5, 30, 20]], [1], palette)
+    rows, columns = np.nonzero(layer[..., 3])
+    assert (rows.min(), rows.max()) in ((4, 20), (4, 21), (5, 20))
+    assert layer[5, 20].tolist() == [50, 0, 200, 255]
+    # A box is empty.
+    assert layer[12, 20, 3] == 0 and 9 <= columns.min() <= 10
+
+
+def decoded(uri):
+    assert uri.startswith('data:image/webp;base64,')
+    data = np.frombuffer(base64.b64decode(uri.partition(',')[2]), np.uint8)
+    return cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+
+
+def test_files_of_pictures():
+    rng = np.random.default_rng(0)
+    layer = rng.integers(256, size=(30, 10, 4), dtype=np.uint8)
+    layer[..., 3] = 128
+    np.testing.assert_array_equal(decoded(to_uri(layer, 30)), layer)
+    # Labels aren't mixed.
+    half = decoded(to_uri(layer, 15))
+    assert half.shape == (15, 5, 4)
+    assert {*map(tuple, half.reshape(-1, 4))
+            } <= {*map(tuple, layer.reshape(-1, 4))}
+    uri = to_uri(np.zeros((3000, 1000, 3), np.uint8), 240)
+    assert decoded(uri).shape == (240, 80, 3) and len(uri) < 1000
+    # As many pixels in all pages that are large.
+    assert side_of(1) == side_of(24) == 1024
+    assert side_of(400) == 480 == 2 * side_of(1600)
+
+
+def test_confused_classes():
+    labels = np.repeat([3, 3, 1, 0, 255], [60, 20, 10, 9, 30])
+    predicted = np.repeat([4, 3, 0, 1, 2], [60, 20, 10, 9, 30])
+    found = confusions(labels, predicted, least=0.1)
+    assert found == [(3, 4, pytest.approx(60 / 99)),
+                     (1, 0, pytest.approx(10 / 99))]
+    assert confusions(labels, labels) == []
+    assert confusions(np.array([255]), np.array([0])) == []
 
 
 def test_model_that_does_not_fit():

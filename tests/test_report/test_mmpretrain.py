@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Reports of classifiers."""
 import os.path as osp
+import re
 
 import cv2
 import numpy as np
@@ -84,8 +85,14 @@ def test_report_has_classes_and_predictions(trained):
     page = write_report(str(trained), num_images=3)[0]
     with open(page, encoding='utf-8') as file:
         text = file.read()
-    assert text.count('<span>class <b>') == 6
-    assert text.count('<span>predicted <b>') == 6
+    assert text.count('>class <b>') == 6
+    predicted = re.findall(r'>predicted <b>(dark|light), (\d+) %<', text)
+    assert [name
+            for name, _ in predicted] == re.findall(r'data-pair="\w+, (\w+)"',
+                                                    text)
+    # The likelier one of two.
+    assert len(predicted) == 6
+    assert all(50 <= int(share) <= 100 for _, share in predicted)
     assert 'dark/' in text or 'light/' in text
     assert 'accuracy/top1' in text
     assert 'still running' not in text

@@ -104,7 +104,9 @@ def test_in_a_browser(looks, name):
     for width in WIDTHS:
         page = found[f'{name} {width}']
         assert not page['overflow'] and not page['requests']
-        assert page['scripts'] == page['broken'] == 0
+        assert page['broken'] == 0
+        # That of the gallery.
+        assert page['scripts'] == (page['pictures'] > 0)
         assert page['images'] > 0 or name == 'stopped'
 
 
@@ -120,18 +122,17 @@ def text_of(page):
 @pytest.mark.parametrize('name', NAMES)
 def test_nothing_is_outside_of_the_page(pages, name):
     text = text_of(pages[name])
-    assert '<script' not in text and 'http' not in text.replace(
-        'http-equiv', '') and 'url(' not in text
-    links = re.findall(r'(?:src|srcset|href)="([^"]*)"', text)
+    assert 'http' not in text.replace('http-equiv', '') and 'url(' not in text
+    links = re.findall(r'(?:src|srcset|href)="([^"#]*)', text)
     assert set(links) <= {'', f'{name}_images.csv'}
 
 
 @pytest.mark.parametrize('name', ['resumed', 'killed', 'ranks'])
 def test_of_a_training(pages, name):
     text = text_of(pages[name])
-    assert text.count('alt="image of image') == 6
-    assert text.count('alt="labels of image') == 6
-    assert text.count('alt="prediction of image') == 6
+    assert text.count('aria-label="image of image') == 6
+    assert text.count('aria-label="labels of image') == 6
+    assert text.count('aria-label="prediction of image') == 6
     assert 'Images have numbers' not in text and 'no predictions' not in text
     assert 'mIoU by full equivalent' in text and 'triangle' in text
     assert ('still running, or it was stopped' in text) == (name == 'killed')
@@ -155,7 +156,8 @@ def test_ranked_by_predictions(folders, tmp_path):
     losses = table.loss_pixels.sort_values(ascending=False)
     assert losses.notna().all() and len(table) == 12
     text = text_of(out)
-    shown = [int(n) for n in re.findall(r'alt="image of image (\d+)', text)]
+    shown = re.findall(r'aria-label="image of image (\d+)', text)
+    shown = [int(number) for number in shown]
     assert shown == [*losses.index[:2], *losses.index[:-3:-1]]
     shown = [float(value) for value in re.findall('loss <b>(.*?)</b>', text)]
     np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
@@ -211,7 +213,8 @@ def test_file_names_are_text(folders, tmp_path):
     write_report(folders['killed'], '--out', tmp_path / 'a&<b>.html',
                  '--no-predictions')
     text = text_of(tmp_path / 'a&<b>.html')
-    assert '&lt;script&gt;alert(1)&lt;img' in text and '<script' not in text
+    assert '&lt;script&gt;alert(1)&lt;img' in text
+    assert text.count('<script') == 1
     assert 'href="a%26%3Cb%3E_images.csv"' in text
     assert 'prediction of image' not in text
 

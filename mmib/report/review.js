@@ -1,0 +1,242 @@
+'use strict';
+// Verdicts on the images of a report, by clicks and by keys. The browser keeps
+// them, and they are saved as review.csv. Without this script the page is a
+// gallery. Paths are text, never HTML.
+(() => {
+  const VERDICTS = ['wrong', 'hard', 'unsure'];
+  const [gallery, bar, large, controls] = ['gallery', 'bar', 'large',
+    'controls'].map(id => document.getElementById(id));
+  const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
+  const storageKey = `mmib-review-${gallery.dataset.report}`;
+
+  let cards = [...gallery.querySelectorAll('.card')];
+  let current = cards[0];
+  let layer = 'labels';
+  let verdicts = {};  // by number of the image
+  let kept = true;  // whether the browser keeps them
+  const done = [];  // for undo: number of an image, and what it had before
+
+  const verdictOf = card => (verdicts[card.dataset.number] || {}).verdict;
+  const titleOf = card => card.querySelector('.path').textContent;
+
+  function load() {
+    if (!kept) return;
+    try {
+      verdicts = JSON.parse(localStorage.getItem(storageKey)) || {};
+    } catch (error) {
+      kept = false;
+    }
+  }
+
+  function change(number, entry) {
+    load();  // another tab may have changed others
+    const before = verdicts[number];
+    if (entry) verdicts[number] = entry;
+    else delete verdicts[number];
+    try {
+      localStorage.setItem(storageKey, JSON.stringify(verdicts));
+    } catch (error) {
+      kept = false;
+    }
+    return before;
+  }
+
+  function judge(verdict) {
+    const number = current.dataset.number;
+    const date = new Date().toISOString().replace(/\.\d+/, '');
+    done.push([number, change(number, verdict && {verdict, date})]);
+    show();
+  }
+
+  function undo() {
+    if (!done.length) return;
+    const [number, before] = done.pop();
+    change(number, before);
+    show();
+    go(cards.find(card => card.dataset.number === number));
+  }
+
+  // What is seen.
+
+  function press(root, verdict) {
+    for (const button of root.querySelectorAll('button[value]')) {
+      button.setAttribute('aria-pressed', button.value === verdict);
+    }
+  }
+
+  function show() {
+    for (const card of cards) {
+      card.dataset.verdict = verdictOf(card) || '';
+      press(card, verdictOf(card));
+    }
+    press(large, verdictOf(current));
+    const judged = cards.filter(verdictOf).length;
+    const wrong = cards.filter(card => verdictOf(card) === 'wrong').length;
+    find(bar, 'count').textContent =
+      `${judged} of ${cards.length} looked at, ${wrong} wrong` +
+      (kept ? '' : '. This browser keeps no verdicts: save before you leave');
+    find(bar, 'progress').value = judged / cards.length;
+    find(bar, 'undo').disabled = !done.length;
+    find(bar, 'save').disabled = !judged;
+  }
+
+  function drawLarge() {
+    const layers = [...current.querySelectorAll('image')];
+    const top = layers.find(each => each.dataset.layer === layer) || layers[0];
+    const svg = large.querySelector('svg');
+    svg.replaceChildren(...layers.filter((each, i) => !i || each === top).map(
+      each => each.cloneNode()));
+    if (top) {
+      svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
+      svg.setAttribute('aria-label', `${top.dataset.layer} of ${titleOf(current)}`);
+    }
+    find(large, 'title').textContent = titleOf(current);
+    find(large, 'shown').textContent = top ? top.dataset.layer : 'no picture';
+    find(large, 'why').textContent =
+      [...current.querySelectorAll('.why')].map(e => e.textContent).join('; ');
+    press(large, verdictOf(current));
+  }
+
+  function openLarge() {
+    drawLarge();
+    large.showModal();
+  }
+
+  function nextLayer() {
+    const names = [...current.querySelectorAll('image')].map(
+      each => each.dataset.layer);
+    layer = names[(names.indexOf(layer) + 1) % names.length] || layer;
+    drawLarge();
+  }
+
+  // Ways between the cards, of which one is current.
+
+  function choose(card) {
+    current.tabIndex = -1;
+    current = card;
+    current.tabIndex = 0;
+  }
+
+  function go(card) {
+    choose(card);
+    if (large.open) drawLarge();
+    else current.focus({preventScroll: true});
+    current.scrollIntoView({block: 'nearest'});
+  }
+
+  function step(by) {
+    const place = cards.indexOf(current) + by;
+    go(cards[Math.min(Math.max(place, 0), cards.length - 1)]);
+  }
+
+  const columns = () =>
+    large.open ? 1 : new Set(cards.map(card => card.offsetLeft)).size;
+
+  function sort() {
+    const byPairs = find(bar, 'order').value === 'pairs';
+    const counts = {};
+    for (const {dataset} of cards) {
+      counts[dataset.pair] = (counts[dataset.pair] || 0) + 1;
+    }
+    // The most frequent pair first, and those without a pair last.
+    const order = ({dataset: a}, {dataset: b}) => byPairs && (
+      !a.pair - !b.pair || counts[b.pair] - counts[a.pair] ||
+      a.pair.localeCompare(b.pair)) || a.place - b.place;
+    for (const list of gallery.querySelectorAll('.cards')) {
+      list.append(...[...list.children].sort(order));
+    }
+    cards = [...gallery.querySelectorAll('.card')];
+  }
+
+  // The file.
+
+  function cell(value) {
+    // A spreadsheet would take these for formulas. Who reads the file takes
+    // one apostrophe away.
+    const text = String(value).replace(/^[=+\-@'\t\r]/, '\'$&');
+    return /[",;\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  function save() {
+    const rows = cards.filter(verdictOf).map(card => {
+      const {image, rank, score} = JSON.parse(card.dataset.row);
+      const {verdict, date} = verdicts[card.dataset.number];
+      return [image, verdict, rank, score, date];
+    }).sort((a, b) => a[2] - b[2]);
+    rows.unshift(['image', 'verdict', 'rank', 'score', 'date']);
+    const text = rows.map(row => row.map(cell).join(',') + '\r\n').join('');
+    // Bytes of a path that are no UTF-8 are surrogates, as in Python.
+    const parts = text.split(/([\udc80-\udcff])/u).map(
+      (part, i) => i % 2 ? Uint8Array.of(part.charCodeAt(0) & 255) : part);
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(new Blob(parts, {type: 'text/csv'}));
+    link.download = 'review.csv';
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // Events.
+
+  const judgeAndGo = verdict => () => {
+    judge(verdict);
+    step(1);
+  };
+  const byKey = {
+    ...Object.fromEntries(VERDICTS.map((v, i) => [i + 1, judgeAndGo(v)])),
+    ArrowRight: () => step(1),
+    ArrowLeft: () => step(-1),
+    ArrowDown: () => step(columns()),
+    ArrowUp: () => step(-columns()),
+    Enter: () => large.open ? large.close() : openLarge(),
+    l: () => large.open ? nextLayer() : openLarge(),
+    u: undo,
+  };
+  const byName = {
+    look: openLarge, close: () => large.close(), layer: nextLayer, undo, save,
+    before: byKey.ArrowLeft, next: byKey.ArrowRight,
+  };
+
+  document.addEventListener('keydown', event => {
+    const {target, altKey, ctrlKey, metaKey, shiftKey} = event;
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const action = !ctrlKey && !metaKey ? byKey[key] :
+      key === 'z' && !shiftKey && undo;
+    const inUse = target.closest('select') ||
+      key === 'Enter' && target.closest('button, a, summary');
+    if (!action || inUse || altKey) return;
+    if (target.closest('.card, dialog')) action();
+    // Elsewhere a key leads to the card first, so that nothing is judged that
+    // isn't seen; and arrows scroll.
+    else if (VERDICTS[key - 1] || gallery.contains(target)) go(current);
+    else return;
+    event.preventDefault();
+  });
+
+  gallery.addEventListener('click', ({target, detail}) => {
+    const card = target.closest('.card');
+    if (card) choose(card);
+    // A button that a key has pressed keeps the focus.
+    if (card && detail) card.focus({preventScroll: true});
+    const button = target.closest('button');
+    const picture = target.closest('.pictures svg');
+    if (picture) {
+      layer = picture.querySelector('image').dataset.layer;
+      openLarge();
+    } else if (button && button.value) {
+      judge(button.value === verdictOf(current) ? undefined : button.value);
+    } else if (button) byName[button.dataset.is]();
+  });
+  large.addEventListener('close', () => go(current));
+  find(bar, 'order').addEventListener('change', sort);
+
+  cards.forEach((card, place) => {
+    card.append(controls.content.cloneNode(true));
+    card.dataset.place = place;
+    card.tabIndex = place ? -1 : 0;
+  });
+  find(bar, 'order').hidden = !cards.some(card => card.dataset.pair);
+  gallery.classList.add('judged');
+  bar.hidden = false;
+  load();
+  show();
+})();
