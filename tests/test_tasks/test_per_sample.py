@@ -183,9 +183,9 @@ def test_training_and_resume(tmp_path):
         tmp_path, runner, losses, 'epoch_3', build=build, train=train)
 
 
-@pytest.mark.parametrize(
-    'policy, rtol', [(dict(type='RandomPruning', ratio=0.), 1e-5),
-                     (dict(type='ScoreOnly'), 0)])
+@pytest.mark.parametrize('policy, rtol',
+                         [(dict(type='RandomPruning', ratio=0.), 1e-5),
+                          (dict(type='ScoreOnly'), 0)])
 def test_what_prunes_nothing_is_the_baseline(tmp_path, policy, rtol):
     """ScoreOnly to the last bit."""
     losses = [
