@@ -201,7 +201,7 @@ def converted_name(path: str, before: Config, after: Config) -> str:
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
     hooks = infobatch_hooks(after)
-    scores = hooks and type_name(hooks[0]['policy']) == 'ScoreOnly'
+    scores = hooks and type_name(hooks[0].get('policy', {})) == 'ScoreOnly'
     suffix = ('-score' if scores else '-infobatch') if hooks else ''
     if new == old and not suffix:
         return name
