@@ -43,6 +43,9 @@ def forecast(policy: Policy,
             a pass and an iteration of the clock have one slot. Defaults to
             True.
     """
+    if not policy.prunes:
+        lines = [f'{policy!r} prunes nothing: the training is the baseline.']
+        return Forecast(lines, '', 1., 1., clock.schedule_iters)
     note = policy.note_on_schedule(clock.schedule_iters)
     share: Optional[float] = 1.
     if not clock.prunes_nothing:
