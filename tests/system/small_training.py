@@ -217,7 +217,9 @@ def read_lines(path):
     if not osp.exists(path):
         return []
     with open(path) as file:
-        return [json.loads(line) for line in file if line.endswith('\n')]
+        # In one go, as another process may be writing the last line.
+        *lines, _ = file.read().split('\n')
+    return [json.loads(line) for line in lines]
 
 
 @HOOKS.register_module()
