@@ -20,6 +20,8 @@ from .read import ReportError
 _Layer = Tuple[str, np.ndarray]
 # How many confused pairs of classes a card has.
 _PAIRS = 2
+# Boxes of lower scores aren't drawn, as MMDetection's visualizer does it.
+_PROBABLE = 0.3
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
@@ -219,12 +221,8 @@ def _add_pictures(card: Card, reader: TrainingImages,
         if predict is None:
             return
         sample = predict(reader.info(card.number))
-        if 'pred_sem_seg' in sample:
-            for name, layer in _pixels(card, reader, sample,
-                                       results.get('gt_seg_map')):
-                card.pictures.append((name, to_uri(layer, side)))
-        elif 'pred_label' in sample:
-            _add_class(card, reader, sample, results.get('gt_label'))
+        for name, layer in _predicted(card, reader, sample, results):
+            card.pictures.append((name, to_uri(layer, side)))
     except CannotShow as error:
         card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
                     f'{error}.'
@@ -244,14 +242,34 @@ def _known(card: Card, reader: TrainingImages, results: dict) -> List[_Layer]:
         check_shape(labels, image.shape)
         layers.append(('labels', class_layer(labels, reader.palette)))
     elif boxes:
-        numbers = [each.get('bbox_label', 0) for each in boxes]
-        layer = box_layer(image.shape, [each['bbox'] for each in boxes],
-                          numbers, reader.palette)
-        layers.append(('labels', layer))
-        card.classes.append(('classes', reader.names(sorted(set(numbers)))))
+        layers += _boxes(card, reader, 'labels',
+                         [each['bbox'] for each in boxes],
+                         [each.get('bbox_label', 0) for each in boxes])
     if results.get('gt_label') is not None:
         card.classes.append(('class', reader.names(results['gt_label'])))
     return layers
+
+
+def _boxes(card: Card, reader: TrainingImages, name: str, boxes: List[list],
+           labels: List[int]) -> List[_Layer]:
+    card.classes.append((f'{name}:', reader.names(sorted(set(labels)))))
+    shape = card.size[::-1]
+    return [(name, box_layer(shape, boxes, labels, reader.palette))]
+
+
+def _predicted(card: Card, reader: TrainingImages, sample: Any,
+               results: dict) -> List[_Layer]:
+    """What is predicted."""
+    if 'pred_sem_seg' in sample:
+        return _pixels(card, reader, sample, results.get('gt_seg_map'))
+    if 'pred_label' in sample:
+        _add_class(card, reader, sample, results.get('gt_label'))
+    found = sample.get('pred_instances', {})
+    if 'bboxes' not in found:
+        return []
+    found = found[found.scores >= _PROBABLE]
+    return _boxes(card, reader, 'prediction', found.bboxes.tolist(),
+                  found.labels.tolist())
 
 
 def _pixels(card: Card, reader: TrainingImages, sample: Any,

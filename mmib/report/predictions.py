@@ -19,7 +19,7 @@ from .images import CannotShow, TrainingImages, in_short
 # Share of the pixels that ranks an image by its predictions.
 TOP_PIXELS = 0.05
 # Libraries of which predictions are shown.
-_SCOPES = ('mmseg', 'mmpretrain')
+_SCOPES = ('mmseg', 'mmpretrain', 'mmdet')
 
 
 class Predictor:
@@ -33,8 +33,8 @@ class Predictor:
         scope = config.get('default_scope')
         if scope not in _SCOPES:
             raise CannotShow('predictions are made of models of '
-                             'MMSegmentation and of classifiers of MMPretrain '
-                             'alone')
+                             'MMSegmentation and MMDetection, and of '
+                             'classifiers of MMPretrain alone')
         try:
             with DefaultScope.overwrite_default_scope(scope):
                 self._pipeline = Compose(_test_pipeline_of(config))
@@ -57,7 +57,8 @@ class Predictor:
     @torch.no_grad()
     def __call__(self, info: dict) -> Any:
         """Predict an image by its :meth:`TrainingImages.info`. The sample has
-        ``pred_sem_seg`` and ``seg_logits``, or ``pred_label``."""
+        ``pred_sem_seg`` and ``seg_logits``, ``pred_label``, or
+        ``pred_instances``."""
         try:
             return self._model.test_step(
                 pseudo_collate([self._pipeline(info)]))[0]

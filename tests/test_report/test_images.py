@@ -166,7 +166,7 @@ def test_pictures(root, monkeypatch):
 
 
 def test_boxes(root):
-    """Those of data sets of MMDetection, whose predictions aren't shown."""
+    """Those of data sets of MMDetection."""
 
     class Boxes(BaseDataset):
         METAINFO = dict(classes=('cat', 'dog'), palette=[[9, 9, 9]] * 2)
@@ -189,8 +189,8 @@ def test_boxes(root):
     gallery = take_pictures(config, checkpoint, 3)
     two, one, none = gallery.highest
     assert [name for name, _ in two.pictures] == ['image', 'labels']
-    assert two.classes == [('classes', 'cat, dog')]
-    assert one.classes == [('classes', 'dog')]
+    assert two.classes == [('labels:', 'cat, dog')]
+    assert one.classes == [('labels:', 'dog')]
     assert [name for name, _ in none.pictures] == ['image']
     assert decoded(one.pictures[1][1])[20, 5].tolist() == [9, 9, 9, 255]
     assert two.row == dict(
@@ -260,7 +260,7 @@ def test_model_that_does_not_fit():
             dict(type='LoadImageFromFile'),
             dict(type='PackSegInputs')
         ]))
-    for config, match in ((dict(default_scope='mmdet'), 'MMSegmentation'),
+    for config, match in ((dict(default_scope='mmpose'), 'MMSegmentation'),
                           (dict(model=model), 'no pipeline for tests'),
                           (dict(test_dataloader=tested), 'model'), (dict(
                               model=dict(type='Mine'),
