@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from mmengine.config import DictAction
+from mmengine.config import Config, DictAction
 from mmengine.dataset import pseudo_collate
+from mmengine.model import BaseModel
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 from torch import Tensor
@@ -135,14 +136,15 @@ def class_shares(labels: Tensor, num_classes: int) -> np.ndarray:
     return (counts / counts.sum().clamp(1)).numpy()
 
 
-def look(runner: Runner) -> Tuple[Dict[str, list], np.ndarray, List[str]]:
+def look(cfg: Config,
+         model: BaseModel) -> Tuple[Dict[str, list], np.ndarray, List[str]]:
     """Let a network predict the whole training images, as in validation:
     values of the N images by name, share of each class (N, C), names."""
-    cfg = copy.deepcopy(runner.cfg)
+    cfg = copy.deepcopy(cfg)
     images = cfg.train_dataloader.dataset
     images.pipeline = cfg.val_dataloader.dataset.pipeline
     dataset = DATASETS.build(images)
-    model = runner.model.eval()
+    model.eval()
     rows, shares, names = [], [], []
     for i in range(len(dataset)):
         with torch.no_grad():
@@ -193,7 +195,7 @@ def run_seed(args: argparse.Namespace, seed: int) -> dict:
         'cpu',
         weights_only=False)
     runner.model.load_state_dict(checkpoint['state_dict'])
-    of_network, shares, names = look(runner)
+    of_network, shares, names = look(runner.cfg, runner.model)
     of_visits = rank_visits(recorder.visits, len(names), iters, shares)
     images = [names.index(name) for name in errors]
     sources = dict(training=of_visits, network=of_network)
