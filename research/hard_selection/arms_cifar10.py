@@ -3,22 +3,11 @@
 learning rate of its own."""
 from . import tempered  # noqa: F401
 
-RATES = (0.2, 0.4, 0.8, 1.6)
+RATES = (0.2, 0.4, 0.8)
 TUNING_SEEDS = (100, )
 RATIO = 0.6
 
-
-def _tempered(**policy) -> dict:
-    # Steps are as long as those of the plain training.
-    return dict(
-        convert=dict(
-            ratio=RATIO,
-            policy=dict(type='Tempered', **policy),
-            normalize=True))
-
-
 ARMS = dict(
-    full=dict(),
     short=dict(shorten=dict(ratio=RATIO)),
     epsilon_greedy=dict(
         convert=dict(
@@ -26,9 +15,11 @@ ARMS = dict(
             policy=dict(type='EpsilonGreedy', keep=RATIO, period=2),
             delta=1,
             ema=0.8)),
-    tempered=_tempered(),
-    tempered_half=_tempered(power=0.5))
+    # Steps are as long as those of the plain training.
+    tempered=dict(
+        convert=dict(
+            ratio=RATIO, policy=dict(type='Tempered'), normalize=True)))
 for _name, _arm in ARMS.items():
     _arm['rate'] = _name
 TUNED = tuple(ARMS)
-ORDER = ((24, tuple(ARMS)[1:], range(5)), (24, ('full', ), range(3)))
+ORDER = ((24, TUNED, range(5)), )
