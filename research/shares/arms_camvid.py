@@ -8,7 +8,10 @@ for percent in (90, 80, 70, 60, 50, 40):
     ratio = percent / 100
     rate = half_rate + max(ratio - 0.5, 0) / 0.5 * (full_rate - half_rate)
     arms[f'short_{percent}'] = dict(
-        seeds=3, rate=round(rate, 3), shorten=dict(ratio=ratio))
+        # The one of 60 % is compared with hard selection, too.
+        seeds=5 if percent == 60 else 3,
+        rate=round(rate, 3),
+        shorten=dict(ratio=ratio))
     if percent != 60:
         arms[f'neyman_{percent}'] = dict(
             seeds=3, convert=dict(ratio=ratio, policy=dict(type='Neyman')))
