@@ -50,13 +50,16 @@ class CIFAR10Study(Study):
         return cfg
 
 
-def train_cell(cfg: Config, seed: int, rank: bool = False) -> dict:
+def train_cell(cfg: Config,
+               seed: int,
+               rank: bool = False,
+               split: str = 'test') -> dict:
     """Train a cell, and return its figures."""
     # Here, so that the tables need no MMPretrain.
     from benchmarks.cifar10.cell import CIFARRecorder, predict
     from benchmarks.cifar10.data import load, wrong_labels
 
-    recorder = CIFARRecorder('test')
+    recorder = CIFARRecorder(split)
     if not rank:
         train(cfg, seed, recorder)
         return recorder.summary
@@ -81,14 +84,18 @@ def train_cell(cfg: Config, seed: int, rank: bool = False) -> dict:
         orders=first_of(values))
 
 
-def make_study(args: argparse.Namespace) -> CIFAR10Study:
+def load_base_of(args: argparse.Namespace, config: str) -> Config:
+    """The config of the full training, of a command's arguments."""
     from benchmarks.cifar10.run import load_base
-    base = load_base(
+    return load_base(
         args.data,
         num_iters=args.iters,
         changes=args.cfg_options,
-        config=CONFIG)
-    return CIFAR10Study(base, args.out)
+        config=config)
+
+
+def make_study(args: argparse.Namespace) -> CIFAR10Study:
+    return CIFAR10Study(load_base_of(args, CONFIG), args.out)
 
 
 if __name__ == '__main__':
