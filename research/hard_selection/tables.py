@@ -56,7 +56,7 @@ def cifar10_table(folder: str = FOLDER) -> pd.DataFrame:
         values = qualities(
             read_results(osp.join(folder, name, 'passes-24.jsonl')),
             'accuracy')
-        values = values.loc[[(arm, rate) for arm, rate in rates.items()]]
+        values = values.loc[[x for x in rates.items() if x in values.index]]
         rows += _rows(title, values.droplevel('lr'), rates)
     return _table(rows)
 
