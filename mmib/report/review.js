@@ -198,13 +198,18 @@
 
   document.addEventListener('keydown', event => {
     const {target, altKey, ctrlKey, metaKey, shiftKey} = event;
+    const card = target.closest('.card');
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const action = !ctrlKey && !metaKey ? byKey[key] :
       key === 'z' && !shiftKey && undo;
     const inUse = target.closest('select') ||
       key === 'Enter' && target.closest('button, a, summary');
-    if (!action || inUse || altKey) return;
-    if (target.closest('.card, dialog')) action();
+    // A key that is held down only moves.
+    const held = event.repeat && !key.startsWith('Arrow');
+    if (!action || inUse || altKey || held) return;
+    // Tab may have led to another card.
+    if (card) choose(card);
+    if (card || large.open) action();
     // Elsewhere a key leads to the card first, so that nothing is judged that
     // isn't seen; and arrows scroll.
     else if (VERDICTS[key - 1] || gallery.contains(target)) go(current);

@@ -287,6 +287,28 @@ def test_arrows_move_in_the_grid(opened):
                                     if top > tops[0])
 
 
+def test_keys_judge_the_card_that_has_the_focus(opened):
+    browser = opened()
+    browser.press('2')
+    # As Tab does it.
+    browser.run(
+        'document.querySelector(".card:nth-child(4) button").focus()')
+    browser.press('1')
+    assert verdicts(browser)[:5] == ['', '', '', 'wrong', '']
+    assert current(browser) == 4
+
+
+def test_a_key_that_is_held_down_judges_one_image(opened):
+    browser = opened()
+    browser.press('2', '1')
+    for key in ('1', 'ArrowRight'):
+        browser.run('document.activeElement.dispatchEvent(new KeyboardEvent('
+                    f'"keydown", {{key: "{key}", repeat: true, '
+                    'bubbles: true}))')
+    assert current(browser) == 2
+    assert said(browser) == '1 of 30 looked at, 1 wrong'
+
+
 def test_by_pairs_of_classes(opened):
     browser = opened()
 
