@@ -83,15 +83,14 @@
   function drawLarge() {
     const layers = [...current.querySelectorAll('image')];
     const top = layers.find(each => each.dataset.layer === layer) || layers[0];
+    const name = top ? top.dataset.layer : 'no picture';
     const svg = large.querySelector('svg');
     svg.replaceChildren(...layers.filter((each, i) => !i || each === top).map(
       each => each.cloneNode()));
-    if (top) {
-      svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
-      svg.setAttribute('aria-label', `${top.dataset.layer} of ${titleOf(current)}`);
-    }
+    if (top) svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
+    svg.setAttribute('aria-label', `${name} of ${titleOf(current)}`);
     find(large, 'title').textContent = titleOf(current);
-    find(large, 'shown').textContent = top ? top.dataset.layer : 'no picture';
+    find(large, 'shown').textContent = name;
     find(large, 'why').textContent =
       [...current.querySelectorAll('.why')].map(e => e.textContent).join('; ');
     press(large, verdictOf(current));

@@ -276,6 +276,19 @@ def test_large_picture(opened, width, scheme):
     assert not large(browser)
 
 
+def test_large_without_a_picture(opened):
+    """What a screen reader says isn't of the image before."""
+    browser = opened()
+    browser.run('document.querySelector(".card:nth-child(2) .pictures")'
+                '.remove()')
+    label = 'document.querySelector("#large svg").getAttribute("aria-label")'
+    browser.press('2', 'Enter')
+    assert browser.run(label).startswith('labels of ')
+    browser.press('ArrowRight')
+    assert large(browser) == []
+    assert browser.run(label).startswith('no picture of ')
+
+
 def test_arrows_move_in_the_grid(opened):
     browser = opened()
     browser.press('2', 'ArrowDown', 'ArrowRight', 'ArrowLeft', 'ArrowUp')
