@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of a data set, their predictions and their cards."""
 import base64
+import json
 import os
 
 import cv2
@@ -195,6 +196,25 @@ def test_boxes(root):
     assert decoded(one.pictures[1][1])[20, 5].tolist() == [9, 9, 9, 255]
     assert two.row == dict(
         image=str(root / 'images' / 'training' / '2.jpg'), rank=1, score=2.)
+
+
+def test_paths_that_are_no_text(root):
+    """As `pathlib` has them."""
+
+    class Paths(BaseDataset):
+
+        def load_data_list(self):
+            return [dict(img_path=root / 'images' / 'training' / '0.jpg')]
+
+    DATASETS.register_module(module=Paths, force=True)
+    config = config_of(root)
+    config.train_dataloader.dataset = dict(
+        type='Paths', pipeline=[dict(type='LoadImageFromFile')])
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=[1.])))
+    card, = take_pictures(config, checkpoint, 1).highest
+    path = str(root / 'images' / 'training' / '0.jpg')
+    assert json.dumps(card.row['image']) == json.dumps(path)
+    assert [name for name, _ in card.pictures] == ['image']
 
 
 def test_layers():
