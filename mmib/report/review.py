@@ -71,7 +71,7 @@ def expected(ranks: Sequence[int],
 
     def share(ranks: np.ndarray) -> np.ndarray:
         """Share of each curve at each rank, of shape (curves, ranks)."""
-        falling = 1 / (1 + (ranks / half)**steepness)
+        falling = 0.5 - np.tanh(steepness / 2 * np.log(ranks / half)) / 2
         return floor + (0.999 - floor) * level * falling
 
     told = share(ranks[known])
