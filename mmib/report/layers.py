@@ -6,6 +6,7 @@ from typing import Any, List, Sequence, Tuple
 
 import cv2
 import numpy as np
+import pandas as pd
 
 from .images import CannotShow
 
@@ -59,12 +60,11 @@ def confusions(labels: np.ndarray,
     share of the labelled pixels, the largest first, those of ``least`` and
     more."""
     known = labels != IGNORED
-    pairs = np.stack([labels[known], predicted[known]])
-    found, counts = np.unique(pairs, axis=1, return_counts=True)
-    shares = counts / max(known.sum(), 1)
-    return [(int(found[0, i]), int(found[1, i]), float(shares[i]))
-            for i in np.argsort(-shares, kind='stable')
-            if found[0, i] != found[1, i] and shares[i] >= least]
+    pairs = pd.DataFrame({0: labels[known], 1: predicted[known]})
+    shares = pairs.value_counts(normalize=True)
+    return [(int(label), int(other), share)
+            for (label, other), share in shares.items()
+            if label != other and share >= least]
 
 
 def check_shape(labels: np.ndarray, shape: Tuple[int, ...]) -> None:
