@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from .images import CannotShow
-
 # A label that is no class.
 IGNORED = 255
 # Of a class over an image, of 255.
@@ -65,13 +63,6 @@ def confusions(labels: np.ndarray,
     return [(int(label), int(other), share)
             for (label, other), share in shares.items()
             if label != other and share >= least]
-
-
-def check_shape(labels: np.ndarray, shape: Tuple[int, ...]) -> None:
-    """Raise :class:`CannotShow` if labels aren't of an image's shape."""
-    if labels.shape != tuple(shape[:2]):
-        raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
-                         f'image of {tuple(shape[:2])}')
 
 
 def side_of(num_cards: int) -> int:

@@ -158,7 +158,7 @@
 
   function save() {
     const rows = cards.filter(verdictOf).map(card => {
-      const {image, rank, score} = JSON.parse(card.dataset.row);
+      const [image, rank, score] = JSON.parse(card.dataset.row);
       const {verdict, date} = verdicts[card.dataset.number];
       return [image, verdict, rank, score, date];
     }).sort((a, b) => a[2] - b[2]);

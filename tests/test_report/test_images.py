@@ -194,8 +194,7 @@ def test_boxes(root):
     assert one.classes == [('labels:', 'dog')]
     assert [name for name, _ in none.pictures] == ['image']
     assert decoded(one.pictures[1][1])[20, 5].tolist() == [9, 9, 9, 255]
-    assert two.row == dict(
-        image=str(root / 'images' / 'training' / '2.jpg'), rank=1, score=2.)
+    assert two.name == str(root / 'images' / 'training' / '2.jpg')
 
 
 def test_paths_that_are_no_text(root):
@@ -213,7 +212,7 @@ def test_paths_that_are_no_text(root):
     checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=[1.])))
     card, = take_pictures(config, checkpoint, 1).highest
     path = str(root / 'images' / 'training' / '0.jpg')
-    assert json.dumps(card.row['image']) == json.dumps(path)
+    assert json.dumps(card.name) == json.dumps(path)
     assert [name for name, _ in card.pictures] == ['image']
 
 
