@@ -162,9 +162,7 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
     losses = np.full(len(images), np.nan)
     if reader is not None and predictor is not None:
-        losses, reason, (mean,
-                         guess) = losses_of_images(reader, predictor,
-                                                   len(images))
+        losses, reason, (mean, guess) = losses_of_images(reader, predictor)
     num_unknown = np.isnan(losses).sum()
     if num_unknown == len(losses):
         raise ReportError('The images can\'t be ranked by pixels, as there '

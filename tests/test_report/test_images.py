@@ -307,7 +307,7 @@ def test_losses_of_an_image():
     assert losses.highest == pytest.approx(pixels.topk(3).values.mean().item())
     assert losses.counts.tolist() == [(labels == label).sum()
                                       for label in range(4)]
-    mean, _ = mean_and_guess(losses.sums, losses.counts)
+    mean, _ = mean_and_guess(losses.total, losses.counts)
     assert mean == pytest.approx(pixels.mean().item())
     with pytest.raises(CannotShow, match='don\'t fit a prediction'):
         losses_of(logits, labels[:1].numpy())
@@ -317,11 +317,11 @@ def test_what_guessing_costs():
     """A network that says how frequent the classes are has its loss."""
     logits = torch.tensor([0.75, 0.25, 1e-30]).log()[:, None, None]
     losses = losses_of(logits.expand(3, 1, 5), np.array([[0, 0, 0, 1, 255]]))
-    mean, guess = mean_and_guess(losses.sums, losses.counts)
+    mean, guess = mean_and_guess(losses.total, losses.counts)
     assert mean == pytest.approx(guess) == pytest.approx(0.5623, abs=1e-4)
     # One class needs no learning.
-    assert mean_and_guess(np.zeros(2), np.array([0, 7])) == (0, 0)
-    assert mean_and_guess(np.zeros(1), np.zeros(1)) == (0, 0)
+    assert mean_and_guess(0., np.array([0, 7])) == (0, 0)
+    assert mean_and_guess(0., np.zeros(1)) == (0, 0)
 
 
 def test_losses_without_labels_and_of_a_binary_model():
