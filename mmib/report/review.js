@@ -4,8 +4,8 @@
 // gallery. Paths are text, never HTML.
 (() => {
   const VERDICTS = ['wrong', 'hard', 'unsure'];
-  const [gallery, bar, large, controls] = ['gallery', 'bar', 'large',
-    'controls'].map(id => document.getElementById(id));
+  const [gallery, bar, large] = ['gallery', 'bar', 'large'].map(
+    id => document.getElementById(id));
   const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
   const storageKey = `mmib-review-${gallery.dataset.report}`;
 
@@ -166,12 +166,7 @@
 
   // Events.
 
-  const judgeAndGo = verdict => () => {
-    judge(verdict);
-    step(1);
-  };
   const byKey = {
-    ...Object.fromEntries(VERDICTS.map((v, i) => [i + 1, judgeAndGo(v)])),
     arrowright: () => step(1),
     arrowleft: () => step(-1),
     arrowdown: () => step(columns()),
@@ -180,6 +175,9 @@
     l: () => large.open ? nextLayer() : openLarge(),
     u: undo,
   };
+  VERDICTS.forEach((verdict, i) => {
+    byKey[i + 1] = () => { judge(verdict); step(1); };
+  });
   const byName = {
     look: openLarge, close: () => large.close(), layer: nextLayer, undo, save,
     before: byKey.arrowleft, next: byKey.arrowright,
@@ -224,7 +222,7 @@
   find(bar, 'order').addEventListener('change', sort);
 
   cards.forEach((card, place) => {
-    card.append(controls.content.cloneNode(true));
+    card.append(large.querySelector('[role=group]').cloneNode(true));
     card.dataset.place = place;
     card.tabIndex = 0;
   });
