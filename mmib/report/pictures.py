@@ -103,8 +103,10 @@ def take_pictures(config: Config,
         order = _not_judged(order, images, judged, gallery.notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
-    gallery.highest = [_card(images, n, ranks[n]) for n in highest]
-    gallery.lowest = [_card(images, n, ranks[n]) for n in lowest]
+    # A list has either paths or numbers, and an image once.
+    by_path = 'path' in images and images['path'].nunique() == len(images)
+    gallery.highest = [_card(images, n, ranks[n], by_path) for n in highest]
+    gallery.lowest = [_card(images, n, ranks[n], by_path) for n in lowest]
     cards = gallery.highest + gallery.lowest
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
@@ -180,13 +182,15 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: pd.DataFrame, number: int, rank: int) -> Card:
+def _card(images: pd.DataFrame, number: int, rank: int,
+          by_path: bool) -> Card:
     known = {name: column[number] for name, column in images.items()}
     figures = [(title, known[name]) for name, title in _FIGURES.items()
                if name in known]
     path = known.get('path')
-    return Card(number, path, path or str(number), figures, rank,
-                known.get('visits'), known.get('pruned'))
+    name = path if by_path else str(number)
+    return Card(number, path, name, figures, rank, known.get('visits'),
+                known.get('pruned'))
 
 
 def _add_pictures(card: Card, reader: TrainingImages,

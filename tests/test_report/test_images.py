@@ -216,6 +216,18 @@ def test_paths_that_are_no_text(root):
     assert [name for name, _ in card.pictures] == ['image']
 
 
+def test_images_that_share_a_path(root):
+    """A review has them by number, as a list must."""
+    config = config_of(root)
+    part = config.train_dataloader.dataset
+    config.train_dataloader.dataset = dict(
+        type='ConcatDataset', datasets=[part, part])
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(8.))))
+    cards = take_pictures(config, checkpoint, 8).highest
+    assert [card.name for card in cards] == [*'76543210']
+    assert cards[0].path == cards[4].path == '3.jpg'
+
+
 def test_layers():
     palette = np.zeros((256, 3), np.uint8)
     palette[1] = 200, 0, 50
