@@ -182,8 +182,7 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: pd.DataFrame, number: int, rank: int,
-          by_path: bool) -> Card:
+def _card(images: pd.DataFrame, number: int, rank: int, by_path: bool) -> Card:
     known = {name: column[number] for name, column in images.items()}
     figures = [(title, known[name]) for name, title in _FIGURES.items()
                if name in known]

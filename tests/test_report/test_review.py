@@ -304,8 +304,7 @@ def test_keys_judge_the_card_that_has_the_focus(opened):
     browser = opened()
     browser.press('2')
     # As Tab does it.
-    browser.run(
-        'document.querySelector(".card:nth-child(4) button").focus()')
+    browser.run('document.querySelector(".card:nth-child(4) button").focus()')
     browser.press('1')
     assert verdicts(browser)[:5] == ['', '', '', 'wrong', '']
     assert current(browser) == 4
