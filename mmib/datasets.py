@@ -241,7 +241,8 @@ def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
     """Path of each image, or None where the data set doesn't tell. ``images``
     are the numbers of the images of its indices."""
     _, first = np.unique(images, return_index=True)
-    return [image_path(dataset, int(index)) for index in first]
+    paths = (image_path(dataset, int(index)) for index in first)
+    return [None if path is None else str(path) for path in paths]
 
 
 def images_checksum(dataset: Sized) -> int:
@@ -253,10 +254,7 @@ def images_checksum(dataset: Sized) -> int:
     """
     dataset = unwrap_repeats(dataset)
     images = image_numbers(dataset)
-    paths = [
-        '' if path is None else str(path)
-        for path in image_paths(dataset, images)
-    ]
+    paths = [path or '' for path in image_paths(dataset, images)]
     known = list(filter(None, paths)) or ['']
     shared = osp.commonprefix([min(known), max(known)])
     begin = len(shared) - len(osp.basename(shared))

@@ -8,7 +8,7 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 import numpy as np
 
 from .errors import TypeRefusal, ValueRefusal
-from .verdicts import WRONG, is_review, read_review
+from .verdicts import WRONG, is_review, open_text, read_review
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
@@ -63,15 +63,8 @@ def _entries(images: Images, left_out: bool) -> List[Entry]:
 
 
 def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
-    try:
-        # Paths may not be UTF-8, and Windows begins files with a byte-order
-        # mark.
-        with open(path, encoding='utf-8-sig', errors='surrogateescape') as f:
-            lines = f.read().split('\n')
-    except OSError as error:
-        raise _error(
-            f'{path} can\'t be read ({error.strerror}); a relative '
-            'path counts from the folder where the training starts') from error
+    with open_text(path) as file:
+        lines = re.split('\r\n?|\n', file.read())
     if is_review(lines[0]):
         if not left_out:
             raise _error(f'{path} is a review, which says what to leave out: '

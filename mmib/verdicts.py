@@ -3,8 +3,7 @@
 import csv
 import os
 import re
-from operator import itemgetter
-from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Tuple, Union
+from typing import IO, Dict, Iterable, List, NamedTuple, Union
 
 from .errors import ValueRefusal
 
@@ -34,7 +33,7 @@ def is_review(line: str) -> bool:
     return {'image', 'verdict'} <= set(re.split(r'[\r\n\t",;]+', line))
 
 
-def open_text(path: Path, mode: str) -> IO[str]:
+def open_text(path: Path, mode: str = 'r') -> IO[str]:
     """Open a table or list of paths, which may not be UTF-8, to read it, or as
     a new file, with mode ``x``. Windows begins files with a byte-order mark.
     """
@@ -48,27 +47,8 @@ def open_text(path: Path, mode: str) -> IO[str]:
     except OSError as error:
         does = 'read' if mode == 'r' else 'written'
         raise ValueRefusal(
-            f'{path} can\'t be {does}: {error.strerror}.') from error
-
-
-def _lines(path: Path) -> Iterator[Tuple[str, List[str]]]:
-    """Each line of a table: where it is, and its cells."""
-    number = 1
-    with open_text(path, 'r') as file:
-        header = file.readline()
-        file.seek(0)
-        # Some languages' spreadsheets save semicolons.
-        delimiter = next((each for each in ',;\t' if each in header), ',')
-        lines = csv.reader(file, delimiter=delimiter, strict=True)
-        try:
-            for cells in lines:
-                yield f'line {number} of {path}', cells
-                # A cell may have line breaks.
-                number = lines.line_num + 1
-        except csv.Error as error:
-            raise ValueRefusal(
-                f'line {number} of {path} can\'t be read, {error}: correct '
-                'its quotation marks.') from error
+            f'{path} can\'t be {does}: {error.strerror}; a relative path '
+            'counts from the current folder.') from error
 
 
 def read_review(path: Path) -> List[Judged]:
@@ -77,34 +57,46 @@ def read_review(path: Path) -> List[Judged]:
     Raises:
         ValueError: If the file can't be used. The error names the line.
     """
-    lines = _lines(path)
-    where, names = next(lines, (path, []))
-    lacking = [name for name in COLUMNS[:3] if name not in names]
-    if lacking:
-        raise ValueRefusal(
-            f'{where} has no column `{lacking[0]}`: the file of a review '
-            f'begins with `{",".join(COLUMNS)}`.')
     judged: Dict[str, Judged] = {}
-    for where, cells in filter(itemgetter(1), lines):
-        if len(cells) != len(names):
+    with open_text(path) as file:
+        header = file.readline()
+        # Some languages' spreadsheets save semicolons.
+        delimiter = next((each for each in ',;\t' if each in header), ',')
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        lacking = [name for name in COLUMNS[:3] if name not in names]
+        if lacking:
             raise ValueRefusal(
-                f'{where} has {len(cells)} cells, and the first line '
-                f'{len(names)}: put a cell that has a comma between quotation '
-                'marks.')
-        row = _judged(where, dict(zip(names, cells)))
-        other = judged.setdefault(row.image, row)
-        if other is not row:
-            raise ValueRefusal(
-                f'{where}, `{row.image}`, is the image of {other.where} '
-                f'again, first {other.verdict}, then {row.verdict}: keep one '
-                'of the lines.')
+                f'line 1 of {path} has no column `{lacking[0]}`: the file of '
+                f'a review begins with `{",".join(COLUMNS)}`.')
+        lines = csv.reader(file, delimiter=delimiter, strict=True)
+        where = f'line 2 of {path}'
+        try:
+            for cells in lines:
+                if cells:
+                    row = _judged(where, names, cells)
+                    other = judged.setdefault(row.image, row)
+                    if other is not row:
+                        raise ValueRefusal(
+                            f'{where}, `{row.image}`, is the image of '
+                            f'{other.where} again, first {other.verdict}, '
+                            f'then {row.verdict}: keep one of the lines.')
+                # A cell may have line breaks.
+                where = f'line {lines.line_num + 2} of {path}'
+        except csv.Error as error:
+            raise ValueRefusal(f'{where} can\'t be read, {error}: correct its '
+                               'quotation marks.') from error
     return list(judged.values())
 
 
-def _judged(where: str, cells: Dict[str, str]) -> Judged:
+def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
+    if len(cells) != len(names):
+        raise ValueRefusal(
+            f'{where} has {len(cells)} cells, and the first line '
+            f'{len(names)}: put a cell that has a comma between quotation '
+            'marks.')
     values = {
         name: cell[1:] if cell.startswith("'") else cell
-        for name, cell in cells.items() if name in COLUMNS
+        for name, cell in zip(names, cells) if name in COLUMNS
     }
     if not values['image']:
         raise ValueRefusal(f'{where} names no image.')

@@ -6,25 +6,24 @@ are merged. An image of which they say different things counts as unsure, until
 somebody changes a file.
 """
 import argparse
+import math
 from typing import Iterator, List
 
 from mmib.report.review import beats_chance, expected, merge
-from mmib.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
+from mmib.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged, open_text,
                            read_review, write_review)
 
 from .files import table
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_IS_WRONG = {WRONG: 1., HARD: 0., UNSURE: math.nan}
 
 
 def outlook(rows: List[Judged]) -> Iterator[str]:
     """Sentences and a table: what was found, and what to expect."""
     ranks = [row.rank for row in rows]
-    wrong = [
-        float('nan') if row.verdict == UNSURE else row.verdict == WRONG
-        for row in rows
-    ]
+    wrong = [_IS_WRONG[row.verdict] for row in rows]
     is_one = len(set(ranks)) == len(ranks)
     if rows and is_one and not beats_chance(ranks, wrong):
         yield ('So far the ranking looks no better than chance: wrong images '

@@ -107,7 +107,7 @@ def test_errors_name_the_line(listed, lines, match):
 
 
 @pytest.mark.parametrize('images, paths, error, match', [
-    ('none.txt', PATHS, ValueError, "none.txt can't be read "),
+    ('none.txt', PATHS, ValueError, "none.txt can't be read: "),
     ([0, 7], PATHS, ValueError, 'entry 1 is image 7'),
     ([], PATHS, ValueError, 'The list has no images'),
     (['a.jpg'], [None, None], ValueError, "doesn't tell `img_path`"),

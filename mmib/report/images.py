@@ -26,7 +26,8 @@ def in_short(error: Exception) -> str:
 
 
 class TrainingImages:
-    """Reads the images of a training set by number. What the config of the
+    """Reads the images of a training set by their numbers in the whole data
+    set, of which the training may have had a list. What the config of the
     training imports is imported.
 
     Raises:
@@ -48,14 +49,16 @@ class TrainingImages:
                 if hasattr(self._dataset, 'full_init'):
                     self._dataset.full_init()
                 self._loaders = _loaders_of(self._dataset)
-            self._numbers = image_numbers(self._dataset)
+            self._of_index = image_numbers(self._dataset)
+            self.numbers: List[int] = numbers_in_whole(self._dataset).tolist()
         # What a data set may raise isn't known.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
-        images, self._indices = np.unique(self._numbers, return_index=True)
-        if len(images) != num_images:
-            raise CannotShow(f'the data set has {len(images)} images here, '
-                             f'and the checkpoint {num_images}')
+        if len(self.numbers) != num_images:
+            raise CannotShow(f'the data set has {len(self.numbers)} images '
+                             f'here, and the checkpoint {num_images}')
+        indices = np.unique(self._of_index, return_index=True)[1]
+        self._indices = dict(zip(self.numbers, indices.tolist()))
 
     @property
     def classes(self) -> List[str]:
@@ -90,21 +93,16 @@ class TrainingImages:
         return ', '.join(
             str(classes[n] if n < len(classes) else n) for n in numbers)
 
-    def numbers(self) -> List[int]:
-        """Number of each image in the whole data set, of which the training
-        may have had a list."""
-        return numbers_in_whole(self._dataset).tolist()
-
     def paths(self) -> List[Optional[str]]:
         """Path of each image, None where the data set doesn't tell."""
-        return image_paths(self._dataset, self._numbers)
+        return image_paths(self._dataset, self._of_index)
 
     def info(self, number: int) -> dict:
         """What the data set knows of an image, with which its pipeline begins.
         """
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the data set has no files')
-        return self._dataset.get_data_info(int(self._indices[number]))
+        return self._dataset.get_data_info(self._indices[number])
 
     def read(self, number: int) -> dict:
         """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
@@ -126,6 +124,10 @@ class TrainingImages:
             raise CannotShow(in_short(error)) from error
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise CannotShow('the image isn\'t one of three colours')
+        labels = results.get('gt_seg_map')
+        if labels is not None and labels.shape != image.shape[:2]:
+            raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
+                             f'image of {image.shape[:2]}')
         return results
 
 

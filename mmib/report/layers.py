@@ -6,8 +6,7 @@ from typing import Any, List, Sequence, Tuple
 
 import cv2
 import numpy as np
-
-from .images import CannotShow
+import pandas as pd
 
 # A label that is no class.
 IGNORED = 255
@@ -59,19 +58,11 @@ def confusions(labels: np.ndarray,
     share of the labelled pixels, the largest first, those of ``least`` and
     more."""
     known = labels != IGNORED
-    pairs = np.stack([labels[known], predicted[known]])
-    found, counts = np.unique(pairs, axis=1, return_counts=True)
-    shares = counts / max(known.sum(), 1)
-    return [(int(found[0, i]), int(found[1, i]), float(shares[i]))
-            for i in np.argsort(-shares, kind='stable')
-            if found[0, i] != found[1, i] and shares[i] >= least]
-
-
-def check_shape(labels: np.ndarray, shape: Tuple[int, ...]) -> None:
-    """Raise :class:`CannotShow` if labels aren't of an image's shape."""
-    if labels.shape != tuple(shape[:2]):
-        raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
-                         f'image of {tuple(shape[:2])}')
+    pairs = pd.DataFrame({0: labels[known], 1: predicted[known]})
+    shares = pairs.value_counts(normalize=True)
+    return [(int(label), int(other), share)
+            for (label, other), share in shares.items()
+            if label != other and share >= least]
 
 
 def side_of(num_cards: int) -> int:

@@ -2,7 +2,7 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from mmengine.device import get_device
 
 from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
-from .layers import (IGNORED, box_layer, check_shape, class_layer, confusions,
-                     heat_layer, side_of, to_uri)
+from .layers import (IGNORED, box_layer, class_layer, confusions, heat_layer,
+                     side_of, to_uri)
 from .predictions import Predictor, losses_of_images, pixel_losses
 from .read import ReportError
 
@@ -28,23 +28,20 @@ _YOUNG = 0.5
 # Of a card: columns of what is known of images, the first ranks.
 _FIGURES = dict(
     loss_pixels='loss', average='average score', score='last score')
-# What reads images, if any can be read, and their numbers in the whole data
-# set, of which the training may have had a list.
-Opened = Tuple[Optional[TrainingImages], List[int]]
 
 
 @dataclass
 class Card:
-    """An image in the gallery: its path below the folder of all, and as the
-    data set has it; names and values of what is known of it, first of what
-    ranks it; its rank from 1; width and height of its pictures, and their
-    names and data URIs, first of the image and then of layers over it; its
-    labels and predictions in words; the class that is labelled and the one
-    that is predicted; and why pictures are missing."""
+    """An image in the gallery: its number in the whole data set, its path
+    below the folder of all, and its name in a review; names and values of what
+    is known of it, first of what ranks it; its rank from 1; width and height
+    of its pictures, and their names and data URIs, first of the image and then
+    of layers over it; its labels and predictions in words; the class that is
+    labelled and the one that is predicted; and why pictures are missing."""
 
     number: int
     path: Optional[str]
-    source: Optional[str]
+    name: str
     figures: List[Tuple[str, float]]
     rank: int
     visits: Optional[int]
@@ -55,15 +52,6 @@ class Card:
     pair: str = ''
     note: str = ''
 
-    @property
-    def row(self) -> dict:
-        """dict: What a review says of it: its path, or its number, its rank
-        and its score."""
-        return dict(
-            image=self.source or str(self.number),
-            rank=self.rank,
-            score=float(f'{self.figures[0][1]:.6g}'))
-
 
 @dataclass
 class Gallery:
@@ -72,8 +60,8 @@ class Gallery:
 
     Args:
         folder (str): The folder that all of them have in common.
-        classes (list[tuple[str, str]]): Name and colour of each class that
-            pixels may have.
+        classes (list[tuple[str, list[int]]]): Name and RGB colour of each
+            class that pixels may have.
         young (str): That the network is too young for the ranking, or nothing.
         notes (list[str]): Sentences on what is missing and why.
     """
@@ -81,7 +69,7 @@ class Gallery:
     highest: List[Card] = field(default_factory=list)
     lowest: List[Card] = field(default_factory=list)
     folder: str = ''
-    classes: List[Tuple[str, str]] = field(default_factory=list)
+    classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     young: str = ''
     notes: List[str] = field(default_factory=list)
 
@@ -94,8 +82,8 @@ def take_pictures(config: Config,
                   judged: Optional[Set[str]] = None) -> Gallery:
     """Show ``count`` images at each end of the ranking, as far as possible:
     what is missing is told in notes. The images of the checkpoint get their
-    paths and, with ``by_losses``, the pixel losses of their predictions, which
-    rank them then. Their index becomes their number in the whole data set.
+    paths, as index their numbers in the whole data set and, with
+    ``by_losses``, the pixel losses of their predictions, which rank them then.
     Images whose path or number is ``judged`` aren't shown.
 
     Raises:
@@ -103,7 +91,7 @@ def take_pictures(config: Config,
     """
     gallery, images = Gallery(), checkpoint.images
     assert images is not None
-    reader, numbers = _open_reader(config, images, gallery.notes)
+    reader = _open_reader(config, images, gallery.notes)
     predictor = None
     if reader is not None and predictions and (count or by_losses):
         predictor = _open_predictor(config, checkpoint, gallery.notes)
@@ -112,56 +100,49 @@ def take_pictures(config: Config,
     order = ranked(images)
     ranks = {number: rank for rank, number in enumerate(order, 1)}
     if judged:
-        order = _not_judged(order, numbers, images, judged, gallery.notes)
+        order = _not_judged(order, images, judged, gallery.notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
-    gallery.highest = [_card(images, n, ranks[n]) for n in highest]
-    gallery.lowest = [_card(images, n, ranks[n]) for n in lowest]
+    # A list has either paths or numbers, and an image once.
+    by_path = 'path' in images and images['path'].nunique() == len(images)
+    gallery.highest = [_card(images, n, ranks[n], by_path) for n in highest]
+    gallery.lowest = [_card(images, n, ranks[n], by_path) for n in lowest]
     cards = gallery.highest + gallery.lowest
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
         for card in cards:
             _add_pictures(card, reader, predictor, side_of(len(cards)))
         if any(len(card.pictures) > 1 for card in cards):
-            colours = reader.palette.tolist()
-            gallery.classes = [(name, 'rgb({}, {}, {})'.format(*colour))
-                               for name, colour in zip(reader.classes, colours)
-                               ]
-    for card in cards:
-        card.number = numbers[card.number]
-    images.index = pd.Index(numbers)
+            gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
     return gallery
 
 
 def _open_reader(config: Config, images: pd.DataFrame,
-                 notes: List[str]) -> Opened:
+                 notes: List[str]) -> Optional[TrainingImages]:
     try:
         reader = TrainingImages(config, len(images))
-        paths = reader.paths()
     except CannotShow as error:
         notes.append('Images have numbers instead of paths and pictures, '
                      f'because of the data set: {error}.')
         if 'ListedImages' in str(config.get('train_dataloader')):
             notes.append('These numbers count the images of its list alone, '
                          'and are none for --without.')
-        return None, [*range(len(images))]
+        return None
+    paths = reader.paths()
     images['path'] = pd.Series(paths, dtype=object)
-    if not any(paths):
-        notes.append('Images have numbers instead of paths: the data set has '
-                     'no files.')
-        if not reader.has_pixels:
-            return None, reader.numbers()
-    return reader, reader.numbers()
+    images.index = pd.Index(reader.numbers)
+    if any(paths):
+        return reader
+    notes.append('Images have numbers instead of paths: the data set has no '
+                 'files.')
+    return reader if reader.has_pixels else None
 
 
-def _not_judged(order: List[int], numbers: List[int], images: pd.DataFrame,
-                judged: Set[str], notes: List[str]) -> List[int]:
+def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
+                notes: List[str]) -> List[int]:
     if 'path' not in images:
         raise ReportError(f'--review finds no images. {" ".join(notes)}')
-    left = [
-        n for n in order
-        if judged.isdisjoint((images['path'][n], str(numbers[n])))
-    ]
+    left = [n for n in order if judged.isdisjoint((images['path'][n], str(n)))]
     notes.append(f'{len(order) - len(left)} images that were judged before '
                  'aren\'t shown again.')
     return left
@@ -183,9 +164,7 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
     losses = np.full(len(images), np.nan)
     if reader is not None and predictor is not None:
-        losses, reason, (mean,
-                         guess) = losses_of_images(reader, predictor,
-                                                   len(images))
+        losses, reason, (mean, guess) = losses_of_images(reader, predictor)
     num_unknown = np.isnan(losses).sum()
     if num_unknown == len(losses):
         raise ReportError('The images can\'t be ranked by pixels, as there '
@@ -203,96 +182,88 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: pd.DataFrame, number: int, rank: int) -> Card:
+def _card(images: pd.DataFrame, number: int, rank: int, by_path: bool) -> Card:
     known = {name: column[number] for name, column in images.items()}
     figures = [(title, known[name]) for name, title in _FIGURES.items()
                if name in known]
     path = known.get('path')
-    return Card(number, path, path, figures, rank, known.get('visits'),
+    name = path if by_path else str(number)
+    return Card(number, path, name, figures, rank, known.get('visits'),
                 known.get('pruned'))
 
 
 def _add_pictures(card: Card, reader: TrainingImages,
                   predict: Optional[Predictor], side: int) -> None:
     try:
-        results = reader.read(card.number)
-        for name, layer in _known(card, reader, results):
-            card.pictures.append((name, to_uri(layer, side)))
-        if predict is None:
-            return
-        sample = predict(reader.info(card.number))
-        for name, layer in _predicted(card, reader, sample, results):
+        for name, layer in _layers(card, reader, predict):
             card.pictures.append((name, to_uri(layer, side)))
     except CannotShow as error:
         card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
                     f'{error}.'
 
 
-def _known(card: Card, reader: TrainingImages, results: dict) -> List[_Layer]:
-    """The image and its labels."""
+def _layers(card: Card, reader: TrainingImages,
+            predict: Optional[Predictor]) -> Iterator[_Layer]:
+    """The image, and what is labelled and predicted. What can't be drawn is
+    added to the card in words."""
+    results = reader.read(card.number)
     image, labels = results['img'], results.get('gt_seg_map')
     card.size = image.shape[1], image.shape[0]
-    layers = [('image', image)]
+    yield 'image', image
     # Of data sets of MMDetection.
     boxes = [
         each for each in results.get('instances') or []
         if len(each.get('bbox') or []) == 4
     ]
     if labels is not None:
-        check_shape(labels, image.shape)
-        layers.append(('labels', class_layer(labels, reader.palette)))
+        yield 'labels', class_layer(labels, reader.palette)
     elif boxes:
-        layers += _boxes(card, reader, 'labels',
-                         [each['bbox'] for each in boxes],
-                         [each.get('bbox_label', 0) for each in boxes])
-    if results.get('gt_label') is not None:
-        card.classes.append(('class', reader.names(results['gt_label'])))
-    return layers
+        yield _boxes(card, reader, 'labels', [each['bbox'] for each in boxes],
+                     [each.get('bbox_label', 0) for each in boxes])
+    label = results.get('gt_label')
+    if label is not None:
+        card.classes.append(('class', reader.names(label)))
+    if predict is None:
+        return
+    sample = predict(reader.info(card.number))
+    if 'pred_sem_seg' in sample:
+        yield from _pixels(card, reader, sample, labels)
+    elif 'pred_label' in sample:
+        _add_class(card, reader, sample, label)
+    elif 'bboxes' in sample.get('pred_instances', {}):
+        found = sample.pred_instances
+        found = found[found.scores >= _PROBABLE]
+        yield _boxes(card, reader, 'prediction', found.bboxes.tolist(),
+                     found.labels.tolist())
 
 
 def _boxes(card: Card, reader: TrainingImages, name: str, boxes: List[list],
-           labels: List[int]) -> List[_Layer]:
-    card.classes.append((f'{name}:', reader.names(sorted(set(labels)))))
+           labels: List[int]) -> _Layer:
+    names = reader.names(sorted(set(labels)))
+    card.classes.append((f'{name}:', names or 'none'))
     shape = card.size[::-1]
-    return [(name, box_layer(shape, boxes, labels, reader.palette))]
-
-
-def _predicted(card: Card, reader: TrainingImages, sample: Any,
-               results: dict) -> List[_Layer]:
-    """What is predicted."""
-    if 'pred_sem_seg' in sample:
-        return _pixels(card, reader, sample, results.get('gt_seg_map'))
-    if 'pred_label' in sample:
-        _add_class(card, reader, sample, results.get('gt_label'))
-    found = sample.get('pred_instances', {})
-    if 'bboxes' not in found:
-        return []
-    found = found[found.scores >= _PROBABLE]
-    return _boxes(card, reader, 'prediction', found.bboxes.tolist(),
-                  found.labels.tolist())
+    return name, box_layer(shape, boxes, labels, reader.palette)
 
 
 def _pixels(card: Card, reader: TrainingImages, sample: Any,
-            labels: Optional[np.ndarray]) -> List[_Layer]:
+            labels: Optional[np.ndarray]) -> Iterator[_Layer]:
     """What is predicted of pixels, their loss, and where the prediction
     differs from the labels."""
     predicted = sample.pred_sem_seg.data[0].cpu().numpy()
-    check_shape(predicted, card.size[::-1])
     layer = class_layer(predicted, reader.palette)
-    layers = [('prediction', layer)]
+    yield 'prediction', layer
     if labels is None:
-        return layers
+        return
+    losses = pixel_losses(sample, labels).cpu().numpy()
+    yield 'loss', heat_layer(losses)
     pairs = [(reader.names(label), reader.names(other), share)
              for label, other, share in confusions(labels, predicted)]
     card.pair = ', '.join(pairs[0][:2]) if pairs else ''
     for label, other, share in pairs[:_PAIRS]:
         card.classes.append((f'labelled {label}, predicted {other}:',
                              f'{100 * share:.0f} % of the pixels'))
-    if 'seg_logits' in sample:
-        losses = pixel_losses(sample, labels).cpu().numpy()
-        layers.append(('loss', heat_layer(losses)))
     differs = (labels != predicted) & (labels != IGNORED)
-    return [*layers, ('differences', layer * differs[..., None])]
+    yield 'differences', layer * differs[..., None]
 
 
 def _add_class(card: Card, reader: TrainingImages, sample: Any,

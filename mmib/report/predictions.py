@@ -94,10 +94,10 @@ def _test_pipeline_of(config: Config) -> list:
 class ImageLosses(NamedTuple):
     """Pixel losses of an image, the higher, the less its labels are like the
     predictions: the mean of the highest 5 %, NaN where nothing is labelled,
-    and the sum over the labelled pixels of each class, and their count."""
+    and the sum of all; and how many pixels each class labels."""
 
     highest: float
-    sums: np.ndarray
+    total: float
     counts: np.ndarray
 
 
@@ -128,28 +128,22 @@ def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
     losses = pixel_losses(sample, labels)
     labelled = ~losses.isnan()
     losses = losses[labelled]
-    target = torch.from_numpy(labels.astype(np.int64)).to(losses.device)
-    target = target[labelled]
     highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
     # Of a binary model there are two classes.
     size = max(len(sample.seg_logits.data), 2)
-    sums = torch.bincount(target, losses, size)
-    counts = torch.bincount(target, minlength=size)
-    return ImageLosses(highest.mean().item(),
-                       sums.cpu().numpy(),
-                       counts.cpu().numpy())
+    counts = np.bincount(labels[labelled.cpu().numpy()], minlength=size)
+    return ImageLosses(highest.mean().item(), losses.sum().item(), counts)
 
 
 def losses_of_images(
-        reader: TrainingImages, predict: Predictor, num_images: int
+    reader: TrainingImages, predict: Predictor
 ) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
     """Predict all images, and compare them with their labels: the mean of the
     highest 5 % of the pixel losses of each image, NaN of images where it
     fails; why it fails, of the last of them; and :func:`mean_and_guess`."""
-    losses = np.full(num_images, np.nan)
-    reason = None
-    sums = counts = np.zeros(1)
-    for number in track_iter_progress(range(num_images)):
+    losses = np.full(len(reader.numbers), np.nan)
+    reason, total, counts = None, 0., np.zeros(1)
+    for place, number in enumerate(track_iter_progress(reader.numbers)):
         try:
             labels = reader.read(number).get('gt_seg_map')
             if labels is None:
@@ -158,15 +152,14 @@ def losses_of_images(
         except CannotShow as error:
             reason = str(error)
             continue
-        losses[number] = found.highest
-        sums, counts = sums + found.sums, counts + found.counts
-    return losses, reason, mean_and_guess(sums, counts)
+        losses[place] = found.highest
+        total, counts = total + found.total, counts + found.counts
+    return losses, reason, mean_and_guess(total, counts)
 
 
-def mean_and_guess(sums: np.ndarray,
-                   counts: np.ndarray) -> Tuple[float, float]:
+def mean_and_guess(total: float, counts: np.ndarray) -> Tuple[float, float]:
     """The mean pixel loss, and that of guessing each pixel by how frequent the
-    classes are, from the sums and the counts of :class:`ImageLosses`."""
-    total = max(counts.sum(), 1)
-    shares = counts[counts > 0] / total
-    return float(sums.sum() / total), float(-(shares * np.log(shares)).sum())
+    classes are, from the sums over images of their :class:`ImageLosses`."""
+    pixels = max(counts.sum(), 1)
+    shares = counts[counts > 0] / pixels
+    return total / pixels, float(-(shares * np.log(shares)).sum())

@@ -4,8 +4,8 @@
 // gallery. Paths are text, never HTML.
 (() => {
   const VERDICTS = ['wrong', 'hard', 'unsure'];
-  const [gallery, bar, large, controls] = ['gallery', 'bar', 'large',
-    'controls'].map(id => document.getElementById(id));
+  const [gallery, bar, large] = ['gallery', 'bar', 'large'].map(
+    id => document.getElementById(id));
   const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
   const storageKey = `mmib-review-${gallery.dataset.report}`;
 
@@ -16,8 +16,8 @@
   let kept = true;  // whether the browser keeps them
   const done = [];  // for undo: number of an image, and what it had before
 
-  const verdictOf = card => (verdicts[card.dataset.number] || {}).verdict;
-  const titleOf = card => card.querySelector('.path').textContent;
+  const verdictOf = card => verdicts[card.dataset.number]?.verdict;
+  const layersOf = card => [...card.querySelectorAll('image')];
 
   function load() {
     if (!kept) return;
@@ -31,8 +31,7 @@
   function change(number, entry) {
     load();  // another tab may have changed others
     const before = verdicts[number];
-    if (entry) verdicts[number] = entry;
-    else delete verdicts[number];
+    verdicts[number] = entry;
     try {
       localStorage.setItem(storageKey, JSON.stringify(verdicts));
     } catch (error) {
@@ -81,17 +80,17 @@
   }
 
   function drawLarge() {
-    const layers = [...current.querySelectorAll('image')];
+    const layers = layersOf(current);
     const top = layers.find(each => each.dataset.layer === layer) || layers[0];
+    const name = top ? top.dataset.layer : 'no picture';
     const svg = large.querySelector('svg');
     svg.replaceChildren(...layers.filter((each, i) => !i || each === top).map(
       each => each.cloneNode()));
-    if (top) {
-      svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
-      svg.setAttribute('aria-label', `${top.dataset.layer} of ${titleOf(current)}`);
-    }
-    find(large, 'title').textContent = titleOf(current);
-    find(large, 'shown').textContent = top ? top.dataset.layer : 'no picture';
+    if (top) svg.setAttribute('viewBox', top.parentNode.getAttribute('viewBox'));
+    const title = current.querySelector('.path').textContent;
+    svg.setAttribute('aria-label', `${name} of ${title}`);
+    find(large, 'title').textContent = title;
+    find(large, 'shown').textContent = name;
     find(large, 'why').textContent =
       [...current.querySelectorAll('.why')].map(e => e.textContent).join('; ');
     press(large, verdictOf(current));
@@ -103,22 +102,15 @@
   }
 
   function nextLayer() {
-    const names = [...current.querySelectorAll('image')].map(
-      each => each.dataset.layer);
+    const names = layersOf(current).map(each => each.dataset.layer);
     layer = names[(names.indexOf(layer) + 1) % names.length] || layer;
     drawLarge();
   }
 
   // Ways between the cards, of which one is current.
 
-  function choose(card) {
-    current.tabIndex = -1;
-    current = card;
-    current.tabIndex = 0;
-  }
-
   function go(card) {
-    choose(card);
+    current = card;
     if (large.open) drawLarge();
     else current.focus({preventScroll: true});
     current.scrollIntoView({block: 'nearest'});
@@ -134,14 +126,12 @@
 
   function sort() {
     const byPairs = find(bar, 'order').value === 'pairs';
-    const counts = {};
-    for (const {dataset} of cards) {
-      counts[dataset.pair] = (counts[dataset.pair] || 0) + 1;
-    }
+    const pairs = cards.map(card => card.dataset.pair);
+    const count = pair => pair && pairs.filter(each => each === pair).length;
     // The most frequent pair first, and those without a pair last.
     const order = ({dataset: a}, {dataset: b}) => byPairs && (
-      !a.pair - !b.pair || counts[b.pair] - counts[a.pair] ||
-      a.pair.localeCompare(b.pair)) || a.place - b.place;
+      count(b.pair) - count(a.pair) || a.pair.localeCompare(b.pair)) ||
+      a.place - b.place;
     for (const list of gallery.querySelectorAll('.cards')) {
       list.append(...[...list.children].sort(order));
     }
@@ -159,7 +149,7 @@
 
   function save() {
     const rows = cards.filter(verdictOf).map(card => {
-      const {image, rank, score} = JSON.parse(card.dataset.row);
+      const [image, rank, score] = JSON.parse(card.dataset.row);
       const {verdict, date} = verdicts[card.dataset.number];
       return [image, verdict, rank, score, date];
     }).sort((a, b) => a[2] - b[2]);
@@ -172,39 +162,41 @@
     link.href = URL.createObjectURL(new Blob(parts, {type: 'text/csv'}));
     link.download = 'review.csv';
     link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
   // Events.
 
-  const judgeAndGo = verdict => () => {
-    judge(verdict);
-    step(1);
-  };
   const byKey = {
-    ...Object.fromEntries(VERDICTS.map((v, i) => [i + 1, judgeAndGo(v)])),
-    ArrowRight: () => step(1),
-    ArrowLeft: () => step(-1),
-    ArrowDown: () => step(columns()),
-    ArrowUp: () => step(-columns()),
-    Enter: () => large.open ? large.close() : openLarge(),
+    arrowright: () => step(1),
+    arrowleft: () => step(-1),
+    arrowdown: () => step(columns()),
+    arrowup: () => step(-columns()),
+    enter: () => large.open ? large.close() : openLarge(),
     l: () => large.open ? nextLayer() : openLarge(),
     u: undo,
   };
+  VERDICTS.forEach((verdict, i) => {
+    byKey[i + 1] = () => { judge(verdict); step(1); };
+  });
   const byName = {
     look: openLarge, close: () => large.close(), layer: nextLayer, undo, save,
-    before: byKey.ArrowLeft, next: byKey.ArrowRight,
+    before: byKey.arrowleft, next: byKey.arrowright,
   };
 
   document.addEventListener('keydown', event => {
     const {target, altKey, ctrlKey, metaKey, shiftKey} = event;
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const card = target.closest('.card');
+    const key = event.key.toLowerCase();
     const action = !ctrlKey && !metaKey ? byKey[key] :
       key === 'z' && !shiftKey && undo;
     const inUse = target.closest('select') ||
-      key === 'Enter' && target.closest('button, a, summary');
-    if (!action || inUse || altKey) return;
-    if (target.closest('.card, dialog')) action();
+      key === 'enter' && target.closest('button, a, summary');
+    // A key that is held down only moves.
+    const held = event.repeat && !key.startsWith('arrow');
+    if (!action || inUse || altKey || held) return;
+    // Tab may have led to another card.
+    current = card || current;
+    if (card || large.open) action();
     // Elsewhere a key leads to the card first, so that nothing is judged that
     // isn't seen; and arrows scroll.
     else if (VERDICTS[key - 1] || gallery.contains(target)) go(current);
@@ -214,7 +206,7 @@
 
   gallery.addEventListener('click', ({target, detail}) => {
     const card = target.closest('.card');
-    if (card) choose(card);
+    current = card || current;
     // A button that a key has pressed keeps the focus.
     if (card && detail) card.focus({preventScroll: true});
     const button = target.closest('button');
@@ -230,9 +222,9 @@
   find(bar, 'order').addEventListener('change', sort);
 
   cards.forEach((card, place) => {
-    card.append(controls.content.cloneNode(true));
+    card.append(large.querySelector('[role=group]').cloneNode(true));
     card.dataset.place = place;
-    card.tabIndex = place ? -1 : 0;
+    card.tabIndex = 0;
   });
   find(bar, 'order').hidden = !cards.some(card => card.dataset.pair);
   gallery.classList.add('judged');

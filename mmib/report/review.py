@@ -9,6 +9,8 @@ from ..verdicts import UNSURE, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645
+# How often the future of a review is drawn.
+_DRAWS = 4000
 
 
 def merge(
@@ -19,22 +21,18 @@ def merge(
     by_image: Dict[str, List[Judged]] = {}
     for row in chain(*reviews):
         by_image.setdefault(row.image, []).append(row)
-    conflicts = [
-        rows for rows in by_image.values()
-        if len({row.verdict
-                for row in rows}) > 1
-    ]
-    unsure = {rows[0].image for rows in conflicts}
-    merged = [
-        row._replace(verdict=UNSURE) if row.image in unsure else row
-        for row, *_ in by_image.values()
-    ]
+    merged, conflicts = [], []
+    for rows in by_image.values():
+        row = rows[0]
+        if any(other.verdict != row.verdict for other in rows):
+            conflicts.append(rows)
+            row = row._replace(verdict=UNSURE)
+        merged.append(row)
     return sorted(merged, key=lambda row: row.rank), conflicts
 
 
 class Expected(NamedTuple):
-    """How many wrong images to expect among the next ones: the mean, and an
-    interval of 95 %."""
+    """How many wrong images to expect: the mean, and an interval of 95 %."""
 
     mean: float
     low: int
@@ -47,9 +45,9 @@ def expected(ranks: Sequence[int],
     """How many wrong images to expect among the next ones of a ranking.
 
     The share of wrong images is taken for a logistic curve in the logarithm of
-    the rank, which falls from a level to a floor. A grid of such curves, alike
-    before the review, is weighted by the verdicts, and so is what each curve
-    predicts (Poisson binomial).
+    the rank, which falls from a level to a floor. Curves of a grid are drawn
+    as often as the verdicts are likely by them, and from each of them whether
+    the next images are wrong.
 
     Args:
         ranks (Sequence[int]): Ranks that were looked at, at least one.
@@ -57,9 +55,6 @@ def expected(ranks: Sequence[int],
             where nobody is sure.
         n (int): How many images to look at next, of the highest ranks that
             are left. Defaults to 50.
-
-    Returns:
-        Expected: Mean and interval.
     """
     ranks, known = np.asarray(ranks), ~np.isnan(wrong)
     is_wrong = np.asarray(wrong)[known] == 1
@@ -71,24 +66,18 @@ def expected(ranks: Sequence[int],
 
     def share(ranks: np.ndarray) -> np.ndarray:
         """Share of each curve at each rank, of shape (curves, ranks)."""
-        falling = 1 / (1 + (ranks / half)**steepness)
+        falling = 0.5 - np.tanh(steepness / 2 * np.log(ranks / half)) / 2
         return floor + (0.999 - floor) * level * falling
 
     told = share(ranks[known])
     fit = np.log(np.where(is_wrong, told, 1 - told)).sum(1)
     weights = np.exp(fit - fit.max())
-    kept = weights > 1e-4
-    weights = weights[kept] / weights[kept].sum()
     left = np.setdiff1d(np.arange(1, len(ranks) + n + 1), ranks)[:n]
-    # How probable each number of wrong images is, by each curve.
-    counts = np.zeros((kept.sum(), n + 1))
-    counts[:, 0] = 1
-    for p in share(left)[kept].T[..., None]:
-        counts[:, 1:] = counts[:, 1:] * (1 - p) + counts[:, :-1] * p
-        counts[:, :1] *= 1 - p
-    mixture = weights @ counts
-    low, high = np.searchsorted(mixture.cumsum(), (0.025, 0.975))
-    return Expected(float(mixture @ np.arange(n + 1)), int(low), int(high))
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(len(weights), _DRAWS, p=weights / weights.sum())
+    counts = np.sort(rng.binomial(1, share(left)[drawn]).sum(1))
+    low, high = counts[[_DRAWS // 40, -_DRAWS // 40]]
+    return Expected(counts.mean(), low, high)
 
 
 def beats_chance(ranks: Sequence[int], wrong: Sequence[float]) -> bool:

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of a data set, their predictions and their cards."""
 import base64
+import json
 import os
 
 import cv2
@@ -193,8 +194,38 @@ def test_boxes(root):
     assert one.classes == [('labels:', 'dog')]
     assert [name for name, _ in none.pictures] == ['image']
     assert decoded(one.pictures[1][1])[20, 5].tolist() == [9, 9, 9, 255]
-    assert two.row == dict(
-        image=str(root / 'images' / 'training' / '2.jpg'), rank=1, score=2.)
+    assert two.name == str(root / 'images' / 'training' / '2.jpg')
+
+
+def test_paths_that_are_no_text(root):
+    """As `pathlib` has them."""
+
+    class Paths(BaseDataset):
+
+        def load_data_list(self):
+            return [dict(img_path=root / 'images' / 'training' / '0.jpg')]
+
+    DATASETS.register_module(module=Paths, force=True)
+    config = config_of(root)
+    config.train_dataloader.dataset = dict(
+        type='Paths', pipeline=[dict(type='LoadImageFromFile')])
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=[1.])))
+    card, = take_pictures(config, checkpoint, 1).highest
+    path = str(root / 'images' / 'training' / '0.jpg')
+    assert json.dumps(card.name) == json.dumps(path)
+    assert [name for name, _ in card.pictures] == ['image']
+
+
+def test_images_that_share_a_path(root):
+    """A review has them by number, as a list must."""
+    config = config_of(root)
+    part = config.train_dataloader.dataset
+    config.train_dataloader.dataset = dict(
+        type='ConcatDataset', datasets=[part, part])
+    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(8.))))
+    cards = take_pictures(config, checkpoint, 8).highest
+    assert [card.name for card in cards] == [*'76543210']
+    assert cards[0].path == cards[4].path == '3.jpg'
 
 
 def test_layers():
@@ -288,7 +319,7 @@ def test_losses_of_an_image():
     assert losses.highest == pytest.approx(pixels.topk(3).values.mean().item())
     assert losses.counts.tolist() == [(labels == label).sum()
                                       for label in range(4)]
-    mean, _ = mean_and_guess(losses.sums, losses.counts)
+    mean, _ = mean_and_guess(losses.total, losses.counts)
     assert mean == pytest.approx(pixels.mean().item())
     with pytest.raises(CannotShow, match='don\'t fit a prediction'):
         losses_of(logits, labels[:1].numpy())
@@ -298,11 +329,11 @@ def test_what_guessing_costs():
     """A network that says how frequent the classes are has its loss."""
     logits = torch.tensor([0.75, 0.25, 1e-30]).log()[:, None, None]
     losses = losses_of(logits.expand(3, 1, 5), np.array([[0, 0, 0, 1, 255]]))
-    mean, guess = mean_and_guess(losses.sums, losses.counts)
+    mean, guess = mean_and_guess(losses.total, losses.counts)
     assert mean == pytest.approx(guess) == pytest.approx(0.5623, abs=1e-4)
     # One class needs no learning.
-    assert mean_and_guess(np.zeros(2), np.array([0, 7])) == (0, 0)
-    assert mean_and_guess(np.zeros(1), np.zeros(1)) == (0, 0)
+    assert mean_and_guess(0., np.array([0, 7])) == (0, 0)
+    assert mean_and_guess(0., np.zeros(1)) == (0, 0)
 
 
 def test_losses_without_labels_and_of_a_binary_model():

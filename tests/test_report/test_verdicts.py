@@ -204,6 +204,11 @@ def test_what_to_expect():
     assert expected(skipped, skipped <= 12, n=2).mean > 1.5
 
 
+@pytest.mark.filterwarnings('error')
+def test_ranks_of_a_large_data_set():
+    assert expected([1, 2, 3, 1_281_167], [1, 1, 0, 0]).high < 50
+
+
 def test_rankings_by_chance():
     """They are told from good ones, as often as the test says."""
     rng = np.random.default_rng(0)
