@@ -29,22 +29,18 @@ class BatchContext:
     and outside of training, losses are those of the baseline.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, as_baseline: bool = False) -> None:
+        self.as_baseline = as_baseline
+        """bool: Whether losses have the baseline's value to the last bit."""
         self.begin(None)
 
-    def begin(self,
-              weights: Optional[Tensor],
-              as_baseline: bool = False) -> None:
+    def begin(self, weights: Optional[Tensor]) -> None:
         """Begin a batch with these weights. None trains as the baseline."""
         self.weights = weights
         """Tensor, optional: Weight of each image, float32 of shape (B,)."""
-        self.as_baseline = as_baseline
-        """bool: Whether all weights are 1, and the value of each loss is that
-        of the baseline to the last bit."""
         self.row_weights = weights
-        """Tensor, optional: Weight of each row of the predictions, float32 of
-        shape (B,). It is the weight of the image, or of a mixture, see
-        :meth:`mix`."""
+        """Tensor, optional: Weight of each row of the predictions, of an image
+        or of a mixture (:meth:`mix`), float32 of shape (B,)."""
         self._mixed: Optional[Tensor] = None
         self._part_of_row: Optional[Tensor] = None
         self._scores: List[Tensor] = []
@@ -160,9 +156,8 @@ class BatchContext:
         elif pred.requires_grad:
             # Two losses may get the same prediction in two shapes.
             target = _whole(pred)
-            first = next((w for w in self._watched if w.target() is target),
-                         None)
-            if first is None:
+            same = [w for w in self._watched if w.target() is target]
+            if not same:
                 watched.target = weakref.ref(target)
                 target.register_hook(
                     watched.note_norms(pred.shape, len(self.weights)))
@@ -170,7 +165,7 @@ class BatchContext:
             else:
                 pred = pred.view_as(pred)
                 pred.register_hook(watched.note_gradient)
-                first.others.append(watched)
+                same[0].others.append(watched)
         return pred, watched
 
     def add_watched(self) -> 'Watched':
@@ -180,8 +175,7 @@ class BatchContext:
 
     def watch_loss(self, value: Tensor) -> None:
         """Watch the gradient that will flow into a loss, or into losses whose
-        mean is the loss: mixed precision and gradient accumulation scale it.
-        """
+        mean is the loss: AMP and gradient accumulation scale it."""
         if value.requires_grad:
             value.register_hook(self._note_scale)
 

@@ -93,7 +93,7 @@ class InfoBatchHook(Hook):
         """list[Callable]: Each is called as ``observe(record, plan)`` with the
         ``PlanRecord`` and the ``EpochPlan`` (None is a full pass) of every
         plan, before its first slot is issued. Append in ``before_run``."""
-        self.batch = BatchContext()
+        self.batch = BatchContext(not self.policy.prunes)
         """BatchContext: Weights and scores of the batch in training."""
         # Made in `before_train`.
         self.sampler: Optional[InfoBatchSampler] = None
@@ -189,9 +189,8 @@ class InfoBatchHook(Hook):
         self._slots = slots[self.sampler.rank::self.sampler.world_size]
         for record in self.planner.advance(self.sampler.position):
             self._reporter.epoch_begins(record)
-        weights = None if is_annealing else to_device(self._slots.weights,
-                                                      self._device)
-        self.batch.begin(weights, not self.policy.prunes)
+        self.batch.begin(None if is_annealing else to_device(
+            self._slots.weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
