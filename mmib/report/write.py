@@ -10,6 +10,8 @@ from .page import render
 from .pictures import Gallery, take_pictures
 from .read import ReportError, Run, read_run
 
+# Scores that tell less of the next ones rank images about at random.
+_RELIABLE = 0.1
 # Of the table of all images. What isn't known is empty.
 _COLUMNS = ('path', 'score', 'average', 'visits', 'pruned', 'last_visit')
 
@@ -51,6 +53,8 @@ def write_report(work_dir: str,
     if checkpoint is not None and checkpoint.images is not None:
         gallery = take_pictures(run.config, checkpoint, num_images,
                                 predictions, rank_by == 'pixels', judged)
+        if rank_by == 'score':
+            gallery.young = _unreliable(run)
         files.append(f'{osp.splitext(out)[0]}_images.csv')
         names = dict.fromkeys([*_COLUMNS, *checkpoint.images])
         # A path may be no text in UTF-8.
@@ -78,6 +82,16 @@ def _check_writable(path: str) -> None:
         raise ReportError(
             f'{path} can\'t be written: {error.strerror}. Give another file '
             'with --out.') from error
+
+
+def _unreliable(run: Run) -> str:
+    """That scores tell too little to rank images, or nothing."""
+    known = [p.reliability for p in run.plans if p.reliability is not None]
+    if not known or known[-1] >= _RELIABLE:
+        return ''
+    return ('The ranking may be no better than chance: the correlation of a '
+            f'score with the next one of its image is {known[-1]:.2f}. Train '
+            'longer, or rank by pixels.')
 
 
 def _notes(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],

@@ -23,8 +23,8 @@ from mmib.report.predictions import Predictor
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
 from .browser import CHROMIUM, WIDTHS, look_at
-from .work_dirs import (BEGINS, StoppedAt, files_config, write_checkpoint,
-                        write_finished, write_start)
+from .work_dirs import (BEGINS, ENDS, PLANS, StoppedAt, files_config,
+                        write_checkpoint, write_finished, write_start)
 
 
 def write_report(*arguments):
@@ -242,6 +242,23 @@ def test_of_a_log_with_all_in_it(pages):
     table = pd.read_csv(pages['finished'].with_name('finished_images.csv'))
     assert table.path.isna().all() and table.pruned.tolist() == list(range(12))
     assert np.isnan(table.score[11])
+
+
+@pytest.mark.parametrize('reliability, says', [(0.04, True), (0.2, False)])
+def test_scores_that_tell_nothing(tmp_path, reliability, says):
+    """Those of the last plan that has any."""
+    records = [
+        *PLANS[:3],
+        dict(PLANS[3], reliability=reliability), PLANS[4], {
+            'ends': ENDS
+        }
+    ]
+    write_start(tmp_path, records=[{'begins': BEGINS}, *records])
+    write_checkpoint(tmp_path)
+    write_report(tmp_path)
+    text = text_of(tmp_path / 'report.html')
+    assert (f'score with the next one of its image is {reliability}'
+            in text) == says
 
 
 def test_of_an_older_training(pages):
