@@ -21,14 +21,14 @@ from mmib.config.convert import list_images
 from research.label_errors.corrupt_masks import LIST, copy_with_errors
 from research.label_errors.label_errors import look
 
-from .study import Review, Study, first_of, main, percent
+from .study import Review, Study, first_of, percent, train_study
 
 # Values by which the trained network ranks images.
 PIXELS, CLEANLAB = ('mean of the highest 5% of the pixel losses',
                     'cleanlab, softmin')
 REVIEWS = (Review('score', 'removed',
                   (0.1, 0.3)), Review('score', 'repaired', (0.1, 0.3)),
-           Review('pixels', 'removed', (0.1, 0.3)))
+           Review('pixels', 'removed', (0.3, )))
 LIBRARIES = ('mmcv', 'mmseg')
 MASKS = osp.join('annotations', 'training')
 
@@ -114,8 +114,12 @@ def make_study(args: argparse.Namespace) -> CamVidStudy:
     return CamVidStudy(base, args.out, args.work_dir)
 
 
-if __name__ == '__main__':
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config of the full training')
     parser.add_argument('--work-dir', default='work_dirs/review')
-    main(parser, make_study, LIBRARIES)
+    train_study(parser, make_study, LIBRARIES)
+
+
+if __name__ == '__main__':
+    main()

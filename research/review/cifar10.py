@@ -13,18 +13,19 @@ from mmengine.config import Config
 import mmib
 from benchmarks.compare.run import train
 
-from .study import FOLDER, Review, Study, first_of, main
+from .study import FOLDER, Review, Study, first_of, train_study
 
 CONFIG = osp.join(osp.dirname(FOLDER), 'hard_selection', 'plain_cnn.py')
-LOOKED = (0.05, 0.1, 0.2, 0.3)
+LOOKED = (0.1, 0.2, 0.3)
 LIBRARIES = ('mmpretrain', )
 # Images are ranked by the average score, by the margin of the label in the
 # predictions of the trained network (as cleanlab's `normalized_margin`), and
 # at random.
 REVIEWS = (Review('score', 'removed',
                   LOOKED), Review('score', 'repaired',
-                                  LOOKED), Review('margin', 'removed', LOOKED),
-           Review('random', 'removed', (0.1, 0.3)))
+                                  LOOKED), Review('margin', 'removed',
+                                                  (0.1, 0.3)),
+           Review('random', 'removed', (0.3, )))
 
 
 class CIFAR10Study(Study):
@@ -98,9 +99,13 @@ def make_study(args: argparse.Namespace) -> CIFAR10Study:
     return CIFAR10Study(load_base_of(args, CONFIG), args.out)
 
 
-if __name__ == '__main__':
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--data', default='data/cifar10/cifar10.npz')
     parser.add_argument(
         '--iters', type=int, help='of the full training, for a trial')
-    main(parser, make_study, LIBRARIES)
+    train_study(parser, make_study, LIBRARIES)
+
+
+if __name__ == '__main__':
+    main()

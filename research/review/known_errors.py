@@ -92,7 +92,7 @@ def table(path: str = RESULTS) -> pd.DataFrame:
         rows, 'index', columns=[f'first {n}' for n in LOOKED])
 
 
-if __name__ == '__main__':
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         'checkout', nargs='?', help='of label-errors (default: print)')
@@ -105,3 +105,7 @@ if __name__ == '__main__':
     if args.checkout:
         run.run(parser, make_cells, LIBRARIES)
     print(markdown(table(args.out), 'ranking'))
+
+
+if __name__ == '__main__':
+    main()

@@ -4,7 +4,7 @@
 A share of the labels becomes wrong. A training on them scores the images. A
 perfect reviewer looks at the first images of a ranking, and a new training
 leaves out what is wrong among them, or has it repaired. The images of the
-validation are right.
+validation are right. Each training has 60 % of the iterations of the full one.
 """
 import argparse
 import os.path as osp
@@ -21,9 +21,11 @@ from benchmarks.compare.results import read_results
 
 FOLDER = osp.dirname(osp.abspath(__file__))
 WRONG = (0.05, 0.1, 0.2)
-# Shares of clean images that are left out blindly, and the share of wrong
-# labels among which pruning is tried.
-BLIND, PRUNED = (0.05, 0.1), 0.1
+# Share of clean images that is left out blindly, and the share of wrong labels
+# among which pruning is tried.
+BLIND, PRUNED = 0.05, 0.1
+# Of the iterations of the full training.
+RATIO = 0.6
 SEEDS = 3
 # Share of the images of which a line keeps the order.
 MOST = 0.3
@@ -71,26 +73,26 @@ class Study(ABC):
 
     @abstractmethod
     def dirty(self, wrong: float, seed: int) -> Config:
-        """The training on images of which a share has wrong labels."""
+        """The full training on images of which a share has wrong labels."""
 
     @abstractmethod
     def cleaned(self, line: dict, arm: str, images: List[int],
                 what: str) -> Config:
-        """The training of a line after its wrong ``images`` were removed or
-        repaired. ``arm`` is a name for the training."""
+        """The full training of a line after its wrong ``images`` were removed
+        or repaired. ``arm`` is a name for the training."""
 
     def first_cells(self, seeds: Sequence[int]) -> List[Cell]:
         """The trainings on labels as they are, which rank the images. Without
         errors they are those on clean labels."""
         return [
-            self._cell(f'dirty_{percent(wrong)}', seed,
-                       self.dirty(wrong, seed), dict(rank=True))
+            self._short(f'dirty_{percent(wrong)}', seed,
+                        self.dirty(wrong, seed), dict(rank=True))
             for seed in seeds for wrong in (0., *WRONG)
         ]
 
     def later_cells(self, seeds: Sequence[int]) -> List[Cell]:
         """The trainings after a review; with clean images left out blindly;
-        and pruned in place of a review."""
+        and of as many iterations with pruning in place of a review."""
         lines = {
             (line['arm'], line['seed']): line
             for line in read_results(self.path)
@@ -108,22 +110,22 @@ class Study(ABC):
                         found = set(first_images(line, ranking, looked))
                         found &= set(line['errors'])
                         cfg = self.cleaned(line, arm, sorted(found), what)
-                        cells.append(self._cell(arm, seed, cfg))
+                        cells.append(self._short(arm, seed, cfg))
             line = lines['dirty_00', seed]
-            for looked in BLIND:
-                arm = f'score_blindly_00_{percent(looked)}'
-                first = sorted(first_images(line, 'score', looked))
-                cfg = self.cleaned(line, arm, first, 'removed')
-                cells.append(self._cell(arm, seed, cfg))
-            base = self.dirty(PRUNED, seed)
-            for name, num_strata in (('neyman', 10), ('chance', 1)):
-                cfg = mmib.convert(
-                    base,
-                    0.6,
-                    policy=dict(type='Neyman', num_strata=num_strata))
-                arm = f'{name}_pruned_{percent(PRUNED)}_60'
-                cells.append(self._cell(arm, seed, cfg))
+            first = sorted(first_images(line, 'score', BLIND))
+            arm = f'score_blindly_00_{percent(BLIND)}'
+            cells.append(
+                self._short(arm, seed,
+                            self.cleaned(line, arm, first, 'removed')))
+            pruned = mmib.convert(
+                self.dirty(PRUNED, seed), RATIO, policy=dict(type='Neyman'))
+            cells.append(
+                self._cell(f'neyman_pruned_{percent(PRUNED)}_60', seed,
+                           pruned))
         return cells
+
+    def _short(self, arm: str, seed: int, full: Config, options={}) -> Cell:
+        return self._cell(arm, seed, mmib.shorten(full, RATIO), options)
 
     def _cell(self, arm: str, seed: int, cfg: Config, options={}) -> Cell:
         return Cell(self.path, arm, seed, cfg, self.module, None, options)
@@ -142,11 +144,11 @@ def first_images(line: dict, ranking: str, looked: float) -> List[int]:
     return line['orders'][ranking][:round(looked * line['num_images'])]
 
 
-def main(parser: argparse.ArgumentParser,
-         make_study: Callable[[argparse.Namespace],
-                              Study], libraries: Sequence[str]) -> None:
-    """Train the cells of the study that ``make_study`` makes of the arguments.
-    """
+def train_study(parser: argparse.ArgumentParser,
+                make_study: Callable[[argparse.Namespace],
+                                     Study], libraries: Sequence[str]) -> None:
+    """Train the cells of the study that ``make_study`` makes of a command's
+    arguments."""
     parser.add_argument('--out', default=FOLDER, help='folder of the results')
     run.add_arguments(parser)
     run.run(
