@@ -24,13 +24,13 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
     """Sentences and a table: what was found, and what to expect."""
     ranks = [row.rank for row in rows]
     wrong = [_IS_WRONG[row.verdict] for row in rows]
+    said = [row.verdict for row in rows]
     is_one = len(set(ranks)) == len(ranks)
-    if rows and is_one and not beats_chance(ranks, wrong):
+    if WRONG in said and is_one and not beats_chance(ranks, wrong):
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones. Look '
                'at more images, and at some of the lowest, before you go by '
                'it.')
-    said = [row.verdict for row in rows]
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if not is_one:

@@ -81,14 +81,14 @@ def expected(ranks: Sequence[int],
 
 
 def beats_chance(ranks: Sequence[int], wrong: Sequence[float]) -> bool:
-    """Whether the wrong images of a review come clearly before the others, by
-    the sum of their ranks; or are half of all and more, as in no data as a
-    whole. The arguments are those of :func:`expected`."""
+    """Whether the wrong images of a review, at least one, come clearly before
+    the others, by the sum of their ranks; or are half of all and more, as in
+    no data as a whole. The arguments are those of :func:`expected`."""
     known = ~np.isnan(wrong)
     is_wrong = np.asarray(wrong)[known] == 1
     count, total = is_wrong.sum(), len(is_wrong)
-    if count == 0 or 2 * count >= total:
-        return count > 0
+    if 2 * count >= total:
+        return True
     places = np.asarray(ranks)[known].argsort().argsort()
     gap = (total - 1) / 2 - places[is_wrong].mean()
     return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))

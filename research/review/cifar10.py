@@ -22,10 +22,9 @@ LIBRARIES = ('mmpretrain', )
 # predictions of the trained network (as cleanlab's `normalized_margin`), and
 # at random.
 REVIEWS = (Review('score', 'removed',
-                  LOOKED), Review('score', 'repaired',
-                                  LOOKED), Review('margin', 'removed',
-                                                  (0.1, 0.3)),
-           Review('random', 'removed', (0.3, )))
+                  LOOKED), Review('score', 'repaired', LOOKED),
+           Review('margin', 'removed',
+                  (0.1, 0.3)), Review('random', 'removed', (0.3, )))
 
 
 class CIFAR10Study(Study):

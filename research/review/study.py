@@ -115,8 +115,8 @@ class Study(ABC):
             first = sorted(first_images(line, 'score', BLIND))
             arm = f'score_blindly_00_{percent(BLIND)}'
             cells.append(
-                self._short(arm, seed,
-                            self.cleaned(line, arm, first, 'removed')))
+                self._short(arm, seed, self.cleaned(line, arm, first,
+                                                    'removed')))
             pruned = mmib.convert(
                 self.dirty(PRUNED, seed), RATIO, policy=dict(type='Neyman'))
             cells.append(

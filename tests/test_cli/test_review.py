@@ -59,6 +59,14 @@ def test_a_ranking_by_chance_is_told_first(review, capsys):
     assert 'Among the next 50 images expect' in text
 
 
+def test_nothing_wrong_was_found(review, capsys):
+    """Then there is no ranking to judge."""
+    review(write('a.csv', numbered('hhu' * 10)))
+    text = capsys.readouterr().out
+    assert text.startswith('30 images were looked at: 0 wrong, 20 hard, 10 ')
+    assert 'Among the next 50 images expect' in text
+
+
 def test_several_reviewers(review, run, capsys):
     first, second = numbered('wwh'), numbered('whuw')
     review(
