@@ -24,6 +24,9 @@ from mmib_cli import COMMANDS
 from research.camvid.learning_rates import by_rate
 from research.cifar10 import official
 from research.diffusion import diffusion
+from research.hard_selection import arms_cifar10 as arms_hard
+from research.hard_selection import arms_resnet
+from research.hard_selection import tables as hard_selection
 from research.instruction_tuning import instruction_tuning
 from research.label_errors import label_errors
 from research.optimizers import weights_and_steps
@@ -91,6 +94,11 @@ def tables_of(topic):
         }
         yield markdown(by_rate(rates))
         yield law.in_markdown(law.law_table())
+    elif topic == 'hard_selection':
+        for table in (hard_selection.cifar10_table(),
+                      hard_selection.camvid_table(),
+                      hard_selection.rate_table()):
+            yield markdown(table, 'training')
     elif topic == 'label_errors':
         for path in files:
             yield label_errors.table(read_results(path))
@@ -110,6 +118,7 @@ def tables_of(topic):
     ('cifar10', 4, 20),
     ('networks', 2, 6),
     ('shares', 4, 4),
+    ('hard_selection', 3, 2),
     ('label_errors', 2, 0),
     ('instruction_tuning', 3, 0),
     ('diffusion', 3, 1),
@@ -161,6 +170,21 @@ def in_shares():
     return [(cell.arm, fingerprint(cell.cfg)) for cell in cells]
 
 
+def with_hard_selection(setting):
+    """The same of hard selection, at the learning rates that were tuned."""
+    network, _, wrong = setting.partition('-')
+    base = run.load_base(
+        '',
+        changes={'train_dataloader.dataset.wrong': 0.1} if wrong else {},
+        config=results('hard_selection', f'{network}.py'))
+    rates = run.best_rates(
+        read_results(
+            results('hard_selection', setting, 'learning-rates.jsonl')))
+    arms = arms_resnet if network == 'resnet' else arms_hard
+    return [(cell.arm, fingerprint(cell.cfg))
+            for cell in run.all_cells('', {24: base}, rates, arms)]
+
+
 def of_diffusion():
     cfg = Config.fromfile(
         osp.join(ROOT, diffusion.CONFIG), import_custom_modules=False)
@@ -197,6 +221,13 @@ def test_cells_are_of_their_arms(monkeypatch):
             'shares/camvid': on_camvid(
                 results('shares', 'arms_camvid.py'), PRETRAINED,
                 **{'fast_backbone.bfloat16': False}),
+            'hard_selection/camvid': on_camvid(
+                results('hard_selection', 'arms_camvid.py'),
+                results('hard_selection', 'camvid.py')),
+            **{
+                f'hard_selection/{name}/passes-24': with_hard_selection(name)
+                for name in hard_selection.SETTINGS
+            },
             'diffusion/arms': of_diffusion(),
             'instruction_tuning/lora': of_instruction_tuning('lora'),
             'instruction_tuning/scratch': of_instruction_tuning('scratch'),

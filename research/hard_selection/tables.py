@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print what hard selection is above the plain short training."""
+import argparse
 import os.path as osp
 
 import pandas as pd
@@ -12,7 +13,6 @@ from benchmarks.compare.results import read_results
 FOLDER = osp.dirname(osp.abspath(__file__))
 SETTINGS = {
     'resnet': 'ResNet',
-    'resnet-wrong': 'ResNet, 10 % wrong labels',
     'plain_cnn': 'plain CNN',
     'plain_cnn-wrong': 'plain CNN, 10 % wrong labels'
 }
@@ -96,6 +96,7 @@ def _table(rows: list) -> pd.DataFrame:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for table in (cifar10_table(), camvid_table(), rate_table()):
         print(markdown(table, 'training'), end='\n\n')
 
