@@ -27,8 +27,7 @@ from .study import Review, Study, first_of, percent, train_study
 PIXELS, CLEANLAB = ('mean of the highest 5% of the pixel losses',
                     'cleanlab, softmin')
 REVIEWS = (Review('score', 'removed',
-                  (0.1, 0.3)), Review('score', 'repaired', (0.1, 0.3)),
-           Review('pixels', 'removed', (0.3, )))
+                  (0.1, 0.3)), Review('score', 'repaired', (0.1, 0.3)))
 LIBRARIES = ('mmcv', 'mmseg')
 MASKS = osp.join('annotations', 'training')
 

@@ -26,7 +26,7 @@ from .cifar10 import train_cell as train_and_rank
 from .study import FOLDER, SEEDS
 
 RESULTS = osp.join(FOLDER, 'known_errors.jsonl')
-CONFIG = osp.join(osp.dirname(FOLDER), 'hard_selection', 'resnet.py')
+CONFIG = osp.join(osp.dirname(FOLDER), 'hard_selection', 'plain_cnn.py')
 LOOKED = (50, 100, 200, 500, 1000, 2000)
 
 
