@@ -29,8 +29,7 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
     if WRONG in said and is_one and not beats_chance(ranks, wrong):
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones. Look '
-               'at more images, and at some of the lowest, before you go by '
-               'it.')
+               'at more images, also at some of the lowest.')
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if not is_one:
