@@ -2,6 +2,7 @@
 """Print what reviews bring back, and draw it."""
 import argparse
 import os.path as osp
+import re
 from typing import List
 
 import matplotlib
@@ -21,8 +22,8 @@ CURVES = dict(
     score_repaired=('highest scores, repaired', 'tab:green'),
     score_removed=('highest scores, left out', 'tab:orange'),
     margin_removed=('by cleanlab\'s margin, left out', 'tab:blue'),
-    pixels_removed=('by --rank-by pixels, left out', 'tab:blue'),
     random_removed=('at random, left out', 'tab:gray'))
+LOOKED = (0.1, 0.2, 0.3)
 
 
 def load(name: str, folder: str = FOLDER) -> List[dict]:
@@ -42,39 +43,52 @@ def qualities(lines: List[dict], metric: str) -> pd.DataFrame:
         index='arm', columns='seed', values='value')
 
 
-def found(lines: List[dict], wrong: str, ranking: str, looked: str) -> str:
-    """Share of the errors among the images that were looked at."""
-    shares = [
-        np.isin(line['errors'], first_images(line, ranking,
-                                             int(looked) / 100)).mean()
-        for line in lines
-        if line['arm'] == f'dirty_{wrong}' and ranking in line['orders']
-    ]
-    return f'{100 * np.mean(shares):.0f} %' if shares else NONE
+def found_table(lines: List[dict]) -> pd.DataFrame:
+    """The share of the errors among the first images of each ranking, in the
+    mean over the seeds."""
+    rows = []
+    for wrong in WRONG:
+        dirty = [
+            line for line in lines if line['arm'] == f'dirty_{percent(wrong)}'
+        ]
+        for ranking in dirty[0]['orders']:
+            shares = [
+                np.mean([
+                    np.isin(line['errors'],
+                            first_images(line, ranking, looked)).mean()
+                    for line in dirty
+                ]) for looked in LOOKED
+            ]
+            rows.append([f'{wrong:.0%}', ranking] +
+                        [f'{share:.0%}' for share in shares])
+    columns = ['wrong', 'ranking', *(f'first {each:.0%}' for each in LOOKED)]
+    return pd.DataFrame(rows, columns=columns).set_index('wrong')
 
 
 def table(lines: List[dict], metric: str) -> pd.DataFrame:
-    """A row for each share of wrong labels and review: the share of the errors
-    among the images that were looked at, the metric, and how far the metric
-    lies above that of the training on the labels as they are."""
+    """The metric after each review, and its difference to the training on the
+    labels as they are."""
     values = qualities(lines, metric)
     rows = []
     for arm in values.index:
-        ranking, what, wrong, looked = arm.split('_') if arm.count(
-            '_') == 3 else ('none', '', arm[-2:], '')
+        review, *shares = re.split(r'_(\d\d)', arm)
+        wrong, looked = shares[0], ''.join(shares[2:3])
+        rows.append((wrong, review.replace('_', ' '), looked, arm))
+    shown = []
+    for wrong, review, looked, arm in sorted(rows):
+        mean, half, count = interval(values.loc[arm].dropna())
         dirty = f'dirty_{wrong}'
-        is_review = what in ('removed', 'repaired')
-        mean, half, _ = interval(values.loc[arm].dropna())
-        rows.append([
-            wrong, f'{ranking} {what}'.strip(), looked,
-            found(lines, wrong, ranking, looked) if is_review else NONE,
-            f'{mean:.2f}' if np.isnan(half) else f'{mean:.2f} ± {half:.2f}',
-            in_words(*compare(values, arm, dirty))[0] if looked else NONE
+        shown.append([
+            f'{int(wrong)}%', review, looked and f'{int(looked)}%', count,
+            f'{mean:.2f}',
+            *(in_words(*compare(values, arm, dirty)) if arm != dirty else
+              (NONE, NONE))
         ])
-    columns = ['wrong (%)', 'review', 'looked at (%)', 'errors found']
-    shown = pd.DataFrame(
-        rows, columns=[*columns, metric, 'difference to none'])
-    return shown.sort_values(columns[:3]).set_index(columns[0])
+    columns = [
+        'wrong', 'training', 'looked at', 'seeds', metric,
+        'difference to dirty', 'which is'
+    ]
+    return pd.DataFrame(shown, columns=columns).set_index('wrong')
 
 
 def draw(path: str, folder: str = FOLDER) -> None:
@@ -94,18 +108,19 @@ def draw(path: str, folder: str = FOLDER) -> None:
         values = qualities(load(name, folder), metric)
         for axis, wrong in zip(row, map(percent, WRONG)):
             dirty = values.loc[f'dirty_{wrong}'].mean()
-            for review, (label, color) in CURVES.items():
+            for place, (review, (label, color)) in enumerate(CURVES.items()):
                 arms = sorted(
                     arm for arm in values.index
                     if arm.startswith(f'{review}_{wrong}_'))
                 if not arms:
                     continue
-                looked = [0, *(int(arm[-2:]) for arm in arms)]
+                looked = np.array([0, *(int(arm[-2:]) for arm in arms)])
                 means, halves, _ = zip(
                     (0., 0., 0),
                     *(compare(values, arm, f'dirty_{wrong}') for arm in arms))
                 axis.errorbar(
-                    looked,
+                    # Side by side, as they would hide each other.
+                    looked + (place - 1.5) * 0.5,
                     dirty + np.array(means),
                     halves,
                     color=color,
@@ -133,8 +148,10 @@ def main() -> None:
     parser.add_argument('--out', help='PNG file of the picture')
     args = parser.parse_args()
     for name, (title, metric) in STUDIES.items():
-        shown = markdown(table(load(name), metric), 'wrong (%)')
-        print(f'### {title}\n\n{shown}\n')
+        lines = load(name)
+        print(f'### {title}\n')
+        for shown in (found_table(lines), table(lines, metric)):
+            print(markdown(shown, 'wrong'), end='\n\n')
     if args.out:
         draw(args.out)
 
