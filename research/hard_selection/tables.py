@@ -13,6 +13,7 @@ from benchmarks.compare.results import read_results
 FOLDER = osp.dirname(osp.abspath(__file__))
 SETTINGS = {
     'resnet': 'ResNet',
+    'resnet-wrong': 'ResNet, 10 % wrong labels',
     'plain_cnn': 'plain CNN',
     'plain_cnn-wrong': 'plain CNN, 10 % wrong labels'
 }
