@@ -138,7 +138,11 @@ def draw(path: str, folder: str = FOLDER) -> None:
             axis.grid(alpha=0.3)
             axis.set_xlabel('images looked at (%)', fontsize=9)
         row[0].set_ylabel(metric)
-        row[-1].legend(fontsize=7)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc='outside lower center',
+        ncols=3,
+        fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -26,7 +26,7 @@ WRONG = (0.05, 0.1, 0.2)
 BLIND, PRUNED = 0.05, 0.1
 # Of the iterations of the full training.
 RATIO = 0.6
-SEEDS = 3
+SEEDS = 5
 # Share of the images of which a line keeps the order.
 MOST = 0.3
 
