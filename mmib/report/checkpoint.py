@@ -46,12 +46,15 @@ class Checkpoint:
             Checkpoints of version 0.1.0 have scores alone. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str): Time at which its training began, '' where it isn't known.
+        images_checksum (int, optional): Of the images and their order. Older
+            versions had none.
     """
 
     path: str
     images: Optional[pd.DataFrame] = None
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
     run: str = ''
+    images_checksum: Optional[int] = None
 
     @property
     def name(self) -> str:
@@ -120,14 +123,16 @@ def _read(path: str) -> Checkpoint:
         raise _Unreadable('is no checkpoint of a training') from error
     state = content.get('infobatch')
     try:
-        images = None if state is None else _images(upgrade(state))
+        state = None if state is None else upgrade(state)
+        images = None if state is None else _images(state)
+        checksum = None if state is None else state['images_checksum']
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _Unreadable('has a state of InfoBatch that is damaged, or of '
                           'another version') from error
     return Checkpoint(path, images, {
         name: value
         for name, value in weights if torch.is_tensor(value)
-    }, run)
+    }, run, checksum)
 
 
 def _load(path: str) -> Any:

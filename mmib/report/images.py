@@ -9,8 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..datasets import (image_numbers, image_paths, numbers_in_whole,
-                        unwrap_repeats)
+from ..datasets import (image_numbers, image_paths, images_checksum,
+                        numbers_in_whole, unwrap_repeats)
 
 
 class CannotShow(Exception):
@@ -31,11 +31,14 @@ class TrainingImages:
     training imports is imported.
 
     Raises:
-        CannotShow: If the data set can't be built, or has another number of
-            images.
+        CannotShow: If the data set can't be built, or has other images than
+            the checkpoint.
     """
 
-    def __init__(self, config: Config, num_images: int) -> None:
+    def __init__(self,
+                 config: Config,
+                 num_images: int,
+                 checksum: Optional[int] = None) -> None:
         part = (config.get('train_dataloader') or {}).get('dataset')
         if part is None:
             raise CannotShow('the config has none')
@@ -57,6 +60,9 @@ class TrainingImages:
         if len(self.numbers) != num_images:
             raise CannotShow(f'the data set has {len(self.numbers)} images '
                              f'here, and the checkpoint {num_images}')
+        if checksum not in (None, images_checksum(self._dataset)):
+            raise CannotShow('the data set has other images here than the '
+                             'checkpoint, or the same in another order')
         indices = np.unique(self._of_index, return_index=True)[1]
         self._indices = dict(zip(self.numbers, indices.tolist()))
 

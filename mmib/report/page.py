@@ -5,10 +5,13 @@ import hashlib
 import math
 import os.path as osp
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import List, NamedTuple, Optional
+from urllib.parse import quote
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
@@ -52,10 +55,14 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         trim_blocks=True,
         lstrip_blocks=True)
     script = ''
-    if gallery.highest:
+    if gallery.highest and gallery.judged:
         # What takes verdicts.
         script = (Path(__file__).parent / 'review.js').read_text('utf-8')
-    environment.filters.update(figure=number, sentence=_sentence)
+    environment.filters.update(
+        figure=number,
+        sentence=_sentence,
+        # A file name may be no text in UTF-8.
+        url=partial(quote, errors='surrogateescape'))
     return environment.get_template('template.html').render(
         version=__version__,
         run=run,
@@ -71,7 +78,7 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         gallery=gallery,
         script=Markup(script),
         script_hash=f'sha256-{_hash(script)}',
-        report=_name(run, checkpoint),
+        report=_name(run, images),
         ranking=_RANKINGS[rank_by],
         checkpoint=checkpoint.name if checkpoint else '',
         num_images=len(images) if images is not None else 0,
@@ -83,13 +90,12 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
 
 
-def _name(run: Run, checkpoint: Optional[Checkpoint]) -> str:
+def _name(run: Run, images: Optional[pd.DataFrame]) -> str:
     """By what a browser keeps verdicts: the same for all reports of a training
-    and a checkpoint, of whichever images."""
-    parts = [run.name, run.start, run.config.pretty_text]
-    if checkpoint is not None and checkpoint.images is not None:
-        parts += [checkpoint.name, str(len(checkpoint.images))]
-        parts += map(str, checkpoint.images.get('path', []))
+    and its later checkpoints."""
+    parts = [run.name, run.start]
+    if images is not None:
+        parts += map(str, images.get('path', images.index))
     return _hash('\0'.join(parts))
 
 

@@ -64,6 +64,8 @@ class Gallery:
             class that pixels may have.
         young (str): That the network is too young for the ranking, or nothing.
         notes (list[str]): Sentences on what is missing and why.
+        judged (bool): Whether images take verdicts: not where it is unknown
+            which image of the data set a number is.
     """
 
     highest: List[Card] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Gallery:
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     young: str = ''
     notes: List[str] = field(default_factory=list)
+    judged: bool = True
 
 
 def take_pictures(config: Config,
@@ -91,7 +94,7 @@ def take_pictures(config: Config,
     """
     gallery, images = Gallery(), checkpoint.images
     assert images is not None
-    reader = _open_reader(config, images, gallery.notes)
+    reader = _open_reader(config, checkpoint, gallery)
     predictor = None
     if reader is not None and predictions and (count or by_losses):
         predictor = _open_predictor(config, checkpoint, gallery.notes)
@@ -117,24 +120,26 @@ def take_pictures(config: Config,
     return gallery
 
 
-def _open_reader(config: Config, images: pd.DataFrame,
-                 notes: List[str]) -> Optional[TrainingImages]:
+def _open_reader(config: Config, checkpoint: Checkpoint,
+                 gallery: Gallery) -> Optional[TrainingImages]:
+    images = checkpoint.images
+    assert images is not None
     try:
-        reader = TrainingImages(config, len(images))
+        reader = TrainingImages(config, len(images),
+                                checkpoint.images_checksum)
     except CannotShow as error:
-        notes.append('Images have numbers instead of paths and pictures, '
-                     f'because of the data set: {error}.')
-        if 'ListedImages' in str(config.get('train_dataloader')):
-            notes.append('These numbers count the images of its list alone, '
-                         'and are none for --without.')
+        gallery.notes.append(
+            'Images have their numbers in the training, no paths or pictures, '
+            f'and take no verdicts, because of the data set: {error}.')
+        gallery.judged = False
         return None
     paths = reader.paths()
     images['path'] = pd.Series(paths, dtype=object)
     images.index = pd.Index(reader.numbers)
     if any(paths):
         return reader
-    notes.append('Images have numbers instead of paths: the data set has no '
-                 'files.')
+    gallery.notes.append('Images have numbers instead of paths: the data set '
+                         'has no files.')
     return reader if reader.has_pixels else None
 
 
@@ -143,8 +148,9 @@ def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
     if 'path' not in images:
         raise ReportError(f'--review finds no images. {" ".join(notes)}')
     left = [n for n in order if judged.isdisjoint((images['path'][n], str(n)))]
-    notes.append(f'{len(order) - len(left)} images that were judged before '
-                 'aren\'t shown again.')
+    notes.append(
+        f'{len(order) - len(left)} of {len(judged)} judged images are '
+        'in the ranking, and aren\'t shown again.')
     return left
 
 

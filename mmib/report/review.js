@@ -148,6 +148,7 @@
   }
 
   function save() {
+    load();
     const rows = cards.filter(verdictOf).map(card => {
       const [image, rank, score] = JSON.parse(card.dataset.row);
       const {verdict, date} = verdicts[card.dataset.number];

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From the file of a review to a training without the wrong images."""
+import io
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -94,7 +96,12 @@ def test_other_rankings_and_no_verdicts(review, capsys):
     review(write('a.csv', numbered('wh')), write('b.csv', numbered('hw', 2)))
     text = capsys.readouterr().out
     assert text.startswith('4 images were looked at: 2 wrong, 2 hard, 0')
-    assert 'the same rank' in text and 'expect ' not in text
+    # Ranks 1 and 2 are those of the other file, too.
+    assert '0.jpg and 2.jpg have the same rank. ' in text
+    assert 'expect ' not in text
+    review(write('u.csv', numbered('uu')))
+    text = capsys.readouterr().out
+    assert '1 to 10 ' in text and 'expect ' not in text
     review(write('c.csv', []))
     text = capsys.readouterr().out
     assert text == '0 images were looked at: 0 wrong, 0 hard, 0 unsure.\n'
@@ -223,10 +230,62 @@ def test_the_next_round(run):
         card for card in cards if card[0] not in (0, 5)
     ]
     text = Path('next.html').read_text()
-    assert '2 images that were judged before aren' in text
+    assert '2 of 3 judged images are in the ranking, and aren' in text
     # Where the data are gone, nothing can be found.
     Path('data').rename('gone')
     with pytest.raises(SystemExit, match='--review finds no images. Images h'):
         run('report', work_dir, '--review', second, '--out', 'last.html')
     run('report', work_dir, '--out', 'last.html')
-    assert 'and are none for --without' in Path('last.html').read_text()
+    text = Path('last.html').read_text()
+    assert 'Images have their numbers in the training, no paths' in text
+    assert '<script>' not in text
+
+
+@pytest.mark.parametrize('change', ['list', 'name'])
+def test_scores_are_not_those_of_other_images(run, change):
+    """Of as many."""
+    config = file_config(f'{change}-20k_files')
+    review = write('review.csv', [('1.jpg', 'wrong')])
+    run('train', config, '--score', '--without', review)
+    work_dir, = Path('work_dirs').iterdir()
+    run('report', work_dir, '--no-predictions')
+    assert '<script>' in Path(work_dir, 'report.html').read_text()
+    if change == 'list':
+        write('review.csv', [('4.jpg', 'wrong')])
+    else:
+        image = Path('data/images/training/0.jpg')
+        image.rename(image.with_name('x.jpg'))
+        mask = Path('data/annotations/training/0.png')
+        mask.rename(mask.with_name('x.png'))
+    run('report', work_dir, '--no-predictions')
+    text = Path(work_dir, 'report.html').read_text()
+    assert '<script>' not in text and 'aria-label="image of' not in text
+    assert 'the data set has other images here than the checkpoint, or' in text
+    table = pd.read_csv(f'{work_dir}/report_images.csv')
+    assert table.path.isna().all() and table.score.notna().all()
+
+
+def test_names_that_are_no_text(run, monkeypatch):
+    """They are told where a terminal takes UTF-8 alone."""
+    name = os.fsdecode(b'\xff.jpg')
+    for file, verdict in (('a.csv', 'wrong'), ('b.csv', 'hard')):
+        Path(file).write_bytes(
+            os.fsencode(f'{HEADER}{name},{verdict},1,0.5,\n'))
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding='utf-8')
+    monkeypatch.setattr('sys.stdout', terminal)
+    run('review', 'a.csv', 'b.csv', '--out', 'both.csv')
+    terminal.flush()
+    assert b'Verdicts differ on \\udcff.jpg: ' in terminal.buffer.getvalue()
+    assert [row.image for row in read_review('both.csv')] == [name]
+
+
+def test_a_review_is_not_written_over(run):
+    run('train', file_config('over-20k_files'), '--score')
+    work_dir, = Path('work_dirs').iterdir()
+    for out in ('report.csv', 'report.html'):
+        review = write('report.csv', [('1.jpg', 'wrong')])
+        if out == 'report.html':
+            review = Path(review).rename('report_images.csv').name
+        with pytest.raises(SystemExit, match=f'Error: {review} is a review'):
+            run('report', work_dir, '--review', review, '--out', out)
+        assert len(read_review(review)) == 1
