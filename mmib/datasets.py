@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-from .errors import ValueRefusal
+from .errors import TypeRefusal, ValueRefusal
 from .image_list import Images, find_images
 
 
@@ -40,7 +40,8 @@ class ListedImages:
             :meth:`full_init` only. Defaults to False.
 
     Raises:
-        TypeError: If ``images`` or ``without`` is neither a file nor a list.
+        TypeError: If ``images`` or ``without`` is neither a file nor a list,
+            or there are other arguments.
         ValueError: If none is given, if a list can't be used, or if the data
             set mixes its images.
 
@@ -55,7 +56,13 @@ class ListedImages:
                  dataset: Any,
                  images: Optional[Images] = None,
                  without: Optional[Images] = None,
-                 lazy_init: bool = False) -> None:
+                 lazy_init: bool = False,
+                 **others: Any) -> None:
+        for name in others:
+            raise TypeRefusal(
+                f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
+                f'set `train_dataloader.dataset.dataset.{name}`, of the data '
+                'set that it wraps.')
         if images is None and without is None:
             raise ValueRefusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
@@ -123,6 +130,8 @@ class ListedImages:
             # So that only a listed image replaces one that can't be read.
             self.dataset.get_subset_(self.indices.tolist())
             self.indices = np.arange(len(self.indices))
+        # File names may be no text in UTF-8.
+        text = text.encode(errors='backslashreplace').decode()
         print_log(
             f'InfoBatch: the data set has {len(numbers)} of {num_images} '
             f'images{text}.', 'current')

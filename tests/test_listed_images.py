@@ -67,6 +67,9 @@ def test_it_shows_all_but_the_listed_images():
         build(only(None, without=[*range(14)]))
     with pytest.raises(ValueError, match='needs `images`, those to show, or'):
         build(dict(type='ListedImages', dataset=PLAIN))
+    with pytest.raises(
+            TypeError, match='has no `indices`: set `.*.dataset.in'):
+        build(dict(only([0]), indices=6))
 
 
 def test_it_shows_listed_images_but_others():
