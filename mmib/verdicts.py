@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+from itertools import chain
 from typing import IO, Dict, Iterable, List, NamedTuple, Union
 
 from .errors import ValueRefusal
@@ -11,7 +12,7 @@ WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
 COLUMNS = ('image', 'verdict', 'rank', 'score', 'date')
 # A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
 # comes first. So a real apostrophe gets another one.
-_ESCAPED = tuple("=+-@'")
+_ESCAPED = tuple("=+-@'\t\r")
 Path = Union[str, os.PathLike]
 
 
@@ -62,15 +63,17 @@ def read_review(path: Path) -> List[Judged]:
         header = file.readline()
         # Some languages' spreadsheets save semicolons.
         delimiter = next((each for each in ',;\t' if each in header), ',')
-        names = next(csv.reader([header], delimiter=delimiter), [])
-        lacking = [name for name in COLUMNS[:3] if name not in names]
-        if lacking:
-            raise ValueRefusal(
-                f'line 1 of {path} has no column `{lacking[0]}`: the file of '
-                f'a review begins with `{",".join(COLUMNS)}`.')
-        lines = csv.reader(file, delimiter=delimiter, strict=True)
-        where = f'line 2 of {path}'
+        lines = csv.reader(
+            chain([header], file), delimiter=delimiter, strict=True)
+        where = f'line 1 of {path}'
         try:
+            names = next(lines, [])
+            lacking = [name for name in COLUMNS[:3] if name not in names]
+            if lacking:
+                raise ValueRefusal(
+                    f'{where} has no column `{lacking[0]}`: the file of a '
+                    f'review begins with `{",".join(COLUMNS)}`.')
+            where = f'line 2 of {path}'
             for cells in lines:
                 if cells:
                     row = _judged(where, names, cells)
@@ -81,7 +84,7 @@ def read_review(path: Path) -> List[Judged]:
                             f'{other.where} again, first {other.verdict}, '
                             f'then {row.verdict}: keep one of the lines.')
                 # A cell may have line breaks.
-                where = f'line {lines.line_num + 2} of {path}'
+                where = f'line {lines.line_num + 1} of {path}'
         except csv.Error as error:
             raise ValueRefusal(f'{where} can\'t be read, {error}: correct its '
                                'quotation marks.') from error
@@ -113,9 +116,13 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
 def write_review(path: Path, rows: Iterable[Judged]) -> None:
     """Write a new file of a review."""
     with open_text(path, 'x') as file:
-        lines = csv.writer(file)
+        # A semicolon, too, may end a cell in a spreadsheet.
+        lines = csv.writer(file, quoting=csv.QUOTE_ALL)
         lines.writerow(COLUMNS)
         for row in rows:
-            cells = map(str, row[:len(COLUMNS)])
-            lines.writerow("'" * cell.startswith(_ESCAPED) + cell
-                           for cell in cells)
+            lines.writerow(escaped(str(cell)) for cell in row[:len(COLUMNS)])
+
+
+def escaped(cell: str) -> str:
+    """A cell that a spreadsheet doesn't take for a formula."""
+    return "'" * cell.startswith(_ESCAPED) + cell

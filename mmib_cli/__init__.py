@@ -5,6 +5,7 @@ The command lies beside the package ``mmib``: ``import mmib`` takes seconds and
 needs a stack, and ``mmib --help`` and ``mmib env`` work without one.
 """
 import argparse
+import io
 import sys
 from contextlib import contextmanager
 from importlib import import_module
@@ -81,6 +82,9 @@ def main(args: Optional[List[str]] = None) -> None:
     parser.add_argument('command', choices=COMMANDS, metavar='COMMAND')
     parser.add_argument('args', nargs=argparse.REMAINDER, metavar='...')
     parsed = parser.parse_args(args)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names may be no text in UTF-8.
+        sys.stdout.reconfigure(errors='backslashreplace')
     with one_line_refusals():
         if parsed.command != 'env':
             # First, as mmib says what to install where there is no stack.

@@ -21,7 +21,8 @@ _IS_WRONG = {WRONG: 1., HARD: 0., UNSURE: math.nan}
 
 
 def outlook(rows: List[Judged]) -> Iterator[str]:
-    """Sentences and a table: what was found, and what to expect."""
+    """Sentences and a table: what was found, and what to expect, from verdicts
+    in the order of their ranks."""
     ranks = [row.rank for row in rows]
     wrong = [_IS_WRONG[row.verdict] for row in rows]
     said = [row.verdict for row in rows]
@@ -33,9 +34,13 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if not is_one:
-        yield ('Different images have the same rank, as in files of different '
-               'reports. Give those of one report to be told the share by '
-               'rank, and what to expect.')
+        one, other = next(
+            pair for pair in zip(rows, rows[1:])
+            if pair[0].rank == pair[1].rank)
+        yield (f'{one.image} and {other.image} have the same rank. If they '
+               'are one image, write its path alike in all files. Else give '
+               'the files of one report to be told the share by rank, and '
+               'what to expect.')
     elif rows:
         shares: List[tuple] = [('ranks', 'images', 'wrong', 'share')]
         for first, last in zip((0, *_ENDS), (*_ENDS, max(ranks))):
@@ -45,9 +50,10 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
                 shares.append((f'{first + 1} to {last}', len(said), count,
                                f'{count / len(said):.0%}'))
         yield f'\n{table(shares)}\n'
-        mean, low, high = expected(ranks, wrong, 50)
-        yield (f'Among the next 50 images expect {mean:.0f} wrong ones '
-               f'({low} to {high} with 95 %).')
+        if not all(map(math.isnan, wrong)):
+            mean, low, high = expected(ranks, wrong, 50)
+            yield (f'Among the next 50 images expect {mean:.0f} wrong ones '
+                   f'({low} to {high} with 95 %).')
 
 
 def main(args: List[str]) -> None:
@@ -60,13 +66,13 @@ def main(args: List[str]) -> None:
         'line')
     parsed = parser.parse_args(args)
     merged, conflicts = merge(map(read_review, parsed.files))
-    print('\n'.join(outlook(merged)))
-    for rows in conflicts:
-        said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)
-        print(f'Verdicts differ on {rows[0].image}: {said}')
     if parsed.out is not None:
         write_review(parsed.out, merged)
     if parsed.list is not None:
         with open_text(parsed.list, 'x') as file:
             file.writelines(f'{row.image}\n' for row in merged
                             if row.verdict == WRONG)
+    print('\n'.join(outlook(merged)))
+    for rows in conflicts:
+        said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)
+        print(f'Verdicts differ on {rows[0].image}: {said}')

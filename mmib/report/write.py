@@ -2,9 +2,9 @@
 """From a work folder to the files of its report."""
 import os
 import os.path as osp
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
-from ..verdicts import read_review
+from ..verdicts import escaped, read_review
 from .checkpoint import Checkpoint, read_newest
 from .page import render
 from .pictures import Gallery, take_pictures
@@ -47,18 +47,21 @@ def write_report(work_dir: str,
     run = read_run(work_dir)
     other = read_run(compare) if compare is not None else None
     out = osp.join(work_dir, 'report.html') if out is None else out
-    _check_writable(out)
+    _check_writable(out, reviews or ())
     checkpoint, unread = read_newest(work_dir, run.start)
     gallery, files = Gallery(), [out]
     if checkpoint is not None and checkpoint.images is not None:
+        files.append(f'{osp.splitext(out)[0]}_images.csv')
+        _check_writable(files[-1], reviews or ())
         gallery = take_pictures(run.config, checkpoint, num_images,
                                 predictions, rank_by == 'pixels', judged)
         if rank_by == 'score':
             gallery.young = _unreliable(run)
-        files.append(f'{osp.splitext(out)[0]}_images.csv')
         names = dict.fromkeys([*_COLUMNS, *checkpoint.images])
+        images = checkpoint.images.reindex(columns=list(names))
+        images['path'] = images['path'].map(escaped, na_action='ignore')
         # A path may be no text in UTF-8.
-        checkpoint.images.reindex(columns=list(names)).to_csv(
+        images.to_csv(
             files[-1],
             index_label='image',
             encoding='utf-8',
@@ -74,7 +77,9 @@ def write_report(work_dir: str,
     return files
 
 
-def _check_writable(path: str) -> None:
+def _check_writable(path: str, reviews: Sequence[str]) -> None:
+    if osp.realpath(path) in map(osp.realpath, reviews):
+        raise ReportError(f'{path} is a review: give another file with --out.')
     try:
         os.makedirs(osp.dirname(osp.abspath(path)), exist_ok=True)
         open(path, 'a').close()
