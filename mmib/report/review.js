@@ -99,6 +99,8 @@
   function openLarge() {
     drawLarge();
     large.showModal();
+    // Not a button, which Enter would press.
+    large.querySelector('.view').focus();
   }
 
   function nextLayer() {

@@ -91,9 +91,12 @@ class Browser:
     def _note(self, message) -> None:
         """Remember what goes wrong, and requests."""
         name, params = message['method'], message.get('params', {})
-        if name in ('Runtime.exceptionThrown', 'Runtime.consoleAPICalled',
-                    'Log.entryAdded'):
+        if name in ('Runtime.exceptionThrown', 'Runtime.consoleAPICalled'):
             self.errors.append(params)
+        elif name == 'Log.entryAdded':
+            # The browser's own remarks are no errors.
+            if params['entry']['level'] in ('warning', 'error'):
+                self.errors.append(params)
         elif name == 'Network.requestWillBeSent':
             url = params['request']['url']
             if not url.startswith(('data:', 'file:', 'blob:')):
