@@ -35,10 +35,10 @@ class SteppedTrainLoop(IterBasedTrainLoop):
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
 
-    def step(self) -> Tuple[float, int]:
+    def step(self) -> Tuple[float, float, int]:
         """Run an iteration with its data loading: its wall time in seconds,
-        and the bytes of GPU memory that it takes at most besides what stays
-        allocated."""
+        that until all of it is launched on a GPU, and the bytes of GPU memory
+        that it takes at most besides what stays allocated."""
         on_gpu = torch.cuda.is_available()
         self.runner.model.train()
         if on_gpu:
@@ -46,10 +46,11 @@ class SteppedTrainLoop(IterBasedTrainLoop):
         allocated = torch.cuda.memory_allocated()
         start = time.perf_counter()
         self.run_iter(next(self.dataloader_iterator))
+        launched = time.perf_counter() - start
         if on_gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-        return seconds, torch.cuda.max_memory_allocated() - allocated
+        return seconds, launched, torch.cuda.max_memory_allocated() - allocated
 
 
 def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
@@ -95,9 +96,10 @@ def check_length(pruned: int, iters: int) -> None:
 
 
 def take_turns(configs: Dict[str, Config], iters: int,
-               warmup: int) -> Tuple[Dict[str, np.ndarray], Dict[str, int]]:
-    """Let trainings take turns, an iteration each, and give the wall times and
-    the largest memory of those after the warm-up, by name."""
+               warmup: int) -> Dict[str, np.ndarray]:
+    """Let trainings take turns, an iteration each, and give what
+    ``SteppedTrainLoop.step`` returns of those after the warm-up, by name, an
+    array of shape (3, iters)."""
     check_length(min(map(pruned_iters, configs.values())), iters + warmup)
     with tempfile.TemporaryDirectory() as folder:
         loops = {
@@ -109,14 +111,7 @@ def take_turns(configs: Dict[str, Config], iters: int,
             # A B, B A, ...: neither always runs after the other.
             for name in reversed(loops) if i % 2 else loops:
                 steps[name].append(loops[name].step())
-    counted = {name: np.array(of[warmup:]).T for name, of in steps.items()}
-    return ({
-        name: times
-        for name, (times, _) in counted.items()
-    }, {
-        name: int(peaks.max())
-        for name, (_, peaks) in counted.items()
-    })
+    return {name: np.array(of[warmup:]).T for name, of in steps.items()}
 
 
 def figures(seconds: np.ndarray, baseline: np.ndarray) -> dict:
@@ -185,7 +180,8 @@ def main() -> None:
         }
     else:
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
-    times, _ = take_turns(configs, args.iters, args.warmup)
+    steps = take_turns(configs, args.iters, args.warmup)
+    times = {name: seconds for name, (seconds, _, _) in steps.items()}
     iters = {name: cfg.train_cfg.max_iters for name, cfg in configs.items()}
     head, *rows = rows_of(iters, times)
     for row in [head, ['---'] * len(head), *rows]:

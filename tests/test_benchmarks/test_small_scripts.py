@@ -2,6 +2,7 @@
 """These scripts run. Their figures are no business of tests, and what the
 simulation says of a policy is tested with the policy."""
 import json
+import sys
 
 import mmcv
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from benchmarks import budget, gpu_step, plan
 from benchmarks.camvid.shrink_data import shrink
+from benchmarks.compare.results import read_results
 
 from .utils import rows_of
 
@@ -43,15 +45,26 @@ def test_plan(monkeypatch, capsys):
 
 @pytest.mark.skipif(
     torch.cuda.is_available(), reason='on a GPU it runs for minutes')
-def test_gpu_step_without_a_gpu(monkeypatch, capsys):
-    options = '--size 64 --batch-size 2 --iters 2 --warmup 0 --images 4'
+def test_gpu_step_without_a_gpu(tmp_path, monkeypatch, capsys):
+    for name, network in gpu_step.NETWORKS.items():
+        monkeypatch.setitem(gpu_step.NETWORKS, name,
+                            network._replace(size=64, batch_size=2))
+    out = tmp_path / 'steps.jsonl'
+    options = f'--iters 2 --warmup 0 --out {out} --networks segformer_b0'
     monkeypatch.setattr('sys.argv', ['gpu_step.py', *options.split()])
     gpu_step.main()
-    output = capsys.readouterr().out
-    lines = [line for line in output.split('\n') if line[:1] == '{']
-    machine, float32 = map(json.loads, lines)
-    assert machine['device'] == 'cpu'
-    assert float32['iters'] == 2 and float32['median_of_ratios'] > 0
+    monkeypatch.setattr('sys.argv', [*sys.argv, 'upernet_swin_t'])
+    # What has a line isn't run again.
+    gpu_step.main()
+    lines = read_results(out)
+    assert [line['network']
+            for line in lines] == ['segformer_b0', 'upernet_swin_t']
+    printed = capsys.readouterr().out.splitlines()
+    assert [json.loads(x) for x in printed if x[:1] == '{'] == lines
+    for line in lines:
+        assert line['device'] == 'cpu'
+        assert line['iters'] == 2 and line['median_of_ratios'] > 0
+        assert len(line['host_seconds']) == 2
 
 
 @pytest.mark.parametrize('mode', ['L', 'P'])

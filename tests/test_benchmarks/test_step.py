@@ -35,7 +35,7 @@ def test_a_config_and_its_baseline(tmp_path, monkeypatch, capsys):
 
     def take_turns(cfgs, iters, warmup):
         configs.update(cfgs)
-        return {name: np.full(iters, 0.1) for name in cfgs}, {}
+        return {name: np.full((3, iters), 0.1) for name in cfgs}
 
     monkeypatch.setattr(step, 'take_turns', take_turns)
     monkeypatch.setattr('sys.argv', ['step.py', PRUNED])
