@@ -95,6 +95,7 @@ def tables_of(topic):
             for rate in ('0.025', '0.05', '0.1')
         }
         yield markdown(by_rate(rates))
+        yield markdown(picture.steps_table())
         yield law.in_markdown(law.law_table())
     elif topic == 'hard_selection':
         for table in (hard_selection.cifar10_table(),
@@ -125,7 +126,7 @@ def tables_of(topic):
     ('camvid', 8, 1),
     ('cifar10', 4, 20),
     ('networks', 2, 6),
-    ('shares', 4, 4),
+    ('shares', 5, 6),
     ('hard_selection', 3, 2),
     ('review', 5, 2),
     ('label_errors', 2, 0),

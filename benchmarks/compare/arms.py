@@ -48,7 +48,9 @@ def change(cfg: Config,
 
     With ``lr`` the learning rate is multiplied by its ``factor`` from
     iteration ``begin``, by default the second of the ``passes`` of the full
-    training, to the fraction ``delta`` of the training.
+    training, to the fraction ``delta`` of the training. With ``keep_decay``
+    the weight decay is divided by the factor there, so that weights decay as
+    fast as without ``lr``.
     """
     cfg = copy.deepcopy(cfg)
     full_iters = cfg.train_cfg.get('max_iters')
@@ -75,6 +77,15 @@ def change(cfg: Config,
                                                            begin + 1),
                                         (1 / lr['factor'], end, full_iters))
         ]
+        if lr.get('keep_decay'):
+            cfg.param_scheduler.append(
+                dict(
+                    type='ConstantParamScheduler',
+                    param_name='weight_decay',
+                    factor=1 / lr['factor'],
+                    begin=begin,
+                    end=end,
+                    by_epoch=False))
     return cfg
 
 

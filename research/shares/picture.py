@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print and draw what fewer iterations cost: the metric over the share of the
-iterations, plain, pruned by Neyman, and pruned at random."""
+iterations, plain, pruned by Neyman, and pruned at random; and print why pruning
+at random is above the plain training on CamVid."""
 import argparse
 import os.path as osp
 import re
@@ -9,8 +10,8 @@ from typing import Dict, NamedTuple, Tuple
 import matplotlib
 import pandas as pd
 
-from benchmarks.compare.paired import (NONE, compare, in_words, interval,
-                                       markdown)
+from benchmarks.compare.paired import (NONE, compare, difference_columns,
+                                       in_words, interval, markdown)
 from benchmarks.compare.results import read_results
 
 FOLDER = osp.dirname(osp.abspath(__file__))
@@ -49,6 +50,13 @@ PANELS = (
             },
         }),
 )
+# Arms of CamVid in 60 % of the iterations, by their file.
+STEPS = {
+    '../camvid/camvid-pretrained.jsonl': ['short', 'random'],
+    'camvid.jsonl': [
+        'long_steps', 'long_steps_keep_decay', 'random_normalized'
+    ]
+}
 
 
 def load(panel: Panel, folder: str = FOLDER) -> pd.DataFrame:
@@ -96,6 +104,23 @@ def losses(cells: pd.DataFrame) -> pd.DataFrame:
         ])
 
 
+def steps_table(folder: str = FOLDER) -> pd.DataFrame:
+    """Plain trainings on CamVid with the steps of a pruned one, and the other
+    way round, at one learning rate and in 60 % of the iterations."""
+    rows = [(line['arm'], line['seed'], line['evals'][-1]['mIoU'])
+            for file, arms in STEPS.items()
+            for line in read_results(osp.join(folder, file))
+            if line['arm'] in arms]
+    cells = pd.DataFrame(
+        rows, columns=['arm', 'seed', 'mIoU']).pivot(
+            index='arm', columns='seed', values='mIoU')
+    cells = cells.reindex([arm for arms in STEPS.values() for arm in arms])
+    return pd.DataFrame({
+        'seeds': cells.notna().sum(axis=1),
+        'mIoU': cells.mean(axis=1)
+    }).join(difference_columns(cells, ['short', 'random']))
+
+
 def draw(path: str, folder: str = FOLDER) -> None:
     """Draw a curve of each kind with its 95 % intervals, a panel for each
     training."""
@@ -136,6 +161,7 @@ def main() -> None:
     for panel in PANELS:
         table = markdown(losses(load(panel)), 'share')
         print(f'### {panel.name}: {panel.metric}\n\n{table}\n')
+    print(markdown(steps_table()))
     if args.out:
         draw(args.out)
 
