@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Print and draw what fewer iterations cost: the metric over the share of the
-iterations, plain, pruned by Neyman, and pruned at random; and print why pruning
-at random is above the plain training on CamVid."""
+iterations, plain, pruned by Neyman, and pruned at random; and why pruning at
+random is above the plain training on CamVid."""
 import argparse
 import os.path as osp
 import re
