@@ -95,9 +95,7 @@ class BatchContext:
         """
         shared = losses if is_one(factor) else losses * factor
         self.add_scores(losses, shared)
-        value = (
-            shared.mean() if self.as_baseline else
-            (shared * self.part_of_row).sum())
+        value = (shared * self.part_of_row).sum()
         self.watch_loss(value)
         return value
 

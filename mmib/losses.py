@@ -4,6 +4,7 @@
 :func:`register_unreduced` tells how a class of losses falls into images. The
 task of a library registers its losses.
 """
+import copy
 import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
@@ -187,19 +188,21 @@ class InfoBatchLoss(nn.Module):
             self.batch.watch_loss(value)
             return value
 
-        call = kwargs.copy()
+        # Where the wrapped loss is trained as it is, a copy scores: a loss may
+        # count what it has seen.
+        only_scores, loss = self.batch.as_baseline, self.loss
+        if only_scores:
+            loss = copy.deepcopy(self.loss)
+            value = self.loss(pred, target, **kwargs)
         reduction = kwargs.pop('reduction_override', None)
         if not unreduced.reduces:
             reduction = 'mean'
         elif reduction is None:
             reduction = self.loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
-        # The wrapped loss is called besides where it is trained as it is.
-        as_baseline = self.batch.as_baseline and not unreduced.always(
-            self.loss)
-        with torch.set_grad_enabled(not as_baseline):
+        with torch.set_grad_enabled(not only_scores):
             elements, divisor, *counts = unreduced.function(
-                self.loss, pred, target, **kwargs)
+                loss, pred, target, **kwargs)
         if elements.dim() == 0:
             raise RuntimeRefusal(
                 f'`{unreduced.function.__name__}`, which was registered for '
@@ -222,8 +225,7 @@ class InfoBatchLoss(nn.Module):
         means, numbers = mean_images(elements, self.rows_per_image,
                                      len(weights), *counts)
         watched.factor = len(weights) * numbers / divisor
-        if as_baseline:
-            value = self.loss(pred, target, **call)
+        if only_scores:
             self.batch.add_scores(means, means * watched.factor)
             self.batch.watch_loss(value)
             return value

@@ -24,6 +24,8 @@ CROSS_ENTROPY = dict(type='CrossEntropyLoss')
 HEADS = {
     'pixels that count': small_head(
         dict(CROSS_ENTROPY, avg_non_ignore=True, loss_weight=0.3)),
+    'classes that count more': small_head(
+        dict(CROSS_ENTROPY, class_weight=[0.3, 1.7])),
     'hard pixels': small_head(
         sampler=dict(type='OHEMPixelSampler', thresh=0.7)),
     'three losses': small_head([
@@ -83,5 +85,5 @@ def test_what_it_tells(tmp_path):
     for image, score in scores.items():
         assert table[image] == pytest.approx(score)
     log = read_log(tmp_path)
-    assert 'scores the images and prunes nothing: the training is the' in log
+    assert 'InfoBatch: ScoreOnly() prunes nothing: the training is the' in log
     assert 'WARNING - InfoBatch' not in log

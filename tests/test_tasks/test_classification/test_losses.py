@@ -14,6 +14,7 @@ from mmpretrain.registry import MODELS  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmib import InfoBatchLoss  # noqa: E402
+from mmib.batch import BatchContext  # noqa: E402
 from mmib.losses import check_loss  # noqa: E402
 from mmib.tasks import classification  # noqa: E402,F401
 
@@ -141,3 +142,17 @@ def test_buffers_have_the_names_of_the_baseline(read, load):
     assert (other.loss_module.cum_samples == 7).all()
     with pytest.raises(RuntimeError, match='cum_samples'):
         load(wrapped, {}, strict=True)
+
+
+def test_scoring_alone_counts_once():
+    """What the loss has seen is a part of its next value."""
+    cfg = dict(type='SeesawLoss', num_classes=C)
+    plain, batch = MODELS.build(cfg), BatchContext(as_baseline=True)
+    ours = InfoBatchLoss(MODELS.build(cfg), batch=batch)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        logits = torch.randn(8, C, generator=rng, requires_grad=True)
+        labels = torch.randint(3, (8, ), generator=rng)
+        batch.begin(torch.ones(8))
+        assert ours(logits, labels).item() == plain(logits, labels).item()
+    assert torch.equal(ours.loss.cum_samples, plain.cum_samples)
