@@ -6,12 +6,10 @@ import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import List, NamedTuple, Optional
 from urllib.parse import quote
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
@@ -46,7 +44,6 @@ def render(run: Run, other: Optional[Run], notes: List[str],
            checkpoint: Optional[Checkpoint], gallery: Gallery, rank_by: str,
            tables: List[str]) -> str:
     """Draw the plots, and fill ``template.html``."""
-    images = checkpoint.images if checkpoint is not None else None
     progress = figures.progress(run, other)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(osp.dirname(__file__)),
@@ -54,10 +51,9 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
-    script = ''
-    if gallery.highest and gallery.judged:
-        # What takes verdicts.
-        script = (Path(__file__).parent / 'review.js').read_text('utf-8')
+    # What takes verdicts.
+    script, *_ = environment.loader.get_source(environment, 'review.js')
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
     environment.filters.update(
         figure=number,
         sentence=_sentence,
@@ -77,26 +73,10 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         histograms=figures.histograms(run),
         gallery=gallery,
         script=Markup(script),
-        script_hash=f'sha256-{_hash(script)}',
-        report=_name(run, images),
+        script_hash=digest.decode(),
         ranking=_RANKINGS[rank_by],
-        checkpoint=checkpoint.name if checkpoint else '',
-        num_images=len(images) if images is not None else 0,
+        checkpoint=checkpoint,
         tables=tables)
-
-
-def _hash(text: str) -> str:
-    data = text.encode('utf-8', 'surrogateescape')
-    return base64.b64encode(hashlib.sha256(data).digest()).decode()
-
-
-def _name(run: Run, images: Optional[pd.DataFrame]) -> str:
-    """By what a browser keeps verdicts: the same for all reports of a training
-    and its later checkpoints."""
-    parts = [run.name, run.start]
-    if images is not None:
-        parts += map(str, images.get('path', images.index))
-    return _hash('\0'.join(parts))
 
 
 def _sentence(text: str) -> Markup:
@@ -181,17 +161,18 @@ def _worth(run: Run, other: Optional[Run]) -> Figure:
 def _gain(run: Run, other: Optional[Run]) -> str:
     """What the choice of images can have brought, by what a plain training of
     another length tells of more steps."""
-    if other is None or other.prunes or not run.metrics:
+    name = next(iter(run.metrics), '')
+    if other is None or other.prunes or name not in other.metrics:
         return ''
-    name, curve = next(iter(run.metrics.items()))
-    compared = other.metrics.get(name)
-    if compared is None:
-        return ''
-    steps = compared.iterations[-1] / curve.iterations[-1]
-    if abs(math.log(steps)) < 0.05:
+    curve, compared = run.metrics[name], other.metrics[name]
+    longer = math.log(compared.iterations[-1] / curve.iterations[-1])
+    # The choice has brought as much as 1 / V times the iterations, of what the
+    # trainings differ by.
+    steps = longer + math.log(run.worth.value)
+    if abs(longer) < 0.05 or steps / longer < 0.3:
         return (' Compare with a plain training of another length to see what '
                 f'that is in {name}.')
-    slope = (compared.values[-1] - curve.values[-1]) / math.log(steps)
+    slope = (compared.values[-1] - curve.values[-1]) / steps
     value, low, high = gain(run.worth, slope)
     return (f' By what more iterations brought in {other.name}, that can have '
             f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '

@@ -32,19 +32,22 @@ def choice(tmp_path):
 
 
 def test_what_the_choice_can_have_brought(choice):
-    """Twice the iterations bring 2 points: by -log(0.9) / log(2) of it."""
+    """Twice the iterations bring 2 points more than the choice, which is worth
+    1 / 0.9 times the iterations: by -log(0.9) / log(2 * 0.9) of it."""
     assert choice(80, 42.) == (
         ' By what more iterations brought in other, that can have brought '
-        '+0.30 mIoU (+0.15 to +0.47; the spread of seeds comes on top).')
+        '+0.36 mIoU (+0.17 to +0.55; the spread of seeds comes on top).')
 
 
 def test_by_a_shorter_training(choice):
-    """Half of the iterations cost as much."""
-    assert 'brought +0.30 mIoU (+0.15' in choice(20, 38.)
+    """Half of the iterations without a choice cost as much."""
+    assert 'brought +0.26 mIoU (+0.13' in choice(20, 38.)
 
 
-def test_a_training_as_long_tells_nothing_of_more_steps(choice):
-    assert 'plain training of another length' in choice(40, 38.)
+@pytest.mark.parametrize('iterations', [40, 45])
+def test_a_training_as_long_tells_nothing_of_more_steps(choice, iterations):
+    """Or little more, which the choice makes up for."""
+    assert 'plain training of another length' in choice(iterations, 38.)
 
 
 @pytest.mark.parametrize('others', [
