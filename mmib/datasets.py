@@ -110,12 +110,10 @@ class ListedImages:
                 images, num_images,
                 lambda: image_paths(self.dataset, of_index), left_out)
             name = images if isinstance(images, str) else 'a list'
-            if left_out:
-                num_left_out = np.isin(numbers, listed).sum()
-                numbers = np.setdiff1d(numbers, listed)
-                text += f'; left out by {name}: {num_left_out}'
-            else:
-                numbers, text = listed, f', those of {name}'
+            found = np.isin(numbers, listed)
+            numbers = numbers[found != left_out]
+            text += (f'; left out by {name}: {found.sum()}'
+                     if left_out else f', those of {name}')
             text += f' ({note})' if note else ''
         if len(numbers) == 0:
             raise ValueRefusal(

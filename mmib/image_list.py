@@ -58,7 +58,7 @@ def _entries(images: Images, left_out: bool) -> List[Entry]:
             'The images of ListedImages in `train_dataloader.dataset` must be '
             f'the name of a file or a list of images, but got {images!r}.')
     if not entries:
-        raise _error('The list has no images')
+        raise _error(f'{images} has no images' + ' to leave out' * left_out)
     return entries
 
 
@@ -69,12 +69,8 @@ def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
         if not left_out:
             raise _error(f'{path} is a review, which says what to leave out: '
                          'give it as `without` (--without)')
-        wrong = [(row.where, row.image) for row in read_review(path)
-                 if row.verdict == WRONG]
-        if not wrong:
-            raise _error(f'{path} judges no image `{WRONG}`, so there is '
-                         'nothing to leave out')
-        return wrong
+        return [(row.where, row.image) for row in read_review(path)
+                if row.verdict == WRONG]
     return [(f'line {number} of {path}', line.strip())
             for number, line in enumerate(lines, 1) if line.strip()]
 

@@ -131,17 +131,9 @@ def from_sums(sums: np.ndarray, products: np.ndarray,
 
 
 def gain(ratio: VarianceRatio, slope: float) -> Tuple[float, float, float]:
-    """What a choice of images can give back: as much as ``1 / V`` times the
-    steps would.
-
-    Args:
-        ratio (VarianceRatio): V of the choice.
-        slope (float): What more steps give: quality for each e-fold of them.
-
-    Returns:
-        tuple[float]: The quality, and the lower and the upper end of its
-        interval, which is that of V alone.
-    """
+    """What a choice of images can give back, and the ends of its interval, of
+    V alone: as much as ``1 / V`` times the steps, which bring ``slope`` for
+    each e-fold of them."""
     value, *ends = (-slope *
                     math.log(v) if v > 0 else math.copysign(math.inf, slope)
                     for v in (ratio.value, ratio.low, ratio.high))

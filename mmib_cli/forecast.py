@@ -59,12 +59,11 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
                     "passes can't be told, and it is left out that the first "
                     'one is full.')
         lines = [f"The data isn't there ({error}), so {left_out}"]
-    hook = HOOKS.build(hooks[0])
-    expected = forecast_of(cfg, hook, num_images, gpus)
+    expected = forecast_of(cfg, HOOKS.build(hooks[0]), num_images, gpus)
     lines += expected.lines
     if expected.note:
         lines.append(f'Warning: {expected.note}')
-    if expected.share == 1 and hook.policy.prunes:
+    if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     return lines

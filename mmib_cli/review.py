@@ -6,52 +6,47 @@ are merged. An image of which they say different things counts as unsure, until
 somebody changes a file.
 """
 import argparse
-import math
 from typing import Iterator, List
 
 from mmib.report.review import beats_chance, expected, merge
-from mmib.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged, open_text,
+from mmib.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                            read_review, write_review)
 
 from .files import table
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-_IS_WRONG = {WRONG: 1., HARD: 0., UNSURE: math.nan}
 
 
 def outlook(rows: List[Judged]) -> Iterator[str]:
     """Sentences and a table: what was found, and what to expect, from verdicts
     in the order of their ranks."""
-    ranks = [row.rank for row in rows]
-    wrong = [_IS_WRONG[row.verdict] for row in rows]
     said = [row.verdict for row in rows]
-    is_one = len(set(ranks)) == len(ranks)
-    if WRONG in said and is_one and not beats_chance(ranks, wrong):
+    by_rank = {row.rank: row for row in rows}
+    twice = [row for row in rows if by_rank[row.rank] is not row]
+    if WRONG in said and not twice and not beats_chance(rows):
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones. Look '
                'at more images, also at some of the lowest.')
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
-    if not is_one:
-        one, other = next(
-            pair for pair in zip(rows, rows[1:])
-            if pair[0].rank == pair[1].rank)
-        yield (f'{one.image} and {other.image} have the same rank. If they '
+    if twice:
+        other = by_rank[twice[0].rank].image
+        yield (f'{twice[0].image} and {other} have the same rank. If they '
                'are one image, write its path alike in all files. Else give '
                'the files of one report to be told the share by rank, and '
                'what to expect.')
     elif rows:
         shares: List[tuple] = [('ranks', 'images', 'wrong', 'share')]
-        for first, last in zip((0, *_ENDS), (*_ENDS, max(ranks))):
-            said = [row.verdict for row in rows if first < row.rank <= last]
-            count = said.count(WRONG)
-            if said:
-                shares.append((f'{first + 1} to {last}', len(said), count,
-                               f'{count / len(said):.0%}'))
+        for first, last in zip((0, *_ENDS), (*_ENDS, rows[-1].rank)):
+            part = [row.verdict for row in rows if first < row.rank <= last]
+            if part:
+                count = part.count(WRONG)
+                shares.append((f'{first + 1} to {last}', len(part), count,
+                               f'{count / len(part):.0%}'))
         yield f'\n{table(shares)}\n'
-        if not all(map(math.isnan, wrong)):
-            mean, low, high = expected(ranks, wrong, 50)
+        if {*said} != {UNSURE}:
+            mean, low, high = expected(rows, 50)
             yield (f'Among the next 50 images expect {mean:.0f} wrong ones '
                    f'({low} to {high} with 95 %).')
 

@@ -91,8 +91,8 @@ def test_a_path_that_is_no_text(listed):
     (('-1', ), 'line 1 of .* is image -1'),
     (('0', '', '2', '0'), 'line 4 of .* is the image of line 1 of .* again'),
     ((PATHS[0], 'cat/1.jpg'), 'line 2 of .* is the image of line 1'),
-    ((), 'The list has no images'),
-    (('', ' '), 'The list has no images'),
+    ((), 'has no images'),
+    (('', ' '), 'has no images'),
     ((PATHS[0], '/x/cow/1.jpg'), r'line 2 of .*, `/x/cow/1.jpg`, is no image '
      r'of the data set, whose first one is `data/cat/1.jpg`'),
     ((PATHS[0], '1.jpg'), 'is the end of 2 of the paths'),
@@ -109,7 +109,7 @@ def test_errors_name_the_line(listed, lines, match):
 @pytest.mark.parametrize('images, paths, error, match', [
     ('none.txt', PATHS, ValueError, "none.txt can't be read: "),
     ([0, 7], PATHS, ValueError, 'entry 1 is image 7'),
-    ([], PATHS, ValueError, 'The list has no images'),
+    ([], PATHS, ValueError, 'has no images'),
     (['a.jpg'], [None, None], ValueError, "doesn't tell `img_path`"),
     (['a.jpg'], ['a.jpg', 'a.jpg'], ValueError, 'path of several images'),
     (['a.jpg'], ['x/a.jpg', 'y/a.jpg'], ValueError,

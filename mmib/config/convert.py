@@ -86,7 +86,7 @@ def convert(cfg: Config,
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
-    if built.policy.prunes and forecast_of(cfg, built).share == 1:
+    if forecast_of(cfg, built).share == 1:
         raise ValueRefusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '

@@ -45,7 +45,7 @@ def forecast(policy: Policy,
     """
     if not policy.prunes:
         lines = [f'{policy!r} prunes nothing: the training is the baseline.']
-        return Forecast(lines, '', 1., 1., clock.schedule_iters)
+        return Forecast(lines, '')
     note = policy.note_on_schedule(clock.schedule_iters)
     share: Optional[float] = 1.
     if not clock.prunes_nothing:

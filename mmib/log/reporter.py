@@ -93,10 +93,7 @@ class Reporter:
         note = self._planner.policy.note_on_schedule(clock.schedule_iters)
         if note:
             self._logger.warning(f'InfoBatch: {note}')
-        if not self._planner.policy.prunes:
-            self._logger.info('InfoBatch scores the images and prunes nothing:'
-                              ' the training is the baseline.')
-        elif clock.prunes_nothing:
+        if self._planner.policy.prunes and clock.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
                 f'{clock.unit} {clock.annealing_at}, before the first pass '

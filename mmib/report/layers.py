@@ -78,10 +78,8 @@ def to_uri(image: np.ndarray, side: int) -> str:
     scale = side / max(image.shape[:2])
     if scale < 1:
         size = [max(round(scale * length), 1) for length in image.shape[1::-1]]
-        image = cv2.resize(
-            image,
-            size,
-            interpolation=cv2.INTER_NEAREST if is_layer else cv2.INTER_AREA)
+        how = cv2.INTER_NEAREST if is_layer else cv2.INTER_AREA
+        image = cv2.resize(image, size, interpolation=how)
     # More than 100 is lossless.
     quality: Any = [cv2.IMWRITE_WEBP_QUALITY, 101 if is_layer else 75]
     _, data = cv2.imencode('.webp', image, quality)

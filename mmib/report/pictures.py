@@ -64,8 +64,6 @@ class Gallery:
             class that pixels may have.
         young (str): That the network is too young for the ranking, or nothing.
         notes (list[str]): Sentences on what is missing and why.
-        judged (bool): Whether images take verdicts: not where it is unknown
-            which image of the data set a number is.
     """
 
     highest: List[Card] = field(default_factory=list)
@@ -74,7 +72,6 @@ class Gallery:
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     young: str = ''
     notes: List[str] = field(default_factory=list)
-    judged: bool = True
 
 
 def take_pictures(config: Config,
@@ -94,7 +91,7 @@ def take_pictures(config: Config,
     """
     gallery, images = Gallery(), checkpoint.images
     assert images is not None
-    reader = _open_reader(config, checkpoint, gallery)
+    reader = _open_reader(config, checkpoint, gallery.notes)
     predictor = None
     if reader is not None and predictions and (count or by_losses):
         predictor = _open_predictor(config, checkpoint, gallery.notes)
@@ -108,9 +105,8 @@ def take_pictures(config: Config,
     lowest = order[len(highest):][-count:][::-1] if count else []
     # A list has either paths or numbers, and an image once.
     by_path = 'path' in images and images['path'].nunique() == len(images)
-    gallery.highest = [_card(images, n, ranks[n], by_path) for n in highest]
-    gallery.lowest = [_card(images, n, ranks[n], by_path) for n in lowest]
-    cards = gallery.highest + gallery.lowest
+    cards = [_card(images, n, ranks[n], by_path) for n in highest + lowest]
+    gallery.highest, gallery.lowest = cards[:count], cards[count:]
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
         for card in cards:
@@ -121,25 +117,24 @@ def take_pictures(config: Config,
 
 
 def _open_reader(config: Config, checkpoint: Checkpoint,
-                 gallery: Gallery) -> Optional[TrainingImages]:
+                 notes: List[str]) -> Optional[TrainingImages]:
     images = checkpoint.images
     assert images is not None
     try:
         reader = TrainingImages(config, len(images),
                                 checkpoint.images_checksum)
     except CannotShow as error:
-        gallery.notes.append(
+        notes.append(
             'Images have their numbers in the training, no paths or pictures, '
             f'and take no verdicts, because of the data set: {error}.')
-        gallery.judged = False
         return None
     paths = reader.paths()
     images['path'] = pd.Series(paths, dtype=object)
     images.index = pd.Index(reader.numbers)
     if any(paths):
         return reader
-    gallery.notes.append('Images have numbers instead of paths: the data set '
-                         'has no files.')
+    notes.append('Images have numbers instead of paths: the data set has no '
+                 'files.')
     return reader if reader.has_pixels else None
 
 
@@ -219,7 +214,7 @@ def _layers(card: Card, reader: TrainingImages,
     # Of data sets of MMDetection.
     boxes = [
         each for each in results.get('instances') or []
-        if len(each.get('bbox') or []) == 4
+        if np.size(each.get('bbox')) == 4
     ]
     if labels is not None:
         yield 'labels', class_layer(labels, reader.palette)
@@ -247,8 +242,7 @@ def _boxes(card: Card, reader: TrainingImages, name: str, boxes: List[list],
            labels: List[int]) -> _Layer:
     names = reader.names(sorted(set(labels)))
     card.classes.append((f'{name}:', names or 'none'))
-    shape = card.size[::-1]
-    return name, box_layer(shape, boxes, labels, reader.palette)
+    return name, box_layer(card.size[::-1], boxes, labels, reader.palette)
 
 
 def _pixels(card: Card, reader: TrainingImages, sample: Any,
@@ -262,11 +256,10 @@ def _pixels(card: Card, reader: TrainingImages, sample: Any,
         return
     losses = pixel_losses(sample, labels).cpu().numpy()
     yield 'loss', heat_layer(losses)
-    pairs = [(reader.names(label), reader.names(other), share)
-             for label, other, share in confusions(labels, predicted)]
-    card.pair = ', '.join(pairs[0][:2]) if pairs else ''
-    for label, other, share in pairs[:_PAIRS]:
-        card.classes.append((f'labelled {label}, predicted {other}:',
+    for label, other, share in confusions(labels, predicted)[:_PAIRS]:
+        known, seen = reader.names(label), reader.names(other)
+        card.pair = card.pair or f'{known}, {seen}'
+        card.classes.append((f'labelled {known}, predicted {seen}:',
                              f'{100 * share:.0f} % of the pixels'))
     differs = (labels != predicted) & (labels != IGNORED)
     yield 'differences', layer * differs[..., None]
@@ -275,7 +268,7 @@ def _pixels(card: Card, reader: TrainingImages, sample: Any,
 def _add_class(card: Card, reader: TrainingImages, sample: Any,
                label: Any) -> None:
     predicted = reader.names(sample.pred_label.cpu())
-    if label is not None:
+    if label is not None and reader.names(label) != predicted:
         card.pair = f'{reader.names(label)}, {predicted}'
     if 'pred_score' in sample and sample.pred_label.numel() == 1:
         probability = sample.pred_score[sample.pred_label].item()

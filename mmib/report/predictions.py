@@ -2,7 +2,7 @@
 """What the network of a checkpoint says of an image."""
 import copy
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 import torch
@@ -91,16 +91,6 @@ def _test_pipeline_of(config: Config) -> list:
     raise CannotShow('the config has no pipeline for tests')
 
 
-class ImageLosses(NamedTuple):
-    """Pixel losses of an image, the higher, the less its labels are like the
-    predictions: the mean of the highest 5 %, NaN where nothing is labelled,
-    and the sum of all; and how many pixels each class labels."""
-
-    highest: float
-    total: float
-    counts: np.ndarray
-
-
 def pixel_losses(sample: Any, labels: np.ndarray) -> Tensor:
     """Compare the labels of the pixels of an image with what
     :class:`Predictor` returns: the loss of each pixel, of shape (H, W), NaN
@@ -123,8 +113,11 @@ def pixel_losses(sample: Any, labels: np.ndarray) -> Tensor:
     return losses.masked_fill(ignored, math.nan)
 
 
-def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
-    """Summarise the :func:`pixel_losses` of an image."""
+def image_losses(sample: Any,
+                 labels: np.ndarray) -> Tuple[float, float, np.ndarray]:
+    """Of the :func:`pixel_losses` of an image the mean of the highest 5 %, NaN
+    where nothing is labelled, and the sum; and how many pixels each class
+    labels."""
     losses = pixel_losses(sample, labels)
     labelled = ~losses.isnan()
     losses = losses[labelled]
@@ -132,7 +125,7 @@ def image_losses(sample: Any, labels: np.ndarray) -> ImageLosses:
     # Of a binary model there are two classes.
     size = max(len(sample.seg_logits.data), 2)
     counts = np.bincount(labels[labelled.cpu().numpy()], minlength=size)
-    return ImageLosses(highest.mean().item(), losses.sum().item(), counts)
+    return highest.mean().item(), losses.sum().item(), counts
 
 
 def losses_of_images(
@@ -148,18 +141,18 @@ def losses_of_images(
             labels = reader.read(number).get('gt_seg_map')
             if labels is None:
                 raise CannotShow('the pipeline loads no labels')
-            found = image_losses(predict(reader.info(number)), labels)
+            sample = predict(reader.info(number))
+            losses[place], of_image, pixels = image_losses(sample, labels)
         except CannotShow as error:
             reason = str(error)
             continue
-        losses[place] = found.highest
-        total, counts = total + found.total, counts + found.counts
+        total, counts = total + of_image, counts + pixels
     return losses, reason, mean_and_guess(total, counts)
 
 
 def mean_and_guess(total: float, counts: np.ndarray) -> Tuple[float, float]:
     """The mean pixel loss, and that of guessing each pixel by how frequent the
-    classes are, from the sums over images of their :class:`ImageLosses`."""
+    classes are, from the sums over images of :func:`image_losses`."""
     pixels = max(counts.sum(), 1)
     shares = counts[counts > 0] / pixels
     return total / pixels, float(-(shares * np.log(shares)).sum())

@@ -14,7 +14,7 @@
   let layer = 'labels';
   let verdicts = {};  // by number of the image
   let kept = true;  // whether the browser keeps them
-  const done = [];  // for undo: number of an image, and what it had before
+  const done = [];  // for undo: a card, and what it had before
 
   const verdictOf = card => verdicts[card.dataset.number]?.verdict;
   const layersOf = card => [...card.querySelectorAll('image')];
@@ -28,7 +28,7 @@
     }
   }
 
-  function change(number, entry) {
+  function change({dataset: {number}}, entry) {
     load();  // another tab may have changed others
     const before = verdicts[number];
     verdicts[number] = entry;
@@ -41,34 +41,27 @@
   }
 
   function judge(verdict) {
-    const number = current.dataset.number;
     const date = new Date().toISOString().replace(/\.\d+/, '');
-    done.push([number, change(number, verdict && {verdict, date})]);
+    done.push([current, change(current, verdict && {verdict, date})]);
     show();
   }
 
   function undo() {
     if (!done.length) return;
-    const [number, before] = done.pop();
-    change(number, before);
+    const [card, before] = done.pop();
+    change(card, before);
     show();
-    go(cards.find(card => card.dataset.number === number));
+    go(card);
   }
 
   // What is seen.
 
-  function press(root, verdict) {
-    for (const button of root.querySelectorAll('button[value]')) {
+  function show() {
+    for (const card of cards) card.dataset.verdict = verdictOf(card) || '';
+    for (const button of gallery.querySelectorAll('button[value]')) {
+      const verdict = verdictOf(button.closest('.card') || current);
       button.setAttribute('aria-pressed', button.value === verdict);
     }
-  }
-
-  function show() {
-    for (const card of cards) {
-      card.dataset.verdict = verdictOf(card) || '';
-      press(card, verdictOf(card));
-    }
-    press(large, verdictOf(current));
     const judged = cards.filter(verdictOf).length;
     const wrong = cards.filter(card => verdictOf(card) === 'wrong').length;
     find(bar, 'count').textContent =
@@ -93,7 +86,7 @@
     find(large, 'shown').textContent = name;
     find(large, 'why').textContent =
       [...current.querySelectorAll('.why')].map(e => e.textContent).join('; ');
-    press(large, verdictOf(current));
+    show();
   }
 
   function openLarge() {
@@ -230,7 +223,6 @@
     card.tabIndex = 0;
   });
   find(bar, 'order').hidden = !cards.some(card => card.dataset.pair);
-  gallery.classList.add('judged');
   bar.hidden = false;
   load();
   show();

@@ -1,11 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the verdicts of a review tell: what was found, and what is left."""
 from itertools import chain
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from ..verdicts import UNSURE, Judged
+from ..verdicts import UNSURE, WRONG, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645
@@ -31,35 +31,27 @@ def merge(
     return sorted(merged, key=lambda row: row.rank), conflicts
 
 
-class Expected(NamedTuple):
-    """How many wrong images to expect: the mean, and an interval of 95 %."""
+def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
+    """Ranks of what somebody is sure of, and whether it is wrong."""
+    known = [row for row in rows if row.verdict != UNSURE]
+    return (np.array([row.rank for row in known], np.int64),
+            np.array([row.verdict == WRONG for row in known], bool))
 
-    mean: float
-    low: int
-    high: int
 
-
-def expected(ranks: Sequence[int],
-             wrong: Sequence[float],
-             n: int = 50) -> Expected:
-    """How many wrong images to expect among the next ones of a ranking.
+def expected(rows: Sequence[Judged], n: int = 50) -> Tuple[float, int, int]:
+    """How many wrong images to expect among the next ``n`` of a ranking, the
+    highest that nobody has looked at, by what was said of others, at least of
+    one: the mean, and the ends of an interval of 95 %.
 
     The share of wrong images is taken for a logistic curve in the logarithm of
     the rank, which falls from a level to a floor. Curves of a grid are drawn
     as often as the verdicts are likely by them, and from each of them whether
     the next images are wrong.
-
-    Args:
-        ranks (Sequence[int]): Ranks that were looked at, at least one.
-        wrong (Sequence[float]): 1 for those that are wrong, 0 for others, NaN
-            where nobody is sure.
-        n (int): How many images to look at next, of the highest ranks that
-            are left. Defaults to 50.
     """
-    ranks, known = np.asarray(ranks), ~np.isnan(wrong)
-    is_wrong = np.asarray(wrong)[known] == 1
+    ranks, is_wrong = _known(rows)
+    looked_at = [row.rank for row in rows]
     # Errors may end long after the last image, or at once: steepness 60.
-    half = np.geomspace(1, 10 * max(ranks.max(), 100), 24)
+    half = np.geomspace(1, 10 * max(*looked_at, 100), 24)
     grid = np.meshgrid((np.arange(10) + 0.5) / 10, half,
                        np.geomspace(0.3, 60, 6), [0.001, 0.02])
     level, half, steepness, floor = (each.reshape(-1, 1) for each in grid)
@@ -69,26 +61,25 @@ def expected(ranks: Sequence[int],
         falling = 0.5 - np.tanh(steepness / 2 * np.log(ranks / half)) / 2
         return floor + (0.999 - floor) * level * falling
 
-    told = share(ranks[known])
+    told = share(ranks)
     fit = np.log(np.where(is_wrong, told, 1 - told)).sum(1)
     weights = np.exp(fit - fit.max())
-    left = np.setdiff1d(np.arange(1, len(ranks) + n + 1), ranks)[:n]
+    left = np.setdiff1d(np.arange(1, len(rows) + n + 1), looked_at)[:n]
     rng = np.random.default_rng(0)
     drawn = rng.choice(len(weights), _DRAWS, p=weights / weights.sum())
     counts = np.sort(rng.binomial(1, share(left)[drawn]).sum(1))
     low, high = counts[[_DRAWS // 40, -_DRAWS // 40]]
-    return Expected(counts.mean(), low, high)
+    return counts.mean(), low, high
 
 
-def beats_chance(ranks: Sequence[int], wrong: Sequence[float]) -> bool:
+def beats_chance(rows: Sequence[Judged]) -> bool:
     """Whether the wrong images of a review, at least one, come clearly before
-    the others, by the sum of their ranks; or are half of all and more, as in
-    no data as a whole. The arguments are those of :func:`expected`."""
-    known = ~np.isnan(wrong)
-    is_wrong = np.asarray(wrong)[known] == 1
+    the others, by the sum of their ranks; or are a third of all and more, as
+    in no data as a whole."""
+    ranks, is_wrong = _known(rows)
     count, total = is_wrong.sum(), len(is_wrong)
-    if 2 * count >= total:
+    if 3 * count >= total:
         return True
-    places = np.asarray(ranks)[known].argsort().argsort()
+    places = ranks.argsort().argsort()
     gap = (total - 1) / 2 - places[is_wrong].mean()
     return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))
