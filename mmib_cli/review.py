@@ -26,8 +26,9 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
     twice = [row for row in rows if by_rank[row.rank] is not row]
     if WRONG in said and not twice and not beats_chance(rows):
         yield ('So far the ranking looks no better than chance: wrong images '
-               'don\'t clearly become rarer from high ranks to low ones. Look '
-               'at more images, also at some of the lowest.')
+               'don\'t clearly become rarer from high ranks to low ones, and '
+               'may even become more frequent. Look at more images, or try '
+               '`mmib report --rank-by pixels`.')
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if twice:
@@ -47,7 +48,7 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
         yield f'\n{table(shares)}\n'
         if {*said} != {UNSURE}:
             mean, low, high = expected(rows, 50)
-            yield (f'Among the next 50 images expect {mean:.0f} wrong ones '
+            yield (f'Among the next 50 images expect {mean:.0f} to be wrong '
                    f'({low} to {high} with 95 %).')
 
 

@@ -92,7 +92,8 @@ def main(args: List[str]) -> None:
     if ours.infobatch:
         convert = conversion(ours)
     elif ours.score:
-        check_infobatch(ours, 'policy', 'delta', 'ratio')
+        check_infobatch(
+            ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
         convert = partial(
             mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     elif ours.shorten:

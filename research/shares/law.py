@@ -3,7 +3,7 @@
 a picture of all arms of all trainings in research/."""
 import argparse
 import os.path as osp
-from typing import Iterator, NamedTuple, Sequence, Tuple
+from typing import Iterator, NamedTuple, Sequence
 
 import matplotlib
 import numpy as np
@@ -109,11 +109,14 @@ def law_table(folder: str = FOLDER) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def counts(table: pd.DataFrame) -> Tuple[int, int, int]:
-    """Arms whose interval holds the prediction, that lie above and below."""
-    apart = table['seen'] - table['predicted']
-    above, below = apart > table['half'], apart < -table['half']
-    return int((~above & ~below).sum()), int(above.sum()), int(below.sum())
+def sentence(table: pd.DataFrame) -> str:
+    """How many arms have an interval that holds the prediction, and that holds
+    no gain."""
+    apart, half = table['seen'] - table['predicted'], table['half']
+    return (f'Of {len(table)} arms {(apart.abs() <= half).sum()} lie within '
+            f'their interval, {(apart > half).sum()} above and '
+            f'{(apart < -half).sum()} below it. No gain at all lies within '
+            f'{(table["seen"].abs() <= half).sum()} of the intervals, too')
 
 
 def in_markdown(table: pd.DataFrame) -> str:
@@ -161,9 +164,7 @@ def main() -> None:
     args = parser.parse_args()
     table = law_table()
     print(in_markdown(table))
-    inside, above, below = counts(table)
-    print(f'\nOf {len(table)} arms {inside} lie within their interval, '
-          f'{above} above and {below} below it.')
+    print(f'\n{sentence(table)}.')
     if args.out:
         draw(table, args.out)
 

@@ -47,7 +47,7 @@ def test_summary(review, capsys):
         r'21 to 50 +10 +0 +0%\n', text)
     low, high = map(
         int,
-        re.search(r'next 50 images expect \d wrong ones \((\d+) to (\d+) wi',
+        re.search(r'next 50 images expect \d to be wrong \((\d+) to (\d+) wi',
                   text).groups())
     assert low == 0 and 1 <= high < 15
     assert 'differ' not in text and 'chance' not in text
