@@ -89,9 +89,10 @@ def _to_uri(svg: str) -> str:
 
 
 def progress(run: Run, other: Optional[Run]) -> List[Picture]:
-    """The first metric, the loss and other metrics, each by iterations and by
-    full equivalent."""
+    """The first metric, the loss and other metrics, each by iterations and, if
+    a training prunes, by full equivalent."""
     runs = [run] if other is None else [run, other]
+    kinds = ['iterations', 'full equivalent'][:1 + any(r.prunes for r in runs)]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
     curves.insert(1 if names else 0,
@@ -101,7 +102,7 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
         if not any(
                 curve is not None and len(curve.values) for curve in values):
             continue
-        for what in ('iterations', 'full equivalent'):
+        for what in kinds:
             with _drawn(pictures, f'{name} by {what}', size=WIDE) as axes:
                 _plot_curves(axes, runs, values, what == 'full equivalent')
                 axes.set_ylabel(name)

@@ -21,7 +21,9 @@ STUDIES = dict(
 CURVES = dict(
     score_repaired=('highest scores, repaired', 'tab:green'),
     score_removed=('highest scores, left out', 'tab:orange'),
-    margin_removed=('by cleanlab\'s margin, left out', 'tab:blue'),
+    margin_removed=('by cleanlab, left out', 'tab:blue'),
+    cleanlab_removed=('by cleanlab, left out', 'tab:blue'),
+    pixels_removed=('by --rank-by pixels, left out', 'tab:purple'),
     random_removed=('at random, left out', 'tab:gray'))
 LOOKED = (0.1, 0.2, 0.3)
 
@@ -72,7 +74,8 @@ def table(lines: List[dict], metric: str) -> pd.DataFrame:
     rows = []
     for arm in values.index:
         review, *shares = re.split(r'_(\d\d)', arm)
-        wrong, looked = shares[0], ''.join(shares[2:3])
+        wrong = shares[0]
+        looked = '' if 'pruned' in review else ''.join(shares[2:3])
         rows.append((wrong, review.replace('_', ' '), looked, arm))
     shown = []
     for wrong, review, looked, arm in sorted(rows):
@@ -138,8 +141,14 @@ def draw(path: str, folder: str = FOLDER) -> None:
             axis.grid(alpha=0.3)
             axis.set_xlabel('images looked at (%)', fontsize=9)
         row[0].set_ylabel(metric)
+    drawn = {
+        label: handle
+        for axis in axes[:, 0]
+        for handle, label in zip(*axis.get_legend_handles_labels())
+    }
     figure.legend(
-        *axes[0, 0].get_legend_handles_labels(),
+        drawn.values(),
+        drawn.keys(),
         loc='outside lower center',
         ncols=3,
         fontsize=8)
