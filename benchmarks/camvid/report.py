@@ -3,7 +3,6 @@
 import argparse
 
 from benchmarks.compare import report
-from benchmarks.compare.paired import CONTROLS
 
 LAST = 0.1
 TASK = report.Task(
@@ -20,7 +19,6 @@ TASK = report.Task(
            'mean:above_mean', 'neyman:random', 'neyman:tiers',
            'tiers_shuffled:random', 'random:short_lr', 'tiers:short_lr',
            'neyman:short_lr'),
-    controls=CONTROLS,
     alike=(*report.ALIKE, 'num_images'),
     last=LAST)
 

@@ -6,10 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-# The full training, pruning at random, and the plain short training. That with
-# steps as large is the better control where both have the same learning rate.
+# The full training, pruning at random, and the plain short training.
 BASELINE, RANDOM, SHORT = 'full', 'random', 'short'
-CONTROLS = ('short_lr', SHORT)
 NONE = '-'
 
 
@@ -109,20 +107,16 @@ def pair_table(values: pd.DataFrame, pairs: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index('arm')
 
 
-def worth_table(values: pd.DataFrame,
-                iters: pd.Series,
-                ratios: Optional[pd.Series],
-                unit: str,
-                controls: Sequence[str] = CONTROLS) -> pd.DataFrame:
+def worth_table(values: pd.DataFrame, iters: pd.Series,
+                ratios: Optional[pd.Series], unit: str) -> pd.DataFrame:
     """What V says that choices of images are worth, and what came of them.
-    The first of the controls that was run tells what steps are worth. Empty
-    without V, pruning at random and a control."""
-    control = next((arm for arm in controls if arm in values.index), None)
-    if control is None or ratios is None or RANDOM not in ratios:
+    The plain short training tells what steps are worth. Empty without V,
+    pruning at random or it."""
+    if SHORT not in values.index or ratios is None or RANDOM not in ratios:
         return pd.DataFrame()
     # What more iterations are worth: quality for each e-fold.
-    gain = compare(values, BASELINE, control)[0]
-    slope = gain / np.log(iters[BASELINE] / iters[control])
+    gain = compare(values, BASELINE, SHORT)[0]
+    slope = gain / np.log(iters[BASELINE] / iters[SHORT])
     rows = {
         arm: [
             ratio, f'{1 - ratio:.1%}', f'{-slope * np.log(ratio):+.2f}',

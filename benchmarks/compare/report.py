@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Sequence
 import pandas as pd
 
 from . import paired
-from .paired import BASELINE, RANDOM, SHORT, markdown
+from .paired import BASELINE, RANDOM, markdown
 from .results import read_results
 
 ALIKE = 'batch_size', 'device', 'threads', 'versions'
@@ -25,8 +25,6 @@ class Task(NamedTuple):
     gain: str
     # Arms that are compared with each other, as `arm:other`.
     pairs: Sequence[str]
-    # Plain short trainings. The first that was run tells what steps are worth.
-    controls: Sequence[str] = (SHORT, )
     # What all cells must have alike, where it is noted.
     alike: Sequence[str] = ALIKE
     # The order of the tables. Others follow in that of the results.
@@ -100,7 +98,7 @@ def worth_table(cells: pd.DataFrame, task: Task) -> pd.DataFrame:
         same = (alike == alike.loc[RANDOM]).all(axis=1)
         found = found[same[found.index]]
     return paired.worth_table(cells['quality'].unstack(), alike['iters'],
-                              found, task.metric, task.controls)
+                              found, task.metric)
 
 
 def quarter_table(cells: pd.DataFrame) -> pd.DataFrame:

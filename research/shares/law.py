@@ -18,30 +18,19 @@ FOLDER = osp.dirname(osp.dirname(osp.abspath(__file__)))
 
 class Source(NamedTuple):
     """Results of a training: its name, its files, its metric and what a point
-    of the metric is (negative where less is better), and which plain training
-    tells what steps are worth."""
+    of the metric is (negative where less is better)."""
 
     name: str
     files: Sequence[str]
     metric: str
     point: float = 1.
-    control: str = 'short'
 
 
 SOURCES = (
-    Source('CamVid', ['camvid/camvid-worth'], 'mIoU', control='short_lr'),
-    Source(
-        'CamVid, pretrained', ['camvid/camvid-pretrained'],
-        'mIoU',
-        control='short_lr'),
-    Source(
-        'CamVid, 50 % easy', ['camvid/camvid-redundant-50'],
-        'mIoU',
-        control='short_lr'),
-    Source(
-        'CamVid, 80 % easy', ['camvid/camvid-redundant-80'],
-        'mIoU',
-        control='short_lr'),
+    Source('CamVid', ['camvid/camvid-worth'], 'mIoU'),
+    Source('CamVid, pretrained', ['camvid/camvid-pretrained'], 'mIoU'),
+    Source('CamVid, 50 % easy', ['camvid/camvid-redundant-50'], 'mIoU'),
+    Source('CamVid, 80 % easy', ['camvid/camvid-redundant-80'], 'mIoU'),
     Source('CIFAR-10, 24 passes', ['cifar10/passes-24', 'shares/passes-24'],
            'accuracy'),
     Source('CIFAR-10, 72 passes', ['cifar10/passes-72'], 'accuracy'),
@@ -77,19 +66,20 @@ def load(source: Source, folder: str = FOLDER) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index(['arm', 'seed'])
 
 
-def arms_of(cells: pd.DataFrame, control: str) -> Iterator[tuple]:
+def arms_of(cells: pd.DataFrame) -> Iterator[tuple]:
     """For each arm with V that was compared with pruning at random: V, what V
-    and the iterations predict, and the paired difference that was seen."""
+    and the plain short training predict, and the paired difference that was
+    seen."""
     values = cells['quality'].unstack()
     iters = cells['iters'].groupby('arm').first()
     worth = cells['V'].dropna().astype(float).groupby('arm').mean()
     for arm, ratio in worth.items():
-        # An arm such as neyman_90 has a control of its own share, and one such
-        # as neyman_full_rate of its own learning rate.
+        # An arm such as neyman_90 is compared with those of its own share, and
+        # one such as neyman_full_rate of its own learning rate.
         _, mark, name = arm.partition('_')
         random = f'random{mark}{name}'
         random = random if random in values.index else 'random'
-        plain = f'{control}_{name}' if name.isdigit() else control
+        plain = f'short_{name}' if name.isdigit() else 'short'
         if (arm.startswith('random') or {random, plain} - {*values.index}
                 or iters[arm] != iters[random]):
             continue
@@ -103,8 +93,9 @@ def law_table(folder: str = FOLDER) -> pd.DataFrame:
     """A row for each arm with three seeds or more: V, what V predicts, and
     what was seen."""
     rows = [[source.name, arm, ratio, predicted, *seen[:2]]
-            for source in SOURCES for arm, ratio, predicted, seen in arms_of(
-                load(source, folder), source.control) if seen[-1] >= 3]
+            for source in SOURCES
+            for arm, ratio, predicted, seen in arms_of(load(source, folder))
+            if seen[-1] >= 3]
     columns = ['training', 'arm', 'V', 'predicted', 'seen', 'half']
     return pd.DataFrame(rows, columns=columns)
 
