@@ -108,7 +108,8 @@ def _notes(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],
     if not run.has_infobatch:
         return [
             *notes, 'This is a training without InfoBatch, so there are '
-            'metrics and losses alone.'
+            'metrics and losses alone. `mmib train CONFIG --score` has '
+            'scores of its images.'
         ]
     notes += unread
     if checkpoint is not None and checkpoint.images is None:
