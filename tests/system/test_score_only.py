@@ -3,6 +3,7 @@
 and weights of the network to the last bit."""
 import functools
 
+import mmseg
 import numpy as np
 import pytest
 
@@ -60,6 +61,8 @@ def test_it_is_the_baseline(tmp_path, loop, world_size):
 
 @pytest.mark.parametrize('head', HEADS)
 def test_heads(tmp_path, head):
+    if head == 'classes that count more' and mmseg.__version__ == '1.2.2':
+        pytest.skip('the baseline fails at ignored pixels')
     changes = {'model.decode_head': dict(_delete_=True, **HEADS[head])}
     steps, weights = [], []
     for name, of_loop in zip(('baseline', 'ours'), LOOPS['by iterations']):

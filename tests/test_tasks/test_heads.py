@@ -103,8 +103,8 @@ def test_masks_of_each_image(num_masks):
                     dict(type='ClassificationCost', weight=2.),
                     dict(type='DiceCost', weight=5., pred_act=True, eps=1.)
                 ]))
-    loss = InfoBatchLoss(
-        MODELS.build(dice(use_sigmoid=True, ignore_index=None)))
+        loss = InfoBatchLoss(
+            MODELS.build(dice(use_sigmoid=True, ignore_index=None)))
     _follow_matching(matcher, [], [loss])
     instances = [
         InstanceData(
