@@ -170,8 +170,9 @@ class InfoBatchLoss(nn.Module):
             kwargs[self._third] = weight
         weights = self.batch.row_weights
         unreduced = _UNREDUCED.get(type(self.loss))
-        as_baseline = weights is None and not (unreduced
-                                               and unreduced.always(self.loss))
+        as_baseline = weights is None and (
+            self.batch.as_baseline
+            or not (unreduced and unreduced.always(self.loss)))
         # A loss that isn't differentiated isn't trained: a pixel sampler, or a
         # hook, looks at losses.
         if (as_baseline or not torch.is_grad_enabled()

@@ -11,6 +11,7 @@ from mmseg.models.losses import CrossEntropyLoss, DiceLoss, LovaszLoss
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
+from mmib.batch import BatchContext
 from mmib.losses import check_loss, register_unreduced, scale_gradient
 from mmib.tasks import segmentation  # noqa: F401
 
@@ -442,3 +443,17 @@ def test_weights_of_half_precision_are_not_rounded():
     expected = (gradient.float() * weight).bfloat16()
     assert_close(pred.grad[0], expected, rtol=0, atol=0)
     assert not torch.equal(expected, gradient * weight.bfloat16())
+
+
+@pytest.mark.parametrize('weights', [None, torch.ones(B)])
+def test_what_only_scores_is_trained(weights):
+    """Before the first plan and after the last one, too."""
+    batch, cfg = BatchContext(as_baseline=True), dict(
+        class_weight=CLASS_WEIGHT)
+    batch.begin(weights)
+    ours = InfoBatchLoss(CrossEntropyLoss(**cfg), batch=batch)
+    assert_close(
+        run(ours, *make_batch('none')),
+        run(CrossEntropyLoss(**cfg), *make_batch('none')),
+        rtol=0,
+        atol=0)
