@@ -130,16 +130,6 @@ def from_sums(sums: np.ndarray, products: np.ndarray,
         float(norms**2 / (images * squares)))
 
 
-def gain(ratio: VarianceRatio, slope: float) -> Tuple[float, float, float]:
-    """What a choice of images can give back, and the ends of its interval, of
-    V alone: as much as ``1 / V`` times the steps, which bring ``slope`` for
-    each e-fold of them."""
-    value, *ends = (-slope *
-                    math.log(v) if v > 0 else math.copysign(math.inf, slope)
-                    for v in (ratio.value, ratio.low, ratio.high))
-    return value, min(ends), max(ends)
-
-
 def mean_squares(products: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Mean squared norm in each tier, and its standard error.
 
