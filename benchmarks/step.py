@@ -16,7 +16,7 @@ import os.path as osp
 import sys
 import tempfile
 import time
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -35,10 +35,21 @@ class SteppedTrainLoop(IterBasedTrainLoop):
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')
 
+    def run_iter(self, data_batch: Any) -> None:
+        call_hook, runner = self.runner.call_hook, self.runner
+        known = dict(batch_idx=self._iter, data_batch=data_batch)
+        call_hook('before_train_iter', **known)
+        outputs = runner.model.train_step(
+            data_batch, optim_wrapper=runner.optim_wrapper)
+        # The hooks that follow wait for a GPU, as they read losses.
+        self._launched = time.perf_counter()
+        call_hook('after_train_iter', outputs=outputs, **known)
+        self._iter += 1
+
     def step(self) -> Tuple[float, float, int]:
         """Run an iteration with its data loading: its wall time in seconds,
-        that until all of it is launched on a GPU, and the bytes of GPU memory
-        that it takes at most besides what stays allocated."""
+        that until all but the last hooks is launched on a GPU, and the bytes
+        of GPU memory that it takes at most besides what stays allocated."""
         on_gpu = torch.cuda.is_available()
         self.runner.model.train()
         if on_gpu:
@@ -46,7 +57,7 @@ class SteppedTrainLoop(IterBasedTrainLoop):
         allocated = torch.cuda.memory_allocated()
         start = time.perf_counter()
         self.run_iter(next(self.dataloader_iterator))
-        launched = time.perf_counter() - start
+        launched = self._launched - start
         if on_gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
@@ -67,6 +78,9 @@ def build_loop(cfg: Config, work_dir: str) -> SteppedTrainLoop:
             cfg[f'{split}_{part}'] = None
     runner = Runner.from_cfg(cfg)
     runner.train()
+    # torch.compile reads them, and knows no dicts of other classes.
+    optimizer = runner.optim_wrapper.optimizer
+    optimizer.param_groups[:] = map(dict, optimizer.param_groups)
     return runner.train_loop
 
 
