@@ -26,8 +26,11 @@ from .study import Review, Study, first_of, percent, train_study
 # Values by which the trained network ranks images.
 PIXELS, CLEANLAB = ('mean of the highest 5% of the pixel losses',
                     'cleanlab, softmin')
-REVIEWS = (Review('score', 'removed',
-                  (0.1, 0.3)), Review('score', 'repaired', (0.1, 0.3)))
+LOOKED = (0.1, 0.3)
+REVIEWS = (*(Review(ranking, 'removed', LOOKED)
+             for ranking in ('score', 'pixels', 'cleanlab')),
+           Review('random', 'removed',
+                  (0.3, )), Review('score', 'repaired', LOOKED))
 LIBRARIES = ('mmcv', 'mmseg')
 MASKS = osp.join('annotations', 'training')
 

@@ -123,7 +123,7 @@ def draw(path: str, folder: str = FOLDER) -> None:
                     *(compare(values, arm, f'dirty_{wrong}') for arm in arms))
                 axis.errorbar(
                     # Side by side, as they would hide each other.
-                    looked + (place - 1.5) * 0.5,
+                    looked + (place - 2) * 0.5,
                     dirty + np.array(means),
                     halves,
                     color=color,
@@ -143,7 +143,7 @@ def draw(path: str, folder: str = FOLDER) -> None:
         row[0].set_ylabel(metric)
     drawn = {
         label: handle
-        for axis in axes[:, 0]
+        for axis in axes.flat
         for handle, label in zip(*axis.get_legend_handles_labels())
     }
     figure.legend(
