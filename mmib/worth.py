@@ -130,6 +130,26 @@ def from_sums(sums: np.ndarray, products: np.ndarray,
         float(norms**2 / (images * squares)))
 
 
+def gain(ratio: VarianceRatio, longer: float,
+         differ: float) -> Optional[Tuple[float, float, float]]:
+    """What a choice of images can have brought, and the ends of its interval,
+    of V alone: as much as ``1 / V`` times the iterations would. None where
+    that makes up for most of what the trainings differ by.
+
+    Args:
+        ratio (VarianceRatio): V of the choice.
+        longer (float): Log of the iterations of a plain training over those of
+            the training with the choice.
+        differ (float): How much higher the quality of the plain one is.
+    """
+    # The mean of V may reach below 0.
+    bring = [-math.log(max(v, 1e-9)) for v in ratio[:3]]
+    if abs(longer) < 0.05 or min(1 - more / longer for more in bring) < 0.3:
+        return None
+    value, *ends = (more * differ / (longer - more) for more in bring)
+    return value, min(ends), max(ends)
+
+
 def mean_squares(products: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Mean squared norm in each tier, and its standard error.
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.log.reporter import worth_in_words
-from mmib.worth import (MeanRatio, VarianceRatio, correlation, from_sums,
+from mmib.worth import (MeanRatio, VarianceRatio, correlation, from_sums, gain,
                         mean_squares, terms, variance_ratio)
 
 # Four images, twice.
@@ -47,6 +47,30 @@ def test_no_choice_is_below_the_limit(norms, mean_keep, scale):
     # Nor does it depend on the unit of the norms.
     assert variance_ratio(best.value * ones, scale * norms,
                           ones).value == pytest.approx(1)
+
+
+@given(
+    st.floats(0.1, 3), st.floats(0.1, 1), st.floats(1, 2), st.floats(-10, 10),
+    st.floats(0.1, 10))
+def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope,
+                                                  length):
+    """A training of 1 / V times the steps would gain as much, whatever plain
+    training says what steps bring."""
+    ratio = VarianceRatio(value, low * value, high * value, math.nan)
+    curve = 50 + slope * np.log([1000, 1000 / value, 1000 * length])
+    found = gain(ratio, math.log(length), curve[2] - curve[1])
+    if found is None:
+        # The choice and the length are worth nearly the same.
+        assert (abs(math.log(length)) < 0.05
+                or min(1 + math.log(v) / math.log(length)
+                       for v in ratio[:3]) < 0.3)
+        return
+    brought, least, most = found
+    assert brought == pytest.approx(curve[1] - curve[0], abs=1e-9)
+    assert least <= brought <= most
+    # The interval of a mean V may reach below 0.
+    assert gain(ratio._replace(low=-0.1), 1., 1.) is None
+    assert np.isfinite(gain(ratio._replace(low=-0.1), -9., 1.)).all()
 
 
 def test_interval_holds_the_truth():

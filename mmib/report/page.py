@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
 from ..version import __version__
+from ..worth import gain
 from . import figures
 from .checkpoint import Checkpoint
 from .pictures import Gallery
@@ -165,15 +166,11 @@ def _gain(run: Run, other: Optional[Run]) -> str:
         return ''
     curve, compared = run.metrics[name], other.metrics[name]
     longer = math.log(compared.iterations[-1] / curve.iterations[-1])
-    # The choice has brought as much as 1 / V times the iterations, so that the
-    # trainings differ by fewer of them. The mean of V may reach below 0.
-    bring = [-math.log(max(v, 1e-9)) for v in run.worth[:3]]
-    if abs(longer) < 0.05 or min(1 - more / longer for more in bring) < 0.3:
+    brought = gain(run.worth, longer, compared.values[-1] - curve.values[-1])
+    if brought is None:
         return (' Compare with a plain training of another length to see what '
                 f'that is in {name}.')
-    differ = compared.values[-1] - curve.values[-1]
-    value, *ends = (more * differ / (longer - more) for more in bring)
+    value, low, high = brought
     return (f' By what more iterations brought in {other.name}, that can have '
-            f'brought {value:+.2f} {name} ({min(ends):+.2f} to '
-            f'{max(ends):+.2f}; the '
+            f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
             'spread of seeds comes on top).')
