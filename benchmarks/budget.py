@@ -102,11 +102,12 @@ def simulate(policy: Callable,
         position += len(issued)
         if plan_end >= annealing_start:
             break
-        left = full_iters * slots_per_iter - covered * num_images
         policy.begin_plan(
             Progress(
-                slots_left=annealing_start - position,
-                full_slots=left - (end - annealing_start)))
+                spent=position,
+                covered=covered * num_images,
+                annealing=end - annealing_start,
+                length=end))
         plan = policy(scores, rng)
         plans.append(plan)
     covered += (end - position) / num_images

@@ -29,7 +29,7 @@ def plain_numpy(scores, rng, ratio=0.5):
 def neyman(scores, rng):
     """A plan of Neyman that keeps half of the images."""
     policy = Neyman(ratio=0.5)
-    policy.begin_plan(Progress(len(scores), full_slots=2 * len(scores)))
+    policy.begin_plan(Progress(0, 0, annealing=0, length=len(scores)))
     return policy(scores, rng)
 
 

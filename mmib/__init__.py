@@ -6,14 +6,12 @@
 task of a library such as MMSegmentation is loaded where models of the library
 are trained.
 """
-from .errors import ModuleNotFoundRefusal
-
 try:
     import mmengine  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != 'mmengine':
         raise
-    raise ModuleNotFoundRefusal(
+    raise ModuleNotFoundError(
         'mmib needs MMEngine, and `mmengine` is missing: run '
         "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
         'stack of OpenMMLab.',
@@ -24,10 +22,12 @@ from .config.schedule import shorten
 from .hook import InfoBatchHook
 from .losses import InfoBatchLoss
 from .registry import POLICIES
-from .sampler import InfoBatchEpochSampler, InfoBatchSampler
+from .sampler import InfoBatchSampler
+from .session import Session
+from .tasks import register_task
 from .version import __version__
 
 __all__ = [
-    'POLICIES', 'InfoBatchEpochSampler', 'InfoBatchHook', 'InfoBatchLoss',
-    'InfoBatchSampler', '__version__', 'convert', 'shorten'
+    'POLICIES', 'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler',
+    'Session', '__version__', 'convert', 'register_task', 'shorten'
 ]

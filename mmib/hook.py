@@ -1,31 +1,29 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Connects sampler, losses, scores and log to the events of the Runner."""
+"""From the events of the Runner to calls of a session."""
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from mmengine.utils import apply_to
 
-from . import compat, tasks
-from .batch import BatchContext, to_device
-from .clock import Clock, clock_of
-from .config import step_size
-from .config.checks import (check_batch, check_hook_arguments, check_no_others,
-                            check_norms, check_scores, check_training)
-from .datasets import image_numbers
-from .delivery import DeliveryCheck, data_samples
-from .log.counts import ImageCounts
+from . import tasks
+from .batch import BatchContext
+from .clock import Clock, EpochClock, IterationClock
+from .data.delivery import DeliveryCheck, data_samples
+from .errors import check_no_others
 from .log.reporter import Reporter
-from .planner import Planner
-from .pruning import EpochPlan, Policy
+from .pruning import Policy
 from .registry import build_policy
-from .resume import check_ranks, load_state, make_state
-from .sampler import InfoBatchSampler
-from .scores import ScoreTable
-from .visits import VisitCounter
+from .runner import step_size
+from .runner.checkpoint import before_saving, opened, seal
+from .runner.checks import (check_batch, check_hook_arguments, check_ranks,
+                            check_training, no_scores)
+from .runner.compat import restart_loader
+from .runner.epochs import EpochDriver
+from .session import Session, why_not
 
 
 @HOOKS.register_module()
@@ -66,7 +64,7 @@ class InfoBatchHook(Hook):
             a mean of 1 for all others. Defaults to None.
 
     Raises:
-        TypeError or ValueError: If an argument is unknown or out of range.
+        Refusal: If an argument is unknown or out of range.
 
     Examples:
         >>> custom_imports = dict(imports=['mmib'])
@@ -91,22 +89,15 @@ class InfoBatchHook(Hook):
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(record, plan)`` with the
-        ``PlanRecord`` and the ``EpochPlan`` (None is a full pass) of every
-        plan, before its first slot is issued. Append in ``before_run``."""
+        ``PlanRecord`` and the ``EpochPlan`` of every plan, before its first
+        slot is issued. Append in ``before_run``."""
         self.batch = BatchContext(not self.policy.prunes)
         """BatchContext: Weights and scores of the batch in training."""
-        # Made in `before_train`.
-        self.sampler: Optional[InfoBatchSampler] = None
-        self.scores: Optional[ScoreTable] = None
-        self.counts: Optional[ImageCounts] = None
-        self.clock: Optional[Clock] = None
-        self.planner: Optional[Planner] = None
-        self.dataset: Any = None
-        self._batch_size = 0
-        self._device = torch.device('cpu')
-        self._reporter: Optional[Reporter] = None
-        self._delivery: Optional[DeliveryCheck] = None
-        self._slots: Optional[EpochPlan] = None
+        self.session: Session
+        """Session: The training, from ``before_train`` on."""
+        self.has_begun = False
+        """bool: Whether there is a :attr:`session`."""
+        self._epochs: Optional[EpochDriver] = None
         self._loaded: Optional[Dict[str, Any]] = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -120,16 +111,18 @@ class InfoBatchHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts."""
         check_training(runner, self)
-        self._set_up_planner(runner, self._attach_losses(runner))
-        check_ranks(self.sampler, self.scores, self._delivery)
+        self._set_up_session(runner, self._attach_losses(runner))
+        check_ranks(self.session, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
         elif self.policy.prunes:
-            self.clock.check_length()
+            self.session.clock.check_length()
         self._loaded = None
         self._reporter.training_begins()
-        self.clock.connect(runner, self.sampler, self.planner)
-        compat.before_saving(runner, self.planner.merge_scores)
+        self.session.sampler.connect(self.session.draw)
+        if self._epochs is None and runner.iter > 0:
+            restart_loader(runner.train_loop)
+        before_saving(runner, self.session.merge)
 
     def _attach_losses(self, runner: Runner) -> tasks.Task:
         model = runner.model
@@ -137,41 +130,80 @@ class InfoBatchHook(Hook):
         self._device = next(model.parameters()).device
         return tasks.attach(model, self.batch, runner.hooks)
 
-    def _set_up_planner(self, runner: Runner, task: tasks.Task) -> None:
+    def _set_up_session(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
-        self.sampler, self.dataset = loader.sampler, loader.dataset
         self._batch_size = loader.batch_size
-        self.clock = clock_of(runner, self.delta, self.start)
-        images = image_numbers(self.dataset)[:self.sampler.pass_length]
-        ema = task.ema if self.ema is None else self.ema
-        self.scores = ScoreTable(images, self._device, ema)
-        self.counts = ImageCounts(images)
-        visits = VisitCounter(self.scores, task.score)
         mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
-        self.planner = Planner(self.policy, visits, self.counts, self.clock,
-                               self.plan_observers, mean_weight.is_one)
-        self._reporter = Reporter(runner, self.planner, mean_weight)
-        self._delivery = DeliveryCheck(self.dataset, runner.logger.warning)
+        self.session = Session(
+            loader.dataset,
+            self.policy,
+            ema=task.ema if self.ema is None else self.ema,
+            normalize=mean_weight.is_one,
+            sampler=loader.sampler,
+            clock=self._clock(runner),
+            score=task.score,
+            batch=self.batch)
+        self.has_begun = True
+        self.session.planner.observers = self.plan_observers
+        if self.session.sampler.by_epoch:
+            self._epochs = EpochDriver(runner, self.session)
+        self._reporter = Reporter(runner, self.session, mean_weight)
+        self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
+
+    def _clock(self, runner: Runner) -> Clock:
+        loader = runner.train_dataloader
+        sampler = loader.sampler
+        sampler.by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
+        slots_per_iter = loader.batch_size * sampler.world_size
+        if sampler.by_epoch:
+            return EpochClock(sampler.pass_length, slots_per_iter, len(loader),
+                              runner.max_epochs, self.delta, self.start)
+        return IterationClock(
+            sampler.pass_length,
+            slots_per_iter,
+            runner.max_iters,
+            self.delta,
+            self.start,
+            first_pass=sampler.num_indices,
+            lookahead=loader.num_workers * (loader.prefetch_factor or 0) *
+            slots_per_iter)
 
     def _resume(self, runner: Runner) -> None:
-        reason, changes = load_state(self._loaded, runner.iter,
-                                     self._batch_size, self.sampler,
-                                     self.scores, self.planner, self._delivery)
-        if reason:
+        """Go on with the state of the checkpoint, or where it has none of this
+        data set, with full passes."""
+        state: dict = {} if self._loaded is None else opened(self._loaded)
+        reason: Optional[str] = (
+            'the checkpoint is of a training without InfoBatchHook')
+        if state:
+            reason = why_not(self.session, state) or self._delivery.why_not(
+                state.get('images_checksum'))
+        if reason is not None:
+            saved = state.get('saved_iters', 0.)
+            self.session.start_afresh(runner.iter, runner.epoch,
+                                      self._batch_size, saved)
             self._reporter.starts_afresh(reason)
-        else:
-            self._reporter.goes_on(self.sampler.position, changes)
+            return
+        changes = self.session.load_state_dict(state, runner.iter)
+        self._delivery.load(state['paths_comparable'])
+        if self._epochs is not None:
+            self._epochs.steps.load_state_dict(state['schedule_steps'])
+        self._reporter.goes_on(changes)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Put everything needed to continue into the checkpoint."""
-        if self.planner and self.planner.current:
-            checkpoint['infobatch'] = make_state(self.sampler, self.scores,
-                                                 self.planner, self._delivery)
+        if self.has_begun and self.session.planner.current:
+            checkpoint['infobatch'] = seal(
+                dict(
+                    self.session.state_dict(merge=False),
+                    schedule_steps=self._epochs
+                    and self._epochs.steps.state_dict(),
+                    paths_comparable=list(self._delivery.comparable),
+                    images_checksum=self._delivery.checksum))
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Draw the plan of an epoch, where epochs count."""
-        self.clock.begin_epoch(runner, self.sampler,
-                               lambda: self.planner.next_share)
+        if self._epochs is not None:
+            self._epochs.begin(runner)
 
     def before_train_iter(self,
                           runner: Runner,
@@ -181,16 +213,10 @@ class InfoBatchHook(Hook):
         if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
-        batch_size = self.sampler.batch_length(self._batch_size)
+        batch_size = self.session.sampler.batch_length(self._batch_size)
         check_batch(data_batch, batch_size)
-        is_annealing = self.clock.is_annealing(self.sampler.position)
-        slots = self.sampler.take(batch_size)
-        self.counts.visit(slots.indices)
-        self._slots = slots[self.sampler.rank::self.sampler.world_size]
-        for record in self.planner.advance(self.sampler.position):
+        for record in self.session.begin_batch(batch_size, self._device):
             self._reporter.epoch_begins(record)
-        self.batch.begin(None if is_annealing else to_device(
-            self._slots.weights, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -199,31 +225,25 @@ class InfoBatchHook(Hook):
                          outputs: Optional[dict] = None) -> None:
         """Record the raw losses of this batch as scores."""
         if self.batch.weights is None:  # As in annealing.
-            loss = outputs.get('loss')
-            self._reporter.step(loss if loss is None else loss.detach(),
-                                batch_idx)
-            return
-        loss = self.batch.unweighted_loss
-        check_scores(loss)
-        # An image that can't be loaded, for which another one is delivered,
-        # keeps its score.
-        delivered = self._delivery(self._slots.indices,
-                                   data_samples(data_batch))
-        visits = self.planner.visits
-        visits.record(self._slots, self.batch, delivered,
-                      self.planner.current.mean_weight, runner.iter)
-        if visits.lacks_norms:
-            check_norms(visits.score)
-            self._reporter.no_norms()
+            loss = (outputs or {}).get('loss')
+            loss = loss if loss is None else loss.detach()
+        else:
+            # An image that can't be loaded, for which another one is
+            # delivered, keeps its score.
+            delivered = self._delivery(self.session.own_slots.indices,
+                                       data_samples(data_batch))
+            loss = self.session.end_batch(delivered)
+            if loss is None:
+                raise no_scores()
         self._reporter.step(loss, batch_idx)
-        self.batch.begin(None)
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
-        self.clock.end_epoch(self.sampler)
+        if self._epochs is not None:
+            self.session.sampler.end_epoch()
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.planner.read_sums()
-        self._reporter.non_finite(self.scores.num_non_finite())
-        self._reporter.ends(self.sampler.position)
+        self.session.merge()
+        self.session.planner.read_sums()
+        self._reporter.ends()

@@ -13,8 +13,8 @@ import torch.nn as nn
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from .batch import BatchContext, RowsPerImage, mean_images
-from .errors import RuntimeRefusal, ValueRefusal
+from .batch import BatchContext, Factor, RowsPerImage, mean_images
+from .errors import Refusal
 
 AvgFactor = Union[int, float, Tensor]
 
@@ -163,51 +163,102 @@ class InfoBatchLoss(nn.Module):
                 call losses, or without gradients.
 
         Raises:
-            RuntimeError: If rows can't be told apart by images.
+            Refusal: If rows can't be told apart by images.
         """
         # Some losses don't know the argument.
         if weight is not None:
             kwargs[self._third] = weight
-        weights = self.batch.row_weights
-        unreduced = _UNREDUCED.get(type(self.loss))
-        as_baseline = weights is None and (
-            self.batch.as_baseline
-            or not (unreduced and unreduced.always(self.loss)))
         # A loss that isn't differentiated isn't trained: a pixel sampler, or a
         # hook, looks at losses.
-        if (as_baseline or not torch.is_grad_enabled()
-                or kwargs.get('reduction_override') == 'none'):
+        is_trained = (
+            torch.is_grad_enabled()
+            and kwargs.get('reduction_override') != 'none')
+        if not is_trained or (self.batch.weights is None
+                              and not self._fails_as_it_is()):
             return self.loss(pred, target, **kwargs)
-        if weights is not None:
-            pred, watched = self.batch.watch(pred, self.rows_per_image)
-        coupled = _COUPLED.get(type(self.loss))
-        scores = coupled and coupled(self.loss, pred, target, **kwargs)
+        if self.batch.weights is None:
+            elements, divisor, _ = self._unreduced(self.loss, pred, target,
+                                                   **kwargs)
+            return elements.sum(dtype=torch.float32) / divisor
+        scores = None
+        if type(self.loss) in _COUPLED:
+            scores = _COUPLED[type(self.loss)](self.loss, pred, target,
+                                               **kwargs)
         if scores is not None:
-            self._check_rows(len(pred), len(weights))
-            value = self.loss(scale_gradient(pred, weights), target, **kwargs)
-            self.batch.add_scores(scores, value.float())
-            self.batch.watch_loss(value)
-            return value
+            return self._coupled(scores, pred, target, **kwargs)
+        if self.batch.only_scores:
+            return self._only_scored(pred, target, **kwargs)
+        return self._weighted(pred, target, **kwargs)
 
-        # Where the wrapped loss is trained as it is, a copy scores: a loss may
-        # count what it has seen.
-        only_scores, loss = self.batch.as_baseline, self.loss
-        if only_scores:
-            loss = copy.deepcopy(self.loss)
-            value = self.loss(pred, target, **kwargs)
+    def _weighted(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
+        """The baseline's loss with a weight for each image."""
+        watched = self.batch.watch(pred, self.rows_per_image)
+        means, watched.factor = self._by_image(self.loss, pred, target,
+                                               **kwargs)
+        return self.batch.mean(means, watched.factor)
+
+    def _only_scored(self, pred: Tensor, target: Tensor,
+                     **kwargs: Any) -> Tensor:
+        """The baseline's loss to the last bit. A copy of the loss scores, as a
+        loss may count what it has seen."""
+        watched = self.batch.watch(pred, self.rows_per_image)
+        with torch.no_grad():
+            means, watched.factor = self._by_image(
+                copy.deepcopy(self.loss), pred, target, **kwargs)
+        value = self.loss(pred, target, **kwargs)
+        self.batch.add_scores(means, means * watched.factor)
+        self.batch.watch_loss(value)
+        return value
+
+    def _coupled(self, scores: Tensor, pred: Tensor, target: Tensor,
+                 **kwargs: Any) -> Tensor:
+        """The value of a loss that is no sum over images. The weights multiply
+        the gradient of each image."""
+        row_weights = self.batch.row_weights
+        assert row_weights is not None
+        self._check_rows(len(pred), len(row_weights))
+        self.batch.watch(pred, self.rows_per_image)
+        value = self.loss(scale_gradient(pred, row_weights), target, **kwargs)
+        self.batch.add_scores(scores, value.float())
+        self.batch.watch_loss(value)
+        return value
+
+    def _by_image(self, loss: nn.Module, pred: Tensor, target: Tensor,
+                  **kwargs: Any) -> Tuple[Tensor, Factor]:
+        """Mean over the elements of each image, float32 of shape (B,), and
+        what a mean over the batch multiplies these by to be the baseline's
+        loss."""
+        elements, divisor, counts = self._unreduced(loss, pred, target,
+                                                    **kwargs)
+        num_images, num_rows = self.batch.size, len(elements)
+        if isinstance(self.rows_per_image, int):
+            expected = num_images * self.rows_per_image
+        else:
+            shares = max(sum(self.rows_per_image), 1)
+            expected = shares * max(num_rows // shares, 1)
+        self._check_rows(num_rows, expected)
+        means, numbers = mean_images(elements, self.rows_per_image, num_images,
+                                     counts)
+        return means, num_images * numbers / divisor
+
+    def _unreduced(
+            self, loss: nn.Module, pred: Tensor, target: Tensor,
+            **kwargs: Any) -> Tuple[Tensor, AvgFactor, Optional[Tensor]]:
+        """Elements of the loss, what the baseline divides their sum by, and
+        how many elements of each image count."""
+        unreduced = _UNREDUCED[type(loss)]
         reduction = kwargs.pop('reduction_override', None)
         if not unreduced.reduces:
             reduction = 'mean'
         elif reduction is None:
-            reduction = self.loss.reduction
+            reduction = loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
-        with torch.set_grad_enabled(not only_scores):
-            elements, divisor, *counts = unreduced.function(
-                loss, pred, target, **kwargs)
+        elements, divisor, *counts = unreduced.function(
+            loss, pred, target, **kwargs)
         if elements.dim() == 0:
-            raise RuntimeRefusal(
+            raise Refusal(
                 f'`{unreduced.function.__name__}`, which was registered for '
-                f'{type(self.loss).__name__}, gives a scalar: it must return '
+                f'{type(loss).__name__}, gives a scalar: it must return '
                 'the loss without reduction, as '
                 '`mmib.losses.register_unreduced` says.')
         if reduction == 'sum':
@@ -220,29 +271,20 @@ class InfoBatchLoss(nn.Module):
             # NaN.
             divisor = ((divisor if avg_factor is None else avg_factor) +
                        torch.finfo(torch.float32).eps)
-        if weights is None:
-            return elements.sum(dtype=torch.float32) / divisor
-        self._check_rows(len(elements), self._expected_rows(len(elements)))
-        means, numbers = mean_images(elements, self.rows_per_image,
-                                     len(weights), *counts)
-        watched.factor = len(weights) * numbers / divisor
-        if only_scores:
-            self.batch.add_scores(means, means * watched.factor)
-            self.batch.watch_loss(value)
-            return value
-        return self.batch.mean(means, watched.factor)
+        return elements, divisor, counts[0] if counts else None
 
-    def _expected_rows(self, num_rows: int) -> int:
-        if isinstance(self.rows_per_image, int):
-            return len(self.batch.weights) * self.rows_per_image
-        shares = max(sum(self.rows_per_image), 1)
-        return shares * max(num_rows // shares, 1)
+    def _fails_as_it_is(self) -> bool:
+        """Whether the wrapped loss can't be called itself."""
+        unreduced = _UNREDUCED.get(type(self.loss))
+        return bool(
+            unreduced and unreduced.always(self.loss)
+            and not self.batch.only_scores)
 
     def _check_rows(self, num_rows: int, expected: int) -> None:
         if num_rows != expected:
-            raise RuntimeRefusal(
+            raise Refusal(
                 f'{type(self.loss).__name__} was called on {num_rows} rows '
-                f'for a batch of {len(self.batch.weights)} images, so '
+                f'for a batch of {self.batch.size} images, so '
                 'InfoBatch cannot tell which row is which image: check the '
                 '`loss` method of `model` and its heads, set `rows_per_image` '
                 'of its InfoBatchLoss, or train without InfoBatchHook.')
@@ -254,27 +296,27 @@ def is_known(loss: nn.Module) -> bool:
 
 
 def check_loss(loss: nn.Module) -> None:
-    """Raise a ValueError unless mmib can wrap a loss."""
+    """Raise a Refusal unless mmib can wrap a loss."""
     # mmseg's and mmdet's CrossEntropyLoss of one mask per region.
     use_mask = getattr(loss, 'use_mask', False)
     unreduced = _UNREDUCED.get(type(loss))
     if unreduced is None or use_mask:
         name = type(loss).__name__ + (' with `use_mask=True`'
                                       if use_mask else '')
-        raise ValueRefusal(
+        raise Refusal(
             'InfoBatch needs a loss per image, and mmib knows none for '
             f'{name}: use CrossEntropyLoss or another loss of the library, '
             'tell mmib how it falls into images with '
             '`mmib.losses.register_unreduced`, or train without '
             'InfoBatchHook.')
     if unreduced.reduces and not hasattr(loss, 'reduction'):
-        raise ValueRefusal(
+        raise Refusal(
             f'{type(loss).__name__} has no `reduction`: register it with '
             '`mmib.losses.register_unreduced(..., reduces=False)`.')
     parameters = [name for name, _ in loss.named_parameters()]
     if parameters:
         # Their names, by which EMA and others know them, would change.
-        raise ValueRefusal(
+        raise Refusal(
             f'InfoBatch cannot wrap {type(loss).__name__}, which has '
             f'parameters of its own ({", ".join(parameters)}): keep them in '
             'the head, or train without InfoBatchHook.')

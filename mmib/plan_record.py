@@ -17,8 +17,6 @@ class PlanRecord(NamedTuple):
         epoch (int): Which virtual epoch the plan is, from 1.
         start (int): Number of its first slot in the stream of all ranks.
         iter (float): Iterations of the training before the plan.
-        full_equivalent (float): Iterations of the baseline that cover as many
-            virtual epochs.
         saved_iters (float): Iterations saved before the plan.
         threshold (float): Threshold of the scores. 0 if nothing was pruned,
             or if the policy has none.
@@ -36,6 +34,8 @@ class PlanRecord(NamedTuple):
         non_finite (int): Losses until then that weren't finite.
         note (str): What the policy says of the plan.
         logged (bool): Whether the plan has a line in the log.
+        annealing (bool): Whether the plan belongs to annealing, in which
+            losses are those of the baseline.
     """
 
     kept: int
@@ -44,7 +44,6 @@ class PlanRecord(NamedTuple):
     epoch: int = 1
     start: int = 0
     iter: float = 0.
-    full_equivalent: float = 0.
     saved_iters: float = 0.
     threshold: float = 0.
     mean_weight: float = 1.
@@ -56,6 +55,7 @@ class PlanRecord(NamedTuple):
     non_finite: int = 0
     note: str = ''
     logged: bool = True
+    annealing: bool = False
 
     def covered_until(self, position: int) -> float:
         """Virtual epochs before a slot of the plan or its end. If annealing

@@ -1,215 +1,189 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """When a plan is drawn, and from what."""
 import math
-import sys
 import zlib
 from collections import deque
-from dataclasses import replace
-from typing import (Any, Callable, Deque, Dict, Iterator, List, Optional,
-                    Sequence)
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 from mmengine.utils import apply_to
 
 from .clock import Clock
-from .errors import RuntimeRefusal
-from .log.counts import ImageCounts
+from .errors import damaged
 from .plan_record import PlanRecord
-from .pruning import (EpochPlan, Policy, Progress, ScoreHistogram, Tier,
-                      check_plan)
-from .state import damaged
-from .visits import VisitCounter, VisitSums
+from .pruning import EpochPlan, Policy, ScoreHistogram, Tier, draw_plan
+from .visits import Tables, norms_of, ratio_of, reliability_of
 from .worth import MeanRatio
 
 
 class Planner:
-    """Draws the plan of each virtual epoch.
+    """Draws the plan of each virtual epoch, and keeps the records of plans.
 
     Args:
         policy (Policy): Draws the plans that prune.
-        visits (VisitCounter): Scores, and what followed the last plan.
-        counts (ImageCounts): What plans have left out.
         clock (Clock): How far the training is.
-        observers (Sequence[Callable]): Each is called with the record and the
-            plan (None is a full pass) when a plan was drawn. Defaults to ().
+        tables (Tables): What is known of the images.
+        merge (Callable): Lets the tables of all ranks know all visits.
+        full_pass (Callable): ``full_pass(limit)`` returns the indices of the
+            next full pass.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
     """
 
     def __init__(self,
                  policy: Policy,
-                 visits: VisitCounter,
-                 counts: ImageCounts,
                  clock: Clock,
-                 observers: Sequence[Callable] = (),
+                 tables: Tables,
+                 merge: Callable[[], None],
+                 full_pass: Callable[[Optional[int]], np.ndarray],
                  normalize: bool = False) -> None:
         self.policy = policy
-        self.visits = visits
-        self.counts = counts
-        self.clock = clock
         self.normalize = normalize
-        self.observers = observers
+        self.observers: Sequence[Callable] = ()
+        """Sequence[Callable]: See :attr:`InfoBatchHook.plan_observers`."""
         self.current: Optional[PlanRecord] = None
         """PlanRecord, optional: The plan in training."""
-        # Plans that were drawn and haven't begun.
-        self._next: Deque[PlanRecord] = deque()
-        self._pruned_until = 0
-        # The first slot of the last plan with a line of log, and of the one
-        # for which scores were last read. The first plan has a line.
-        self._logged_start = -sys.maxsize
-        self._read_start = 0
-        self.plan_scores: Optional[np.ndarray] = None
+        self.scores: Optional[np.ndarray] = None
         """np.ndarray, optional: Score of each index when the scores were last
         read for a plan, float32 of shape (pass_length,)."""
-        self._mean_score = 1.
-        self._non_finite = 0
-        self._checksum = 0
         self.mean_ratio = MeanRatio()
         """MeanRatio: V of the training until scores were last read."""
+        self.checksum = 0
+        """int: Of the plans until now, of 32 bits."""
+        self._clock, self._tables = clock, tables
+        self._merge, self._full_pass = merge, full_pass
+        # Plans that were drawn and haven't begun.
+        self._next: Deque[PlanRecord] = deque()
+        # The first slot of the last plan with a line of log, of that for which
+        # scores were read, and of that before which the log was merged.
+        self._logged_start = -math.inf  # The first plan has a line.
+        self._read_start = self._merged_start = 0
+        self._mean_score = 1.
 
-    def __call__(self, start: int,
-                 rng: np.random.Generator) -> Optional[EpochPlan]:
-        """Draw the plan of the next virtual epoch. The sampler calls this.
+    def draw(self,
+             start: int,
+             iteration: int,
+             rng: np.random.Generator,
+             end: Optional[int] = None) -> EpochPlan:
+        """Draw the plan of the next virtual epoch.
 
         The scores of all ranks are read in one collective. Batches in flight
         have no new scores yet. A plan that soon follows another one
-        (:attr:`Clock.min_gap`) could know few newer scores: such a plan
-        is drawn from the same scores without waiting, and has no line of log.
+        (:attr:`Clock.min_gap`) could know few newer scores: such a plan is
+        drawn from the same scores without waiting, and has no line of log.
 
         Args:
             start (int): Number of the plan's first slot in the stream.
+            iteration (int): Iterations of the training until now.
             rng (np.random.Generator): Source of every random choice.
-
-        Returns:
-            EpochPlan, optional: The plan, or None for a full pass.
+            end (int, optional): The slot at which the stream ends. Defaults to
+                None.
         """
-        clock, last = self.clock, self.newest
-        covered = clock.covered(last, start)
-        plan, sums = None, None
-        if (not clock.is_annealing(start) and start >= clock.first_pruned
-                and not self.visits.scores.empty):
-            if (self.plan_scores is None
-                    or start - self._read_start >= clock.min_gap):
-                sums = self._read_scores(start)
-            progress = clock.progress(start, covered, self.policy)
-            if sums:
-                progress = progress._replace(norms=sums.norms)
-            plan = self._ask_policy(progress, rng)
-        record = self._record(start, covered, last, plan, sums)
+        clock, last = self._clock, self.newest
+        record = PlanRecord(
+            kept=clock.pass_length,
+            tiers=(Tier(clock.pass_length, clock.pass_length), ),
+            covered=clock.covered(last, start),
+            epoch=last.epoch + 1 if last else 1,
+            start=start,
+            iter=clock.iteration_at(start),
+            saved_iters=last.saved_iters +
+            clock.gain(last, start, iteration) if last else 0.,
+            annealing=clock.is_annealing(start))
+        limit = end and end - start
+        plan = None
+        if not record.annealing:
+            limit = clock.until_annealing(start)
+            if clock.may_prune(start) and self._tables.knows_scores:
+                plan, record = self._ask_policy(record, rng)
+            elif start - self._merged_start >= clock.min_gap:
+                self._merge_at(start)
+        begins_annealing = record.annealing and last and not last.annealing
+        logged = bool(begins_annealing
+                      or start - self._logged_start >= clock.min_gap)
+        if logged:
+            self._logged_start = start
+        record = record._replace(
+            mean_score=self._mean_score,
+            mean_ratio=self.mean_ratio.mean(),
+            non_finite=self._tables.non_finite,
+            note=plan.note if plan else '',
+            logged=logged)
+        if plan is None or plan.is_full:
+            plan = EpochPlan.full(self._full_pass(limit))
+        else:
+            plan, record = self._settle(plan, record, limit)
         self._next.append(record)
-        if plan is not None:
-            plan = None if plan.is_full else self._expect(plan, record)
         for observe in self.observers:
             observe(record, plan)
         return plan
 
-    def _read_scores(self, start: int) -> VisitSums:
-        sums = self.read_sums()
-        self.plan_scores = self.visits.scores.numpy()
-        self._mean_score = float(self.plan_scores.mean())
-        self._read_start = start
-        return sums
-
-    def _ask_policy(self, progress: Progress,
-                    rng: np.random.Generator) -> EpochPlan:
-        self.policy.begin_plan(progress)
-        # The next plans are drawn from the same scores, so a policy that
-        # sorts them in place must fail.
-        scores = self.plan_scores.view()
-        scores.flags.writeable = False
-        plan = self.policy(scores, rng)
-        try:
-            check_plan(plan, self.clock.pass_length)
-        except (TypeError, ValueError) as error:
-            raise type(error)(
-                f'The policy {self.policy!r} draws no plan to train on: '
-                f'{error}. Change it at InfoBatchHook in `custom_hooks`.'
-            ) from None
-        if not plan.is_unbiased(self.clock.pass_length):
-            # V says nothing of a biased plan.
-            plan = replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
-        if self.normalize:
-            plan = replace(plan, weights=plan.weights / plan.weights.mean())
-        return plan
-
-    def _record(self, start: int, covered: float, last: Optional[PlanRecord],
-                plan: Optional[EpochPlan],
-                sums: Optional[VisitSums]) -> PlanRecord:
-        """What is known of a plan that begins with a slot."""
-        clock = self.clock
-        begins_annealing = (
-            clock.is_annealing(start) and last is not None
-            and not clock.is_annealing(last.start))
-        logged = (
-            begins_annealing or start - self._logged_start >= clock.min_gap)
-        if logged:
-            self._logged_start = start
-        size = clock.pass_length
-        record = PlanRecord(
-            kept=size,
-            tiers=(Tier(size, size), ),
-            covered=covered,
-            epoch=last.epoch + 1 if last else 1,
-            start=start,
-            mean_score=self._mean_score,
-            variance_ratio=sums.ratio if sums else None,
-            mean_ratio=self.mean_ratio.mean(),
-            reliability=sums.reliability if sums else None,
-            non_finite=self._non_finite,
-            note=plan.note or '' if plan else '',
-            logged=logged)
-        if plan is not None and not plan.is_full:
-            # A policy may have numpy's numbers, checkpoints plain ones.
-            threshold = float(plan.threshold)
+    def _ask_policy(self, record: PlanRecord,
+                    rng: np.random.Generator) -> Tuple[EpochPlan, PlanRecord]:
+        """The plan of the policy, and the record with what the visits say that
+        followed the last one."""
+        clock, start = self._clock, record.start
+        progress = clock.progress(start, record.saved_iters)
+        if self.scores is None or start - self._read_start >= clock.min_gap:
+            self._merge_at(start)
+            sums, pairs = self.read_sums()
             record = record._replace(
-                kept=len(plan),
-                tiers=tuple(Tier(int(n), int(kept)) for n, kept in plan.tiers),
-                # JSON knows no infinite one.
-                threshold=threshold if math.isfinite(threshold) else 0.,
-                mean_weight=self._mean_weight(size / len(plan)),
-                histogram=(ScoreHistogram.of(self.plan_scores, plan)
-                           if logged else None))
-        return clock.place(record)
+                variance_ratio=ratio_of(sums),
+                reliability=reliability_of(pairs))
+            progress = progress._replace(norms=norms_of(sums))
+            self.scores = self._tables.by_index(clock.pass_length)
+            self._mean_score = float(self.scores.mean())
+            self._read_start = start
+        plan = draw_plan(self.policy, self.scores, progress, rng)
+        if self.normalize and not plan.is_full:
+            plan = plan.normalized()
+        return plan, record
 
-    def _mean_weight(self, of_method: float) -> float:
-        return of_method if self.policy.rescale and not self.normalize else 1.
-
-    def _expect(self, plan: EpochPlan, record: PlanRecord) -> EpochPlan:
-        """Make ready for the visits of a plan that prunes, and cut it short
-        where annealing begins."""
-        self.counts.prune(plan.indices)
+    def _settle(self, plan: EpochPlan, record: PlanRecord,
+                limit: Optional[int]) -> Tuple[EpochPlan, PlanRecord]:
+        """The slots that are dealt of a plan that prunes, and its record."""
+        self._tables.count_pruned(plan.indices, self._clock.pass_length)
+        histogram = None
+        if record.logged and self.scores is not None:
+            histogram = ScoreHistogram.of(self.scores, plan)
+        # JSON knows no infinite threshold.
+        threshold = float(plan.threshold)
+        record = record._replace(
+            kept=len(plan),
+            tiers=plan.tiers,
+            threshold=threshold if math.isfinite(threshold) else 0.,
+            mean_weight=round(plan.mean_weight, 6),
+            histogram=histogram)
         # The next plan begins with annealing.
-        plan = plan[:self.clock.annealing_start - record.start]
-        self.visits.expect(len(record.tiers))
-        self._pruned_until = record.start + len(plan)
+        plan = plan.cut(limit)
         # Plans are in random order, so their beginnings tell enough.
-        self._checksum = zlib.crc32(plan.indices[:1024].tobytes(),
-                                    self._checksum)
-        return plan
+        self.checksum = zlib.crc32(plan.indices[:1024].tobytes(),
+                                   self.checksum)
+        return plan, record
 
-    def read_sums(self) -> VisitSums:
-        """Wait for what all ranks have recorded since the last plan."""
-        self.merge_scores()
-        self._non_finite = self.visits.scores.num_non_finite()
-        sums = self.visits.take()
-        if sums.ratio is not None:
-            self.mean_ratio = self.mean_ratio.add(sums.ratio, sums.count)
-        return sums
+    def _merge_at(self, start: int) -> None:
+        self._merge()
+        self._merged_start = start
 
-    def merge_scores(self) -> None:
-        """Make the scores of all ranks equal.
+    def read_sums(self) -> Tuple[np.ndarray, np.ndarray]:
+        """The sums over the visits since they were read, see
+        :class:`Tables`, as of the last merge."""
+        sums, pairs = self._tables.read_sums()
+        ratio = ratio_of(sums)
+        if ratio is not None:
+            self.mean_ratio = self.mean_ratio.add(ratio, float(sums[:,
+                                                                    0].sum()))
+        return sums, pairs
 
-        Raises:
-            RuntimeError: If ranks drew different plans. This is seen where
-                they are equally long; else the ranks call collectives that
-                don't match, and the process group fails.
-        """
-        if not self.visits.merge(self._checksum):
-            raise RuntimeRefusal(
-                'The ranks drew different plans. A policy must take every '
-                'random choice from its argument `rng`: check the `policy` of '
-                f'InfoBatchHook in `custom_hooks`, {self.policy!r}.')
+    def advance(self, position: int) -> List[PlanRecord]:
+        """Go on to the plans that have begun after ``position`` slots."""
+        begun = []
+        while self._next and self._next[0].start < position:
+            begun.append(self._next.popleft())
+        if begun:
+            self.current = begun[-1]
+        return begun
 
     @property
     def newest(self) -> Optional[PlanRecord]:
@@ -219,73 +193,60 @@ class Planner:
     @property
     def next_share(self) -> float:
         """float: Kept share to expect of the next plans that prune."""
-        newest, pass_length = self.newest, self.clock.pass_length
+        newest, pass_length = self.newest, self._clock.pass_length
         if newest is not None and newest.kept < pass_length:
             return newest.kept / pass_length
-        share = self.policy.expected_share(
-            self.clock.first_progress(self.policy))
+        share = self.policy.expected_share(self._clock.first_progress())
         return 1. if share is None else share
 
-    def advance(self, position: int) -> Iterator[PlanRecord]:
-        """Go on to the plans that have begun after ``position`` slots, and
-        yield each."""
-        while self._next and self._next[0].start < position:
-            self.current = self._next.popleft()
-            yield self.current
+    def saved_iters(self, position: int, iteration: int) -> float:
+        """Iterations that the baseline needs more for the same virtual epochs,
+        at a slot of the plan in training."""
+        if self.current is None:
+            return 0.
+        return self.current.saved_iters + self._clock.gain(
+            self.current, position, iteration)
 
-    def saved_iters(self, position: int) -> float:
-        """Iterations that the baseline needs more for the same virtual
-        epochs, at a slot of the plan in training."""
-        return self.clock.saved_iters(self.current, position)
-
-    def state_dict(self, position: int) -> Dict[str, Any]:
-        """Everything but the scores that the next plans follow from, after
-        ``position`` slots: tensors and plain Python values."""
+    def state_dict(self) -> Dict[str, Any]:
+        """Everything but the scores that the next plans follow from: tensors
+        and plain Python values."""
+        plans = [*filter(None, [self.current]), *self._next]
         return dict(
-            clock=self.clock.state_dict(self.current.covered_until(position)),
-            plans=[plan.to_dict() for plan in (self.current, *self._next)],
+            plans=[plan.to_dict() for plan in plans],
             normalize=self.normalize,
             policy=repr(self.policy),
             policy_type=_type_name(self.policy),
             policy_state=_to_tensors(self.policy.state_dict()),
-            pruned_until=self._pruned_until,
-            logged_start=self._logged_start,
-            read_start=self._read_start,
-            plan_scores=_to_tensors(self.plan_scores),
+            starts=(self._logged_start, self._read_start, self._merged_start),
+            scores=_to_tensors(self.scores),
             mean_score=self._mean_score,
-            non_finite=self._non_finite,
-            visits=self.visits.state_dict(),
-            mean_ratio=tuple(self.mean_ratio))
+            mean_ratio=tuple(self.mean_ratio),
+            checksum=self.checksum)
 
-    def load_state_dict(self, state_dict: Dict[str, Any], iteration: int,
-                        position: int) -> List[str]:
+    def load_state_dict(self, state_dict: Dict[str, Any], position: int,
+                        iteration: int, saved_iters: float) -> List[str]:
         """Go on where :meth:`state_dict` was called. The open plan is kept;
-        the policy in the config draws the next ones.
+        the policy that is there now draws the next ones.
 
         Args:
             state_dict (dict): What :meth:`state_dict` returned.
-            iteration (int): Iterations of the training until then.
             position (int): Slots that were taken.
+            iteration (int): Iterations of the training until then.
+            saved_iters (float): Iterations saved until then.
 
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        self.current, *later = map(PlanRecord.from_dict, state_dict['plans'])
-        self._pruned_until = state_dict['pruned_until']
-        self._logged_start = state_dict['logged_start']
-        self._read_start = state_dict['read_start']
-        self.plan_scores = _to_arrays(state_dict['plan_scores'])
+        self._logged_start, self._read_start, self._merged_start = state_dict[
+            'starts']
+        self.scores = _to_arrays(state_dict['scores'])
         self._mean_score = state_dict['mean_score']
-        self._non_finite = state_dict['non_finite']
-        self.visits.load_state_dict(state_dict['visits'],
-                                    self.is_same_policy(state_dict))
         self.mean_ratio = MeanRatio(*state_dict['mean_ratio'])
-        changes = self.clock.load_state_dict(
-            state_dict['clock'], iteration, position,
-            self.current.covered_until(position), self._pruned_until)
-        self._next = deque(map(self.clock.place, later))
+        self.checksum = state_dict['checksum']
+        self._load_plans(state_dict['plans'], position, iteration, saved_iters)
         if state_dict['policy_type'] == _type_name(self.policy):
             self._load_policy(_to_arrays(state_dict['policy_state']))
+        changes = []
         if not self.is_same_policy(state_dict):
             changes.append(f'the next plans are drawn by {self.policy!r} '
                            f'instead of {state_dict["policy"]}')
@@ -293,6 +254,22 @@ class Planner:
             changes.append('from the next plan on the mean weight is ' +
                            ('1' if self.normalize else '1 / kept share'))
         return changes
+
+    def _load_plans(self, plans: List[dict], position: int, iteration: int,
+                    saved_iters: float) -> None:
+        if not plans:  # Before the first batch.
+            return
+        self.current, *later = map(PlanRecord.from_dict, plans)
+        # With another batch size iterations are other ones from here on.
+        missing = saved_iters - self.saved_iters(position, iteration)
+        self.current = last = self.current._replace(
+            saved_iters=self.current.saved_iters + missing)
+        for plan in later:
+            last = plan._replace(
+                iter=self._clock.iteration_at(plan.start),
+                saved_iters=last.saved_iters +
+                self._clock.gain(last, plan.start, iteration))
+            self._next.append(last)
 
     def _load_policy(self, state: Dict[str, Any]) -> None:
         try:
@@ -306,20 +283,20 @@ class Planner:
         """Whether :meth:`state_dict` was called with the same policy."""
         return state_dict['policy'] == repr(self.policy)
 
-    def begin(self, iteration: int, position: int,
-              full_equivalent: float) -> None:
-        """Begin within a training that went on without scores until now, see
-        :meth:`Clock.begin`."""
-        self.clock.begin(iteration, position, full_equivalent)
-        size = self.clock.pass_length
-        passes, rest = divmod(position, size)
+    def start_afresh(self, position: int, iteration: int,
+                     saved_iters: float) -> None:
+        """Begin within a training that went on without scores until now."""
         # The sampler goes on with the rest of this pass.
+        size = self._clock.pass_length
+        start = position - position % size
         self.current = PlanRecord(
             kept=size,
             tiers=(Tier(size, size), ),
-            covered=float(passes),
+            covered=float(start // size),
             epoch=0,
-            start=position - rest,
+            start=start,
+            iter=iteration,
+            saved_iters=saved_iters,
             logged=False)
 
 

@@ -2,7 +2,7 @@
 """The registry of policies.
 
 Hook, sampler and loss are in the root registries of MMEngine, where configs of
-any scope find them.
+any scope find them. MMEngine looks for the registry of a scope in this file.
 """
 import difflib
 import inspect
@@ -11,8 +11,7 @@ from typing import Callable, Union
 from mmengine.registry import Registry
 
 from . import pruning
-from .config.checks import check_no_others
-from .errors import KeyRefusal, TypeRefusal
+from .errors import Refusal, check_no_others
 from .pruning import Policy, as_policy
 
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
@@ -29,13 +28,13 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     function ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
-        KeyError: If no policy has the ``type`` of the config.
-        TypeError: If ``policy`` is none of these, or its arguments are wrong.
+        Refusal: If no policy has the ``type`` of the config, if ``policy`` is
+            none of these, or its arguments are wrong.
     """
     if callable(policy):
         return as_policy(policy)
     if not isinstance(policy, dict):
-        raise TypeRefusal(
+        raise Refusal(
             "`policy` must be a config such as dict(type='MeanThreshold'), "
             f'but got {policy!r}: change it at InfoBatchHook in '
             '`custom_hooks`.')
@@ -48,7 +47,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
         known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
         close = difflib.get_close_matches(str(name).lower(), known, 1)
         hint = f' (did you mean {known[close[0]]}?)' if close else ''
-        raise KeyRefusal(
+        raise Refusal(
             f'{name} is none of the policies {list(known.values())}{hint}: '
             'correct --policy of the command, or the `policy` of '
             'InfoBatchHook in `custom_hooks`, or name the module that '
@@ -65,7 +64,7 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
     try:
         built = POLICIES.build(cfg)
     except TypeError as error:
-        raise TypeRefusal(
+        raise Refusal(
             f'{error}: change the arguments of `policy` at InfoBatchHook in '
             '`custom_hooks`.') from error
     return as_policy(built)

@@ -6,54 +6,54 @@ from typing import Any, Callable, Iterator, Optional, Sized
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info, sync_random_seed
+from mmengine.logging import MessageHub
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
-from . import compat
-from .config.checks import check_no_others
-from .datasets import unwrap_repeats
-from .errors import RuntimeRefusal, ValueRefusal
-from .pruning import EpochPlan
+from .data.datasets import unwrap_repeats
+from .errors import Refusal, check_no_others
+from .pruning import EpochPlan, Slots
 
 # Samplers of the baseline, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
-_NO_SLOTS = EpochPlan.full(np.empty(0, np.int64))
+_NO_SLOTS = Slots(
+    np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int16),
+    np.empty(0, np.float32))
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 
-@DATA_SAMPLERS.register_module(
-    name=['InfoBatchSampler', 'InfoBatchEpochSampler'])
+@DATA_SAMPLERS.register_module()
 class InfoBatchSampler(Sampler):
     """The baseline's sampler without what :class:`InfoBatchHook` prunes.
 
     By iterations, the plans of all virtual epochs make one infinite stream of
     slots, as ``InfiniteSampler``. By epochs, each epoch is one plan, as with
     ``DefaultSampler``, and shorter by what is pruned. Full passes have the
-    indices of these samplers with the same seed. The sampler asks the training
-    loop which of the two it is.
+    indices of these samplers with the same seed. Until a hook or a session has
+    told which of the two it is, the sampler is ``InfiniteSampler``.
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same step. By iterations, up to ``W - 1`` slots
     that don't fill a step are issued together with the next plan. By epochs,
     the first slots of a plan come again until all ranks have equally many.
 
-    Issued slots are known until :meth:`take` hands them to the hook with their
+    Issued slots are in flight until :meth:`take` hands them out with their
     batch: a data loader returns batches in the order of its requests. So by
-    iterations only the training loop may read. By epochs, others such as
-    ``PreciseBNHook`` get full passes.
+    iterations only the training loop may read. By epochs, the first iterator
+    of an epoch is that of the loop, and others, such as that of
+    ``PreciseBNHook``, get full passes.
 
     A ``RepeatDataset`` is several passes by iterations, one by epochs.
 
     Args:
         dataset (Sized): The data set.
-        shuffle (bool): Whether to shuffle. If not, plans keep the order of
-            the data set. Defaults to True.
+        shuffle (bool): Whether to shuffle. If not, plans of mmib keep the
+            order of the data set. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a
             random one. Defaults to None.
 
     Raises:
-        TypeError: If there is another argument.
-        ValueError: If the data set is empty.
+        Refusal: If there is another argument, or the data set is empty.
     """
 
     def __init__(self,
@@ -64,59 +64,62 @@ class InfoBatchSampler(Sampler):
         check_no_others(unknown, InfoBatchSampler,
                         '`train_dataloader.sampler`')
         if len(dataset) == 0:
-            raise ValueRefusal(
+            raise Refusal(
                 'InfoBatchSampler got an empty data set: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
         self.rank, self.world_size = get_dist_info()
         self.shuffle = shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self.by_epoch: Optional[bool] = None
-        """bool, optional: Whether the training counts epochs. None until the
-        training loop has asked for something."""
+        """bool, optional: Whether the training counts epochs. None until a
+        hook or a session has told."""
         self.epoch = 0
-        self._lengths = len(unwrap_repeats(dataset)), len(dataset)
-        self._draw_plan: Optional[DrawPlan] = None
-        # A training that begins while no hook is connected is a config error.
-        self._built_in_training = compat.in_training()
-        # Iterators that began the stream, or that got full passes of epochs.
-        self._num_readers = 0
-        # Where the loop began to read before a hook is connected.
-        self._in_flight_from = 0
         self.position = 0
         """int: Slots of all ranks before the oldest one in flight."""
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
+        self.begins: Optional[Callable[[], None]] = None
+        """Callable, optional: By epochs, begins an epoch for the iterator that
+        calls it, where no hook begins epochs."""
+        self.num_indices = len(dataset)
+        """int: Indices of the data set, with all repeats."""
+        self._num_images = len(unwrap_repeats(dataset))
+        self._draw_plan: Optional[DrawPlan] = None
+        # A training that begins while no hook is connected is a config error.
+        self._built_in_training = _in_training()
+        self._num_readers = 0
         self._num_slots = 0
+        self.awaits_batch = False
+        """bool: By epochs, whether the open epoch has had no batch yet."""
         self._awaits_loop = False  # By epochs: it reads next.
-        self._full_passes_rng = torch.Generator()
+        self._generator = torch.Generator()
         self._slots = _NO_SLOTS
-        self._restart(0)
+        self.restart(0)
 
     @property
     def pass_length(self) -> int:
         """int: Slots of a full pass."""
-        return self._lengths[self._counts_epochs()]
-
-    def _counts_epochs(self) -> bool:
-        """Whether passes end. Who reads outside of a training wants so."""
-        if self.by_epoch is None:
-            self.by_epoch = compat.loop_counts_epochs()
-        return self.by_epoch is not False
+        return self.num_indices if self.by_epoch else self._num_images
 
     def __iter__(self) -> Iterator[int]:
         """Issue the slots of this rank."""
         # This runs at the first `next`: torch may call `iter` without it.
-        if not self._counts_epochs():
-            yield from self._stream()
         self._check_hook()
-        if self._awaits_loop and not compat.in_hook():
+        if not self.by_epoch:
+            yield from self._stream()
+            return
+        if self.begins is not None:
+            self.begins()
+        if self._awaits_loop:
             self._awaits_loop = False
             while self._issued < len(self._slots):
                 yield self._issue()
+        elif self.awaits_batch:
+            raise _other_reader()
         else:
-            self._num_readers += 1
-            full_pass = self._rounded_up(self._full_plan()).indices
-            yield from full_pass[self.rank::self.world_size].tolist()
+            full_pass = _rounded_up(
+                EpochPlan.full(self.full_pass()).slots(), self.world_size)
+            yield from full_pass.indices[self.rank::self.world_size].tolist()
 
     def _stream(self) -> Iterator[int]:
         self._num_readers += 1
@@ -124,7 +127,8 @@ class InfoBatchSampler(Sampler):
         while True:
             self._check_hook()
             while self._issued + self.world_size > len(self._slots):
-                self._extend()
+                if not self._extend():
+                    return
             index = self._issue()
             if self._draw_plan is None:
                 self.take(1)
@@ -138,14 +142,40 @@ class InfoBatchSampler(Sampler):
     def __len__(self) -> int:
         """Slots of a full pass by iterations; slots of this rank in the epoch
         by epochs: the baseline's samplers count them so."""
-        if not self._counts_epochs():
+        if self.by_epoch is False:
             return self.pass_length
-        slots = self._num_slots if self.is_open else self.pass_length
+        slots = self._num_slots if self.is_open else self.num_indices
         return -(-slots // self.world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next full pass by epochs."""
         self.epoch = epoch
+
+    def full_pass(self, limit: Optional[int] = None) -> np.ndarray:
+        """Indices of the next full pass, those that the baseline's sampler
+        would issue next, int64. By iterations, a ``RepeatDataset`` is shuffled
+        as a whole and comes in several passes, and a pass that was left goes
+        on.
+
+        Args:
+            limit (int, optional): The most slots. Defaults to None.
+        """
+        if self.by_epoch:
+            # The baseline's pass, whatever came before.
+            self._generator.manual_seed(self.seed + self.epoch)
+            self._order, self._used = self._permutation(), 0
+        elif self._used == len(self._order):
+            self._generator_state = self._generator.get_state()
+            self._order, self._used = self._permutation(), 0
+        begin, size = self._used, self.pass_length
+        self._used = begin + min(size - begin % size, limit or size)
+        return self._order[begin:self._used]
+
+    def _permutation(self) -> np.ndarray:
+        if not self.shuffle:
+            return np.arange(self.num_indices)
+        return torch.randperm(
+            self.num_indices, generator=self._generator).numpy()
 
     def batch_length(self, batch_size: int) -> int:
         """Images of this rank in the next batch, of which the data loader asks
@@ -159,19 +189,20 @@ class InfoBatchSampler(Sampler):
             self._extend()
             self.is_open = True
         # A checkpoint may be of another number of ranks.
-        self._slots = self._rounded_up(self._slots)
+        self._slots = _rounded_up(self._slots, self.world_size)
         self._num_slots = len(self._slots)
         self._issued = 0
         self._awaits_loop = True
+        self.awaits_batch = len(self._slots) > 0
 
     def end_epoch(self) -> None:
         """Leave the slots that didn't fill a batch, as ``drop_last`` does."""
         self.position += len(self._slots)
         self._slots = _NO_SLOTS
-        self.is_open = False
+        self.is_open = self._awaits_loop = self.awaits_batch = False
 
     def connect(self, draw_plan: DrawPlan) -> None:
-        """Let a hook draw the plans from now on.
+        """Let a function draw the plans from now on.
 
         OpenMMLab's training loop starts its workers before any hook can act.
         What they were given is in flight from here on: slots of full passes,
@@ -179,34 +210,37 @@ class InfoBatchSampler(Sampler):
 
         Args:
             draw_plan (Callable): Called as ``draw_plan(start, rng)`` with the
-                number of the plan's first slot. None is a full pass.
+                number of the plan's first slot. None ends the stream.
         """
-        in_flight = (0 if self._draw_plan else self.position -
-                     self._in_flight_from)
+        in_flight = 0
+        if self._draw_plan is None:
+            in_flight = self.position - self._in_flight_from
         self._draw_plan = draw_plan
         self._check_readers()
         if in_flight:
-            self._restart(self._in_flight_from)
-            while len(self._slots) < in_flight:
+            num_readers = self._num_readers
+            self.restart(self._in_flight_from)
+            self._num_readers = num_readers
+            while not self.by_epoch and len(self._slots) < in_flight:
                 self._extend()
-            self._issued = in_flight
+            self._issued = min(in_flight, len(self._slots))
 
-    def take(self, batch_size: int) -> EpochPlan:
+    def take(self, batch_size: int) -> Slots:
         """Take the oldest slots in flight.
 
         Args:
             batch_size (int): Images in the batch that has arrived.
 
         Returns:
-            EpochPlan: Slots of all ranks, of shape (batch_size * W,). This
-            rank has ``[rank::W]``, in order.
+            Slots: Slots of all ranks, of shape (batch_size * W,). This rank
+            has ``[rank::W]``, in order.
 
         Raises:
-            RuntimeError: If fewer slots are in flight.
+            Refusal: If fewer slots are in flight.
         """
         end = batch_size * self.world_size
         if end > self._issued:
-            raise RuntimeRefusal(
+            raise Refusal(
                 f'A batch of {batch_size} images arrived, but only '
                 f'{self._issued // self.world_size} are in flight: the '
                 'indices of `train_dataloader` must come from its '
@@ -215,7 +249,13 @@ class InfoBatchSampler(Sampler):
         self._slots = self._slots[end:]
         self._issued -= end
         self.position += end
+        self.awaits_batch = False
         return taken
+
+    @property
+    def num_waiting(self) -> int:
+        """int: Slots of all ranks that were dealt and not taken."""
+        return len(self._slots)
 
     def skip(self, num_indices: int) -> None:
         """Go to an absolute position of the full passes.
@@ -226,125 +266,118 @@ class InfoBatchSampler(Sampler):
         Args:
             num_indices (int): Indices of this rank before the position.
         """
-        if self._draw_plan is not None:
-            return
-        position = num_indices * self.world_size
-        if self._counts_epochs():
-            self.position, self._slots = position, _NO_SLOTS
-        elif position != self.position:
-            self._restart(position)
-        self._forget_issued()
+        if self._draw_plan is None:
+            self.restart(num_indices * self.world_size)
 
     def state_dict(self) -> dict:
         """Everything that the rest of the stream follows from, with the slots
         in flight: they were not trained on."""
+        names = ('indices', 'weights', 'tiers', 'means')
         return dict(
+            zip(names, (torch.from_numpy(array.copy())
+                        for array in self._slots.arrays())),
             seed=self.seed,
             size=self.pass_length,
             is_open=self.is_open,
             position=self.position,
-            indices=torch.from_numpy(self._slots.indices.copy()),
-            weights=torch.from_numpy(self._slots.weights.copy()),
-            tiers=torch.from_numpy(self._slots.tier_of_slot.copy()),
-            full_passes_rng=self._full_passes_rng.get_state(),
+            full_passes_rng=self._generator_state,
+            full_pass_used=0 if self.by_epoch else self._used,
             plans_rng=self._plans_rng.bit_generator.state)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on from :meth:`state_dict`, on any number of ranks."""
         self.seed = state_dict['seed']
-        self.position = state_dict['position']
+        self.restart(0)
+        self.position = self._in_flight_from = state_dict['position']
         self.is_open = state_dict['is_open']
-        self._forget_issued()
-        self._slots = EpochPlan(
-            state_dict['indices'].numpy(),
-            state_dict['weights'].numpy(),
-            tier_of_slot=state_dict['tiers'].numpy())
-        self._full_passes_rng.set_state(state_dict['full_passes_rng'])
+        self._slots = Slots(*(state_dict[name].numpy()
+                              for name in ('indices', 'weights', 'tiers',
+                                           'means')))
+        self._generator.set_state(state_dict['full_passes_rng'])
+        if not self.by_epoch and state_dict['full_pass_used']:
+            self._order = self._permutation()
+            self._generator_state = state_dict['full_passes_rng']
+            self._used = state_dict['full_pass_used']
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
 
     def forget_tiers(self) -> None:
         """Learn nothing from slots of plans of another policy."""
-        tiers = np.zeros_like(self._slots.tier_of_slot)
-        self._slots = replace(self._slots, tier_of_slot=tiers)
+        tiers = np.zeros_like(self._slots.tiers)
+        self._slots = replace(self._slots, tiers=tiers)
 
-    def _restart(self, position: int) -> None:
-        """Draw the full passes again from the seed, up to a position."""
-        self._full_passes_rng.manual_seed(self.seed)
+    def restart(self, position: int) -> None:
+        """Draw the full passes again from the seed, up to a position. What was
+        issued went to nobody."""
+        self._generator.manual_seed(self.seed)
+        self._generator_state = self._generator.get_state()
         self._plans_rng = np.random.default_rng(self.seed)
-        self._in_flight_from = self.position = position
-        self._issued = 0
-        self._slots = _NO_SLOTS
-        if position > 0:  # The length of a pass isn't known before the loop.
-            passes, rest = divmod(position, self.pass_length)
-            for _ in range(passes):
-                self._full_plan()
-            self._slots = self._full_plan()[rest:] if rest else _NO_SLOTS
-
-    def _forget_issued(self) -> None:
-        """Nothing is in flight, and what was issued went to nobody."""
-        self._in_flight_from = self.position
-        self._issued = 0
+        self._order, self._used = np.empty(0, np.int64), 0
+        self._slots, self._issued = _NO_SLOTS, 0
         self._num_readers = 0
+        self._in_flight_from = self.position = position
+        if self.by_epoch:
+            return
+        passes, rest = divmod(position, self.num_indices)
+        for _ in range(passes):
+            self._permutation()
+        while rest > 0:
+            rest -= len(self.full_pass(rest))
 
-    def _extend(self) -> None:
-        """Append the next plan to the slots."""
-        plan = None
-        if self._draw_plan is not None:
+    def _extend(self) -> bool:
+        """Append the next plan to the slots, or tell that there is none."""
+        plan: Optional[EpochPlan]
+        if self._draw_plan is None:
+            plan = EpochPlan.full(self.full_pass())
+        else:
             start = self.position + len(self._slots)
             plan = self._draw_plan(start, self._plans_rng)
         if plan is None:
-            plan = self._full_plan()
-        elif not self.shuffle:
-            plan = plan[np.argsort(plan.indices)]
-        slots = self._slots
-        self._slots = EpochPlan(
-            np.concatenate([slots.indices, plan.indices]),
-            np.concatenate([slots.weights, plan.weights]),
-            tier_of_slot=np.concatenate(
-                [slots.tier_of_slot, plan.tier_of_slot]))
-
-    def _full_plan(self) -> EpochPlan:
-        """The next pass of the baseline's sampler."""
-        if self._counts_epochs():
-            # The baseline's pass, whatever came before: plans that prune draw
-            # from other generators.
-            self._full_passes_rng.manual_seed(self.seed + self.epoch)
-        if self.shuffle:
-            order = torch.randperm(
-                self.pass_length, generator=self._full_passes_rng).numpy()
-        else:
-            order = np.arange(self.pass_length)
-        return EpochPlan.full(order)
-
-    def _rounded_up(self, plan: EpochPlan) -> EpochPlan:
-        """A plan with its first slots again, until ranks have as many."""
-        missing = -len(plan) % self.world_size
-        if len(plan) == 0 or missing == 0:
-            return plan
-        return plan[np.resize(np.arange(len(plan)), len(plan) + missing)]
+            return False
+        slots = plan.slots()
+        if plan.is_shuffled and not self.shuffle:
+            slots = slots[np.argsort(slots.indices)]
+        self._slots = Slots.join([self._slots, slots])
+        return True
 
     def _check_hook(self) -> None:
         if (self._draw_plan is None and not self._built_in_training
-                and compat.in_training()):
-            raise RuntimeRefusal(
+                and _in_training()):
+            raise Refusal(
                 'InfoBatchSampler is read before any InfoBatchHook, and would '
                 'prune nothing. If the config has none: add `custom_hooks = '
                 "[dict(type='InfoBatchHook')]`, or set "
                 '`train_dataloader.sampler.type` back to '
-                f"'{BASELINES[self._counts_epochs()]}'. If it has one: a hook "
+                f'{BASELINES[0]!r}, where the training counts epochs to '
+                f'{BASELINES[1]!r}. If it has one: a hook '
                 'before it reads from `train_dataloader`; let that one build '
                 'a data loader of its own.')
 
     def _check_readers(self) -> None:
         if self._num_readers > 1 and self._draw_plan and not self.by_epoch:
-            raise RuntimeRefusal(
-                'Something else than the training loop reads from '
-                '`train_dataloader`, and InfoBatch could no longer tell which '
-                'images a batch has: let a hook that looks at the data build '
-                'a data loader of its own. In a notebook, look at '
-                '`runner.train_dataloader.dataset[0]`, and build the Runner '
-                'anew.')
+            raise _other_reader()
 
 
-# The name that older configs have for trainings that count epochs.
-InfoBatchEpochSampler = InfoBatchSampler
+def _other_reader() -> Refusal:
+    return Refusal(
+        'Something else than the training loop reads from '
+        '`train_dataloader`, and InfoBatch could no longer tell which '
+        'images a batch has: let a hook that looks at the data build '
+        'a data loader of its own. In a notebook, look at '
+        '`runner.train_dataloader.dataset[0]`, and build the Runner '
+        'anew.')
+
+
+def _rounded_up(slots: Slots, world_size: int) -> Slots:
+    """Slots with the first ones again, until all ranks have as many."""
+    missing = -len(slots) % world_size
+    if len(slots) == 0 or missing == 0:
+        return slots
+    return slots[np.resize(np.arange(len(slots)), len(slots) + missing)]
+
+
+def _in_training() -> bool:
+    """Whether the process is in a training loop, which a sampler has no Runner
+    to ask for."""
+    # RuntimeInfoHook, a default hook, keeps the stage up to date.
+    info = MessageHub.get_current_instance().runtime_info
+    return info.get('loop_stage') == 'train'

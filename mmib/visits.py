@@ -1,222 +1,333 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Sums over the visits that followed the plans, kept where the training runs.
+"""What is known of visits: the log that a training writes, and what is made of
+it.
+
+A visit is a slot that was trained on. In a step a rank keeps what its device
+has computed there, and notes on the host which slots these were. At the edge
+of a plan all is gathered and copied to the host, once. From there on
+everything is a function of arrays, equal on all ranks.
 """
 import math
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
-from mmengine.dist import get_dist_info
+from mmengine.dist import all_gather, get_dist_info
 from torch import Tensor
 
 from . import worth
-from .batch import BatchContext, to_device
-from .pruning import EpochPlan, TierNorms
-from .scores import BatchVisits, ScoreTable
+from .errors import Refusal
+from .pruning import Slots, TierNorms
 
-# Each visit has the terms of V, the score that the image had and the one it
-# has. The products of each two of these columns are summed. The first term is
-# 1.
-_NUM_COLUMNS = worth.NUM_TERMS + 2
-_PAIR = [0, worth.NUM_TERMS, worth.NUM_TERMS + 1]
+# Steps whose scores are packed at once: each operation takes longer than its
+# few numbers.
+_PACKED_STEPS = 32
+# Share of the old average in the new one at a visit, where `ema` is 0.
+AVERAGE = 0.8
+# The norm of a visit for which the data set delivered another image. Losses
+# that stand in for norms may be negative.
+NOT_DELIVERED = -np.inf
 
 
 @dataclass(frozen=True)
-class VisitSums:
-    """Sums over visits, on the host.
+class Visits:
+    """Visits of all ranks, in the order of the stream.
 
     Args:
-        by_tier (np.ndarray): Sums of the products of
-            :func:`~mmib.worth.terms` over the visits to each tier, float64 of
-            shape (T, NUM_TERMS, NUM_TERMS).
-        pairs (np.ndarray): Sums of the products of (1, the score before, the
-            score now) over these visits, float64 of shape (3, 3).
+        slots (Slots): The slots, of shape (V,).
+        iterations (np.ndarray): Iterations of the training until each visit
+            was over, int32 of shape (V,).
+        scores (np.ndarray): Raw score of each, float32 of shape (V,).
+        norms (np.ndarray): Norm of the gradient of each, float32 of shape
+            (V,).
     """
 
-    by_tier: np.ndarray
-    pairs: np.ndarray
-
-    @property
-    def ratio(self) -> Optional[worth.VarianceRatio]:
-        """VarianceRatio, optional: V of these visits, None where it can't be
-        told."""
-        products = self.by_tier.sum(0)
-        ratio = worth.from_sums(products[0], products, self.count)
-        return ratio if math.isfinite(ratio.value) else None
-
-    @property
-    def reliability(self) -> Optional[float]:
-        """float, optional: Correlation of the score that an image had with its
-        next one, None where it can't be told."""
-        correlation = worth.correlation(self.pairs)
-        return correlation if math.isfinite(correlation) else None
-
-    @property
-    def norms(self) -> TierNorms:
-        """TierNorms: Mean squared norm of each tier."""
-        return TierNorms(*worth.mean_squares(self.by_tier))
-
-    @property
-    def count(self) -> int:
-        """int: Visits that count for V."""
-        return round(self.by_tier[:, 0, 0].sum())
+    slots: Slots
+    iterations: np.ndarray
+    scores: np.ndarray
+    norms: np.ndarray
 
 
-class VisitCounter:
-    """Adds up what is seen of images that plans have chosen, until it is
-    taken for the next plan.
+class VisitLog:
+    """The visits since the last merge.
 
-    Each rank adds what it trains on. The rows of all ranks travel in the
-    collective of the scores. Only :meth:`merge` and :meth:`take` wait for the
-    device.
-
-    Args:
-        scores (ScoreTable): Score of each image.
-        score (str): What the score of a visit is, ``'loss'`` or
-            ``'gradient'``. Defaults to ``'loss'``.
+    Nothing waits for the device but :meth:`merge`. There, the log takes 8
+    bytes for each visit of this rank.
     """
 
-    def __init__(self, scores: ScoreTable, score: str = 'loss') -> None:
-        self.scores = scores
-        self.score = score
-        self.lacks_norms: Optional[bool] = None
-        """bool, optional: Whether losses stand in for norms, which can't be
-        seen. None before the first batch."""
-        self._rank, world_size = get_dist_info()
-        # Sums of products of each rank, by tier. (MPS has no float64.)
-        device = scores.device
-        self._sums = torch.zeros(
-            world_size,
-            0,
-            dtype=torch.float32 if device.type == 'mps' else torch.float64,
-            device=device)
-        scores.on_write = self.add
-        self.expect(1)
+    def __init__(self) -> None:
+        self._rank, self._world_size = get_dist_info()
+        self._clear()
 
-    def expect(self, num_tiers: int) -> None:
-        """Make room for the tiers of a plan, on all ranks alike."""
-        missing = num_tiers * _NUM_COLUMNS**2 - self._sums.shape[1]
-        if missing > 0:
-            self._sums = torch.nn.functional.pad(self._sums, (0, missing))
+    def _clear(self) -> None:
+        self._slots: List[Slots] = []
+        self._iterations: List[int] = []
+        self._scores: List[Tensor] = []
+        self._norms: List[Tensor] = []
+        self._packed: List[Tensor] = []
 
-    def record(self, slots: EpochPlan, batch: BatchContext,
-               delivered: np.ndarray, mean_weight: float,
-               iteration: int) -> None:
-        """Take in a batch after its backward pass.
+    def __len__(self) -> int:
+        """Steps in the log."""
+        return len(self._slots)
+
+    def record(self,
+               slots: Slots,
+               iteration: int,
+               scores: Tensor,
+               norms: Tensor,
+               delivered: Optional[Tensor] = None) -> None:
+        """Note a step.
 
         Args:
-            slots (EpochPlan): Slots of the batch, of shape (B,).
-            batch (BatchContext): Weights, scores and norms.
-            delivered (np.ndarray): Whether the data set delivered the image
-                of each slot and no other one, bool of shape (B,).
-            mean_weight (float): Mean weight of the plan of these slots.
-            iteration (int): The current iteration, from 0.
+            slots (Slots): Slots of all ranks in this step, of shape (B * W,).
+                This rank had ``[rank::W]``.
+            iteration (int): Iterations of the training with this one.
+            scores (Tensor): Raw scores of this rank, float32 of shape (B,).
+            norms (Tensor): Norms of this rank, float32 of shape (B,).
+            delivered (Tensor, optional): Whether the data set delivered the
+                image of each slot, bool of shape (B,). None is all.
         """
-        norms, scores = batch.norms, batch.scores
-        if self.lacks_norms is None:
-            self.lacks_norms = norms is None
-        if self.lacks_norms:
-            norms = scores
-        elif norms is None:
-            # This batch alone has no norms, and doesn't count.
-            norms = torch.full_like(scores, torch.nan)
+        if delivered is not None:
+            norms = torch.where(delivered, norms, NOT_DELIVERED)
+        self._slots.append(slots)
+        self._iterations.append(iteration)
+        self._scores.append(scores)
+        self._norms.append(norms)
+        if len(self._scores) == _PACKED_STEPS:
+            self._pack()
+
+    def _pack(self) -> None:
+        if self._scores:
+            self._packed.append(
+                torch.stack([torch.cat(self._scores),
+                             torch.cat(self._norms)]))
+            self._scores, self._norms = [], []
+
+    def merge(self, checksum: int) -> Optional[Visits]:
+        """Empty the log into what all ranks know of its visits: one collective
+        and one copy to the host. No collective where nothing was recorded.
+
+        Args:
+            checksum (int): A number of 32 bits that must be the same on all
+                ranks.
+
+        Raises:
+            Refusal: If ranks drew different plans. This is seen where the
+                plans are equally long; else the ranks call collectives that
+                don't match, and the process group fails.
+        """
+        if not self._slots:
+            return None
+        self._pack()
+        values = torch.cat(self._packed, 1)
+        if self._world_size > 1:
+            values = self._gather(values, checksum)
+        scores, norms = values.cpu().numpy()
+        visits = Visits(
+            Slots.join(self._slots),
+            np.repeat(
+                np.array(self._iterations, np.int32),
+                [len(slots) for slots in self._slots]), scores, norms)
+        self._clear()
+        return visits
+
+    def _gather(self, values: Tensor, checksum: int) -> Tensor:
+        """Values of shape (2, V) in the order of the stream, in which rank k
+        of W has every W-th one from k on."""
+        head = np.array([checksum, values.shape[1]], np.uint32)
+        row = torch.from_numpy(head.view(np.float32)).to(values.device)
+        rows = torch.stack(all_gather(torch.cat([row, values.flatten()])))
+        heads = rows[:, :2].cpu().numpy().view(np.uint32)
+        if (heads != head).any():
+            raise Refusal(
+                'The ranks drew different plans. A policy must take every '
+                'random choice from its argument `rng`: check the `policy` of '
+                'InfoBatchHook in `custom_hooks`.')
+        by_rank = rows[:, 2:].view(len(rows), 2, -1)
+        return by_rank.permute(1, 2, 0).reshape(2, -1)
+
+
+class Tables:
+    """What is known of each image, and of the visits since a plan was drawn.
+
+    Args:
+        images (np.ndarray): Number of the image of each index of the data
+            set, from 0, int64. An image that a data set repeats has several
+            indices and one score.
+        ema (float): Share of the old score in the new one at each visit but
+            the first, in [0, 1). Defaults to 0, the last score alone. A moving
+            average is kept besides then, as more label errors are found by it.
+        score (str): What the score of a visit is, ``'loss'`` or
+            ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
+    """
+
+    def __init__(self,
+                 images: np.ndarray,
+                 ema: float = 0.,
+                 score: str = 'loss') -> None:
+        self.images, self.ema, self.score = images, ema, score
+        size = int(images.max()) + 1
+        self.scores = np.ones(size, np.float32)
+        """np.ndarray: Score of each image, 1 before its first visit."""
+        self.averages = self.scores.copy()
+        """np.ndarray: Moving average of the scores of each image."""
+        self.last_visit = np.zeros(size, np.int32)
+        """np.ndarray: Iterations until the last visit of each image that gave
+        a score, with that of the visit; 0 before the first one."""
+        self.visits = np.zeros(size, np.int32)
+        """np.ndarray: How often each image was asked for in a step, also where
+        another one was delivered."""
+        self.pruned = np.zeros(size, np.int32)
+        """np.ndarray: How often plans left each image out."""
+        self.non_finite = 0
+        """int: Scores that weren't finite."""
+        self.knows_scores = False
+        """bool: Whether a visit has given a score, merged or not."""
+        self.forget_sums()
+
+    def forget_sums(self) -> None:
+        """Begin the sums over visits anew."""
+        self.sums = np.zeros((0, len(worth.MOMENTS) + 1))
+        """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since they
+        were read."""
+        self.pairs = np.zeros(6)
+        """np.ndarray: :func:`~mmib.worth.pair_sums` of the scores before and
+        after these visits."""
+
+    def count_visits(self, indices: np.ndarray) -> None:
+        """Count the images of a step, by their indices on all ranks."""
+        np.add.at(self.visits, self.images[indices], 1)
+
+    def count_pruned(self, kept: np.ndarray, pass_length: int) -> None:
+        """Count the images of a pass that a plan leaves out, by the indices in
+        the plan."""
+        is_pruned = np.ones(pass_length, bool)
+        is_pruned[kept] = False
+        self.pruned += np.bincount(
+            self.images[:pass_length][is_pruned],
+            minlength=len(self.pruned)).astype(np.int32)
+
+    def add(self, visits: Visits) -> None:
+        """Take visits in: scores, averages, and the sums for V."""
+        slots, norms = visits.slots, visits.norms
+        counts = norms != np.float32(NOT_DELIVERED)
+        scores = visits.scores
         if self.score == 'gradient':
             scores = norms
-            # With weight 0 nothing flows back, so the norm isn't known, and
-            # the image keeps its score as if another one was delivered.
-            delivered = delivered & (slots.weights > 0)
-        if not delivered.all():
-            slots = slots[delivered]
-            where = to_device(np.flatnonzero(delivered), scores.device)
-            scores, norms = scores[where], norms[where]
-        self.scores.record(
-            BatchVisits(slots.indices, scores, iteration, slots.tier_of_slot,
-                        slots.weights / np.float32(mean_weight), norms))
+            # With weight 0 nothing flows back, so the norm isn't known.
+            counts &= slots.weights > 0
+        finite = np.isfinite(scores)
+        self.non_finite += int((counts & ~finite).sum())
+        before = self._score(self.images[slots.indices], counts & finite,
+                             scores, visits.iterations)
+        counts &= (
+            finite & np.isfinite(norms) & np.isfinite(before) &
+            (slots.tiers > 0) & (slots.weights > 0))
+        self.sums = worth.merge_sums(
+            self.sums,
+            worth.tier_sums(slots.tiers[counts],
+                            (slots.weights / slots.means)[counts],
+                            norms[counts], int(slots.tiers.max(initial=0))))
+        self.pairs += worth.pair_sums(before[counts], scores[counts])
 
-    def add(self, visits: List[BatchVisits], before: Tensor) -> None:
-        """Add visits to the sums. A visit of which something isn't known, such
-        as the score before, doesn't count.
+    def _score(self, images: np.ndarray, counts: np.ndarray,
+               scores: np.ndarray, iterations: np.ndarray) -> np.ndarray:
+        """Write the scores that count, and return the score that each image
+        had before its visit, NaN before its first one."""
+        before = np.empty(len(images), np.float32)
+        for visits in rounds(images, len(self.scores)):
+            of = images[visits]
+            is_first = self.last_visit[of] == 0
+            before[visits] = np.where(is_first, np.nan, self.scores[of])
+            if not counts.all():
+                known = counts[visits]
+                visits, of, is_first = visits[known], of[known], is_first[
+                    known]
+            new, share = scores[visits], np.float32(self.ema or AVERAGE)
+            old = self.averages[of]
+            average = share * old + (np.float32(1) - share) * new
+            self.averages[of] = np.where(is_first, new, average)
+            self.scores[of] = self.averages[of] if self.ema else new
+            self.last_visit[of] = iterations[visits]
+        return before
 
-        Args:
-            visits (list[BatchVisits]): Visits of some batches.
-            before (Tensor): Score that each image had, NaN before its first
-                visit, float32 of the length of all.
-        """
-        device, dtype = before.device, self._sums.dtype
-        tiers = to_device(
-            np.concatenate([v.tiers for v in visits]).astype(np.int64), device)
-        weights = to_device(
-            np.concatenate([v.weights for v in visits]), device)
-        norms = torch.cat([v.norms for v in visits])
-        scores = torch.cat([v.scores for v in visits])
-        weights, norms, before, scores = torch.stack(
-            [weights, norms, before, scores]).to(dtype)
-        columns = torch.stack(
-            [*worth.terms(1 / weights, norms, weights), before, scores])
-        # One that isn't finite makes the sum so.
-        rows = self._sums[self._rank].view(-1, _NUM_COLUMNS**2)
-        # A state may lack the room of the plan that it goes on with.
-        counts = ((columns.sum(0) * 0 == 0) & (tiers > 0) &
-                  (tiers <= len(rows)))
-        columns = torch.where(counts, columns, 0.)
-        products = (columns[:, None] * columns).flatten(0, 1)
-        # One visit after the other, so that on the CPU it doesn't matter which
-        # batches are summed at once.
-        tiers = (tiers - 1).clamp(0, len(rows) - 1)
-        if rows.is_cuda:
-            # It sorts the indices; `index_add_` has no fixed order there.
-            rows.index_put_((tiers, ), products.T, accumulate=True)
-        else:
-            rows.index_add_(0, tiers, products.T)
+    def by_index(self, pass_length: int) -> np.ndarray:
+        """Score of each index of a pass, float32 of shape (pass_length,)."""
+        return self.scores[self.images[:pass_length]]
 
-    def merge(self, checksum: int) -> bool:
-        """Make scores and sums of all ranks equal, in one collective. It takes
-        none if nothing was recorded since the last one.
+    def read_sums(self) -> Tuple[np.ndarray, np.ndarray]:
+        """The sums since they were read, and begin them anew."""
+        sums = self.sums, self.pairs
+        self.forget_sums()
+        return sums
 
-        Args:
-            checksum (int): A number that should be the same on all ranks,
-                less than 2^53.
+    def state_dict(self) -> Dict[str, Any]:
+        """All tables as tensors and plain Python values."""
+        arrays = {
+            name: torch.from_numpy(getattr(self, name).copy())
+            for name in _ARRAYS
+        }
+        return dict(
+            arrays,
+            ema=self.ema,
+            score=self.score,
+            non_finite=self.non_finite,
+            knows_scores=self.knows_scores)
 
-        Returns:
-            bool: Whether it is. True if there was no collective.
-        """
-        self.scores.write()
-        row = self._sums[self._rank]
-        rows = self.scores.merge(torch.cat([row.new_tensor([checksum]), row]))
-        if rows is None:
-            return True
-        self._sums = rows[:, 1:].contiguous()
-        return bool((rows[:, 0] == checksum).all())
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> List[str]:
+        """Go on from :meth:`state_dict`, and tell what has changed since then,
+        for the log."""
+        for name in _ARRAYS:
+            setattr(self, name, state_dict[name].numpy().copy())
+        self.non_finite = state_dict['non_finite']
+        self.knows_scores = state_dict['knows_scores']
+        if state_dict['ema'] == self.ema:
+            return []
+        if self.ema:
+            # From here on they are one.
+            self.averages = self.scores.copy()
+        return [f'`ema` is {self.ema} instead of {state_dict["ema"]}']
 
-    def take(self) -> VisitSums:
-        """Sums of all ranks, as of the last merge, and begin anew."""
-        self.scores.write()
-        total = self._sums.cpu().numpy().sum(0)
-        self._sums = torch.zeros_like(self._sums)
-        by_tier = total.reshape(-1, _NUM_COLUMNS, _NUM_COLUMNS)
-        return VisitSums(by_tier[:, :worth.NUM_TERMS, :worth.NUM_TERMS],
-                         by_tier.sum(0)[np.ix_(_PAIR, _PAIR)])
 
-    def state_dict(self) -> dict:
-        """Merged sums as tensors and plain Python values."""
-        self.scores.write()
-        return dict(rows=self._sums.cpu().clone(), score=self.score)
+_ARRAYS = ('scores', 'averages', 'last_visit', 'visits', 'pruned', 'sums',
+           'pairs')
 
-    def load_state_dict(self, state_dict: dict, same_tiers: bool) -> None:
-        """Go on from :meth:`state_dict`, on any number of ranks.
 
-        Args:
-            state_dict (dict): What :meth:`state_dict` returned.
-            same_tiers (bool): Whether the next plans have tiers like those
-                until now; else the sums begin anew.
-        """
-        self._sums.zero_()
-        rows = state_dict['rows']
-        if rows is None or not same_tiers:
-            return
-        self.expect(rows.shape[1] // _NUM_COLUMNS**2)
-        if len(rows) == len(self._sums):
-            self._sums.copy_(rows)
-        else:
-            self._sums[0] = rows.sum(0)
+def rounds(images: np.ndarray, num_images: int) -> Iterator[np.ndarray]:
+    """Visits by how often their image came before: in each round an image
+    comes at most once.
+
+    Args:
+        images (np.ndarray): Image of each visit, integer of shape (V,).
+        num_images (int): Images of the data set.
+
+    Yields:
+        np.ndarray: Increasing numbers of visits, int64.
+    """
+    first = np.empty(num_images, np.int64)
+    rest = np.arange(len(images))
+    while len(rest):
+        # Of several values for one entry numpy writes the last.
+        first[images[rest[::-1]]] = rest[::-1]
+        is_first = first[images[rest]] == rest
+        yield rest[is_first]
+        rest = rest[~is_first]
+
+
+def ratio_of(sums: np.ndarray) -> Optional[worth.VarianceRatio]:
+    """V of :attr:`Tables.sums`, None where V can't be told."""
+    ratio = worth.from_sums(sums)
+    return ratio if math.isfinite(ratio.value) else None
+
+
+def reliability_of(pairs: np.ndarray) -> Optional[float]:
+    """Correlation of the score that an image had with its next one, of
+    :attr:`Tables.pairs`. None where the correlation can't be told."""
+    correlation = worth.correlation(pairs)
+    return correlation if math.isfinite(correlation) else None
+
+
+def norms_of(sums: np.ndarray) -> TierNorms:
+    """Mean squared norm of each tier, of :attr:`Tables.sums`."""
+    return TierNorms(*worth.mean_squares(sums))

@@ -12,15 +12,27 @@ visited. ``1 - V`` is about the share of the steps that the choice of images
 saves where noise limits the training. V is 1 for pruning at random. The least
 V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g`` reaches.
 
-A training keeps no visits, but sums of :func:`terms` over the visits, and sums
-of products of terms.
+A training keeps no visits, but the sums of :func:`tier_sums`. They are added
+in the order of the visits, so that all ranks get the same bits.
 """
 import math
 from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-NUM_TERMS = 5
+MOMENTS = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (2, 0), (3, 2), (2, 4),
+           (3, 4), (4, 4))
+"""tuple: Exponents of the weight and of the norm in each of
+:func:`moments`."""
+
+# V is made of the sums of four moments. The variance of these sums is made of
+# the products of each two, which are moments too.
+_TERMS = ((0, 0), (1, 0), (1, 2), (2, 2))
+_SUMS = [MOMENTS.index(term) for term in _TERMS]
+_PRODUCTS = np.array([[MOMENTS.index((a + c, b + d)) for c, d in _TERMS]
+                      for a, b in _TERMS])
+_BLOCK = 2**14  # Visits whose moments fit into the cache.
+_MORE = 2  # Visits of a large norm that the interval allows for.
 
 
 class VarianceRatio(NamedTuple):
@@ -45,89 +57,161 @@ class MeanRatio(NamedTuple):
     Args:
         visits (float): Visits until now.
         total (float): Sum of V over these visits.
-        variance (float): Variance of this sum.
+        below (float): Variance of this sum, as the lower ends tell it.
+        above (float): The same of the upper ends.
     """
 
     visits: float = 0.
     total: float = 0.
-    variance: float = 0.
+    below: float = 0.
+    above: float = 0.
 
     def add(self, ratio: VarianceRatio, visits: float) -> 'MeanRatio':
         """The mean with V of more visits."""
-        error = ratio.value * math.log(ratio.high / ratio.value) / 1.96
+        below, above = ((visits * (end - ratio.value) / 1.96)**2
+                        for end in ratio[1:3])
         return MeanRatio(self.visits + visits,
-                         self.total + visits * ratio.value,
-                         self.variance + (visits * error)**2)
+                         self.total + visits * ratio.value, self.below + below,
+                         self.above + above)
 
     def mean(self) -> VarianceRatio:
         """Mean V and its 95 % interval, without a limit."""
         if self.visits == 0:
             return VarianceRatio(*[math.nan] * 4)
+        below, above = (1.96 * math.sqrt(x) / self.visits for x in self[2:])
         value = self.total / self.visits
-        half = 1.96 * math.sqrt(self.variance) / self.visits
-        return VarianceRatio(value, value - half, value + half, math.nan)
+        return VarianceRatio(value, value - below, value + above, math.nan)
 
 
-def terms(keep: Any, norms: Any, weights: Any) -> Tuple[Any, ...]:
-    """The :data:`NUM_TERMS` terms of each visit.
+def moments(weights: Any, norms: Any) -> np.ndarray:
+    """The :data:`MOMENTS` of each visit, float64 of shape (10, K).
 
     Args:
-        keep (np.ndarray or Tensor): Keep probability of the image of each
-            visit, of shape (K,).
-        norms (np.ndarray or Tensor): Norm of the image, of shape (K,).
-        weights (np.ndarray or Tensor): Images that the visit stands for, of
-            shape (K,).
+        weights (np.ndarray): Weight of each visit, of shape (K,): in
+            proportion to ``1 / p``.
+        norms (np.ndarray): Norm of the image, of shape (K,).
     """
-    moments = weights * norms
-    squares = moments * norms
-    return weights * keep, weights, moments, squares, squares / keep
+    weights = np.asarray(weights, np.float64)
+    first = weights * norms
+    second = first * norms
+    third = weights * second
+    return np.stack([
+        np.ones_like(weights), weights, first, second, third, weights**2,
+        weights * third, second**2, second * third, third**2
+    ])
+
+
+def tier_sums(tiers: np.ndarray, weights: np.ndarray, norms: np.ndarray,
+              num_tiers: int) -> np.ndarray:
+    """Sums over the visits to each tier.
+
+    Args:
+        tiers (np.ndarray): Tier of each visit, from 1, integer of shape (K,).
+        weights (np.ndarray): See :func:`moments`.
+        norms (np.ndarray): See :func:`moments`.
+        num_tiers (int): Tiers, of which some may have no visit.
+
+    Returns:
+        np.ndarray: Sums of :func:`moments`, and the largest norm as the last
+        column, float64 of shape (num_tiers, 11).
+    """
+    sums = np.zeros((num_tiers, len(MOMENTS) + 1))
+    for begin in range(0, len(tiers), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        rows = tiers[block].astype(np.int64) - 1
+        values = np.asarray(norms[block], np.float64)
+        sums[:, :-1] += _add_up(rows, moments(weights[block], values),
+                                num_tiers)
+        np.maximum.at(sums[:, -1], rows, values)
+    return sums
+
+
+def _add_up(rows: np.ndarray, columns: np.ndarray, length: int) -> np.ndarray:
+    return np.stack([np.bincount(rows, x, length) for x in columns], 1)
+
+
+def merge_sums(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """:func:`tier_sums` of the visits of both, which may differ in length."""
+    merged = np.zeros((max(len(first), len(second)), len(MOMENTS) + 1))
+    for sums in (first, second):
+        part = merged[:len(sums)]
+        part[:, :-1] += sums[:, :-1]
+        np.maximum(part[:, -1], sums[:, -1], out=part[:, -1])
+    return merged
+
+
+def from_sums(sums: np.ndarray) -> VarianceRatio:
+    """V from :func:`tier_sums`. NaN unless there are more than 5 visits, with
+    norms above 0.
+
+    The interval follows from the delta method for ``log V`` with independent
+    visits. Few large norms can make up most of V, and whether the visits have
+    met them is chance. So the interval holds those of all visits, and of two
+    more visits to any one tier, whose norm is as many times the mean norm of
+    that tier as the largest norm of any tier is.
+    """
+    moments = sums[:, :-1]
+    return _ratio(moments[:, 0].sum(), moments, moments, sums[:, -1])
+
+
+def _ratio(count: float, sums: np.ndarray, squares: np.ndarray,
+           largest: np.ndarray) -> VarianceRatio:
+    """V from sums of moments, each times how often a visit counts, and from
+    sums of moments times the square of that."""
+    totals = sums.sum(0)
+    terms, products = totals[_SUMS], squares.sum(0)[_PRODUCTS]
+    if not (count > 5 and (terms > 0).all()):
+        return VarianceRatio(*[math.nan] * 4)
+    limit = float(totals[2]**2 / (totals[1] * totals[3]))
+    # Where all weights are equal, V is 1 whatever the norms are.
+    if products[0, 0] * products[1, 1] < (1 + 1e-9) * products[0, 1]**2:
+        return VarianceRatio(1., 1., 1., limit)
+    seen = sums[:, 2] > 0
+    visits, images, norms = sums[seen, :3].T
+    weight, mean = images / visits, norms / images
+    square = (mean * (largest[seen] / mean).max())**2
+    more = (squares[seen, 0] / visits * np.array(
+        [np.ones_like(weight), weight, weight * square, weight**2 * square])).T
+    # The first row is without more visits.
+    more = np.concatenate([np.zeros((1, 4)), more])
+    terms = terms + _MORE * more
+    products = products + _MORE * more[:, :, None] * more[:, None]
+    counts = count + _MORE * (more[:, 0] > 0)
+    # How each term moves log V.
+    slope = np.array([1, -1, -1, 1]) / terms
+    variance = (slope[:, :, None] * products * slope[:, None]).sum((1, 2))
+    error = np.sqrt(np.maximum(variance, 0) * counts / (counts - 5))
+    values = terms[:, 0] * terms[:, 3] / (terms[:, 1] * terms[:, 2])
+    return VarianceRatio(
+        float(values[0]), float((values * np.exp(-1.96 * error)).min()),
+        float((values * np.exp(1.96 * error)).max()), limit)
 
 
 def variance_ratio(keep: np.ndarray,
                    norms: np.ndarray,
                    weights: Optional[np.ndarray] = None) -> VarianceRatio:
-    """V from the visits of kept images.
+    """V from visits one by one.
 
     Args:
-        keep (np.ndarray): See :func:`terms`.
-        norms (np.ndarray): See :func:`terms`.
-        weights (np.ndarray, optional): See :func:`terms`. If None, ``1 /
-            keep``, so that the visits of a plan tell V over all images. Give
-            ones if all images are visited. Defaults to None.
+        keep (np.ndarray): Keep probability of the image of each visit, of
+            shape (K,).
+        norms (np.ndarray): Norm of the image, of shape (K,).
+        weights (np.ndarray, optional): Images that the visit stands for, of
+            shape (K,). If None, ``1 / keep``, so that the visits of a plan
+            tell V over all images. Give ones if all images are visited.
+            Defaults to None.
     """
     keep = np.asarray(keep, np.float64)
     norms = np.asarray(norms, np.float64)
-    weights = 1 / keep if weights is None else np.asarray(weights, np.float64)
-    columns = np.stack(terms(keep, norms, weights))
-    return from_sums(columns.sum(1), columns @ columns.T, len(keep))
-
-
-def from_sums(sums: np.ndarray, products: np.ndarray,
-              count: int) -> VarianceRatio:
-    """V from sums over visits. NaN unless there are more visits than terms.
-
-    The interval follows from the delta method for ``log V`` with independent
-    visits, and holds for some dozens of visits or more.
-
-    Args:
-        sums (np.ndarray): Sums of :func:`terms`, float64 of shape
-            (NUM_TERMS,).
-        products (np.ndarray): Sums of the products of each two terms, float64
-            of shape (NUM_TERMS, NUM_TERMS).
-        count (int): Visits.
-    """
-    if count <= NUM_TERMS or not (sums > 0).all():
-        return VarianceRatio(*[math.nan] * 4)
-    kept, images, norms, squares, divided = sums
-    value = kept * divided / (images * squares)
-    # How each term moves log V.
-    slope = np.array([1, -1, 0, -1, 1]) / sums
-    variance = max(slope @ products @ slope, 0.)
-    error = math.sqrt(variance * count / (count - NUM_TERMS))
-    return VarianceRatio(
-        float(value), float(value * math.exp(-1.96 * error)),
-        float(value * math.exp(1.96 * error)),
-        float(norms**2 / (images * squares)))
+    counts = np.ones_like(keep) if weights is None else weights * keep
+    columns = moments(1 / keep, norms)
+    # Powers of 2 stand in for tiers.
+    tiers = np.rint(-np.log2(keep)).clip(0, 9).astype(np.int64)
+    largest = np.zeros(10)
+    np.maximum.at(largest, tiers, norms)
+    return _ratio(
+        len(keep), _add_up(tiers, counts * columns, 10),
+        _add_up(tiers, counts**2 * columns, 10), largest)
 
 
 def gain(ratio: VarianceRatio, longer: float,
@@ -150,29 +234,38 @@ def gain(ratio: VarianceRatio, longer: float,
     return value, min(ends), max(ends)
 
 
-def mean_squares(products: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Mean squared norm in each tier, and its standard error.
+def mean_squares(sums: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Mean squared norm over the images of each tier, and its standard error.
 
-    NaN where a tier has no visit. ``products`` are those of :func:`from_sums`
-    for each tier, of shape (T, NUM_TERMS, NUM_TERMS).
+    NaN where a tier has no visit. ``sums`` are those of :func:`tier_sums`.
     """
+    _, images, _, squares, mixed, images_2, _, squares_2 = sums[:, :8].T
     with np.errstate(invalid='ignore', divide='ignore'):
-        images = products[:, 0, 1]
-        mean = products[:, 0, 3] / images
-        variance = (
-            products[:, 3, 3] - 2 * mean * products[:, 1, 3] +
-            mean**2 * products[:, 1, 1])
+        mean = squares / images
+        variance = squares_2 - 2 * mean * mixed + mean**2 * images_2
         return mean, np.sqrt(np.maximum(variance, 0)) / images
 
 
-def correlation(products: np.ndarray) -> float:
-    """Correlation of x and y from sums of the products of (1, x, y), float64
-    of shape (3, 3). NaN where it is unknown."""
-    count = products[0, 0]
+def pair_sums(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+    """Sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of shape (6,)."""
+    sums = np.zeros(6)
+    for begin in range(0, len(before), _BLOCK):
+        x, y = (
+            np.asarray(values[begin:begin + _BLOCK], np.float64)
+            for values in (before, now))
+        columns = np.stack([np.ones_like(x), x, y, x * x, x * y, y * y])
+        sums += columns.sum(1)
+    return sums
+
+
+def correlation(sums: np.ndarray) -> float:
+    """Correlation of the pairs of :func:`pair_sums`. NaN where it is
+    unknown."""
+    count = sums[0]
     if count < 2:
         return math.nan
-    x, y = products[0, 1:] / count
-    scale = (products[1, 1] / count - x * x) * (products[2, 2] / count - y * y)
+    x, y, x_x, x_y, y_y = sums[1:] / count
+    scale = (x_x - x * x) * (y_y - y * y)
     if not scale > 0:
         return math.nan
-    return float((products[1, 2] / count - x * y) / math.sqrt(scale))
+    return float((x_y - x * y) / math.sqrt(scale))

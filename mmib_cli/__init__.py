@@ -44,8 +44,7 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
     kind = getattr(sys.modules.get('mmib.errors'), 'Refusal', ())
     while error is not None:
         if isinstance(error, kind):
-            # `str` of a KeyError has quotation marks.
-            return str(error.args[0])
+            return str(error)
         error = error.__cause__ or (None if error.__suppress_context__ else
                                     error.__context__)
     return None
@@ -61,6 +60,16 @@ def one_line_refusals() -> Iterator[None]:
         if text is None:
             raise
         sys.exit(f'Error: {text}')
+
+
+def _import_mmib() -> None:
+    try:
+        import_module('mmib')
+    except ModuleNotFoundError as error:
+        if error.name != 'mmengine':
+            raise
+        # mmib says what to install where there is no stack.
+        sys.exit(f'Error: {error}')
 
 
 def main(args: Optional[List[str]] = None) -> None:
@@ -87,6 +96,5 @@ def main(args: Optional[List[str]] = None) -> None:
         sys.stdout.reconfigure(errors='backslashreplace')
     with one_line_refusals():
         if parsed.command != 'env':
-            # First, as mmib says what to install where there is no stack.
-            import_module('mmib')
+            _import_mmib()
         import_module(COMMANDS[parsed.command][0]).main(parsed.args)

@@ -57,7 +57,7 @@ def attempt(name: str) -> str:
                 # don't.
                 import_module('mmdet.models')
             if name == 'mmib':
-                import_module('mmib.config.checks').check_stack()
+                import_module('mmib.runner.checks').check_stack()
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             return MISSING

@@ -12,13 +12,12 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 from mmengine.utils import mkdir_or_exist
 
-from mmib.compat import allow_scoped_bases, is_lazy, without_scoped_bases
-from mmib.config.checks import check_stack
 from mmib.config.outlook import forecast_of
-from mmib.config.parts import (check_parts, infobatch_hooks, length_of,
-                               type_name)
-from mmib.config.zoo import PACKAGES, installed_configs, resolve_config
-from mmib.errors import FileNotFoundRefusal, RuntimeRefusal, ValueRefusal
+from mmib.config.parts import check_parts, infobatch_hooks, length_of
+from mmib.config.zoo import (PACKAGES, allow_scoped_bases, installed_configs,
+                             is_lazy, resolve_config, without_scoped_bases)
+from mmib.errors import Refusal
+from mmib.runner.checks import check_stack, type_name
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -64,10 +63,10 @@ def find_config(path: str) -> str:
     that the file is there."""
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
-        raise ValueRefusal(f'{path} is no config, whose name ends with .py: '
-                           'give CONFIG first, and then all others.')
+        raise Refusal(f'{path} is no config, whose name ends with .py: '
+                      'give CONFIG first, and then all others.')
     if not osp.isfile(path):
-        raise FileNotFoundRefusal(
+        raise Refusal(
             f'There is no config {path}; a relative path counts from the '
             f'current folder, which is {os.getcwd()}.')
     return path
@@ -76,7 +75,7 @@ def find_config(path: str) -> str:
 def load(path: str) -> Config:
     """Load a config that a text config can inherit, and refuse a lazy one."""
     if is_lazy(path):
-        raise ValueRefusal(
+        raise Refusal(
             f'{path} is a lazy config (`read_base`), which no text config can '
             'inherit: convert it when it is trained, with `mmib train '
             f'{path} --infobatch`.')
@@ -139,7 +138,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
             with open(out, 'w', encoding='utf-8') as file:
                 file.write(text)
             return
-    raise RuntimeRefusal(
+    raise Refusal(
         f'{path} cannot be converted to a file, because this does not '
         f'load as it was written:\n{table(differences)}\nConvert it when '
         f'it is trained, with `mmib train {path} --infobatch`.')
@@ -201,8 +200,10 @@ def converted_name(path: str, before: Config, after: Config) -> str:
     name = osp.splitext(osp.basename(path))[0]
     (unit, old), (_, new) = length_of(before), length_of(after)
     hooks = infobatch_hooks(after)
-    scores = hooks and type_name(hooks[0].get('policy', {})) == 'ScoreOnly'
-    suffix = ('-score' if scores else '-infobatch') if hooks else ''
+    suffix = ''
+    if hooks:
+        prunes = HOOKS.build(hooks[0]).policy.prunes
+        suffix = '-infobatch' if prunes else '-score'
     if new == old and not suffix:
         return name
 

@@ -10,12 +10,12 @@ from typing import List
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 
-from mmib.compat import allow_scoped_bases
-from mmib.config.checks import check_stack
 from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.datasets import unwrap_repeats
-from mmib.errors import ValueRefusal
+from mmib.config.zoo import allow_scoped_bases
+from mmib.data.datasets import unwrap_repeats
+from mmib.errors import Refusal
+from mmib.runner.checks import check_stack
 
 from .files import find_config, read
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
@@ -32,8 +32,8 @@ def pass_length(cfg: Config) -> int:
         dataset = unwrap_repeats(dataset)
     length = len(dataset)
     if length == 0:
-        raise ValueRefusal('The training data has no images: check '
-                           '`train_dataloader.dataset`.')
+        raise Refusal('The training data has no images: check '
+                      '`train_dataloader.dataset`.')
     return length
 
 
@@ -41,8 +41,8 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
     """Sentences on what is to be expected of a config on some GPUs."""
     hooks = infobatch_hooks(cfg)
     if not hooks:
-        raise ValueRefusal('The config trains without InfoBatch: add '
-                           '--infobatch to convert it first.')
+        raise Refusal('The config trains without InfoBatch: add '
+                      '--infobatch to convert it first.')
     try:
         num_images = pass_length(cfg)
         batch_size = cfg.train_dataloader.batch_size * gpus
@@ -61,8 +61,6 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
         lines = [f"The data isn't there ({error}), so {left_out}"]
     expected = forecast_of(cfg, HOOKS.build(hooks[0]), num_images, gpus)
     lines += expected.lines
-    if expected.note:
-        lines.append(f'Warning: {expected.note}')
     if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
@@ -92,7 +90,7 @@ def main(args: List[str]) -> None:
         help='change the config, after conversion: KEY=VALUE')
     parsed = parser.parse_args(args)
     if parsed.gpus < 1:
-        raise ValueRefusal(f'--gpus must be 1 or more, but got {parsed.gpus}.')
+        raise Refusal(f'--gpus must be 1 or more, but got {parsed.gpus}.')
     if not parsed.infobatch:
         check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()

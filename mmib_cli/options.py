@@ -7,8 +7,8 @@ from typing import Callable, List, Optional
 
 import mmib
 from mmib.config.convert import list_images
-from mmib.errors import ValueRefusal
-from mmib.pruning.budget import DEFAULT_RATIO
+from mmib.errors import Refusal
+from mmib.pruning import Policy
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
 
@@ -30,8 +30,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--ratio',
         type=float,
-        help='share of the iterations to run (default: 0.6; 0.8 for the '
-        'policies MeanThreshold, as in the paper, and AboveMean)')
+        help='share of the iterations to run (default: that of the policy, '
+        'of most 0.6)')
     parser.add_argument(
         '--delta',
         type=float,
@@ -70,7 +70,7 @@ def listing(args: argparse.Namespace) -> Callable:
 def shortening(ratio: Optional[float]) -> Callable:
     """``mmib.shorten`` with the ratio, if one is given."""
     return partial(
-        mmib.shorten, ratio=DEFAULT_RATIO if ratio is None else ratio)
+        mmib.shorten, ratio=Policy.default_ratio if ratio is None else ratio)
 
 
 def check_infobatch(args: argparse.Namespace, *names: str,
@@ -80,7 +80,7 @@ def check_infobatch(args: argparse.Namespace, *names: str,
     others.update(dict.fromkeys(names, '--infobatch'))
     for name, needed in others.items():
         if getattr(args, name) is not None:
-            raise ValueRefusal(f'--{name} needs {needed}.')
+            raise Refusal(f'--{name} needs {needed}.')
 
 
 def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
@@ -94,5 +94,4 @@ def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
     for option in (each.partition('=')[0] for each in args):
         close = difflib.get_close_matches(option, ours, 1, 0.8)
         if option.startswith('--') and close:
-            raise ValueRefusal(
-                f'{option} is no option: did you mean {close[0]}?')
+            raise Refusal(f'{option} is no option: did you mean {close[0]}?')

@@ -7,7 +7,7 @@ folder is code, and is run.
 import argparse
 from typing import List
 
-from mmib.errors import ModuleNotFoundRefusal
+from mmib.errors import Refusal
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
 
@@ -55,9 +55,8 @@ def main(args: List[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
-        raise ModuleNotFoundRefusal(
-            f'a report needs {error.name}, which isn\'t installed: '
-            "pip install 'mmib[report]'") from error
+        raise Refusal(f'a report needs {error.name}, which isn\'t installed: '
+                      "pip install 'mmib[report]'") from error
     paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
                          parsed.images, not parsed.no_predictions,
                          parsed.rank_by, parsed.review)

@@ -8,9 +8,9 @@ somebody changes a file.
 import argparse
 from typing import Iterator, List
 
+from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
+                                read_review, write_review)
 from mmib.report.review import beats_chance, expected, merge
-from mmib.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
-                           read_review, write_review)
 
 from .files import table
 

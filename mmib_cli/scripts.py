@@ -1,21 +1,26 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The libraries' own scripts, with mmib's parts registered."""
 import argparse
+import gc
 import os.path as osp
+import re
 import runpy
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List, Optional
 
+import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.runner import Runner
+from torch import nn
 
-from mmib.compat import (allow_scoped_bases, change_next_config,
-                         distributed_on_cpu)
-from mmib.config.checks import check_stack
 from mmib.config.parts import check_parts
-from mmib.config.zoo import LIBRARIES, mim_folder, resolve_config
+from mmib.config.zoo import (LIBRARIES, allow_scoped_bases, mim_folder,
+                             resolve_config)
+from mmib.errors import Refusal
+from mmib.runner.checks import check_stack
 
 from .files import find_config
 
@@ -69,3 +74,68 @@ def library_of(args: List[str]) -> str:
                 return scope
     installed = (name for name in LIBRARIES if find_spec(name) is not None)
     return next(installed, next(iter(LIBRARIES)))
+
+
+def change_next_config(change: Callable[..., Config]) -> None:
+    """Let ``change(fromfile, path, *args, **kwargs)`` read the next config.
+
+    The libraries' ``tools/train.py`` read the config of the training first,
+    and have no place to change it. The function can go when mmib no longer
+    runs these scripts.
+    """
+    fromfile = Config.fromfile
+
+    def changed(path: str, *args: Any, **kwargs: Any) -> Config:
+        # Later configs stay as they are.
+        Config.fromfile = staticmethod(fromfile)
+        return change(fromfile, path, *args, **kwargs)
+
+    Config.fromfile = staticmethod(changed)
+
+
+@contextmanager
+def distributed_on_cpu() -> Iterator[None]:
+    """Let processes without a GPU train together.
+
+    MMEngine's launcher gives each process a CUDA device, which fails without
+    CUDA. So the process group is made here, and the Runner makes none.
+    MMEngine's model wrapper names a device, which ``DistributedDataParallel``
+    refuses on a CPU. So the wrapper gets no device here. The function can go
+    when MMEngine's launcher knows processes without a GPU.
+    """
+    dist.init_process_group('gloo')
+    wrap_model = Runner.wrap_model
+
+    def wrap_on_cpu(self: Runner, model_wrapper_cfg: Optional[dict],
+                    model: nn.Module) -> nn.Module:
+        # Names as in the config, where the parts of a list have numbers.
+        parts = {
+            match[0]: None
+            for name, module in model.named_modules()
+            if isinstance(module, nn.SyncBatchNorm) and (
+                match := re.match(r'[^.]+(\.\d+)?', name))
+        }
+        if parts:
+            raise Refusal(
+                'SyncBN needs GPUs, and these processes have none: add '
+                '`--cfg-options ' + ' '.join(f'model.{part}.norm_cfg.type=BN'
+                                             for part in parts) +
+                '`, or train in one process, which needs no SyncBN.')
+        if model_wrapper_cfg is None:
+            model_wrapper_cfg = dict(
+                broadcast_buffers=False,
+                find_unused_parameters=self.cfg.get('find_unused_parameters',
+                                                    False))
+        return wrap_model(self, {
+            'device_ids': None,
+            **model_wrapper_cfg
+        }, model)
+
+    Runner.wrap_model = wrap_on_cpu
+    yield
+    # A thread of gloo that frees a tensor when the interpreter ends aborts the
+    # process, so that a complete training exits with 1
+    # (pytorch/pytorch#179291). Gloo waits for its threads when nothing refers
+    # to the group. The Runner, which refers to the group, is in a cycle.
+    gc.collect()
+    dist.destroy_process_group()

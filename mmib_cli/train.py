@@ -19,8 +19,8 @@ or mmib:: and the name of a config of mmib.
   --score        Train the baseline as it is, and score its images, for
                  `mmib report` to show those with the highest scores.
   --policy TYPE  With --infobatch: type of the policy (default: Neyman).
-  --ratio RATIO  Share of the baseline's iterations (default: 0.6; 0.8 for the
-                 policies MeanThreshold, as in the paper, and AboveMean).
+  --ratio RATIO  Share of the baseline's iterations (default: that of the
+                 policy, of most 0.6).
   --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
   --subset FILE  Train on the images that FILE lists alone, with or without
                  --infobatch or --shorten.
@@ -38,7 +38,7 @@ from typing import Callable, List
 from mmengine.config import Config, DictAction
 
 import mmib
-from mmib.errors import ValueRefusal
+from mmib.errors import Refusal
 
 from .files import converted_name, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
@@ -87,8 +87,8 @@ def main(args: List[str]) -> None:
     options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
     if ours.infobatch + ours.shorten + ours.score > 1:
-        raise ValueRefusal('--infobatch prunes, --shorten trains its control, '
-                           'and --score the baseline: give one of them.')
+        raise Refusal('--infobatch prunes, --shorten trains its control, '
+                      'and --score the baseline: give one of them.')
     if ours.infobatch:
         convert = conversion(ours)
     elif ours.score:

@@ -15,9 +15,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 import mmib
-from mmib.compat import allow_scoped_bases
 from mmib.config.parts import infobatch_hooks
-from mmib.config.zoo import resolve_config
+from mmib.config.zoo import allow_scoped_bases, resolve_config
 from mmib.hook import InfoBatchHook
 from mmib.losses import InfoBatchLoss
 
@@ -76,7 +75,7 @@ def line_of(arm: str,
         f'{mmib.__version__}',
         iters=runner.iter)
     if infobatch_hooks(runner.cfg):
-        ratio = infobatch_hook(runner).planner.mean_ratio.mean()
+        ratio = infobatch_hook(runner).session.planner.mean_ratio.mean()
         line['variance_ratio'] = [*ratio][:3]
     return line
 
@@ -151,9 +150,9 @@ class VisitRecorder(Hook):
                          data_batch=None,
                          outputs=None) -> None:
         hook = self._infobatch
-        batch, slots = hook.batch, hook._slots
+        batch, slots = hook.batch, hook.session.own_slots
         size = len(slots)
-        positions = hook.sampler.position - size + np.arange(size)
+        positions = hook.session.sampler.position - size + np.arange(size)
         is_scored = batch.weights is not None
         visits = dict(
             iter=runner.iter,

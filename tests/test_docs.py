@@ -380,9 +380,7 @@ def test_the_table_of_label_errors():
 def test_the_api_has_all_public_names():
     documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
                             read('docs/api.rst'), re.M)
-    # The epoch sampler is another name of InfoBatchSampler.
-    assert {*documented, '__version__',
-            'InfoBatchEpochSampler'} == set(mmib.__all__)
+    assert {*documented, '__version__'} == set(mmib.__all__)
 
 
 def commands_of(page):
@@ -434,3 +432,9 @@ def test_links_lead_somewhere(page):
                                      path)) if path else page
         assert osp.exists(osp.join(ROOT, path)), link
         assert not anchor or anchor in anchors_of(path), link
+
+
+def test_an_image_goes_through_two_plans():
+    """The walk that docs/design.md begins with."""
+    code, = re.findall(r'```python\n(.*?)```', read('docs/design.md'), re.S)
+    exec(code, {})

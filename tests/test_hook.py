@@ -14,11 +14,11 @@ from tests.system.small_training import (BASELINE, column, infobatch_hook,
 
 
 def observe(runner):
-    """A list that gets of each plan its record, the plan (None is a full pass)
-    and the scores that it is drawn from."""
+    """A list that gets of each plan its record, the plan, and the scores that
+    plans are drawn from then."""
     drawn, hook = [], infobatch_hook(runner)
     hook.plan_observers.append(lambda record, plan: drawn.append(
-        (record, plan, hook.planner.plan_scores)))
+        (record, plan, hook.session.planner.scores)))
     return drawn
 
 
@@ -28,7 +28,7 @@ def train_with_log(work_dir, **changes):
     runner = small_runner(work_dir, **changes)
     drawn = observe(runner)
     steps = train(runner)
-    position = infobatch_hook(runner).sampler.position
+    position = infobatch_hook(runner).session.sampler.position
     return runner, steps, [
         record for record, *_ in drawn if record.start < position
     ]
@@ -44,11 +44,12 @@ def assert_scores(runner, steps, ema=0):
         for image, loss in last.items():
             table[image] = ema * table.get(image, loss) + (1 - ema) * loss
     expected = [table[image] for image in range(11)]
-    scores = infobatch_hook(runner).scores.numpy()
+    scores = infobatch_hook(runner).session.tables.scores
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('loop', ['IterBasedTrainLoop', 'EagerTrainLoop'])
+@pytest.mark.parametrize(
+    'loop', ['IterBasedTrainLoop', 'EagerTrainLoop', 'SkippingTrainLoop'])
 @pytest.mark.parametrize(
     'loader', [
         dict(num_workers=0),
@@ -74,7 +75,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, loader, loop):
     num_whole = 0
     for record, plan, scores in drawn:
         slots = trained[record.start:][:record.kept]
-        if plan is None:
+        if plan.is_full:
             assert {weight for _, weight in slots} <= {1}
             assert len({image for image, _ in slots}) == len(slots)
             continue
@@ -146,7 +147,7 @@ def test_logs(tmp_path):
         assert line['infobatch/threshold'] == epoch.threshold
         assert line['infobatch/mean_score'] == epoch.mean_score
         assert line['infobatch/saved_iters'] == pytest.approx(
-            epoch.full_equivalent - epoch.iter)
+            epoch.saved_iters)
     history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
     assert len(history) == len(logged)
 
@@ -178,7 +179,7 @@ def test_budget_that_cannot_be_met(tmp_path):
     _, _, epochs = train_with_log(
         tmp_path, **{
             'train_cfg.max_iters': 40,
-            'custom_hooks.0.policy': dict(type='Budget', full_iters=4000)
+            'custom_hooks.0.policy': dict(type='Budget', ratio=0.01)
         })
     noted = [epoch for epoch in epochs if epoch.note]
     assert len(noted) == sum(epoch.kept < 11 for epoch in epochs) > 2

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from mmib.config.convert import list_images
-from mmib.datasets import (image_numbers, image_path, images_checksum,
-                           numbers_in_whole, unwrap_repeats)
+from mmib.data.datasets import (image_numbers, image_path, images_checksum,
+                                numbers_in_whole, unwrap_repeats)
+from mmib.errors import Refusal
 from tests.system import small_training
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (check_resumed, column, infobatch_hook,
-                                         read_log, small_config, train)
+                                         read_log, small_config, state_of,
+                                         train)
 from tests.test_datasets import (DATASETS_TO_WRAP, RENAMED, TWO, build, concat,
                                  deliver, path_dataset, wrapper)
 
@@ -63,12 +65,11 @@ def test_it_shows_the_listed_images():
 def test_it_shows_all_but_the_listed_images():
     dataset = build(only(None, without=LIST))
     assert paths_of(dataset) == [f'a/{i}' for i in range(14) if i not in LIST]
-    with pytest.raises(ValueError, match='`without`.* leaves out all images'):
+    with pytest.raises(Refusal, match='`without`.* leaves out all images'):
         build(only(None, without=[*range(14)]))
-    with pytest.raises(ValueError, match='needs `images`, those to show, or'):
+    with pytest.raises(Refusal, match='needs `images`, those to show, or'):
         build(dict(type='ListedImages', dataset=PLAIN))
-    with pytest.raises(
-            TypeError, match='has no `indices`: set `.*.dataset.in'):
+    with pytest.raises(Refusal, match='has no `indices`: set `.*.dataset.in'):
         build(dict(only([0]), indices=6))
 
 
@@ -76,7 +77,7 @@ def test_it_shows_listed_images_but_others():
     """Numbers in both lists are those of the whole data set."""
     dataset = build(only(without=[2, 3, 10]))
     assert paths_of(dataset) == ['a/1', 'a/4', 'a/7', 'a/8']
-    with pytest.raises(ValueError, match='`without`.* leaves out all images'):
+    with pytest.raises(Refusal, match='`without`.* leaves out all images'):
         build(only(without=LIST))
 
 
@@ -101,7 +102,7 @@ def test_a_list_of_a_list(tmp_path):
     assert paths_of(dataset) == [f'a/{i}' for i in LIST[1:]]
     assert not isinstance(dataset.dataset, type(dataset))
     for lists in (dict(images=[2]), dict(without=[2])):
-        with pytest.raises(ValueError, match='the config has `.*` already'):
+        with pytest.raises(Refusal, match='the config has `.*` already'):
             list_images(listed, **lists)
 
 
@@ -115,7 +116,7 @@ def test_hooks_replace_its_pipeline():
 def test_it_may_wait_until_it_is_needed(tmp_path):
     dataset = build(only('none.txt', lazy_init=True))
     assert dataset.metainfo['classes'] == ('even', 'odd')
-    with pytest.raises(ValueError, match="none.txt can't be read"):
+    with pytest.raises(Refusal, match="none.txt can't be read"):
         len(dataset)
 
 
@@ -127,7 +128,7 @@ def test_it_wraps_other_wrappers(name):
     inner = build(cfg)
     names = list(dict.fromkeys(paths_of(inner)))
     if 'mosaic' in name:
-        with pytest.raises(ValueError, match='MultiImageMixDataset wrap List'):
+        with pytest.raises(Refusal, match='MultiImageMixDataset wrap List'):
             build(only([0], cfg))
         return
     dataset = build(only([names[5], names[0]], cfg))
@@ -164,7 +165,7 @@ def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
 def test_a_list_needs_a_data_set(tmp_path):
     cfg = small_config(tmp_path)
     cfg.train_dataloader = None
-    with pytest.raises(ValueError, match='no data set whose images'):
+    with pytest.raises(Refusal, match='no data set whose images'):
         list_images(cfg, images=[0])
 
 
@@ -198,10 +199,10 @@ def test_trainings_prune_and_resume(tmp_path, changes, name):
     indices = images_of(steps)
     assert sorted(indices[:6]) == LIST and set(indices) == set(LIST)
     assert max(map(max, column(steps, 'weights'))) > 1
-    ours = infobatch_hook(runner)
-    assert ours.scores.num_images == len(ours.counts.visits) == 6
-    assert (ours.scores.by_image() != 1).all()
-    assert ours._delivery.comparable == [True]
+    tables = infobatch_hook(runner).session.tables
+    assert len(tables.scores) == len(tables.visits) == 6
+    assert (tables.scores != 1).all()
+    assert state_of(runner)['paths_comparable'] == [True]
     assert 'has 6 of 14 images, those of a list.' in read_log(tmp_path)
     check_resumed(tmp_path, runner, steps, name, **changes)
 

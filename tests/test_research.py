@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.compare.results import read_results
-from mmib.pruning.policy import Progress
+from mmib.pruning import Progress
 from research.hard_selection.tempered import Tempered, keep_probabilities
 from research.optimizers import weights_and_steps
 
@@ -95,8 +95,8 @@ def test_hard_images_are_kept_more_often():
     ratio = shares[within] / scores[within]
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
     policy = Tempered(keep=0.5)
-    for left, power in ((1000., 0), (500., 0.5), (0., 1)):
-        policy.begin_plan(Progress(left, 0))
+    for spent, power in ((100, 0), (600, 0.5), (1100, 1)):
+        policy.begin_plan(Progress(spent, 0, annealing=100, length=1200))
         plan = policy(scores, np.random.default_rng(0))
         np.testing.assert_allclose(plan.weights, shares[plan.indices]**-power,
                                    1e-5)

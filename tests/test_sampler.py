@@ -1,4 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import functools
 import itertools
 
 import numpy as np
@@ -6,20 +7,33 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mmengine.config import Config
-from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.dataset import DefaultSampler, InfiniteSampler, RepeatDataset
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.config.outlook import clock_of_config
+from mmib.errors import Refusal
 from mmib.pruning import EpochPlan
 from tests.system.processes import run_ranks
+from tests.test_datasets import Listed
+
+SIZE = 11
+RANKS = st.integers(1, 4)
 
 
-def by_iterations(*args, **kwargs):
+def by_iterations(dataset=range(SIZE), shuffle=True, seed=5, by_epoch=False):
     """A sampler that the loop of such a training has asked."""
-    sampler = InfoBatchSampler(*args, **kwargs)
-    sampler.by_epoch = False
+    sampler = InfoBatchSampler(dataset, shuffle, seed)
+    sampler.by_epoch = by_epoch
     return sampler
+
+
+by_epochs = functools.partial(by_iterations, by_epoch=True)
+
+
+@functools.lru_cache(maxsize=None)
+def repeated(size, times):
+    return RepeatDataset(Listed([str(i) for i in range(size)]), times)
 
 
 def on_rank(sampler, rank, world_size):
@@ -28,99 +42,102 @@ def on_rank(sampler, rank, world_size):
     if isinstance(sampler, InfiniteSampler):
         sampler.indices = sampler._indices_of_rank()
     elif isinstance(sampler, DefaultSampler):
-        size = len(sampler.dataset)
-        sampler.num_samples = -(-size // world_size)
+        sampler.num_samples = -(-len(sampler.dataset) // world_size)
         sampler.total_size = sampler.num_samples * world_size
-    elif sampler.by_epoch is False:
-        sampler.skip(0)
+    return sampler
+
+
+def connected(sampler, draw=None, starts=None):
+    """A sampler with a hook, whose plans are full ones by default."""
+
+    def draw_plan(start, rng):
+        if starts is not None:
+            starts.append(start)
+        plan = draw and draw(start, rng)
+        return plan or EpochPlan.full(sampler.full_pass())
+
+    sampler.connect(draw_plan)
     return sampler
 
 
 def prune_by_start(start, rng):
-    """A planner: a full pass, and then plans whose lengths follow from where
-    they start. Weights are those of their images."""
-    if start == 0:
-        return None
-    indices = rng.permutation(11)[:1 + (start + 7) % 11]
-    return EpochPlan(indices, np.float32(indices + 0.5))
+    """A full pass, and then plans whose lengths follow from where they start.
+    Weights are those of their images."""
+    if start:
+        indices = rng.permutation(SIZE)[:1 + (start + 7) % SIZE]
+        return EpochPlan(indices, np.float32(indices + 0.5))
 
 
-def full_pass(start, rng):
-    """A planner that prunes nothing."""
+def keep(kept):
+    """Plans have so many images."""
 
+    def draw(start, rng):
+        weights = np.full(kept, SIZE / kept, np.float32)
+        return EpochPlan(rng.permutation(SIZE)[:kept], weights)
 
-def connected(planner, shuffle=True):
-    """A sampler with a hook."""
-    sampler = by_iterations(range(11), shuffle, seed=5)
-    sampler.connect(planner)
-    return sampler
+    return draw
 
 
 def head(iterable, count):
     return list(itertools.islice(iterable, count))
 
 
-def pairs(plan):
-    return list(zip(plan.indices.tolist(), plan.weights.tolist()))
+def pairs(slots):
+    return list(zip(slots.indices.tolist(), slots.weights.tolist()))
 
 
-def prunes(kept):
-    """A planner whose plans have so many of 11 images."""
-
-    def draw(start, rng):
-        weights = np.full(kept, 11 / kept, np.float32)
-        return EpochPlan(rng.permutation(11)[:kept], weights)
-
-    return draw
+# By iterations ---------------------------------------------------------------
 
 
-FULL_PASSES = pytest.mark.parametrize(
-    'size, with_hook, world_size, shuffle',
-    list(
-        itertools.product((1, 3, 16, 101), (True, False), (1, 2, 4),
-                          (True, False))))
-
-
-@FULL_PASSES
-def test_full_passes_are_those_of_infinite_sampler(size, with_hook, world_size,
-                                                   shuffle):
+@given(
+    st.sampled_from([1, 3, 16, 101]), st.integers(1, 3), RANKS, st.booleans(),
+    st.booleans())
+def test_full_passes_are_those_of_infinite_sampler(size, times, world_size,
+                                                   shuffle, with_hook):
+    """A repeated data set is shuffled as a whole, and dealt in pieces of one
+    pass."""
+    dataset = repeated(size, times)
     for rank in range(world_size):
-        baseline, ours = (
-            on_rank(kind(range(size), shuffle, seed=3), rank, world_size)
-            for kind in (InfiniteSampler, by_iterations))
+        baseline = on_rank(
+            InfiniteSampler(dataset, shuffle, seed=3), rank, world_size)
+        ours = on_rank(by_iterations(dataset, shuffle, 3), rank, world_size)
+        starts = []
         if with_hook:
-            ours.connect(full_pass)
-        count = 3 * size // world_size + 5
+            connected(ours, starts=starts)
+        count = 3 * times * size // world_size + 5
+        assert len(ours) == size
         assert head(ours, count) == head(baseline, count)
+        assert starts == [size * i for i in range(len(starts))]
 
 
-@FULL_PASSES
-def test_full_epochs_are_those_of_default_sampler(size, with_hook, world_size,
-                                                  shuffle):
-    for rank in range(world_size):
-        baseline, ours = (
-            on_rank(kind(range(size), shuffle, seed=3), rank, world_size)
-            for kind in (DefaultSampler, InfoBatchSampler))
-        assert len(ours) == len(baseline)
-        if with_hook:
-            ours.connect(lambda start, rng: None)
-        for epoch in (0, 1, 4):
-            for sampler in (baseline, ours):
-                sampler.set_epoch(epoch)
-            if with_hook:
-                ours.begin_epoch()
-            assert len(ours) == len(baseline)
-            assert list(ours) == list(baseline)
-            if with_hook:
-                ours.take(len(ours))
-                ours.end_epoch()
+@given(
+    st.integers(1, 9), st.integers(1, 3),
+    st.lists(st.none() | st.integers(1, 12), max_size=12))
+def test_a_pass_that_was_left_goes_on(size, times, limits):
+    """As where annealing cuts it."""
+    dataset = repeated(size, times)
+    sampler = by_iterations(dataset)
+    dealt = []
+    for limit in limits:
+        piece = sampler.full_pass(limit)
+        assert len(piece) == min(size - len(dealt) % size, limit or size)
+        dealt += piece.tolist()
+    assert dealt == head(InfiniteSampler(dataset, seed=5), len(dealt))
+    # So does a training that begins there, and one that goes on.
+    after = by_iterations(dataset)
+    after.restart(len(dealt))
+    loaded = by_iterations(dataset, seed=9)
+    loaded.load_state_dict(sampler.state_dict())
+    expected = sampler.full_pass().tolist()
+    assert after.full_pass().tolist() == expected
+    assert loaded.full_pass().tolist() == expected
 
 
 def baseline_and_ours(rank, results):
-    ours = by_iterations(range(11), seed=None)
+    ours = by_iterations(seed=None)
     own_seed = ours.seed
     results[rank] = own_seed, head(ours, 20), head(
-        InfiniteSampler(range(11), seed=own_seed), 20)
+        InfiniteSampler(range(SIZE), seed=own_seed), 20)
 
 
 def test_real_ranks_agree_on_a_seed():
@@ -131,35 +148,33 @@ def test_real_ranks_agree_on_a_seed():
     stream = [
         i for step in zip(*(ours for _, ours, _ in results)) for i in step
     ]
-    for start in (0, 11, 22):
-        assert sorted(stream[start:start + 11]) == list(range(11))
+    for start in (0, SIZE, 2 * SIZE):
+        assert sorted(stream[start:start + SIZE]) == list(range(SIZE))
 
 
 @pytest.mark.parametrize('shuffle', [True, False])
-def test_plans_without_shuffle_keep_the_order(shuffle):
-    sampler = connected(prune_by_start, shuffle)
-    head(sampler, 12)
-    sampler.take(11)
-    plan = sampler._slots
-    assert len(plan) == 8
-    assert (sorted(plan.indices) == plan.indices.tolist()) is not shuffle
-    assert plan.weights.tolist() == [index + 0.5 for index in plan.indices]
+@pytest.mark.parametrize('is_shuffled', [True, False])
+def test_the_order_of_plans(shuffle, is_shuffled):
+    """Without shuffle a plan in random order has that of the data set, with
+    its weights. Any other plan keeps its own."""
+    indices = np.array([4, 9, 2, 2])
+    plan = EpochPlan(
+        indices, np.float32(indices + 0.5), is_shuffled=is_shuffled)
+    sampler = connected(by_iterations(shuffle=shuffle), lambda *args: plan)
+    head(sampler, 4)
+    expected = [4, 9, 2, 2] if shuffle or not is_shuffled else [2, 2, 4, 9]
+    assert pairs(sampler.take(4)) == [(i, i + 0.5) for i in expected]
 
 
-@pytest.mark.parametrize('size', [3, 11, 1000])
+@pytest.mark.parametrize('size', [3, SIZE, 1000])
 def test_a_loader_that_ran_ahead_of_the_hook(size):
     """OpenMMLab's loop starts the workers when it is built."""
-    sampler = by_iterations(range(size), seed=0)
+    sampler = by_iterations(range(size))
     loader = DataLoader(
         range(size), batch_size=3, sampler=sampler, num_workers=2)
-    iterator = iter(loader)
-    starts = []
-
-    def planner(start, rng):
-        starts.append(start)
-
-    sampler.connect(planner)
-    expected = head(InfiniteSampler(range(size), seed=0), 30)
+    iterator, starts = iter(loader), []
+    connected(sampler, starts=starts)
+    expected = head(InfiniteSampler(range(size), seed=5), 30)
     for step in range(10):
         batch = next(iterator).tolist()
         assert batch == expected[3 * step:3 * step + 3]
@@ -168,29 +183,36 @@ def test_a_loader_that_ran_ahead_of_the_hook(size):
 
 
 def test_iterating_again_goes_on():
-    """Recent torch calls `iter` more than once."""
-    sampler = by_iterations(range(7), seed=0)
+    """Recent torch calls `iter` more than once. Where no plan follows, the
+    stream ends."""
+    sampler = by_iterations()
     iter(sampler)
     assert head(sampler, 5) + head(sampler, 7) == head(
-        InfiniteSampler(range(7), seed=0), 12)
+        InfiniteSampler(range(SIZE), seed=5), 12)
+    sampler = by_iterations()
+    sampler.connect(lambda start, rng: None
+                    if start else EpochPlan.full(sampler.full_pass()))
+    assert len(list(sampler)) == SIZE
 
 
 @given(st.integers(1, 20), st.integers(0, 70), st.sampled_from([1, 2, 3]))
 def test_skip_is_absolute(size, num_samples, world_size):
     for rank in range(world_size):
         one, two = (
-            on_rank(by_iterations(range(size), seed=5), rank, world_size)
+            on_rank(by_iterations(range(size)), rank, world_size)
             for _ in range(2))
         head(one, 4)
         one.skip(num_samples)
         assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
+    # The hook knows where the training goes on, also with other batches.
+    connected(one).skip(7)
+    assert one.position == world_size * num_samples
 
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from([1, 2, 3, 4]), st.integers(1, 4),
-            st.integers(1, 9), st.integers(0, 3)),
+        st.tuples(RANKS, st.integers(1, 4), st.integers(1, 9),
+                  st.integers(0, 3)),
         min_size=2,
         max_size=4))
 @settings(max_examples=50)
@@ -203,11 +225,10 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
         of_ranks, states = [], set()
         for rank in range(world_size):
             sampler = on_rank(
-                by_iterations(range(11), seed=99 if state else 5), rank,
-                world_size)
+                by_iterations(seed=99 if state else 5), rank, world_size)
             if state is not None:
                 sampler.load_state_dict(state)
-            sampler.connect(prune_by_start)
+            connected(sampler, prune_by_start)
             issued = head(sampler, (steps + lookahead) * batch_size)
             taken = sampler.take(steps * batch_size)[rank::world_size]
             assert taken.indices.tolist() == issued[:steps * batch_size]
@@ -217,70 +238,75 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
         state = sampler.state_dict()
         together += [slot for step in zip(*of_ranks) for slot in step]
         assert state['position'] == len(together)
-    whole = connected(prune_by_start)
+    whole = connected(by_iterations(), prune_by_start)
     head(whole, len(together))
     assert together == pairs(whole.take(len(together)))
 
 
-def test_skip_with_a_hook_does_nothing():
-    """The hook knows where the training goes on, also with other batches."""
-    sampler = connected(prune_by_start)
-    sampler.skip(7)
-    assert sampler.position == 0
-
-
 def test_what_was_read_before_the_state_does_not_count():
     """OpenMMLab's loop reads when it is built, before the checkpoint."""
-    one, two = (by_iterations(range(11), seed=5) for _ in range(2))
+    one, two = by_iterations(), by_iterations()
     head(one, 5)
     head(two, 8)
     two.load_state_dict(one.state_dict())
-    two.connect(full_pass)
+    connected(two)
     assert head(two, 6) == head(one, 6)
     assert two.position == 5
-
-
-def test_more_is_taken_than_is_in_flight():
-    sampler = connected(full_pass)
-    head(sampler, 3)
-    with pytest.raises(RuntimeError, match='only 3 are in flight'):
-        sampler.take(4)
 
 
 @pytest.mark.parametrize('with_hook', [True, False])
 def test_memory_does_not_grow(with_hook):
     """What was taken is forgotten; without a hook that is all issued."""
-    sampler = by_iterations(range(100), seed=0)
+    sampler = by_iterations(range(100))
     if with_hook:
-        sampler.connect(full_pass)
+        connected(sampler)
     iterator = iter(sampler)
     for _ in range(30):
         head(iterator, 100)
         if with_hook:
             sampler.take(100)
     assert len(sampler._slots) <= 100
-    assert sampler._slots.indices.base.nbytes <= 100 * 8
+    base = sampler._slots.indices
+    assert (base if base.base is None else base.base).nbytes <= 100 * 8
 
 
 # By epochs -----------------------------------------------------------------
 
 
-@given(
-    st.integers(1, 11), st.sampled_from([1, 2, 3, 4]), st.integers(1, 5),
-    st.booleans())
+@given(st.integers(1, 101), RANKS, st.booleans(), st.booleans())
+def test_full_epochs_are_those_of_default_sampler(size, world_size, shuffle,
+                                                  with_hook):
+    for rank in range(world_size):
+        baseline = on_rank(
+            DefaultSampler(range(size), shuffle, seed=3), rank, world_size)
+        ours = on_rank(by_epochs(range(size), shuffle, 3), rank, world_size)
+        if with_hook:
+            connected(ours)
+        for epoch in (0, 1, 4):
+            assert len(ours) == len(baseline)
+            for sampler in (baseline, ours):
+                sampler.set_epoch(epoch)
+            if with_hook:
+                ours.begin_epoch()
+            assert len(ours) == len(baseline)
+            assert list(ours) == list(baseline)
+            if with_hook:
+                ours.take(len(ours))
+                ours.end_epoch()
+
+
+@given(st.integers(1, SIZE), RANKS, st.integers(1, 5), st.booleans())
 def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
                                            drop_last):
     per_rank, sizes = -(-kept // world_size), []
     for rank in range(world_size):
-        sampler = on_rank(
-            InfoBatchSampler(range(11), seed=5), rank, world_size)
-        sampler.connect(prunes(kept))
+        sampler = connected(on_rank(by_epochs(), rank, world_size), keep(kept))
         sizes.append([])
         for epoch in range(3):
             sampler.begin_epoch()
             assert len(sampler) == per_rank
             loader = DataLoader(
-                range(11),
+                range(SIZE),
                 batch_size,
                 sampler=sampler,
                 drop_last=drop_last,
@@ -302,7 +328,7 @@ def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
     assert all(of_rank == sizes[0] for of_rank in sizes)
 
 
-@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
+@given(st.integers(1, 60), RANKS, st.integers(1, 9), st.booleans())
 @example(15, 4, 4, True)
 def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
                                                      batch_size, drop_last):
@@ -312,9 +338,7 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
             train_dataloader=dict(drop_last=drop_last)))
     clock = clock_of_config(cfg, InfoBatchHook(), size, batch_size, world_size)
     for rank in range(world_size):
-        sampler = on_rank(
-            InfoBatchSampler(range(size), seed=5), rank, world_size)
-        sampler.connect(lambda start, rng: None)
+        sampler = connected(on_rank(by_epochs(range(size)), rank, world_size))
         sampler.begin_epoch()
         loader = DataLoader(
             range(size), batch_size, sampler=sampler, drop_last=drop_last)
@@ -322,15 +346,15 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
 
 
 def test_others_read_full_passes():
-    ours, baseline = (
-        kind(range(11), seed=3) for kind in (InfoBatchSampler, DefaultSampler))
-    ours.connect(prunes(4))
-    ours.begin_epoch()
+    """As PreciseBNHook does, once the loop has its first batch."""
+    ours, baseline = by_epochs(), DefaultSampler(range(SIZE), seed=5)
+    connected(ours, keep(4)).begin_epoch()
     assert len(list(ours)) == 4
+    with pytest.raises(Refusal, match='Something else than the training loop'):
+        list(ours)
     ours.take(4)
     assert list(ours) == list(baseline)
     ours.end_epoch()
-    # As PreciseBNHook does, after an epoch.
     assert list(ours) == list(baseline)
     ours.begin_epoch()
     assert len(list(ours)) == 4
@@ -340,16 +364,14 @@ def test_others_read_full_passes():
 @pytest.mark.parametrize('taken', [2, 7])
 def test_state_within_an_epoch_goes_on_with_the_rest(taken, world_size):
     """Also at its last batch."""
-    sampler = InfoBatchSampler(range(11), seed=3)
-    sampler.connect(prunes(7))
+    sampler = connected(by_epochs(), keep(7))
     sampler.begin_epoch()
     plan = list(sampler)
     sampler.take(taken)
-    later = on_rank(InfoBatchSampler(range(11), seed=9), 0, world_size)
+    later = on_rank(by_epochs(seed=9), 0, world_size)
     later.load_state_dict(sampler.state_dict())
-    assert later.seed == 3
-    later.connect(prunes(3))
-    later.begin_epoch()
+    assert later.seed == 5
+    connected(later, keep(3)).begin_epoch()
     left = -(-(7 - taken) // world_size)
     assert len(later) == left
     assert list(later) == (2 * plan[taken:])[:left * world_size:world_size]
@@ -361,10 +383,25 @@ def test_state_within_an_epoch_goes_on_with_the_rest(taken, world_size):
 
 def test_skip_by_epochs():
     """Between two epochs: as a training begins that goes on afresh."""
-    sampler = on_rank(InfoBatchSampler(range(11), seed=3), 1, 2)
+    sampler = on_rank(by_epochs(), 1, 2)
     for position in (12, 6):
         sampler.skip(position)
         assert sampler.position == 2 * position
-    sampler.connect(prunes(4))
-    sampler.begin_epoch()
+    connected(sampler, keep(4)).begin_epoch()
     assert len(list(sampler)) == 2
+
+
+def test_what_is_refused():
+    with pytest.raises(
+            Refusal,
+            match='`sed` in `train_dataloader.sampler`.*d'
+            'id you mean `seed`'):
+        InfoBatchSampler(range(3), sed=1)
+    with pytest.raises(Refusal, match='got an empty data set: check `data_ro'):
+        InfoBatchSampler([])
+    sampler = connected(by_iterations())
+    head(sampler, 3)
+    with pytest.raises(Refusal, match='only 3 are in flight'):
+        sampler.take(4)
+    with pytest.raises(Refusal, match='Something else than the training loop'):
+        head(sampler, 1)

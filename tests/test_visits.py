@@ -1,157 +1,274 @@
 # Copyright (c) mmib contributors. All rights reserved.
+"""The log of visits, and what is made of it."""
+import io
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mmib.batch import BatchContext
-from mmib.pruning import EpochPlan
-from mmib.scores import ScoreTable
-from mmib.visits import VisitCounter
-from mmib.worth import variance_ratio
-from tests.visits import make_visits
+from mmib.errors import Refusal
+from mmib.pruning import Slots
+from mmib.visits import (AVERAGE, Tables, VisitLog, norms_of, ratio_of,
+                         reliability_of, rounds)
+from mmib.worth import pair_sums, tier_sums, variance_ratio
+from tests.system.processes import run_ranks
 
-CPU = torch.device('cpu')
-NAN, INF = float('nan'), float('inf')
-
-
-def counted(tiers, weights, norms, before=None, scores=None):
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
-    counter.expect(3)
-    add(counter, tiers, weights, norms, before, scores)
-    return counter
+INF, NAN = math.inf, math.nan
 
 
-def add(counter, tiers, weights, norms, before=None, scores=None):
-    visits = make_visits(tiers, scores or norms, 0, tiers, weights, norms)
-    counter.add([visits], torch.tensor(before or norms).float())
+def slots_of(indices, weights=1., tiers=0, means=1.):
+    return Slots(
+        np.array(indices),
+        *(np.full(len(indices), value, kind)
+          for value, kind in ((weights, np.float32), (tiers, np.int16),
+                              (means, np.float32))))
+
+
+def record(log, slots, iteration, scores, norms, delivered=None):
+    log.record(slots, iteration, torch.tensor(scores), torch.tensor(norms),
+               None if delivered is None else torch.tensor(delivered))
+
+
+def add(tables, *args, **kwargs):
+    """A step alone."""
+    log = VisitLog()
+    record(log, *args, **kwargs)
+    tables.add(log.merge(0))
+
+
+def arrays_of(tables):
+    return {
+        name: value
+        for name, value in vars(tables).items()
+        if isinstance(value, np.ndarray)
+    }
+
+
+def saved_and_loaded(tables):
+    """Tables that go on from the state of other ones."""
+    buffer = io.BytesIO()
+    torch.save(tables.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = Tables(tables.images, tables.ema, tables.score)
+    assert not loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    return loaded
+
+
+class OneByOne:
+    """What tables are, visit by visit."""
+
+    def __init__(self, images, ema, score):
+        self.images, self.score = images, score
+        self.emas = np.float32([ema, ema or AVERAGE])
+        self.rows = np.ones((2, images.max() + 1), np.float32)
+        self.last_visit = np.zeros(images.max() + 1, int)
+        self.visits, self.pairs, self.non_finite = [], [], 0
+
+    def add(self, iteration, index, loss, norm, weight, tier, mean, delivered):
+        image = self.images[index]
+        before, score = self.rows[0, image], np.float32(loss)
+        is_first = self.last_visit[image] == 0
+        if self.score == 'gradient':
+            score = np.float32(norm)
+            delivered &= weight > 0
+        if not delivered:
+            return
+        if not math.isfinite(score):
+            self.non_finite += 1
+            return
+        for row, ema in zip(self.rows, self.emas):
+            row[image] = score if is_first else (ema * row[image] +
+                                                 (np.float32(1) - ema) * score)
+        self.last_visit[image] = iteration
+        if tier and weight and math.isfinite(norm) and not is_first:
+            self.visits.append((tier, weight / mean, norm))
+            self.pairs.append((before, score))
+
+
+FLOATS = st.sampled_from([0., 1., 0.25, 3., -1., 8., NAN, INF, -INF])
+VISITS = st.tuples(
+    st.integers(0, 29), FLOATS, st.sampled_from([0., 0.5, 2., 7., NAN, INF]),
+    st.sampled_from([0., 1., 2.5]), st.integers(0, 3),
+    st.sampled_from([1., 1.6]), st.booleans())
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    st.lists(
+        st.lists(VISITS, min_size=1, max_size=5), min_size=1, max_size=70),
+    st.sampled_from([0., 0.5, 0.8]), st.sampled_from(['loss', 'gradient']),
+    st.integers(0, 70))
+def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
+                                                     loaded_at):
+    """To the bit, also of images that come again in a step or have several
+    indices, across a checkpoint, and whenever the log is merged."""
+    images = np.array(images)
+    expected = OneByOne(images, ema, score)
+    one, late = (Tables(images, ema, score) for _ in range(2))
+    log = VisitLog()
+    for iteration, step in enumerate(steps, 1):
+        if iteration == loaded_at:
+            one = saved_and_loaded(one)
+        step = [(visit[0] % len(images), *visit[1:]) for visit in step]
+        for visit in step:
+            expected.add(iteration, *visit)
+        indices, losses, norms, weights, tiers, means, delivered = map(
+            list, zip(*step))
+        slots = slots_of(indices, weights, tiers, means)
+        mask = None if all(delivered) else delivered
+        add(one, slots, iteration, losses, norms, mask)
+        record(log, slots, iteration, losses, norms, mask)
+    assert len(log) == len(steps)
+    late.add(log.merge(0))
+    assert len(log) == 0 and log.merge(0) is None
+    for tables in (one, late):
+        np.testing.assert_array_equal(tables.scores, expected.rows[0])
+        np.testing.assert_array_equal(tables.averages, expected.rows[1])
+        np.testing.assert_array_equal(tables.last_visit, expected.last_visit)
+        np.testing.assert_array_equal(
+            tables.by_index(len(images)), expected.rows[0][images])
+        assert tables.non_finite == expected.non_finite
+        sums = tier_sums(*map(np.array, zip(
+            *expected.visits)), 3) if expected.visits else np.zeros((3, 11))
+        assert not sums[len(tables.sums):].any()
+        np.testing.assert_allclose(tables.sums, sums[:len(tables.sums)], 1e-5)
+        pairs = np.array(expected.pairs).reshape(-1, 2).T
+        np.testing.assert_allclose(tables.pairs, pair_sums(*pairs), 1e-5)
+
+
+@given(st.lists(st.integers(0, 6), max_size=30))
+def test_rounds_have_an_image_once(images):
+    count, expected = Counter(), {}
+    for visit, image in enumerate(images):
+        expected.setdefault(count[image], []).append(visit)
+        count[image] += 1
+    found = [each.tolist() for each in rounds(np.array(images, int), 7)]
+    assert found == list(expected.values())
 
 
 def test_sums_tell_ratio_norms_and_reliability():
     rng = np.random.default_rng(0)
     tiers = rng.integers(1, 4, 60)
     weights = np.array([4, 2, 1.])[tiers - 1]
-    norms = rng.gamma(2, size=60).astype(np.float32)
-    before = rng.normal(size=60).astype(np.float32)
-    scores = before + rng.normal(size=60).astype(np.float32)
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
-    counter.expect(3)
-    for part in np.split(np.arange(60), 60):
-        add(
-            counter,
-            *(x[part].tolist()
-              for x in (tiers, weights, norms, before, scores)))
-    sums = counter.take()
-    assert sums.count == 60
+    norms, before, noise = rng.gamma(2, size=(3, 60)).astype(np.float32)
+    tables, nothing = Tables(np.arange(60)), Tables(np.arange(60))
+    indices, scores = np.arange(60), before + noise
+    # First visits tell nothing, nor do full passes.
+    add(tables, slots_of(indices, 1., 1), 1, before + 1, norms)
+    add(tables, slots_of(indices), 2, before, norms)
+    sums, pairs = tables.read_sums()
+    assert ratio_of(sums) is reliability_of(pairs) is None
+    # In units of the mean weight of each plan.
+    add(tables, slots_of(indices, 3 * weights, tiers, 3.), 3, scores, norms)
+    sums, pairs = tables.read_sums()
     np.testing.assert_allclose(
-        sums.ratio, variance_ratio(1 / weights, norms), rtol=1e-6)
-    means = sums.norms.mean_squares
+        ratio_of(sums), variance_ratio(1 / weights, norms), rtol=0.02)
+    assert ratio_of(sums).value == pytest.approx(
+        variance_ratio(1 / weights, norms).value)
     np.testing.assert_allclose(
-        means, [(norms[tiers == t]**2).mean() for t in (1, 2, 3)], rtol=1e-6)
-    assert sums.reliability == pytest.approx(
+        norms_of(sums).mean_squares,
+        [(norms[tiers == t]**2).mean() for t in (1, 2, 3)],
+        rtol=1e-6)
+    assert reliability_of(pairs) == pytest.approx(
         np.corrcoef(before, scores)[0, 1], rel=1e-5)
-    # Taken once.
-    nothing = counter.take()
-    assert nothing.count == 0
-    assert nothing.ratio is nothing.reliability is None
+    # They are read once.
+    sums, pairs = tables.read_sums()
+    assert sums.shape == nothing.sums.shape and not pairs.any()
 
 
-@pytest.mark.parametrize('tier, weight, norm', [(0, 2, 1), (1, 2, NAN),
-                                                (1, 2, INF), (1, 0, 1),
-                                                (4, 2, 1)])
-def test_what_does_not_count(tier, weight, norm):
-    """Full passes, gradients that aren't finite, weight 0, and tiers for
-    which there is no room."""
-    counter = counted([1, tier], [2, weight], [3, norm])
-    alone = counted([1], [2], [3])
-    np.testing.assert_array_equal(counter.take().by_tier, alone.take().by_tier)
+def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():
+    tables = Tables(np.array([0, 1, 2, 0, 0]))
+    tables.count_visits(np.array([0, 3, 1]))
+    tables.count_visits(np.array([3, 3]))
+    assert tables.visits.tolist() == [4, 1, 0]
+    tables.count_pruned(np.array([1, 4]), 5)
+    assert tables.pruned.tolist() == [2, 0, 1]
+    # By iterations a pass has each image once.
+    tables.count_pruned(np.array([1]), 3)
+    assert tables.pruned.tolist() == [3, 0, 2]
 
 
-def test_first_visits_do_not_count():
-    sums = counted([1, 1], [1, 1], [1, 1], [NAN, 2.], [5., 3.]).take()
-    np.testing.assert_array_equal(sums.pairs[0], [1, 2, 3])
-    assert sums.count == 1
+def test_a_state_is_a_copy_and_small():
+    tables = Tables(np.arange(1000))
+    tables.count_visits(np.array([2, 0]))
+    state = tables.state_dict()
+    tables.count_visits(np.array([2]))
+    other = saved_and_loaded(tables)
+    assert other.visits[:3].tolist() == [1, 0, 2]
+    assert state['visits'][:3].tolist() == [1, 0, 1]
+    other.load_state_dict(state)
+    other.count_visits(np.array([2]))
+    assert state['visits'][2] == 1
+    assert sum(value.nbytes for value in state.values()
+               if torch.is_tensor(value)) == 20 * 1000 + 6 * 8
 
 
-def test_room_for_more_tiers_keeps_what_is_known():
-    counter = counted([1], [2], [3])
-    counter.expect(5)
-    counter.expect(2)
-    add(counter, [5], [1], [2])
-    by_tier = counter.take().by_tier
-    np.testing.assert_array_equal(by_tier[:, 0, 3], [18, 0, 0, 0, 4])
+def test_a_state_of_another_ema():
+    """Scores become averages, and go on as they were."""
+    tables = Tables(np.arange(2), ema=0.)
+    for score in (4., 2.):
+        add(tables, slots_of([0]), 1, [score], [1.])
+    other = Tables(np.arange(2), ema=0.5)
+    assert other.load_state_dict(
+        tables.state_dict()) == ['`ema` is 0.5 instead of 0.0']
+    assert other.averages.tolist() == other.scores.tolist() == [2, 1]
+    back = Tables(np.arange(2))
+    assert back.load_state_dict(
+        other.state_dict()) == ['`ema` is 0.0 instead of 0.5']
 
 
-@pytest.mark.parametrize('same_tiers', [True, False])
-def test_state(same_tiers):
-    counter = counted([1, 2], [2, 1], [3, 1])
-    loaded = VisitCounter(ScoreTable(np.arange(3), CPU))
-    loaded.load_state_dict(dict(rows=None), True)
-    assert not loaded.take().by_tier.any()
-    loaded.load_state_dict(counter.state_dict(), same_tiers)
-    if not same_tiers:
-        assert not loaded.take().by_tier.any()
-        return
-    for x in (counter, loaded):
-        add(x, [3], [1], [4])
-    expected, sums = counter.take(), loaded.take()
-    np.testing.assert_array_equal(sums.by_tier, expected.by_tier)
-    np.testing.assert_array_equal(sums.pairs, expected.pairs)
+def test_what_the_log_takes_on_the_device():
+    """8 bytes a visit, and nothing that a model has computed besides."""
+    log = VisitLog()
+    for step in range(64):
+        large = torch.zeros(2, 1000)
+        log.record(slots_of([0, 1]), step, large[:, 0], large[:, 1])
+    kept = [*log._packed, *log._scores, *log._norms]
+    assert sum(x.untyped_storage().nbytes() for x in kept) == 8 * 128
 
 
-def test_state_of_other_ranks():
-    state = counted([1], [2], [3]).state_dict()
-    state['rows'] = torch.cat([state['rows'], 2 * state['rows']])
-    loaded = VisitCounter(ScoreTable(np.arange(3), CPU))
-    loaded.load_state_dict(state, True)
-    assert loaded.take().by_tier[0, 0, 3] == 3 * 18
+# Ranks ---------------------------------------------------------------------
+
+# Slots of steps of two ranks with two images each.
+STEPS = [[0, 1, 1, 2], [1, 1, 3, 0], [4, 4, 4, 4], [2, 5, 5, 2]]
 
 
-def record(counter, tiers, norms, weights=None):
-    """A batch of as many images with weight 2 and score 5."""
-    size = len(tiers)
-    weights = np.float32(weights or [2] * size)
-    batch = BatchContext()
-    batch.begin(torch.from_numpy(weights))
-    scores = torch.full((size, ), 5.)
-    if norms is not None:
-        # Of a prediction of two numbers, one of which doesn't count.
-        pred, watched = batch.watch(torch.ones(size, 2).requires_grad_(), 1)
-        scores = scores + (pred[:, 0] - 1) * torch.tensor(norms)
-    loss = batch.mean(scores)
-    if norms is not None:
-        loss.backward()
-    slots = EpochPlan(
-        np.arange(size), weights, tier_of_slot=np.array(tiers, np.int16))
-    counter.record(slots, batch, np.array(tiers) < 9, 1., 0)
+def scores_of(step):
+    """Also one that isn't finite, and one that was not delivered."""
+    scores = 1.5 + 4 * step + np.arange(4, dtype=np.float32)
+    if step == 2:
+        scores[2] = NAN
+    return scores, 2 * scores, np.arange(4) != 3 - step
 
 
-def squares(counter):
-    """Sums of the squared norms, times the weights."""
-    return counter.take().by_tier[:, 0, 3].tolist()
+def merge_on_ranks(rank, results):
+    log, tables = VisitLog(), Tables(np.arange(6), 0.5)
+    for step, indices in enumerate(STEPS):
+        own = [each[rank::2] for each in scores_of(step)]
+        if own[-1].all():
+            own[-1] = None
+        record(log, slots_of(indices, 2., 1, 2.), step + 1, *own)
+        if step in (1, 3):
+            # These bits are no number.
+            tables.add(log.merge(0x7f800001))
+    results[rank] = arrays_of(tables), tables.non_finite
+    record(log, slots_of([0, 1]), 9, [1.], [1.])
+    with pytest.raises(Refusal, match='drew different plans.*`rng`'):
+        log.merge(2**32 - 1 - rank)
 
 
-def test_what_stands_in_for_norms():
-    """Losses, if the first batch has none; later such batches don't count."""
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
-    record(counter, [0, 0], [1., 1.])
-    record(counter, [1, 9], [3., 7.])  # The second one isn't delivered.
-    record(counter, [1, 1], None)
-    assert not counter.lacks_norms and squares(counter) == [2 * 9]
-    counter = VisitCounter(ScoreTable(np.arange(3), CPU))
-    record(counter, [0], None)
-    record(counter, [1], [3.])
-    assert counter.lacks_norms and squares(counter) == [2 * 25]
-
-
-@pytest.mark.parametrize('score, weights, expected', [
-    ('loss', [2, 0], [5, 5]),
-    ('gradient', [2, 1], [3, 4]),
-    ('gradient', [2, 0], [3, 1]),
-    ('gradient', [0, 0], [1, 1]),
-])
-def test_weight_0_has_a_loss_and_no_gradient(score, weights, expected):
-    """The score stays, and this is no loss that isn't finite."""
-    scores = ScoreTable(np.arange(2), CPU)
-    record(VisitCounter(scores, score), [1, 1], [3., 4.], weights=weights)
-    assert scores.numpy().tolist() == expected
-    assert scores.num_non_finite() == 0
+def test_ranks_know_the_visits_of_all():
+    """In the order of the stream: of an image that several of them visit no
+    visit is lost."""
+    tables = Tables(np.arange(6), 0.5)
+    for step, indices in enumerate(STEPS):
+        add(tables, slots_of(indices, 2., 1, 2.), step + 1, *scores_of(step))
+    for arrays, non_finite in run_ranks(merge_on_ranks, 2):
+        assert non_finite == 1
+        for name, expected in arrays_of(tables).items():
+            np.testing.assert_allclose(arrays[name], expected, 1e-12, 0, name)
+        np.testing.assert_array_equal(arrays['scores'], tables.scores)

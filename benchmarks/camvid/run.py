@@ -10,8 +10,7 @@ from mmengine.config import Config
 from benchmarks.compare import run
 from benchmarks.compare.arms import Cell, change
 from benchmarks.compare.recorder import Recorder
-from mmib.compat import allow_scoped_bases
-from mmib.config.zoo import resolve_config
+from mmib.config.zoo import allow_scoped_bases, resolve_config
 
 ARMS = osp.join(osp.dirname(osp.abspath(__file__)), 'arms.py')
 METRIC, LIBRARIES = 'mIoU', ('mmcv', 'mmseg')

@@ -12,7 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from mmib.datasets import unwrap_repeats
+from mmib.data.datasets import unwrap_repeats
 from mmib.hook import InfoBatchHook
 
 
@@ -51,7 +51,7 @@ class Recorder(Hook):
                 iter=epoch.start / self._batch_size,
                 kept_share=epoch.kept / self._num_images,
                 threshold=epoch.threshold))
-        self._means.append(self.infobatch.planner.mean_ratio)
+        self._means.append(self.infobatch.session.planner.mean_ratio)
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs) -> None:
         self._iters = runner.iter + 1
@@ -99,9 +99,9 @@ class Recorder(Hook):
             **of_plans)
 
     def _of_plans(self, iters: int) -> dict:
-        planner = self.infobatch.planner
+        planner = self.infobatch.session.planner
         # By epochs, the last batch of an epoch may be smaller.
-        position = self.infobatch.sampler.position
+        position = self.infobatch.session.sampler.position
         # Plans of batches in flight at the end were never begun.
         begun = [plan for plan in self._plans if plan['iter'] < iters]
         pruned = [p['kept_share'] for p in begun if p['kept_share'] < 1]
@@ -109,7 +109,7 @@ class Recorder(Hook):
         means = [*self._means, planner.mean_ratio]
         return dict(
             virtual_epochs=planner.current.covered_until(position),
-            saved_iters=planner.saved_iters(position),
+            saved_iters=planner.saved_iters(position, iters),
             kept_share=float(np.mean(pruned)) if pruned else 1.,
             variance_ratio=list(planner.mean_ratio.mean()),
             variance_ratio_of_quarters=by_quarter([*starts, 1.], means),

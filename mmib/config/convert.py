@@ -7,15 +7,15 @@ from typing import Any, Optional, Sequence, Union
 
 from mmengine.config import Config
 
-from ..errors import TypeRefusal, ValueRefusal
+from ..errors import Refusal
 from ..hook import InfoBatchHook
-from ..pruning.budget import DEFAULT_RATIO, ToBudget
+from ..pruning import Policy, ToBudget
 from ..registry import POLICIES
+from ..runner.checks import check_delta, no_batch_sampler, type_name
 from ..sampler import BASELINES
-from .checks import check_delta, no_batch_sampler
 from .outlook import forecast_of
 from .pairing import pair_augments
-from .parts import add_import, check_baseline, length_of, type_name
+from .parts import add_import, check_baseline, length_of
 from .schedule import shorten
 
 _WHY_NOT = dict(
@@ -43,10 +43,9 @@ def convert(cfg: Config,
         cfg (Config): The config of a training. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            1 for ``ScoreOnly``, which prunes nothing, 0.8 for
-            ``MeanThreshold``, as in the paper, and ``AboveMean``, and 0.6 for
-            others. In a training that counts epochs only ``Neyman`` and
-            ``Budget`` have a ratio. Defaults to None.
+            the ``default_ratio`` of the policy. In a training that counts
+            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
+            None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.
@@ -59,12 +58,10 @@ def convert(cfg: Config,
         Config: The converted copy.
 
     Raises:
-        ValueError: If an argument is out of range, if ``ratio`` and the ratio
-            of the policy differ, if nothing would be pruned, or if a part of
-            the config can't be converted. The error names the line to change.
-        TypeError: If ``InfoBatchHook`` or the policy has no such argument, or
-            a part of the config has the wrong form.
-        KeyError: If no policy has the ``type`` of ``policy``.
+        Refusal: If an argument is unknown or out of range, if ``ratio`` and
+            the ratio of the policy differ, if nothing would be pruned, or if a
+            part of the config can't be converted. The error names the line to
+            change.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
@@ -72,14 +69,14 @@ def convert(cfg: Config,
         0.8
     """
     if isinstance(cfg, (str, os.PathLike)):
-        raise TypeRefusal('`convert` takes a config, not its path: '
-                          f'mmib.convert(Config.fromfile({str(cfg)!r})).')
+        raise Refusal('`convert` takes a config, not its path: '
+                      f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     check_baseline(cfg)
     check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, _ = length_of(cfg)
     if not isinstance(policy, (dict, type(None))):
-        raise TypeRefusal('`policy` must be the config of a policy, such as '
-                          f"dict(type='Neyman'), but got {policy!r}.")
+        raise Refusal('`policy` must be the config of a policy, such as '
+                      f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
     # The epochs of a pruned training are shorter, and as many.
@@ -87,7 +84,7 @@ def convert(cfg: Config,
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
     if forecast_of(cfg, built).share == 1:
-        raise ValueRefusal(
+        raise Refusal(
             f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
             'leave nothing out: lower `ratio`, raise `delta`, or give another '
             '`policy`.')
@@ -103,8 +100,9 @@ def convert(cfg: Config,
 def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
                 without: Union[str, Sequence, None] = None) -> Config:
-    """Let :class:`~mmib.datasets.ListedImages` wrap the data set in a copy of
-    a config, with the images to show, the images to leave out, or both.
+    """Let :class:`~mmib.data.datasets.ListedImages` wrap the data set in a
+    copy of a config, with the images to show, the images to leave out, or
+    both.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
@@ -113,8 +111,8 @@ def list_images(cfg: Config,
     cfg = copy.deepcopy(cfg)
     outer = cfg.get('train_dataloader') or {}
     if not isinstance(outer.get('dataset'), dict):
-        raise ValueRefusal('The config has no data set whose images could be '
-                           'listed: add `train_dataloader.dataset`.')
+        raise Refusal('The config has no data set whose images could be '
+                      'listed: add `train_dataloader.dataset`.')
     while type_name(outer['dataset']) in _OUTER_WRAPPERS:
         outer = outer['dataset']
     if type_name(outer['dataset']) != 'ListedImages':
@@ -124,7 +122,7 @@ def list_images(cfg: Config,
             continue
         if outer['dataset'].get(name) is not None:
             # Numbers in a list of a list would count other images.
-            raise ValueRefusal(
+            raise Refusal(
                 f'ListedImages in the config has `{name}` already, '
                 f'{outer["dataset"][name]!r}: take the config without it, or '
                 'give one list of both (`mmib review` merges reviews).')
@@ -138,28 +136,27 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     has_budget = isclass(kind) and issubclass(kind, ToBudget)
+    default = getattr(kind, 'default_ratio', Policy.default_ratio)
     if not getattr(kind, 'prunes', True):
         if ratio not in (None, 1):
-            raise ValueRefusal(
+            raise Refusal(
                 f'`ratio={ratio}`, but {name} prunes nothing and runs all '
                 'iterations: remove `ratio` (--ratio of the command).')
-        return 1.
+        return default
     own = policy.get('ratio') if has_budget else None
     if None not in (ratio, own) and ratio != own:
-        raise ValueRefusal(
+        raise Refusal(
             f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
             'one number, the share of the iterations to run: give one of '
             'them.')
     if ratio is not None and unit == 'epoch' and not has_budget:
-        raise ValueRefusal(
+        raise Refusal(
             f'`ratio={ratio}` changes nothing for {name} in a training that '
             'counts epochs: remove `ratio` (--ratio of the command), or take '
             'the policy Neyman or Budget.')
     ratio = own if ratio is None else ratio
     if ratio is None:
-        # As in the paper.
-        is_mean = name in ('MeanThreshold', 'AboveMean')
-        ratio = 0.8 if is_mean else DEFAULT_RATIO
+        ratio = default
     if has_budget:
         policy['ratio'] = ratio
     return ratio
@@ -177,7 +174,7 @@ def _convert_loader(loader: dict, unit: str) -> None:
     name = type_name(sampler)
     if name not in BASELINES:
         of = BASELINES[unit == 'epoch']
-        raise ValueRefusal(
+        raise Refusal(
             f'InfoBatchSampler takes the place of {of}, not of {name}'
             f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
             f"dict(type='{of}', shuffle=True)` first.")

@@ -7,8 +7,8 @@ from mmengine.config import Config
 from ..clock import Clock, EpochClock, IterationClock
 from ..hook import InfoBatchHook
 from ..log.forecast import Forecast, forecast
+from ..runner.step_size import decide
 from .parts import length_of
-from .step_size import decide
 
 
 def forecast_of(cfg: Config,
@@ -20,7 +20,7 @@ def forecast_of(cfg: Config,
     data isn't read.
 
     Raises:
-        ValueError: If the training is too short for these images.
+        Refusal: If the training is too short for these images.
     """
     mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
     slots = (1, 1, 1)

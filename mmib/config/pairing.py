@@ -5,7 +5,8 @@ from typing import Any, Iterator
 
 from mmengine.config import Config
 
-from .parts import add_import, type_name
+from ..runner.checks import type_name
+from .parts import add_import
 
 _UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 

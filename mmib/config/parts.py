@@ -7,7 +7,8 @@ from mmengine.config import Config
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
-from ..errors import TypeRefusal, ValueRefusal
+from ..errors import Refusal
+from ..runner.checks import needs_known_loop, type_name
 
 LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
 # How MMEngine wants the parts of a config that conversion reads.
@@ -26,12 +27,12 @@ def check_parts(cfg: Config) -> None:
         part = cfg.get(name)
         kinds = dict if form.startswith('dict') else (list, tuple)
         if not (part is None or isinstance(part, kinds)):
-            raise TypeRefusal(f'`{name}` is a {type(part).__name__}, which '
-                              f'MMEngine can\'t use: write `{name} = {form}`.')
+            raise Refusal(f'`{name}` is a {type(part).__name__}, which '
+                          f'MMEngine can\'t use: write `{name} = {form}`.')
     name = 'train_dataloader'
     if cfg.get('train_cfg') is not None and cfg.get(name) is None:
-        raise ValueRefusal('The config has no data to train on: add '
-                           f'`{name} = {_FORMS[name]}`.')
+        raise Refusal('The config has no data to train on: add '
+                      f'`{name} = {_FORMS[name]}`.')
 
 
 def check_baseline(cfg: Config) -> None:
@@ -39,20 +40,12 @@ def check_baseline(cfg: Config) -> None:
     InfoBatch."""
     check_parts(cfg)
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if (type_name(sampler) in ('InfoBatchSampler', 'InfoBatchEpochSampler')
-            or infobatch_hooks(cfg)):
-        raise ValueRefusal(
+    if (type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg)):
+        raise Refusal(
             'The config trains with InfoBatch already: convert or shorten the '
             'config that it was made from, or remove InfoBatchHook from '
             '`custom_hooks` and InfoBatchSampler from '
             '`train_dataloader.sampler`.')
-
-
-def type_name(node: dict) -> str:
-    """Name of a ``type`` that is a class, or a string with or without scope.
-    """
-    kind = node.get('type')
-    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
 def infobatch_hooks(cfg: Config) -> List[dict]:
@@ -67,8 +60,8 @@ def length_of(cfg: Config) -> Tuple[str, int]:
     """What a training counts, ``'iteration'`` or ``'epoch'``, and how many."""
     train_cfg = cfg.get('train_cfg')
     if train_cfg is None:
-        raise ValueRefusal('The config has no training: add `train_cfg = '
-                           "dict(type='IterBasedTrainLoop', max_iters=...)`.")
+        raise Refusal('The config has no training: add `train_cfg = '
+                      "dict(type='IterBasedTrainLoop', max_iters=...)`.")
     loop = train_cfg.get('type')
     if isinstance(loop, str):
         loop = LOOPS.get(loop)
@@ -83,20 +76,10 @@ def length_of(cfg: Config) -> Tuple[str, int]:
             if length is None:
                 continue
             if not isinstance(length, (int, float)):
-                raise ValueRefusal(
-                    f'`train_cfg.{LENGTH_FIELD[unit]}` must be a '
-                    f'number, but got {length!r}.')
+                raise Refusal(f'`train_cfg.{LENGTH_FIELD[unit]}` must be a '
+                              f'number, but got {length!r}.')
             return unit, int(length)
     raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
-
-
-def needs_known_loop(instead_of: str) -> ValueError:
-    """The refusal of a training loop of which nothing is known."""
-    return ValueRefusal(
-        'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
-        "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
-        "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "
-        f'another one with `_delete_=True`, instead of {instead_of}.')
 
 
 def add_import(cfg: Config, module: str) -> None:

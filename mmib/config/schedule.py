@@ -10,9 +10,10 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from mmengine.config import Config
 
-from ..errors import ValueRefusal
-from ..pruning.budget import DEFAULT_RATIO
-from .parts import LENGTH_FIELD, check_baseline, length_of, type_name
+from ..errors import Refusal
+from ..pruning import Policy
+from ..runner.checks import type_name
+from .parts import LENGTH_FIELD, check_baseline, length_of
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
 # momentum and any parameter.
@@ -81,7 +82,7 @@ class IterMap(NamedTuple):
         return min(max(1, round(interval * self.new / self.old)), self.new)
 
 
-def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
+def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
     """Shorten the schedule of a config, and change nothing else.
 
     Everything that names an iteration moves with the end of the training:
@@ -101,10 +102,9 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
         Config: The shorter copy.
 
     Raises:
-        ValueError: If ``ratio`` is out of range, if the config prunes, or if
-            a part of the config can't be shortened. The error names the line
-            to change.
-        TypeError: If a part of the config has the wrong form.
+        Refusal: If ``ratio`` is out of range, if the config prunes, or if a
+            part of the config has the wrong form or can't be shortened. The
+            error names the line to change.
 
     Examples:
         >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
@@ -113,7 +113,7 @@ def shorten(cfg: Config, ratio: float = DEFAULT_RATIO) -> Config:
     """
     check_baseline(cfg)
     if not 0 < ratio <= 1:
-        raise ValueRefusal(
+        raise Refusal(
             '`ratio` is the share of the iterations to run and must be in '
             f'(0, 1], but got {ratio}: change the argument `ratio`, or '
             '--ratio of the command.')
@@ -148,8 +148,8 @@ def _schedulers(node: Any,
         for i, entry in enumerate(node):
             yield from _schedulers(entry, f'{where}[{i}]')
     elif not isinstance(node, dict):
-        raise ValueRefusal(f'`{where}` must be a config to be converted, but '
-                           f'is a {type(node).__name__}.')
+        raise Refusal(f'`{where}` must be a config to be converted, but '
+                      f'is a {type(node).__name__}.')
     elif 'type' in node:
         yield where, node
     else:
@@ -188,7 +188,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         fields = ', '.join(f'{key}={value}'
                            for key, value in scheduler.items()
                            if _DURATION_FIELD.search(key))
-        raise ValueRefusal(
+        raise Refusal(
             f'`{where}` has the type {name}, which is none of MMEngine or '
             'MMSegmentation: shorten it by hand and add InfoBatch to the '
             'config as docs/train.md says. '
@@ -200,7 +200,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         return
     if _counts(scheduler) != iter_map.unit:
         if iter_map.unit == 'iteration':
-            raise ValueRefusal(
+            raise Refusal(
                 f'`{where}.by_epoch` is True, which is also its default, but '
                 'the training counts iterations: set '
                 f'`{where}.by_epoch=False` and give its times in iterations.')
@@ -208,7 +208,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
         if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
                 and 'end' in scheduler):
             return
-        raise ValueRefusal(
+        raise Refusal(
             f'`{where}.by_epoch` is False, but the training counts epochs: '
             f'set `{where}.by_epoch=True`, give its times in epochs, and add '
             '`convert_to_iter_based=True` to have it step by iteration.')
@@ -219,7 +219,7 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     length, new_length = end - begin, new_end - new_begin
     # Schedulers reach their last value after `length - 1` steps.
     if new_length < min(length, 2):
-        raise ValueRefusal(
+        raise Refusal(
             f'`{where}` has {length} {iter_map.unit}s, of which {new_length} '
             'would be left: raise `ratio`, or --ratio of the command.')
     for field, value in (('begin', new_begin), ('end', new_end)):

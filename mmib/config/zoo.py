@@ -3,10 +3,13 @@
 import difflib
 import glob
 import os.path as osp
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import List
+from typing import Iterator, List, Optional, Tuple
 
-from ..errors import FileNotFoundRefusal, ModuleNotFoundRefusal
+from mmengine.config import Config
+
+from ..errors import Refusal
 
 # The name of each library, and the extra of mmib that installs the library.
 LIBRARIES = dict(
@@ -23,11 +26,10 @@ def mim_folder(package: str) -> str:
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         name, extra = LIBRARIES[package]
-        raise ModuleNotFoundRefusal(
+        raise Refusal(
             f'This needs {name}, and `{package}` is missing: run '
             f"`pip install 'mmib[{extra}]'`, or see docs/install.md for the "
-            'stack of OpenMMLab.',
-            name=package)
+            'stack of OpenMMLab.')
     return osp.join(spec.submodule_search_locations[0], '.mim')
 
 
@@ -72,5 +74,51 @@ def resolve_config(path: str) -> str:
     close = [n for n in names if osp.basename(n) == osp.basename(name)]
     close = close or difflib.get_close_matches(name, names)
     hint = ''.join(f'\n  {package}::{match}' for match in close)
-    raise FileNotFoundRefusal(f'{package} has no config `{path}`' + (
-        f'. Close matches:{hint}' if close else f': see {folder}'))
+    raise Refusal(f'{package} has no config `{path}`' +
+                  (f'. Close matches:{hint}' if close else f': see {folder}'))
+
+
+def allow_scoped_bases() -> None:
+    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``,
+    ``'mmdet::...'`` and ``'mmib::...'``.
+
+    MMEngine knows its own libraries alone, by the names of distributions such
+    as mmsegmentation, which OneDL's stack doesn't have. Call the function
+    before the config is read: ``custom_imports`` are too late. It can go when
+    MMEngine finds configs by the name of a module.
+    """
+    Config._get_cfg_path = staticmethod(_find_base)
+
+
+@contextmanager
+def without_scoped_bases() -> Iterator[None]:
+    """Read configs as MMEngine does without mmib."""
+    changed = Config._get_cfg_path
+    Config._get_cfg_path = staticmethod(_find_base_by_distribution)
+    try:
+        yield
+    finally:
+        Config._get_cfg_path = staticmethod(changed)
+
+
+_find_base_by_distribution = Config._get_cfg_path
+
+
+def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
+    """The path of a base config, and the scope of its parts."""
+    package, scoped, _ = path.partition('::')
+    if scoped:
+        found = resolve_config(path)
+        if found != path:
+            # mmib has no models of its own: no scope.
+            return found, None if package == 'mmib' else package
+    return _find_base_by_distribution(path, filename)
+
+
+def is_lazy(path: str) -> bool:
+    """Whether a config file is a lazy config, with ``read_base``.
+
+    MMEngine has no public name for the test, and fails late and obscurely. The
+    function can go when there is a public name.
+    """
+    return Config._is_lazy_import(path)

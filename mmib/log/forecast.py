@@ -12,7 +12,6 @@ class Forecast(NamedTuple):
     Args:
         lines (list[str]): Sentences on when the training prunes, how much, and
             what comes of that.
-        note (str): What the policy says of the schedule, if anything.
         share (float, optional): Kept share of the plans that prune, 1 if no
             plan does. None where the share depends on the losses, and then
             the next two are None too.
@@ -22,7 +21,6 @@ class Forecast(NamedTuple):
     """
 
     lines: List[str]
-    note: str
     share: Optional[float] = None
     mean_weight: Optional[float] = None
     full_iters: Optional[float] = None
@@ -45,16 +43,15 @@ def forecast(policy: Policy,
     """
     if not policy.prunes:
         lines = [f'{policy!r} prunes nothing: the training is the baseline.']
-        return Forecast(lines, '')
-    note = policy.note_on_schedule(clock.schedule_iters)
+        return Forecast(lines)
     share: Optional[float] = 1.
     if not clock.prunes_nothing:
-        share = policy.expected_share(clock.first_progress(policy))
+        share = policy.expected_share(clock.first_progress())
     when = (f'{policy!r} prunes until {clock.unit} {clock.annealing_at} of '
             f'{clock.length}.')
     if share is None:
         lines = [when, 'How much it keeps depends on the losses.']
-        return Forecast(lines, note)
+        return Forecast(lines)
     iters, full_iters, passes = clock.outcome(share)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.
     lines = [
@@ -72,4 +69,4 @@ def forecast(policy: Policy,
             f'{saved:.0f} saved')
         lines.append(f'It runs {iters:.0f} iterations and covers '
                      f'{passes:.1f} passes over the data{needed}.')
-    return Forecast(lines, note, share, mean_weight, full_iters)
+    return Forecast(lines, share, mean_weight, full_iters)

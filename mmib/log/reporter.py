@@ -10,9 +10,9 @@ from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..config.step_size import MeanWeight
 from ..plan_record import PlanRecord, without_nan
-from ..planner import Planner
+from ..runner.step_size import MeanWeight
+from ..session import Session
 from ..worth import VarianceRatio
 from .forecast import forecast
 from .plan_log import FILE_NAME, RUN_KEY, write_line
@@ -30,17 +30,16 @@ class Reporter:
     loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
     """
 
-    def __init__(self, runner: Runner, planner: Planner,
+    def __init__(self, runner: Runner, session: Session,
                  mean_weight: MeanWeight) -> None:
         self._runner = runner
         self._logger = runner.logger
-        self._planner = planner
+        self._session = session
         self._mean_weight = mean_weight
-        self._clock = planner.clock
+        self._clock = session.clock
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
         self._last_note = ''
-        self._has_told_of_norms = False
         # Written when LoggerHook writes, so that no step waits for them.
         self._unweighted_losses: List[Tensor] = []
         self._log_interval = min(
@@ -87,13 +86,10 @@ class Reporter:
                 annealing_iter=clock.annealing_iter,
                 pass_length=clock.pass_length,
                 slots_per_iter=clock.slots_per_iter,
-                policy=repr(self._planner.policy),
+                policy=repr(self._session.planner.policy),
                 # None if the checkpoint doesn't tell.
                 run=runner.message_hub.get_info(RUN_KEY)))
-        note = self._planner.policy.note_on_schedule(clock.schedule_iters)
-        if note:
-            self._logger.warning(f'InfoBatch: {note}')
-        if self._planner.policy.prunes and clock.prunes_nothing:
+        if self._session.planner.policy.prunes and clock.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
                 f'{clock.unit} {clock.annealing_at}, before the first pass '
@@ -119,14 +115,15 @@ class Reporter:
                 'own.')
 
     def _tell_forecast(self) -> None:
-        planner = self._planner
-        expected = forecast(planner.policy, self._clock, planner.normalize)
+        policy = self._session.planner.policy
+        expected = forecast(policy, self._clock,
+                            self._session.planner.normalize)
         lines = expected.lines
         if self._runner.iter > 0:
             lines = lines[:1]
         elif expected.share == 1:
             self._logger.warning(
-                f'InfoBatch prunes nothing: {planner.policy!r} keeps every '
+                f'InfoBatch prunes nothing: {policy!r} keeps every '
                 'image. Change the `policy` of InfoBatchHook in '
                 '`custom_hooks`.')
             return
@@ -135,7 +132,7 @@ class Reporter:
 
     def _told_mean_weight(self) -> str:
         """Which mean weight plans have, and why."""
-        if not self._planner.policy.rescale:
+        if not self._session.planner.policy.rescale:
             return ''
         is_one, why = self._mean_weight
         if is_one:
@@ -146,12 +143,14 @@ class Reporter:
         return (' The weights of each plan have the mean of the method, 1 / '
                 f'kept share: {why}. `normalize=True` makes their mean 1.')
 
-    def goes_on(self, position: int, changes: List[str]) -> None:
+    def goes_on(self, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint, and
         what has changed since then."""
-        self._non_finite = self._planner.current.non_finite
+        current = self._session.planner.current
+        self._non_finite = current.non_finite
         self._logger.info('InfoBatch goes on in virtual epoch '
-                          f'{self._planner.current.epoch} at slot {position}' +
+                          f'{current.epoch} at slot '
+                          f'{self._session.sampler.position}' +
                           ''.join(f'; {change}' for change in changes) + '.')
 
     def starts_afresh(self, reason: str) -> None:
@@ -171,7 +170,7 @@ class Reporter:
         if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True
             change = ('The mean weight is 1, so losses stay about as high'
-                      if record.mean_weight == 1 else
+                      if abs(record.mean_weight - 1) < 0.01 else
                       'Losses rise, and fall when annealing begins')
             self._logger.info(
                 'InfoBatch prunes from here on. The losses in the log have '
@@ -197,7 +196,7 @@ class Reporter:
                      if record.threshold else '')
         self._logger.info(
             f'InfoBatch: virtual epoch {record.epoch}, '
-            f'{clock.until_annealing(self._runner.iter)}: '
+            f'{self._left()}: '
             f'{record.kept} of {clock.pass_length} images '
             f'(kept share {kept_share:.3f}{threshold}), '
             f'{record.saved_iters:.0f} iterations saved so far, mean score '
@@ -205,14 +204,10 @@ class Reporter:
             f'{worth_in_words(record.variance_ratio, ", the last", "")}')
         self.non_finite(record.non_finite)
 
-    def no_norms(self) -> None:
-        """Warn once that losses stand in for the norms of gradients."""
-        if not self._has_told_of_norms:
-            self._has_told_of_norms = True
-            self._logger.warning(
-                'InfoBatch: the gradient at the predictions can\'t be seen in '
-                'this model, so what the choice of images is worth is told by '
-                'the losses.')
+    def _left(self) -> str:
+        clock, runner = self._clock, self._runner
+        return clock.left(runner.epoch if clock.unit ==
+                          'epoch' else runner.iter)
 
     def non_finite(self, total: int) -> None:
         """Warn of losses that aren't finite, of which there are ``total``, if
@@ -225,16 +220,20 @@ class Reporter:
                 'keep the score they had before.')
         self._non_finite = total
 
-    def ends(self, position: int) -> None:
-        """Tell what the training saved in ``position`` slots."""
-        saved = self._planner.saved_iters(position)
+    def ends(self) -> None:
+        """Tell what the training saved."""
+        session, iteration = self._session, self._runner.iter
+        self.non_finite(session.tables.non_finite)
+        planner, position = session.planner, session.sampler.position
+        saved = planner.saved_iters(position, iteration)
         self._add_scalars({'infobatch/saved_iters': saved})
-        iteration, since = self._runner.iter, self._clock.since
-        # Before the origin an iteration had another number of images.
-        covered = self._planner.current.covered_until(position) - since.covered
+        # Since all scores were 1.
+        fresh = self._clock.passes_before
+        covered = planner.current.covered_until(position) - fresh
         visits = covered * self._clock.pass_length
-        pruned = max(visits - (position - since.position), 0)
-        ratio = self._planner.mean_ratio.mean()
+        trained = position - fresh * self._clock.pass_length
+        pruned = max(visits - trained, 0)
+        ratio = planner.mean_ratio.mean()
         write_line(
             self._runner.log_dir,
             ends=dict(
@@ -243,12 +242,11 @@ class Reporter:
                 visits=round(visits),
                 pruned=round(pruned),
                 variance_ratio=without_nan(ratio)))
-        when = f' since iteration {since.iteration}' if since.iteration else ''
         self._logger.info(
             f'InfoBatch: {iteration} iterations covered as many passes as '
             f'{iteration + saved:.0f} iterations of the baseline; '
             f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs{when}.' +
+            f'{covered:.2f} virtual epochs.' +
             worth_in_words(ratio, ' On average the', '.'))
 
     def _add_scalars(self, scalars: dict) -> None:

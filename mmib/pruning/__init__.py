@@ -1,16 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Plans and policies: numpy alone, to be used and tested without a Runner."""
-from .budget import Budget, Neyman
+from .budget import Budget
 from .controls import (AboveMean, EpsilonGreedy, RandomPruning, ScoreOnly,
                        ShuffledTiers, UpperConfidenceBound)
 from .histogram import ScoreHistogram
-from .plan import EpochPlan, Tier, check_plan, prune
+from .neyman import Neyman
+from .plan import EpochPlan, Slots, Tier, prune
 from .policies import MeanThreshold, QuantileTiers
-from .policy import FunctionPolicy, Policy, Progress, TierNorms, as_policy
+from .policy import (FunctionPolicy, Policy, Progress, TierNorms, ToBudget,
+                     as_policy, draw_plan)
 
 __all__ = [
     'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
     'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
-    'RandomPruning', 'ScoreHistogram', 'ScoreOnly', 'ShuffledTiers', 'Tier',
-    'TierNorms', 'UpperConfidenceBound', 'as_policy', 'check_plan', 'prune'
+    'RandomPruning', 'ScoreHistogram', 'ScoreOnly', 'ShuffledTiers', 'Slots',
+    'Tier', 'TierNorms', 'ToBudget', 'UpperConfidenceBound', 'as_policy',
+    'draw_plan', 'prune'
 ]

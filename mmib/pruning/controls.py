@@ -14,6 +14,7 @@ class ScoreOnly(Policy):
     """Prune nothing: train as the baseline, and score the images."""
 
     prunes = False
+    default_ratio = 1.
 
     def expected_share(self, progress: Progress) -> float:
         return 1.
@@ -46,10 +47,14 @@ class RandomPruning(Policy):
                  rng: np.random.Generator) -> EpochPlan:
         size = len(scores)
         kept = size - int(self.ratio * size)
+        indices = rng.permutation(size)[:kept]
+        if kept == size:
+            return EpochPlan.full(indices)
         return EpochPlan(
-            rng.permutation(size)[:kept],
+            indices,
             np.full(kept, size / kept, np.float32),
-            tiers=(Tier(size, kept), ))
+            tiers=(Tier(size, kept), ),
+            is_shuffled=True)
 
 
 class AboveMean(Policy):
@@ -63,6 +68,8 @@ class AboveMean(Policy):
             [0, 1). Defaults to 0.5.
     """
 
+    default_ratio = 0.8
+
     def __init__(self, ratio: float = 0.5) -> None:
         check_ratio(ratio, 'ratio')
         self.ratio = ratio
@@ -75,7 +82,7 @@ class AboveMean(Policy):
         mean = scores.mean(dtype=np.float64)
         # What lies above the mean lies below it with the sign reversed.
         plan = prune(-scores, [-mean], [self.ratio], rng)
-        return replace(
+        return plan if plan.is_full else replace(
             plan,
             threshold=-plan.threshold,
             tiers=plan.tiers[::-1],
@@ -128,10 +135,13 @@ class _Selection(Policy):
                 values, round(self.keep * len(values)), rng)
         self._num_plans += 1
         indices = rng.permutation(self._arrays['selected'])
+        if len(indices) == len(scores):
+            return EpochPlan.full(indices)
         return EpochPlan(
             indices,
             np.ones(len(indices), np.float32),
-            tiers=(Tier(len(scores), len(indices)), ))
+            tiers=(Tier(len(scores), len(indices)), ),
+            is_shuffled=True)
 
     def _values(self, scores: np.ndarray) -> np.ndarray:
         """Value of each image: the highest values are selected."""

@@ -28,13 +28,14 @@ class ScoreHistogram(NamedTuple):
     def of(cls, scores: np.ndarray, plan: EpochPlan) -> 'ScoreHistogram':
         """Count the scores of all images, and of those in a plan."""
         try:
-            edges = np.histogram_bin_edges(scores, NUM_BINS)
+            counts, edges = np.histogram(scores, NUM_BINS)
         except ValueError:
             # float32 has too few numbers between scores that are nearly equal.
             scores = scores.astype(np.float64)
-            edges = np.histogram_bin_edges(scores, NUM_BINS)
-        kept = scores[plan.indices]
-        return cls(edges.tolist(),
-                   np.histogram(scores, edges)[0].tolist(),
-                   np.histogram(kept, edges)[0].tolist(),
-                   np.histogram(kept, edges, weights=plan.weights)[0].tolist())
+            counts, edges = np.histogram(scores, NUM_BINS)
+        kept, limits = scores[plan.indices], (edges[0], edges[-1])
+        return cls(
+            edges.tolist(), counts.tolist(),
+            np.histogram(kept, NUM_BINS, limits)[0].tolist(),
+            np.histogram(kept, NUM_BINS, limits,
+                         weights=plan.weights)[0].tolist())

@@ -1,11 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What one virtual epoch trains on: pure functions of numpy arrays."""
-from dataclasses import dataclass
-from typing import List, NamedTuple, Sequence, Tuple, Union
+from dataclasses import dataclass, replace
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..errors import TypeRefusal, ValueRefusal
+from ..errors import Refusal
 
 
 class Tier(NamedTuple):
@@ -18,6 +18,42 @@ class Tier(NamedTuple):
 
     size: int
     kept: int
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Slots of one plan or of several, in the order of the stream.
+
+    Args:
+        indices (np.ndarray): Data set index of each slot, int64 of shape (K,).
+        weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
+        tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
+            shape (K,). 0 for slots of a full pass, of which nothing is
+            learned.
+        means (np.ndarray): Mean weight of the plan of each slot, float32 of
+            shape (K,).
+    """
+
+    indices: np.ndarray
+    weights: np.ndarray
+    tiers: np.ndarray
+    means: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'Slots':
+        """Some of the slots. A slice gives views."""
+        return Slots(*(array[slots] for array in self.arrays()))
+
+    def arrays(self) -> Tuple[np.ndarray, ...]:
+        """The four arrays."""
+        return self.indices, self.weights, self.tiers, self.means
+
+    @staticmethod
+    def join(parts: Sequence['Slots']) -> 'Slots':
+        """Slots one after the other."""
+        return Slots(*map(np.concatenate, zip(*(x.arrays() for x in parts))))
 
 
 @dataclass(frozen=True)
@@ -35,8 +71,14 @@ class EpochPlan:
             ().
         note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,). 0 for slots of a full pass, of which nothing
-            is learned. If None, all slots are of tier 1.
+            int16 of shape (K,). 0 for slots of which nothing is learned. If
+            None, all slots are of tier 1.
+        is_full (bool): Whether this is a pass of the baseline, whose images
+            then come in the baseline's order. Defaults to False.
+        is_shuffled (bool): Whether the order is random and means nothing, so
+            that a sampler with ``shuffle=False`` sorts it. Defaults to False.
+        whole_mean (float, optional): Mean weight of the plan that this one was
+            cut from. Defaults to None.
     """
 
     indices: np.ndarray
@@ -45,6 +87,9 @@ class EpochPlan:
     tiers: Tuple[Tier, ...] = ()
     note: str = ''
     tier_of_slot: np.ndarray = None  # type: ignore[assignment]
+    is_full: bool = False
+    is_shuffled: bool = False
+    whole_mean: Optional[float] = None
 
     def __post_init__(self) -> None:
         if self.tier_of_slot is None:
@@ -59,15 +104,20 @@ class EpochPlan:
             indices,
             np.ones(size, np.float32),
             tiers=(Tier(size, size), ),
-            tier_of_slot=np.zeros(size, np.int16))
+            tier_of_slot=np.zeros(size, np.int16),
+            is_full=True)
 
     @property
-    def is_full(self) -> bool:
-        """bool: Whether the plan prunes nothing, as its tiers tell, and all
-        weights are 1."""
-        return (len(self.tiers) > 0
-                and all(tier.kept == tier.size for tier in self.tiers)
-                and bool((self.weights == 1).all()))
+    def mean_weight(self) -> float:
+        """float: Mean of the weights; of a plan that was cut, that of the
+        whole plan."""
+        if self.whole_mean is not None:
+            return self.whole_mean
+        return float(self.weights.mean(dtype=np.float64))
+
+    def normalized(self) -> 'EpochPlan':
+        """The plan with weights over their mean."""
+        return replace(self, weights=self.weights / self.weights.mean())
 
     def is_unbiased(self, pass_length: int) -> bool:
         """Whether the weights make up for the pruned images, up to chance."""
@@ -78,63 +128,78 @@ class EpochPlan:
             abs(weights.sum() - pass_length) <= 1e-3 * pass_length +
             4 * chance)
 
+    def cut(self, limit: Optional[int]) -> 'EpochPlan':
+        """The plan of the first slots, at most ``limit``. None is no limit."""
+        return self if limit is None or len(self) <= limit else replace(
+            self,
+            indices=self.indices[:limit],
+            weights=self.weights[:limit],
+            tier_of_slot=self.tier_of_slot[:limit],
+            whole_mean=self.mean_weight)
+
+    def slots(self) -> Slots:
+        """The slots, as a stream of several plans has them."""
+        means = np.full(len(self), self.mean_weight, np.float32)
+        return Slots(self.indices, self.weights, self.tier_of_slot, means)
+
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'EpochPlan':
-        """The plan of some of the slots. A slice gives views."""
-        return EpochPlan(self.indices[slots], self.weights[slots],
-                         self.threshold, self.tiers, self.note,
-                         self.tier_of_slot[slots])
 
-
-def check_plan(plan: EpochPlan, pass_length: int) -> None:
-    """Check that a plan can be trained on.
+def checked(plan: Any, pass_length: int) -> EpochPlan:
+    """Check that a plan can be trained on, and give its arrays and tiers the
+    types that they have to have.
 
     Args:
         plan (EpochPlan): What a policy has drawn.
-        pass_length (int): Length of the scores that it was given.
+        pass_length (int): Length of the scores that the policy was given.
 
     Raises:
-        TypeError: If ``plan`` is no plan, or an array has a wrong type.
-        ValueError: If the plan is empty, or an array has a wrong shape or
-            values out of range.
+        Refusal: If ``plan`` is no plan, if the plan is empty, or if an array
+            has a wrong type or shape, or values out of range.
     """
     if not isinstance(plan, EpochPlan):
-        raise TypeRefusal(f'it must return an EpochPlan, but got {plan!r}')
-    indices, weights = plan.indices, plan.weights
+        raise Refusal(f'it must return an EpochPlan, but got {plan!r}')
+    indices, weights = np.asarray(plan.indices), np.asarray(plan.weights)
+    tier_of_slot = np.asarray(plan.tier_of_slot)
     if not np.issubdtype(indices.dtype, np.integer):
-        raise TypeRefusal(
-            '`indices` must be integers, but are '
-            f'{indices.dtype}: np.flatnonzero makes indices of a '
-            'mask')
+        raise Refusal('`indices` must be integers, but are '
+                      f'{indices.dtype}: np.flatnonzero makes indices of a '
+                      'mask')
     if weights.dtype != np.float32:
-        raise TypeRefusal(
-            f'`weights` must be float32, but are {weights.dtype}')
+        raise Refusal(f'`weights` must be float32, but are {weights.dtype}')
     if indices.ndim != 1 or indices.shape != weights.shape:
-        raise ValueRefusal('`indices` and `weights` must have one entry for '
-                           'each slot, but their shapes are '
-                           f'{indices.shape} and {weights.shape}')
+        raise Refusal('`indices` and `weights` must have one entry for '
+                      'each slot, but their shapes are '
+                      f'{indices.shape} and {weights.shape}')
     if len(indices) == 0:
-        raise ValueRefusal('it pruned every image')
+        raise Refusal('it pruned every image')
     if indices.min() < 0 or indices.max() >= pass_length:
-        raise ValueRefusal(
-            f'`indices` must be in [0, {pass_length}), but reach '
-            f'from {indices.min()} to {indices.max()}')
+        raise Refusal(f'`indices` must be in [0, {pass_length}), but reach '
+                      f'from {indices.min()} to {indices.max()}')
     # One NaN makes the sum NaN, and one infinity at least infinite.
     if not 0 < weights.sum() < np.inf or weights.min() < 0:
-        raise ValueRefusal('`weights` must be finite and not negative, and '
-                           'not all of them 0')
-    if (plan.tier_of_slot.dtype != np.int16
-            or plan.tier_of_slot.shape != indices.shape):
-        raise ValueRefusal(
-            '`tier_of_slot` must be int16 and have one entry for '
-            'each slot')
-    num_tiers = max(len(plan.tiers), 1)
-    if plan.tier_of_slot.min() < 0 or plan.tier_of_slot.max() > num_tiers:
-        raise ValueRefusal(
-            f'`tier_of_slot` must be in [0, {num_tiers}], where '
-            f'`tiers` has {len(plan.tiers)}')
+        raise Refusal('`weights` must be finite and not negative, and '
+                      'not all of them 0')
+    if (not np.issubdtype(tier_of_slot.dtype, np.integer)
+            or tier_of_slot.shape != indices.shape):
+        raise Refusal('`tier_of_slot` must be integers and have one entry for '
+                      'each slot')
+    try:
+        tiers = tuple(Tier(*map(int, tier)) for tier in plan.tiers)
+    except (TypeError, ValueError):
+        raise Refusal('`tiers` must be Tier(size, kept) for each tier, but '
+                      f'got {plan.tiers!r}') from None
+    if tier_of_slot.min() < 0 or tier_of_slot.max() > max(len(tiers), 1):
+        raise Refusal(
+            f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], where '
+            f'`tiers` has {len(tiers)}')
+    return replace(
+        plan,
+        indices=indices.astype(np.int64, copy=False),
+        weights=weights,
+        tier_of_slot=tier_of_slot.astype(np.int16, copy=False),
+        tiers=tiers)
 
 
 def prune(scores: np.ndarray,
@@ -163,7 +228,7 @@ def prune(scores: np.ndarray,
         EpochPlan: Slots in random order.
 
     Raises:
-        ValueError: If a threshold isn't finite, as for scores with NaN.
+        Refusal: If a threshold isn't finite, as for scores with NaN.
     """
     return draw(
         divide(scores, thresholds), (*ratios, 0.), rng, float(thresholds[-1]),
@@ -174,7 +239,7 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
     """Tier of each image, from 0, by the upper ends of all tiers but the
     last. A score at a threshold lies above the threshold."""
     if not np.isfinite(thresholds).all():
-        raise ValueRefusal(
+        raise Refusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '
             'finite, of shape (N,) and N > 0.')
     # `not (score < threshold)` and not `score >= threshold`: what can't be
@@ -201,7 +266,7 @@ def draw(tier_of_image: np.ndarray,
         rescale (bool): See :func:`prune`. Defaults to True.
 
     Returns:
-        EpochPlan: Slots in random order.
+        EpochPlan: Slots in random order; a full plan if nothing is pruned.
     """
     kept, tiers = [], []
     for members, ratio in zip(_members(tier_of_image, len(ratios)), ratios):
@@ -215,6 +280,8 @@ def draw(tier_of_image: np.ndarray,
 
     indices = np.concatenate(kept)
     rng.shuffle(indices)
+    if len(indices) == len(tier_of_image):
+        return EpochPlan.full(indices)
     tier_weights = np.array(
         [t.size / max(t.kept, 1) if rescale else 1 for t in tiers], np.float32)
     tier_of_slot = tier_of_image[indices]
@@ -223,7 +290,8 @@ def draw(tier_of_image: np.ndarray,
         tier_weights[tier_of_slot],
         threshold,
         tuple(tiers),
-        tier_of_slot=tier_of_slot.astype(np.int16) + np.int16(1))
+        tier_of_slot=tier_of_slot.astype(np.int16) + np.int16(1),
+        is_shuffled=True)
 
 
 def _members(tier_of_image: np.ndarray, num_tiers: int) -> List[np.ndarray]:

@@ -9,7 +9,7 @@ from .policy import Policy, Progress, check_argument, check_ratio
 
 
 def check_quantiles(quantiles: Sequence[float]) -> None:
-    """Raise a ValueError unless quantiles increase in (0, 1]."""
+    """Raise a Refusal unless quantiles increase in (0, 1]."""
     edges = (0, *quantiles)
     check_argument(
         'quantiles', tuple(quantiles),
@@ -29,6 +29,8 @@ class MeanThreshold(Policy):
             all weights are 1, which is biased: the paper's ablation. Defaults
             to True.
     """
+
+    default_ratio = 0.8  # As in the paper.
 
     def __init__(self, ratio: float = 0.5, rescale: bool = True) -> None:
         check_ratio(ratio)

@@ -1,12 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The base class of policies, and what a policy is told."""
 import inspect
+import math
+from dataclasses import replace
 from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
-from ..errors import TypeRefusal, ValueRefusal
-from .plan import EpochPlan
+from ..errors import Refusal
+from .plan import EpochPlan, checked
 
 
 class TierNorms(NamedTuple):
@@ -23,19 +25,37 @@ class TierNorms(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What is left of a training when a plan is drawn.
+    """How far a training is when a plan is drawn, in slots.
 
     Args:
-        slots_left (float): Slots that the training has until annealing.
-        full_slots (float): Slots that full passes would take to cover what
-            the training still has to cover until annealing.
+        spent (float): Slots of the training before the plan.
+        covered (float): Slots that the baseline needs for the same passes.
+        annealing (float): Slots of annealing.
+        length (float): Slots of the whole training; by epochs those of the
+            baseline.
+        of_baseline (bool): Whether ``length`` is that of the baseline.
+            Defaults to False.
         norms (TierNorms, optional): Norms that followed the last plan. None
             where no scores were read since then. Defaults to None.
     """
 
-    slots_left: float
-    full_slots: float
+    spent: float
+    covered: float
+    annealing: float
+    length: float
+    of_baseline: bool = False
     norms: Optional[TierNorms] = None
+
+    def kept_share(self, ratio: float) -> float:
+        """The kept share with which a training of ``ratio`` times the slots of
+        the baseline covers what the baseline does, in [0, 1]."""
+        own = self.length * (ratio if self.of_baseline else 1)
+        baseline = self.length / (1 if self.of_baseline else ratio)
+        left = own - self.annealing - self.spent
+        to_cover = baseline - self.annealing - self.covered
+        if to_cover <= left:
+            return 1.
+        return max(left, 0.) / max(to_cover, 1e-9)
 
 
 class Policy:
@@ -60,12 +80,9 @@ class Policy:
     prunes = True
     """bool: Whether plans leave images out. If not, the training is the
     baseline, and only scores."""
-    budget = 1.
+    default_ratio = 0.6
     """float: Iterations of the training over those of the baseline, in
-    (0, 1]."""
-    full_iters: Optional[int] = None
-    """int, optional: Iterations of the baseline, by which older configs tell
-    the budget."""
+    (0, 1], where a conversion isn't told."""
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -80,11 +97,6 @@ class Policy:
             EpochPlan: The plan, in random order.
         """
         raise NotImplementedError
-
-    def note_on_schedule(self, max_iters: int) -> str:
-        """A warning before the first step of a training with ``max_iters``
-        iterations, or ''."""
-        return ''
 
     def expected_share(self, progress: Progress) -> Optional[float]:
         """The kept share to forecast, or None where the losses decide.
@@ -124,12 +136,12 @@ class FunctionPolicy(Policy):
         function (Callable): ``function(scores, rng) -> EpochPlan``.
 
     Raises:
-        TypeError: If ``function`` has a state, which checkpoints would lose.
+        Refusal: If ``function`` has a state, which checkpoints would lose.
     """
 
     def __init__(self, function: Callable) -> None:
         if hasattr(function, 'state_dict'):
-            raise TypeRefusal(
+            raise Refusal(
                 f'{type(function).__name__} has a `state_dict` and is no '
                 '`mmib.pruning.Policy`: derive it from that class, so that '
                 'its state is kept in checkpoints.')
@@ -144,22 +156,110 @@ class FunctionPolicy(Policy):
         return repr(self.function).split(' at 0x')[0]
 
 
+class ToBudget(Policy):
+    """Cover the passes of the baseline in ``ratio`` of its iterations.
+
+    Each plan is drawn for what is still to cover until annealing, so that a
+    plan makes up for those before it. A training by iterations has its
+    schedule shortened already: the baseline runs ``1 / ratio`` times as many
+    iterations. A training by epochs has the schedule of the baseline.
+
+    Args:
+        ratio (float): Iterations of the training over those of the baseline,
+            in (0, 1]. Defaults to 0.6.
+    """
+
+    _least_share = 0.
+    """float: Least kept share, however small the budget is."""
+
+    def __init__(self, ratio: float = Policy.default_ratio) -> None:
+        check_argument(
+            'ratio', ratio, 0 < ratio <= 1,
+            'is the share of the iterations of the baseline to run and must '
+            'be in (0, 1]')
+        self.ratio = ratio
+        self._progress: Optional[Progress] = None
+
+    def begin_plan(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def expected_share(self, progress: Progress) -> float:
+        return max(progress.kept_share(self.ratio), self._least_share)
+
+    def _kept_share(self) -> float:
+        if self._progress is None:
+            raise Refusal(
+                f'{type(self).__name__} must know how far the training is: '
+                'call its `begin_plan` before each plan, as InfoBatchHook '
+                'does.')
+        return self._progress.kept_share(self.ratio)
+
+    @staticmethod
+    def _num_kept(share: float, size: int) -> int:
+        # Rounds down, or later plans had to prune harder than this one.
+        return math.floor(share * size + 1e-6)
+
+    def _note(self, share: float, plan: EpochPlan, size: int,
+              of: str) -> EpochPlan:
+        """The plan, with a note that it keeps more than the budget needs."""
+        return replace(
+            plan,
+            note=f'the budget needs a kept share of {share:.3f}, but at most '
+            f'{100 * (1 - self._least_share):g} % of {of} can be pruned: kept '
+            f'share {len(plan) / size:.3f}. Raise `ratio` in the `policy` '
+            'of InfoBatchHook in `custom_hooks`.')
+
+
 def as_policy(policy: Union[Policy, Callable]) -> Policy:
     """Wrap a plain function in a policy. A policy stays as it is."""
     return policy if isinstance(policy, Policy) else FunctionPolicy(policy)
 
 
+def draw_plan(policy: Policy, scores: np.ndarray, progress: Progress,
+              rng: np.random.Generator) -> EpochPlan:
+    """Let a policy draw the plan of a virtual epoch.
+
+    Args:
+        policy (Policy): The policy.
+        scores (np.ndarray): Score of each image, float32 of shape (N,).
+        progress (Progress): How far the training is.
+        rng (np.random.Generator): Source of every random choice.
+
+    Returns:
+        EpochPlan: The plan, checked. Nothing is learned of a biased plan, of
+        which V says nothing: its slots have tier 0.
+
+    Raises:
+        Refusal: If the policy draws no plan that can be trained on.
+    """
+    policy.begin_plan(progress)
+    # The next plans are drawn from the same scores, so a policy that sorts
+    # them in place must fail.
+    scores = scores.view()
+    scores.flags.writeable = False
+    plan = policy(scores, rng)
+    try:
+        plan = checked(plan, len(scores))
+    except Refusal as error:
+        raise Refusal(
+            f'The policy {policy!r} draws no plan to train on: {error}. Change'
+            ' it at InfoBatchHook in `custom_hooks`.') from None
+    if plan.is_unbiased(len(scores)):
+        return plan
+    return replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
+
+
 def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
-    """Raise a ValueError that names an argument of a policy, unless its value
+    """Raise a Refusal that names an argument of a policy, unless its value
     fits."""
     if not fits:
-        raise ValueRefusal(
+        raise Refusal(
             f'`{name}` {says}, but got {value!r}: change it in the `policy` of'
             ' InfoBatchHook in `custom_hooks`.')
 
 
 def check_ratio(ratio: float, name: str = 'ratio') -> None:
-    """Raise a ValueError unless a share to prune is in [0, 1)."""
+    """Raise a Refusal unless a share to prune is in [0, 1)."""
     check_argument(name, ratio, 0 <= ratio < 1,
                    'is the share of images to prune and must be in [0, 1)')
 

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 
 from ..log.plan_log import RUN_KEY
-from ..state import upgrade
+from ..runner.checkpoint import opened
+from ..session import VERSION
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
@@ -42,12 +43,12 @@ class Checkpoint:
         images (pd.DataFrame, optional): What is known of each image, by its
             number: the ``score`` of its last visit, NaN before the first one,
             the ``average`` of its scores, its ``visits``, how often it was
-            ``pruned``, and the iteration of its ``last_visit``, from 1.
-            Checkpoints of version 0.1.0 have scores alone. None without mmib.
+            ``pruned``, and the iteration of its ``last_visit``, from 1. None
+            without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str): Time at which its training began, '' where it isn't known.
-        images_checksum (int, optional): Of the images and their order. Older
-            versions had none.
+        images_checksum (int, optional): Of the images and their order. None
+            without mmib.
     """
 
     path: str
@@ -78,11 +79,6 @@ def read_newest(work_dir: str,
             if run and checkpoint.run not in ('', run):
                 raise _Unreadable('is of another training, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
-            images = checkpoint.images
-            if images is not None and 'visits' not in images:
-                notes.append(
-                    'The checkpoint is of an older mmib, which didn\'t count '
-                    'the visits of each image: these columns are empty.')
             return checkpoint, notes
         except _Unreadable as error:
             notes.append(f'{osp.basename(path)} {error}.')
@@ -121,18 +117,22 @@ def _read(path: str) -> Checkpoint:
         weights = content['state_dict'].items()
     except (LookupError, TypeError, AttributeError) as error:
         raise _Unreadable('is no checkpoint of a training') from error
-    state = content.get('infobatch')
-    try:
-        state = None if state is None else upgrade(state)
-        images = None if state is None else _images(state)
-        checksum = None if state is None else state['images_checksum']
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _Unreadable('has a state of InfoBatch that is damaged, or of '
-                          'another version') from error
-    return Checkpoint(path, images, {
+    tensors = {
         name: value
         for name, value in weights if torch.is_tensor(value)
-    }, run, checksum)
+    }
+    state = content.get('infobatch')
+    if state is None:
+        return Checkpoint(path, None, tensors, run)
+    try:
+        if state.get('version') != VERSION:
+            raise _Unreadable('has a state of InfoBatch of another version')
+        state = opened(state)
+        return Checkpoint(path, _images(state['tables']), tensors, run,
+                          state['images_checksum'])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _Unreadable(
+            'has a state of InfoBatch that is damaged') from error
 
 
 def _load(path: str) -> Any:
@@ -166,24 +166,22 @@ def _foreign(path: str) -> str:
                      if name not in _IGNORED)
 
 
-def _images(state: Dict[str, Any]) -> pd.DataFrame:
-    table, counts = state['scores'], state['images']
-    last_visit = table['last_visit'].numpy()
-    images = pd.DataFrame(dict(score=table['scores'].numpy()))
-    if counts:
-        images['average'] = table['averages'].numpy()
-    images[last_visit == 0] = np.nan
-    if counts:
-        for name in ('visits', 'pruned'):
-            images[name] = counts[name].numpy()
-        images['last_visit'] = last_visit
-    return images
+def _images(tables: Dict[str, Any]) -> pd.DataFrame:
+    known = pd.DataFrame({
+        name: tables[name].numpy()
+        for name in ('visits', 'pruned', 'last_visit')
+    })
+    scores = pd.DataFrame({
+        'score': tables['scores'].numpy(),
+        'average': tables['averages'].numpy()
+    })
+    scores[known.last_visit == 0] = np.nan
+    return scores.join(known)
 
 
 def ranked(images: pd.DataFrame) -> List[int]:
     """Numbers of the images of which something is known, the highest first:
-    by loss where there are losses, else by average, else by score."""
-    name = next(
-        name for name in ('loss_pixels', 'average', 'score') if name in images)
+    by loss where there are losses, else by average."""
+    name = 'loss_pixels' if 'loss_pixels' in images else 'average'
     values = images[name].dropna()
     return values.sort_values(ascending=False, kind='stable').index.tolist()

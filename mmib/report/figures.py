@@ -255,18 +255,12 @@ def _share_by_rank(plan: PlanRecord, rows: int) -> np.ndarray:
 
 def histograms(run: Run) -> List[Picture]:
     """Scores at the first, middle and last plan that prunes."""
-    plans = [plan for plan in run.plans if plan.histogram]
-    plans = [plan for plan in plans if run.kept_share(plan) < 1] or plans
-    # Annealing cuts the last one short.
-    plans = [
-        plan for plan in plans if sum(plan.histogram.kept) > 0.9 *
-        run.kept_share(plan) * sum(plan.histogram.all)
-    ] or plans
+    known = [(plan.iter, plan.histogram) for plan in run.plans
+             if plan.histogram]
     pictures: List[Picture] = []
-    for i in sorted({0, len(plans) // 2, len(plans) - 1} if plans else ()):
-        title = f'Scores at iteration {plans[i].iter}'
-        with _drawn(pictures, title) as axes:
-            edges, every, kept, weighted = plans[i].histogram
+    for i in sorted({0, len(known) // 2, len(known) - 1} if known else ()):
+        iteration, (edges, every, kept, weighted) = known[i]
+        with _drawn(pictures, f'Scores at iteration {iteration}') as axes:
             axes.stairs(every, edges, fill=True, color=FAINT, label='all')
             axes.stairs(kept, edges, color=RUN, label='kept', lw=1.6)
             axes.stairs(

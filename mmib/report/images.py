@@ -9,8 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..datasets import (image_numbers, image_paths, images_checksum,
-                        numbers_in_whole, unwrap_repeats)
+from ..data.datasets import (image_numbers, image_paths, images_checksum,
+                             numbers_in_whole, unwrap_repeats)
 
 
 class CannotShow(Exception):

@@ -9,8 +9,7 @@ from ..plan_record import PlanRecord
 # What the lines with which a training begins and ends have.
 _KEYS = dict(
     begins={
-        'iter', 'unit', 'annealing_at', 'max_iters', 'annealing_iter',
-        'pass_length', 'policy'
+        'iter', 'unit', 'max_iters', 'annealing_iter', 'pass_length', 'policy'
     },
     ends={'iter', 'saved_iters', 'variance_ratio', 'visits', 'pruned'})
 

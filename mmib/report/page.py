@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
 from ..version import __version__
-from ..worth import gain
+from ..worth import VarianceRatio, gain
 from . import figures
 from .checkpoint import Checkpoint
 from .pictures import Gallery
@@ -45,14 +45,15 @@ def render(run: Run, other: Optional[Run], notes: List[str],
            tables: List[str]) -> str:
     """Draw the plots, and fill ``template.html``."""
     progress = figures.progress(run, other)
+    loader = jinja2.FileSystemLoader(osp.dirname(__file__))
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(osp.dirname(__file__)),
+        loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
     # What takes verdicts.
-    script, *_ = environment.loader.get_source(environment, 'review.js')
+    script, *_ = loader.get_source(environment, 'review.js')
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
     environment.filters.update(
         figure=number,
@@ -141,8 +142,8 @@ def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
         return []
     name, curve = next(iter(run.metrics.items()))
     note = f'at iteration {number(curve.iterations[-1])}'
-    compared = other.metrics.get(name) if other is not None else None
-    if compared is not None:
+    if other is not None and name in other.metrics:
+        compared = other.metrics[name]
         note += (f'; {other.name}: {compared.values[-1]:.2f} at '
                  f'{number(compared.iterations[-1])}')
     return [Figure(name, f'{curve.values[-1]:.2f}', note)]
@@ -155,10 +156,11 @@ def _worth(run: Run, other: Optional[Run]) -> Figure:
             title, '–', 'What it was worth isn\'t known: too few '
             'visits followed a plan')
     words = worth_in_words(run.worth, 'On average the', '.')
-    return Figure(title, f'V {run.worth.value:.2f}', words + _gain(run, other))
+    return Figure(title, f'V {run.worth.value:.2f}',
+                  words + _gain(run, run.worth, other))
 
 
-def _gain(run: Run, other: Optional[Run]) -> str:
+def _gain(run: Run, worth: VarianceRatio, other: Optional[Run]) -> str:
     """What the choice of images can have brought, by what a plain training of
     another length tells of more steps."""
     name = next(iter(run.metrics), '')
@@ -166,7 +168,7 @@ def _gain(run: Run, other: Optional[Run]) -> str:
         return ''
     curve, compared = run.metrics[name], other.metrics[name]
     longer = math.log(compared.iterations[-1] / curve.iterations[-1])
-    brought = gain(run.worth, longer, compared.values[-1] - curve.values[-1])
+    brought = gain(worth, longer, compared.values[-1] - curve.values[-1])
     if brought is None:
         return (' Compare with a plain training of another length to see what '
                 f'that is in {name}.')

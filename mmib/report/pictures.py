@@ -9,12 +9,12 @@ import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from ..errors import Refusal
 from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
 from .layers import (IGNORED, box_layer, class_layer, confusions, heat_layer,
                      side_of, to_uri)
 from .predictions import Predictor, losses_of_images, pixel_losses
-from .read import ReportError
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
@@ -44,8 +44,8 @@ class Card:
     name: str
     figures: List[Tuple[str, float]]
     rank: int
-    visits: Optional[int]
-    pruned: Optional[int]
+    visits: int
+    pruned: int
     size: Tuple[int, int] = (0, 0)
     pictures: List[Tuple[str, str]] = field(default_factory=list)
     classes: List[Tuple[str, str]] = field(default_factory=list)
@@ -87,7 +87,7 @@ def take_pictures(config: Config,
     Images whose path or number is ``judged`` aren't shown.
 
     Raises:
-        ReportError: If the images can't be ranked or found.
+        Refusal: If the images can't be ranked or found.
     """
     gallery, images = Gallery(), checkpoint.images
     assert images is not None
@@ -141,7 +141,7 @@ def _open_reader(config: Config, checkpoint: Checkpoint,
 def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
                 notes: List[str]) -> List[int]:
     if 'path' not in images:
-        raise ReportError(f'--review finds no images. {" ".join(notes)}')
+        raise Refusal(f'--review finds no images. {" ".join(notes)}')
     left = [n for n in order if judged.isdisjoint((images['path'][n], str(n)))]
     notes.append(
         f'{len(order) - len(left)} of {len(judged)} judged images are '
@@ -168,8 +168,8 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
         losses, reason, (mean, guess) = losses_of_images(reader, predictor)
     num_unknown = np.isnan(losses).sum()
     if num_unknown == len(losses):
-        raise ReportError('The images can\'t be ranked by pixels, as there '
-                          f'are no predictions. {reason}')
+        raise Refusal('The images can\'t be ranked by pixels, as there '
+                      f'are no predictions. {reason}')
     if reason:
         notes.append(f'{num_unknown} of {len(losses)} images have no loss: '
                      f'{reason}.')
@@ -188,9 +188,9 @@ def _card(images: pd.DataFrame, number: int, rank: int, by_path: bool) -> Card:
     figures = [(title, known[name]) for name, title in _FIGURES.items()
                if name in known]
     path = known.get('path')
-    name = path if by_path else str(number)
-    return Card(number, path, name, figures, rank, known.get('visits'),
-                known.get('pruned'))
+    name = path if path and by_path else str(number)
+    return Card(number, path, name, figures, rank, known['visits'],
+                known['pruned'])
 
 
 def _add_pictures(card: Card, reader: TrainingImages,

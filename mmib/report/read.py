@@ -19,10 +19,6 @@ from .starts import Start, config_of, is_plan, join, of_newest, read_start
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
 
-class ReportError(Refusal):
-    """A folder of which no report can be made."""
-
-
 class Curve(NamedTuple):
     """Values by iteration, both of shape (P,)."""
 
@@ -97,7 +93,7 @@ class Run:
         between the plans."""
         if not self.plans:
             return np.asarray(iterations, np.float64)
-        known = [(p.iter, p.full_equivalent) for p in self.plans]
+        known = [(p.iter, p.iter + p.saved_iters) for p in self.plans]
         if known[0][0] > 0:
             known.insert(0, (0, 0.))
         if self.last_iter > known[-1][0]:
@@ -109,10 +105,10 @@ def read_run(work_dir: str) -> Run:
     """Read the log files of a training.
 
     Raises:
-        ReportError: If the folder has nothing of a training.
+        Refusal: If the folder has nothing of a training.
     """
     if not osp.isdir(work_dir):
-        raise ReportError(f'{work_dir} is no folder.')
+        raise Refusal(f'{work_dir} is no folder.')
     folders = sorted(
         folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
         if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
@@ -136,7 +132,7 @@ def read_run(work_dir: str) -> Run:
     if not starts:
         if not every and not glob.glob(
                 osp.join(glob.escape(work_dir), '*.pth')):
-            raise ReportError(
+            raise Refusal(
                 f'{work_dir} has nothing of a training: a report is made of '
                 'the work folder of one, which has folders named after times '
                 'and checkpoints.')
@@ -164,8 +160,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         plans = []
         if infobatch_hooks(config) and scalars:
             notes.append('The log has no line of `infobatch.jsonl` with which '
-                         'a training begins, as in version 0.1.0 of mmib: '
-                         'what was pruned is left out.')
+                         'a training begins: what was pruned is left out.')
     last_iter = ends['iter'] if ends else max(
         [line['step'] for line in scalars] + [plan.iter for plan in plans],
         default=begin.get('iter', 0))
@@ -176,9 +171,8 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         # Those of the baseline. Plans tell where epochs began.
         max_iters = last_iter if ends else None
         annealing_iter = next(
-            (int(plan.iter)
-             for plan in plans if plan.covered >= begin['annealing_at']), None)
-    times = [start.seconds() for start in starts] or [None]
+            (int(plan.iter) for plan in plans if plan.annealing), None)
+    times = [start.seconds() for start in starts]
     losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
               for line in scalars]
     run = Run(
@@ -200,7 +194,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
         worth=plans[-1].mean_ratio if plans else None,
         visits=None,
         pruned=None,
-        seconds=None if None in times else sum(times) or None,
+        seconds=None if None in times else sum(filter(None, times)) or None,
         num_starts=len(starts),
         notes=notes)
     if ends:
@@ -210,7 +204,7 @@ def _make_run(work_dir: str, config: Config, starts: List[Start],
     elif plans:
         # The open plan covers a full pass in its share of the iterations.
         open_plan = plans[-1]
-        run.saved_iters = open_plan.full_equivalent - open_plan.iter + (
+        run.saved_iters = open_plan.saved_iters + (
             last_iter - open_plan.iter) * (1 / run.kept_share(open_plan) - 1)
     return run
 

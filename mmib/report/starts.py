@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Tuple
 
 from mmengine.config import Config
 
-from ..compat import allow_scoped_bases
+from ..config.zoo import allow_scoped_bases
 from ..plan_record import PlanRecord
 from .lines import read_lines
 

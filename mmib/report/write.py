@@ -4,11 +4,12 @@ import os
 import os.path as osp
 from typing import List, Optional, Sequence
 
-from ..verdicts import escaped, read_review
+from ..data.verdicts import escaped, read_review
+from ..errors import Refusal
 from .checkpoint import Checkpoint, read_newest
 from .page import render
 from .pictures import Gallery, take_pictures
-from .read import ReportError, Run, read_run
+from .read import Run, read_run
 
 # Scores that tell less of the next ones rank images about at random.
 _RELIABLE = 0.1
@@ -40,7 +41,7 @@ def write_report(work_dir: str,
         list[str]: Paths of the page, and of the table of all images.
 
     Raises:
-        ReportError: If a folder has nothing of a training, a file can't be
+        Refusal: If a folder has nothing of a training, a file can't be
             written, or the images can't be ranked.
     """
     judged = {row.image for path in reviews or () for row in read_review(path)}
@@ -67,8 +68,8 @@ def write_report(work_dir: str,
             encoding='utf-8',
             errors='backslashreplace')
     elif rank_by != 'score':
-        raise ReportError(f'--rank-by {rank_by} needs a checkpoint with a '
-                          f'state of InfoBatch. {" ".join(unread)}')
+        raise Refusal(f'--rank-by {rank_by} needs a checkpoint with a '
+                      f'state of InfoBatch. {" ".join(unread)}')
     notes = _notes(run, other, checkpoint, unread) + gallery.notes
     text = render(run, other, notes, checkpoint, gallery, rank_by,
                   [osp.basename(path) for path in files[1:]])
@@ -79,12 +80,12 @@ def write_report(work_dir: str,
 
 def _check_writable(path: str, reviews: Sequence[str]) -> None:
     if osp.realpath(path) in map(osp.realpath, reviews):
-        raise ReportError(f'{path} is a review: give another file with --out.')
+        raise Refusal(f'{path} is a review: give another file with --out.')
     try:
         os.makedirs(osp.dirname(osp.abspath(path)), exist_ok=True)
         open(path, 'a').close()
     except OSError as error:
-        raise ReportError(
+        raise Refusal(
             f'{path} can\'t be written: {error.strerror}. Give another file '
             'with --out.') from error
 

@@ -6,28 +6,17 @@ of one library, and is imported where that library is in use.
 """
 import importlib
 import sys
-from typing import Iterator, Protocol, Sequence
+from typing import List, Protocol, Sequence, Tuple, Union
 
 import torch.nn as nn
 from mmengine.hooks import Hook
 
 from ..batch import BatchContext
-from ..errors import ValueRefusal
-
-# An imported library, and the module of its task.
-_TASKS = (
-    ('mmseg', 'segmentation'),
-    ('mmpretrain', 'classification'),
-    ('mmpretrain', 'masked_images'),
-    # mmdet.models needs compiled operations, which mmdet itself doesn't.
-    ('mmdet.models', 'detection'),
-    # Any other model.
-    ('mmengine', 'per_sample'),
-)
+from ..errors import Refusal
 
 
 class Task(Protocol):
-    """The seam to a library. Each module of this package has one, ``TASK``."""
+    """The seam to a library."""
 
     ema: float
     """The default ``ema`` of InfoBatchHook: share of the old score in a new
@@ -46,11 +35,32 @@ class Task(Protocol):
         to the scores of the batch, see :func:`attach`."""
 
 
-def tasks_in_use() -> Iterator[Task]:
-    """The tasks of the libraries that the process has imported."""
-    for library, name in _TASKS:
-        if library in sys.modules:
-            yield importlib.import_module(f'{__name__}.{name}').TASK
+# An imported library, and its task or the module whose `TASK` it is.
+_TASKS: List[Tuple[str, Union[str, Task]]] = [
+    ('mmseg', f'{__name__}.segmentation'),
+    ('mmpretrain', f'{__name__}.classification'),
+    ('mmpretrain', f'{__name__}.masked_images'),
+    # mmdet.models needs compiled operations, which mmdet itself doesn't.
+    ('mmdet.models', f'{__name__}.detection'),
+    # Any other model.
+    ('mmengine', f'{__name__}.per_sample'),
+]
+
+
+def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
+    """Let mmib train the models of another library, or train known ones in
+    another way. The task registered last is asked first.
+
+    Args:
+        task (Task or str): The task, or the name of a module whose ``TASK``
+            it is, which is imported where the library is in use.
+        library (str): The module without which there are no such models.
+            Defaults to ``'mmengine'``, always in use.
+
+    Examples:
+        >>> register_task(MyTask())
+    """
+    _TASKS.insert(0, (library, task))
 
 
 def attach(model: nn.Module, batch: BatchContext,
@@ -70,16 +80,21 @@ def attach(model: nn.Module, batch: BatchContext,
         Task: The task.
 
     Raises:
-        ValueError: If no task knows the model, or one of its losses.
+        Refusal: If no task knows the model, or one of its losses.
     """
-    for task in tasks_in_use():
+    for library, task in _TASKS:
+        if library not in sys.modules:
+            continue
+        if isinstance(task, str):
+            task = importlib.import_module(task).TASK
         if task.matches(model):
             task.attach(model, batch, hooks)
             return task
-    raise ValueRefusal(
+    raise Refusal(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
         ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
         'classifier of MMPretrain, such as ImageClassifier, or one of its '
         'models that restore masked images, such as MAE, a detector of '
         'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
-        'the loss of each sample, or train without InfoBatchHook.')
+        'the loss of each sample, tell mmib of the model with '
+        '`mmib.register_task`, or train without InfoBatchHook.')

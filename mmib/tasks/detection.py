@@ -5,8 +5,13 @@ Each head flattens, matches and selects boxes in its own way before it calls
 its losses. But all heads get predictions whose images lie along one dimension.
 So the weight of an image multiplies the gradient of its predictions there. The
 loss of the batch keeps its value and its divisor. The norm of an image is the
-norm of the sum over its boxes, without the divisor.
+norm of the sum over its boxes, without the divisor. A head has one divisor:
+the smallest `avg_factor` of its losses. Where these divide by different things
+a norm depends somewhat on the other images.
 """
+import functools
+import math
+from contextlib import ExitStack
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -19,9 +24,9 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 from ..batch import BatchContext, Factor, to_device
-from ..compat import replace_method
-from ..errors import ValueRefusal
+from ..errors import Refusal
 from .heads import HeadTable
+from .replace import replace_method
 
 # Predictions of shape (B, ...), of each level or layer.
 _DENSE = (dense_heads.ATSSHead, dense_heads.AnchorHead,
@@ -103,7 +108,7 @@ class DetectionTask:
                hooks: Sequence[Hook]) -> None:
         for name, module in model.named_modules():
             if isinstance(module, BATCH_LOSSES):
-                raise ValueRefusal(
+                raise Refusal(
                     f'{type(module).__name__}, `model.{name}`, weighs a box by'
                     ' all boxes of the batch, so the loss of an image depends '
                     'on the others: use another loss, or train without '
@@ -117,7 +122,6 @@ class DetectionTask:
                 batch.add_scores(
                     torch.full_like(batch.weights, torch.nan), loss)
                 batch.watch_loss(loss)
-                _note_divisors(loss)
             return loss, logged
 
         replace_method(model, 'parse_losses', note)
@@ -127,14 +131,14 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
                        images: Images) -> None:
     """Weight the gradients of all predictions among the arguments of the
     method with which a head computes its losses."""
+    losses = [x for x in head.modules() if hasattr(x, 'reduction')]
 
-    def is_pred(value: Any) -> bool:
-        return isinstance(value, Tensor) and value.requires_grad
-
+    # A batch takes Python values, which would be compiled in each step.
+    @torch.compiler.disable
     def weigh(compute: Callable, *args: Any, **kwargs: Any) -> Any:
         preds: List[Tensor] = []
         if batch.weights is not None and torch.is_grad_enabled():
-            apply_to((args, kwargs), is_pred, preds.append)
+            preds = _trained((args, kwargs))
         if not preds:
             return compute(*args, **kwargs)
         # The regions of a batch lie image by image.
@@ -142,13 +146,75 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
             len(getattr(x, images)) for x in kwargs['sampling_results']
         ]
         dim = images if isinstance(images, int) else 0
-        weighed = iter(_Weigh.apply(batch, dim, counts, *preds))
-        args, kwargs = apply_to((args, kwargs), is_pred,
+        divisors: List[Factor] = []
+        weighed = iter(_Weigh.apply(batch, divisors, dim, counts, *preds))
+        args, kwargs = apply_to((args, kwargs), _is_trained,
                                 lambda pred: next(weighed))
-        return compute(*args, **kwargs)
+        calls: List[tuple] = []
+        with ExitStack() as stack:
+            for loss in losses:
+                hook = functools.partial(_note_call, calls)
+                stack.enter_context(
+                    loss.register_forward_hook(hook, with_kwargs=True))
+            results = compute(*args, **kwargs)
+        _note_divisors(divisors, calls, _trained(results))
+        return results
 
     method = 'loss_by_feat' if isinstance(images, int) else 'loss_and_target'
     replace_method(head, method, weigh)
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _trained(values: Any) -> List[Tensor]:
+    """The tensors with a gradient in lists, tuples and dicts."""
+    found: List[Tensor] = []
+    apply_to(values, _is_trained, found.append)
+    return found
+
+
+def _note_call(calls: List[tuple], loss: Any, args: tuple, kwargs: dict,
+               value: Any) -> None:
+    """Note what a loss divides by: its ``avg_factor``, or without one the
+    number of its rows. Only a loss that takes the mean divides."""
+    factor: Any = 1
+    if (kwargs.get('reduction_override') or loss.reduction) == 'mean':
+        factor = kwargs.get('avg_factor')
+        if factor is None:
+            factor = len((*args, *kwargs.values())[0])
+        elif isinstance(factor, Tensor):
+            factor = factor.detach()
+    calls += [(x, factor) for x in _trained(value)]
+
+
+def _note_divisors(divisors: List[Factor], calls: List[tuple],
+                   results: List[Tensor]) -> None:
+    """Note what divides the losses of a head. Where it doesn't return a loss
+    as it is, the gradients will tell by what it divides the loss itself."""
+    of_results: List[Tensor] = []
+    for result in results:
+        result.register_hook(of_results.append)
+
+    def note(factor: Factor, gradient: Tensor) -> None:
+        divisors.append(factor * of_results[0].sum() / gradient.abs().max())
+
+    for value, factor in calls:
+        if any(value is result for result in results):
+            divisors.append(factor)
+        else:
+            value.register_hook(functools.partial(note, factor))
+
+
+def _smallest(divisors: List[Factor]) -> Factor:
+    """The smallest divisor, or 1. Tensors stay where they are: to read one
+    would wait for the GPU."""
+    numbers = [x for x in divisors if not isinstance(x, Tensor)]
+    smallest: Factor = min(numbers, default=math.inf if divisors else 1)
+    for tensor in filter(torch.is_tensor, divisors):
+        smallest = tensor.clamp(max=smallest)
+    return smallest
 
 
 class _Weigh(torch.autograd.Function):
@@ -156,51 +222,41 @@ class _Weigh(torch.autograd.Function):
     image is multiplied by its weight, and its norm counts for the batch."""
 
     @staticmethod
-    def forward(ctx: Any, batch: BatchContext, dim: int,
-                counts: Optional[List[int]], *preds: Tensor) -> tuple:
+    def forward(ctx: Any, batch: BatchContext, divisors: List[Factor],
+                dim: int, counts: Optional[List[int]], *preds: Tensor) -> Any:
         weights = batch.weights
         assert weights is not None
-        ctx.num_images = len(weights)
         if counts is not None:
-            images = np.repeat(np.arange(len(counts)), counts)
+            images = np.repeat(np.arange(batch.size), counts)
             weights = weights[to_device(images, weights.device)]
         for pred in preds:
             if pred.shape[dim] != len(weights):
-                raise ValueRefusal(
+                raise Refusal(
                     'A head computes its losses from a prediction of shape '
-                    f'{tuple(pred.shape)} in a batch of {ctx.num_images} '
-                    f'images, and dimension {dim} should run over them: '
-                    'correct `images` of '
-                    '`mmib.tasks.detection.register_head`.')
-        ctx.weights, ctx.dim, ctx.counts = weights, dim, counts
-        ctx.watched = batch.add_watched()
-        # What the sum over the boxes of each prediction is divided by.
-        ctx.divisors = [None] * len(preds)
+                    f'{tuple(pred.shape)} in a batch of {batch.size} images, '
+                    f'and dimension {dim} should run over them: correct '
+                    '`images` of `mmib.tasks.detection.register_head`.')
+        ctx.batch, ctx.divisors, ctx.weights = batch, divisors, weights
+        ctx.dim, ctx.counts = dim, counts
         ctx.set_materialize_grads(False)
         return tuple(pred.detach() for pred in preds)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Optional[Tensor]) -> tuple:
+    def backward(ctx: Any, *gradients: Optional[Tensor]) -> Any:
         # A prediction that no loss uses has the gradient None.
-        seen = {i: x for i, x in enumerate(gradients) if x is not None}
+        seen = [x for x in gradients if x is not None]
         weights = {}
-        for num_dims in {x.dim() for x in seen.values()}:
-            shape = [1] * num_dims
-            shape[ctx.dim] = -1
-            weights[num_dims] = ctx.weights.view(shape)
+        for dims in {x.dim() for x in seen}:
+            later = -(ctx.dim + 1) % dims  # Dimensions after the images.
+            weights[dims] = ctx.weights.view(-1, *[1] * later)
         # One operation for all. Weights aren't rounded to half precision.
-        rows = torch._foreach_mul(
-            list(seen.values()), [weights[x.dim()] for x in seen.values()])
-        norms = []
-        weighed: List[Optional[Tensor]] = [None] * len(gradients)
-        for (i, gradient), weighted in zip(seen.items(), rows):
-            norm = _norms(weighted, ctx.dim, ctx.counts)
-            if ctx.divisors[i] is not None:
-                norm = norm * (ctx.divisors[i] / ctx.num_images)
-            norms.append(norm)
-            weighed[i] = weighted.to(gradient.dtype)
-        ctx.watched.norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        return (None, None, None, *weighed)
+        rows = torch._foreach_mul(seen, [weights[x.dim()] for x in seen])
+        norms = torch.stack([_norms(x, ctx.dim, ctx.counts) for x in rows])
+        factor = _smallest(ctx.divisors) / ctx.batch.size
+        ctx.batch.add_norms(torch.linalg.vector_norm(norms, dim=0) * factor)
+        left = iter(rows)
+        weighed = [x if x is None else next(left).to(x) for x in gradients]
+        return None, None, None, None, *weighed
 
 
 def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
@@ -213,53 +269,6 @@ def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
     others = list(range(gradient.dim()))
     del others[dim]
     return torch.linalg.vector_norm(gradient, dim=others)
-
-
-@torch.no_grad()
-def _note_divisors(loss: Tensor) -> None:
-    """Find in the graph of the loss what the sum over the boxes of each
-    prediction is divided by. The smallest of several divisors counts."""
-    divisor: Factor = 1.
-    is_sum = False
-    ways: List[tuple] = [(loss.grad_fn, 0, divisor, is_sum)]
-    seen = set()
-    while ways:
-        node, output, divisor, is_sum = ways.pop()
-        if isinstance(node, _Weigh._backward_cls):
-            known = node.divisors[output]
-            node.divisors[output] = (
-                divisor if known is None else _smaller(known, divisor))
-        elif node is not None and (node, divisor) not in seen:
-            seen.add((node, divisor))
-            if not is_sum:
-                divisor, is_sum = _step_into(node, divisor)
-            ways += [(*edge, divisor, is_sum) for edge in node.next_functions]
-
-
-def _step_into(node: Any, divisor: Factor) -> Tuple[Factor, bool]:
-    """What divides the inputs of an operation whose result, a scalar, is
-    divided by ``divisor``, and whether the operation is a sum of elements."""
-    name = node.name()
-    if name == 'DivBackward0' and node._saved_other.numel() == 1:
-        other = node._saved_other
-        # A number on the GPU stays there: to read it would wait for the GPU.
-        if other.device.type == 'cpu':
-            other = float(np.ravel(other.tolist())[0])
-        return divisor * other, False
-    if name == 'SumBackward0':
-        return divisor, len(node._saved_self_sym_sizes) > 0
-    # MMEngine takes the mean of each loss, also of a scalar.
-    if name == 'MeanBackward0' and node._saved_self_sym_numel > 1:
-        return divisor * node._saved_self_sym_sizes[0], True
-    if getattr(node, '_saved_reduction', None) == 1:  # 'mean'
-        return divisor * len(node._saved_self), True
-    return divisor, False
-
-
-def _smaller(a: Factor, b: Factor) -> Factor:
-    if not isinstance(a, Tensor):
-        a, b = b, a
-    return a.clamp(max=b) if isinstance(a, Tensor) else min(a, b)
 
 
 TASK = DetectionTask()

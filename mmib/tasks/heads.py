@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import torch.nn as nn
 
 from ..batch import BatchContext
-from ..errors import ValueRefusal
+from ..errors import Refusal
 from ..losses import InfoBatchLoss, check_loss, is_known
 
 Names = Tuple[str, ...]
@@ -65,11 +65,11 @@ class HeadTable:
         row.
 
         Raises:
-            ValueError: If the model or a head isn't known.
+            Refusal: If the model or a head isn't known.
         """
         found = list(self._find(model, 'model'))
         if not found:
-            raise ValueRefusal(
+            raise Refusal(
                 f'{type(model).__name__} has no head, so there is no loss: '
                 'give `model` a head.')
         return found
@@ -101,16 +101,16 @@ class HeadTable:
             return None
         return rows[kind]
 
-    def _unknown(self, module: nn.Module, where: str) -> ValueError:
+    def _unknown(self, module: nn.Module, where: str) -> Refusal:
         name = type(module).__name__
         if where == 'model' or isinstance(module, tuple(self.models)):
-            return ValueRefusal(
+            return Refusal(
                 f'{name}, which is `{where}`, computes its losses in its own '
                 'way, and a loss that it adds itself would be trained without '
                 'weights: if all of its loss comes from its heads, name these '
                 f'heads with {self._register_model}, or train without '
                 'InfoBatchHook.')
-        return ValueRefusal(
+        return Refusal(
             f'InfoBatch needs a loss per image, and mmib knows none for {name}'
             f', which computes its losses in its own way: change `{where}`, '
             f'tell mmib of this head with {self._register_head}, or train '
@@ -160,7 +160,7 @@ class LossTable(HeadTable):
             list[tuple[nn.Module, dict]]: Each head, and its wrapped losses.
 
         Raises:
-            ValueError: If mmib doesn't know the model, a head or a loss.
+            Refusal: If mmib doesn't know the model, a head or a loss.
         """
         logged: Set[nn.Module] = set()
 
@@ -175,7 +175,7 @@ class LossTable(HeadTable):
             wrapped: Wrapped = {}
             for name in names:
                 if not hasattr(head, name):
-                    raise ValueRefusal(
+                    raise Refusal(
                         f'{type(head).__name__} has no loss `{name}`: correct '
                         f'its {self._register_head}.')
                 loss = getattr(head, name)
@@ -185,10 +185,9 @@ class LossTable(HeadTable):
                         wrap_one(each, head, name)
                         for each in (loss if is_list else [loss])
                     ]
-                except ValueError as error:
-                    raise ValueRefusal(
-                        f'`{where}.{name}` of '
-                        f'{type(head).__name__}: {error}') from None
+                except Refusal as error:
+                    raise Refusal(f'`{where}.{name}` of '
+                                  f'{type(head).__name__}: {error}') from None
                 setattr(head, name,
                         nn.ModuleList(losses) if is_list else losses[0])
                 wrapped[name] = [
@@ -208,7 +207,7 @@ class LossTable(HeadTable):
             if (is_loss and module not in logged
                     and not isinstance(module, InfoBatchLoss)
                     and not name.startswith(inside)):
-                raise ValueRefusal(
+                raise Refusal(
                     f'mmib was not told of the loss `model.{name}`, which '
                     'would be trained without weights: name all heads of '
                     f'{type(model).__name__} with {self._register_model}, and '
@@ -220,7 +219,7 @@ def wrap(loss: nn.Module, batch: BatchContext) -> InfoBatchLoss:
     """Wrap a loss, which may be wrapped already.
 
     Raises:
-        ValueError: If mmib doesn't know how the loss falls into images.
+        Refusal: If mmib doesn't know how the loss falls into images.
     """
     if not isinstance(loss, InfoBatchLoss):
         loss = InfoBatchLoss(loss)

@@ -11,11 +11,11 @@ from mmpretrain.models.losses import (CosineSimilarityLoss,
 from torch import Tensor
 
 from ..batch import BatchContext
-from ..compat import replace_method
-from ..errors import ValueRefusal
+from ..errors import Refusal
 from ..losses import InfoBatchLoss, register_unreduced
 from . import classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
+from .replace import replace_method
 
 # Models whose loss comes from ``head`` alone.
 _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
@@ -94,7 +94,7 @@ class MaskedImagesTask:
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         if isinstance(model, _COMPARE_IMAGES):
-            raise ValueRefusal(
+            raise Refusal(
                 f'{type(model).__name__} compares images with each other, so '
                 'the loss of an image depends on the others, and pruning '
                 'would change the loss: use a model that compares an image '

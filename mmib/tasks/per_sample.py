@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ..batch import BatchContext, mean_images
-from ..compat import replace_method
-from ..errors import TypeRefusal, ValueRefusal
+from ..errors import Refusal
+from .replace import replace_method
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -67,7 +67,7 @@ def _watch_predictions(model: nn.Module,
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise ValueRefusal(
+            raise Refusal(
                 f'`infobatch_predictions` of {type(model).__name__} names '
                 f'{name!r}, which is none of its modules: name one of its '
                 '`named_modules()`, such as its last layer.')
@@ -83,12 +83,12 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
     if batch.weights is None:
         return
     if not isinstance(output, Tensor):
-        raise TypeRefusal(
+        raise Refusal(
             f'`infobatch_predictions` names {name!r}, which returns a '
             f'{type(output).__name__}: name the module within it that returns '
             'the tensor.')
     if output.shape[:1] != batch.weights.shape:
-        raise ValueRefusal(
+        raise Refusal(
             f'`infobatch_predictions` names {name!r}, which returns the shape '
             f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
             'samples: name a module whose output has a row for each sample, '
@@ -109,8 +109,8 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         dict: The same with weighted losses of shape (B,).
 
     Raises:
-        ValueError: If a loss isn't of shape (B, ...), or a score of (B,).
-        TypeError: If a loss is neither a tensor nor a list of tensors.
+        Refusal: If a loss is neither a tensor nor a list of tensors, or isn't
+            of shape (B, ...), or a score of (B,).
     """
     weights = batch.weights
     assert weights is not None
@@ -119,14 +119,14 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 
     def of_samples(name: str, loss: Tensor) -> Tensor:
         if loss.shape[:1] != shape:
-            raise ValueRefusal(
+            raise Refusal(
                 f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
                 f'{len(weights)} samples, and InfoBatch needs the loss of '
                 "each sample: let `forward(mode='loss')` of `model` return "
                 f'tensors of shape ({len(weights)}, ...), as with '
                 "`reduction='none'`, or train without InfoBatchHook.")
         means.append(mean_images(loss, 1, len(weights))[0])
-        value = loss if batch.as_baseline else means[-1] * weights
+        value = loss if batch.only_scores else means[-1] * weights
         batch.watch_loss(value)
         return value
 
@@ -139,7 +139,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         elif is_list_of(loss, Tensor):
             result[name] = [of_samples(name, each) for each in loss]
         else:
-            raise TypeRefusal(
+            raise Refusal(
                 f'`{name}` is a {type(loss).__name__}, but a loss must be a '
                 "tensor or a list of tensors: let `forward(mode='loss')` of "
                 '`model` return each tensor under a name of its own.')
@@ -152,7 +152,7 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
 def _score(losses: Losses, total: Tensor) -> Tensor:
     score = losses.get(SCORE, total)
     if not isinstance(score, Tensor) or score.shape != total.shape:
-        raise ValueRefusal(
+        raise Refusal(
             f'`{SCORE}` must have the shape ({len(total)},), one number for '
             f'each sample, but got {getattr(score, "shape", score)}: change '
             "what `forward(mode='loss')` of `model` returns.")

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from mmib import POLICIES
-from mmib.pruning import EpochPlan, Policy
-from mmib.pruning.policy import Progress
+from mmib.pruning import EpochPlan, Policy, Progress
 
 
 def keep_probabilities(scores: np.ndarray, keep: float, power: float,
@@ -51,9 +50,11 @@ class Tempered(Policy):
         self._left = 1.
 
     def begin_plan(self, progress: Progress) -> None:
+        done = progress.covered if progress.of_baseline else progress.spent
+        left = progress.length - progress.annealing - done
         if self._first is None:
-            self._first = progress.slots_left
-        self._left = progress.slots_left / self._first
+            self._first = left
+        self._left = left / self._first
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:

@@ -51,7 +51,7 @@ class Audit(Hook):
                     online=epoch.variance_ratio,
                     reliability=epoch.reliability))
             self._measured = None
-        self._plan = plan
+        self._plan = None if plan.is_full else plan
         self._begin, self._size = epoch.start, epoch.kept
 
     def after_train_iter(self,
@@ -60,8 +60,8 @@ class Audit(Hook):
                          data_batch=None,
                          outputs=None) -> None:
         hook = self.infobatch
-        begins = hook.clock.annealing_at
-        taken = hook.sampler.position - self._begin
+        begins = hook.session.clock.annealing_at
+        taken = hook.session.sampler.position - self._begin
         if (not self.at or self._plan is None or self._measured is not None
                 or runner.iter < self.at[0] * begins
                 or not 0 <= taken < 0.3 * self._size):
@@ -71,13 +71,13 @@ class Audit(Hook):
         # More than once if the plan is short: each time another crop.
         slots = np.resize(np.arange(taken, len(plan)), self.num_images)
         norms = np.array([
-            image_norms(runner.model, hook.dataset[int(i)])
+            image_norms(runner.model, runner.train_dataloader.dataset[int(i)])
             for i in plan.indices[slots]
         ])
         keep = 1 / plan.weights[slots].astype(float)
         self._measured = dict(
             iteration=runner.iter + 1,
-            kept_share=len(plan) / hook.sampler.pass_length,
+            kept_share=len(plan) / hook.session.sampler.pass_length,
             logits=variance_ratio(keep, norms[:, 0]),
             gradient=variance_ratio(keep, norms[:, 1]),
             correlation=np.corrcoef(norms.T)[0, 1])

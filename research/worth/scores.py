@@ -95,7 +95,10 @@ def judge(visits: np.ndarray, scores: np.ndarray) -> Dict[str, float]:
         squares = np.bincount(stratum[others], (weights * norms**2)[others],
                               NUM_STRATA)
         counts = np.bincount(stratum[others], weights[others], NUM_STRATA)
-        keep[own] = np.sqrt(squares / counts)[stratum[own]]
+        # A stratum that was never seen is taken for one like all others.
+        means = np.divide(
+            squares, counts, out=np.ones(NUM_STRATA), where=counts > 0)
+        keep[own] = np.sqrt(means)[stratum[own]]
     # Half of the images, as far as each is kept once at most.
     keep = np.clip(0.5 * keep / np.average(keep, weights=weights), 0.1, 1)
     tier_keep = np.array([0.25, 0.5, 1.])[tiers[plans, images]]

@@ -359,12 +359,47 @@ class UnknownLoss(torch.nn.Module):
 
 @LOOPS.register_module()
 class EagerTrainLoop(IterBasedTrainLoop):
-    """Starts its workers when it is built, as OpenMMLab's loop does."""
+    """One that derives from OneDL's, and starts its workers when it is
+    built."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if self.dataloader_iterator._iterator is None:
             self.dataloader_iterator._iterator = iter(self.dataloader)
+
+
+class EagerBatches:
+    """Starts its workers when it is built, and can't skip."""
+
+    def __init__(self, dataloader):
+        self.batches = iter(dataloader)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+
+@LOOPS.register_module()
+class SkippingTrainLoop(IterBasedTrainLoop):
+    """As OpenMMLab's, which skips the past by asking for each batch of it."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.dataloader_iterator = EagerBatches(self.dataloader)
+
+    def run(self):
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')
+        for _ in range(self._iter):
+            next(self.dataloader_iterator)
+        while self._iter < self._max_iters and not self.stop_training:
+            self.runner.model.train()
+            self.run_iter(next(self.dataloader_iterator))
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
 
 
 def write_images(root, num_training, validation='validation', suffix='jpg'):

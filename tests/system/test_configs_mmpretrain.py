@@ -15,7 +15,6 @@ from mmpretrain.registry import MODELS  # noqa: E402
 
 from mmib import convert, tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
-from mmib.compat import allow_scoped_bases  # noqa: E402
 from mmib.config import zoo  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
 from mmib_cli.files import load, write_child  # noqa: E402
@@ -126,5 +125,5 @@ def check(before, after):
     for name in zoo.zoo_names(zoo.installed_configs('mmpretrain'))
 ])
 def test_config(name, tmp_path, monkeypatch, record_property):
-    allow_scoped_bases()
+    zoo.allow_scoped_bases()
     record_property(outcome(name, tmp_path, monkeypatch), 1)

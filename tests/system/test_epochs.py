@@ -12,8 +12,9 @@ from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmseg.registry import DATASETS
 
-from mmib.compat import expect_iters
+from mmib.errors import Refusal
 from mmib.report.read import read_run
+from mmib.runner.compat import expect_iters
 from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
                                          SIZE, by_epoch, edges)
 from tests.system.processes import run_ranks
@@ -84,7 +85,11 @@ def test_ratio_0_is_the_baseline(tmp_path, world_size, num_workers, drop_last,
 
 
 class ReadsData(Hook):
-    """Reads the training data between epochs, as PreciseBNHook does."""
+    """Reads the training data after epochs, as PreciseBNHook does, and within
+    them."""
+
+    def __init__(self):
+        self.count = 0
 
     def after_train_epoch(self, runner):
         images = [
@@ -92,21 +97,32 @@ class ReadsData(Hook):
             for image in batch['inputs']
         ]
         assert sorted(images) == list(range(SIZE))
+        self.count += 1
+
+    def after_train_iter(self, runner, batch_idx, *args, **kwargs):
+        if batch_idx in (0, 2):
+            self.after_train_epoch(runner)
 
 
-class ReadsAheadOfTheLoop(ReadsData):
-    """Reads once more when the plan of an epoch is drawn."""
-    priority = 'VERY_LOW'
+class ReadsBetween(ReadsData):
+    """Also before the plan of an epoch is drawn."""
+
+    priority = 'HIGHEST'
     before_train_epoch = ReadsData.after_train_epoch
 
 
-def test_what_is_pruned_and_what_it_weighs(tmp_path):
+@pytest.mark.parametrize('num_workers', [0, 2])
+@pytest.mark.parametrize('reads', [ReadsData, ReadsBetween])
+def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     """Other hooks read full epochs, which changes nothing."""
-    runner = build(tmp_path, **by_epoch())
-    runner.register_hook(ReadsAheadOfTheLoop())
+    runner = build(tmp_path,
+                   **by_epoch(**{'train_dataloader.num_workers': num_workers}))
+    reader = reads()
+    runner.register_hook(reader)
     steps = train(runner)
+    assert reader.count == MAX_EPOCHS * (3 if reads is ReadsData else 4)
     images = column(steps, 'images')
-    per_epoch = infobatch_hook(runner).planner.current.epoch
+    per_epoch = infobatch_hook(runner).session.planner.current.epoch
     assert per_epoch == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
@@ -119,11 +135,68 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path):
     for step in steps[:-8]:
         mean = np.multiply(step['weights'], step['scores']).mean()
         assert step['loss'] == pytest.approx(mean, rel=1e-5)
-    clock = infobatch_hook(runner).clock
-    saved = infobatch_hook(runner).planner.saved_iters(
-        infobatch_hook(runner).sampler.position)
+    clock = infobatch_hook(runner).session.clock
+    saved = infobatch_hook(runner).session.planner.saved_iters(
+        infobatch_hook(runner).session.sampler.position, runner.iter)
     assert clock.iters_per_epoch == 8
     assert saved == MAX_EPOCHS * 8 - len(steps)
+
+
+class ReadsAtTheEnd(ReadsData):
+    """As PreciseBNHook, before InfoBatchHook ends the epoch."""
+
+    priority = 'HIGHEST'
+
+    def after_train_iter(self, *args, **kwargs):
+        """Nothing."""
+
+
+def test_another_hook_reads_where_nothing_is_left_of_an_epoch(tmp_path):
+    """It goes on after its last iteration, and its end is still to come."""
+    changes = by_epoch(
+        **{
+            'default_hooks.checkpoint': dict(
+                _delete_=True,
+                type='CheckpointHook',
+                by_epoch=False,
+                interval=8)
+        })
+    build(tmp_path, **changes).train()
+    runner = build(
+        tmp_path / 'resumed',
+        resume=True,
+        load_from=str(tmp_path / 'iter_8.pth'),
+        **changes)
+    reader = ReadsAtTheEnd()
+    runner.register_hook(reader)
+    runner.train()
+    assert reader.count == MAX_EPOCHS
+
+
+class ReadsAheadOfTheLoop(Hook):
+    """Reads a batch when the plan of the third epoch is drawn."""
+
+    priority = 'VERY_LOW'
+
+    def before_train_epoch(self, runner):
+        if runner.epoch == 2:
+            next(iter(runner.train_dataloader))
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_another_hook_that_reads_ahead_of_the_loop(tmp_path, num_workers):
+    """Its batch could be that of the loop, so the training stops."""
+    runner = build(tmp_path,
+                   **by_epoch(**{'train_dataloader.num_workers': num_workers}))
+    runner.register_hook(ReadsAheadOfTheLoop())
+    with pytest.raises(
+            Refusal, match='Something else than the training loop reads '):
+        runner.train()
+    assert runner.epoch == 2
+    # Nothing was trained on in that epoch.
+    session = infobatch_hook(runner).session
+    assert runner.iter == session.iteration < 2 * 8
+    assert session.planner.current.epoch == 2
 
 
 def test_what_is_accumulated_last_counts(tmp_path):
@@ -186,7 +259,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).planner.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(again).session.planner.current.epoch == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 
@@ -226,7 +299,7 @@ def test_wrapped_data_sets(tmp_path, dataset, size, images):
     changes['train_dataloader.dataset'] = dict(dataset, _delete_=True)
     runner = build(tmp_path, **changes)
     steps = train(runner)
-    assert infobatch_hook(runner).scores.num_images == images
+    assert len(infobatch_hook(runner).session.tables.scores) == images
     # A full epoch first, with each repeat.
     first = sum(column(steps, 'images'), [])[:size]
     assert (np.bincount(first) >= size // images).all()

@@ -215,7 +215,7 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
     warned = re.findall(r'InfoBatch: (\d+) losses of images were NaN or inf',
                         read_log(tmp_path))
     assert sum(map(int, warned)) == visits
-    state = load(tmp_path / f'iter_{MAX_ITERS}.pth')['infobatch']['scores']
+    state = load(tmp_path / f'iter_{MAX_ITERS}.pth')['infobatch']['tables']
     assert state['non_finite'] == visits
     assert torch.isfinite(state['scores']).all()
     assert np.isfinite(column(first, 'loss')).all()

@@ -12,9 +12,7 @@ from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
 from mmib.log.reporter import Reporter
-from mmib.scores import BatchVisits, ScoreTable
 from mmib.tasks import segmentation
-from mmib.visits import VisitCounter
 from tests.system.small_training import (ANNEALING_ITER, MAX_ITERS, SAVED,
                                          assert_pruned, build, check_resumed,
                                          column, infobatch_hook, train)
@@ -34,11 +32,15 @@ def same_arithmetic(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', False)
 
 
+def scores_of(runner):
+    return infobatch_hook(runner).session.tables.scores
+
+
 def check_steps(runner, steps):
     """Images were pruned, and the loss follows from scores and weights."""
-    table = infobatch_hook(runner).scores
-    assert table.device.type == 'cuda'
-    assert np.isfinite(table.numpy()).all() and (table.numpy() != 1).all()
+    assert next(runner.model.parameters()).is_cuda
+    scores = scores_of(runner)
+    assert np.isfinite(scores).all() and (scores != 1).all()
     assert_pruned(steps, rtol=1e-4)
 
 
@@ -126,7 +128,7 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
     runner.train()
     assert len(calls) == 2 * ANNEALING_ITER - 2
     assert len(records) == MAX_ITERS
-    assert (infobatch_hook(runner).scores.numpy() != 1).all()
+    assert (scores_of(runner) != 1).all()
 
 
 # What the score of the task is, and arguments of the hook.
@@ -143,24 +145,22 @@ SCORES = pytest.mark.parametrize(
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
                                     num_workers):
-    """What the hook does with visits, in many iterations: sums of them are
-    made every 32."""
+    """What the hook does with visits, in passes of 40 iterations: they are
+    packed every 32."""
     monkeypatch.setattr(segmentation.TASK, 'score', score)
     runner = build(
         tmp_path, **{
             'train_cfg.max_iters': 100,
+            'train_dataloader.dataset.size': 120,
             'train_dataloader.num_workers': num_workers,
             **of_hook(hook)
         })
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
     may_wait_to_log(monkeypatch)
     records = guard(monkeypatch, InfoBatchHook, 'after_train_iter', 'error')
-    sums = guard(monkeypatch, VisitCounter, 'add', 'error')
     runner.train()
     assert len(records) == 100
-    # Most are made for a plan, and some by 32 batches.
-    assert len(sums) > 2
-    assert (infobatch_hook(runner).scores.numpy() != 1).all()
+    assert (scores_of(runner) != 1).all()
 
 
 @SCORES
@@ -171,38 +171,6 @@ def test_resume_with_scores_of_other_kinds(tmp_path, monkeypatch, score, hook):
     steps = train(runner)
     assert np.max(column(steps, 'weights')) > 1
     check_resumed(tmp_path, runner, steps, **changes)
-
-
-def test_visits_are_summed_as_on_the_cpu():
-    """The two ways to add up rows of tiers."""
-    rng = np.random.default_rng(0)
-    counters = {}
-    for device in map(torch.device, ('cpu', 'cuda')):
-        counters[device.type] = VisitCounter(
-            ScoreTable(np.arange(1000), device))
-        counters[device.type].expect(10)
-    for _ in range(200):
-        tiers = rng.integers(0, 11, 16).astype(np.int16)
-        weights = rng.uniform(0.5, 4, 16)
-        # One in ten isn't known.
-        norms = np.where(rng.random(16) < 0.1, np.nan, rng.gamma(2, size=16))
-        before, scores = rng.normal(size=(2, 16))
-        for device, counter in counters.items():
-            on_device = [
-                torch.tensor(x, dtype=torch.float32, device=device)
-                for x in (scores, norms, before)
-            ]
-            counter.add([
-                BatchVisits(
-                    np.arange(16), on_device[0], 0, tiers,
-                    weights.astype(np.float32), on_device[1])
-            ], on_device[2])
-    sums = {device: counter.take() for device, counter in counters.items()}
-    assert sums['cuda'].count == sums['cpu'].count > 2000
-    np.testing.assert_allclose(
-        sums['cuda'].by_tier, sums['cpu'].by_tier, rtol=1e-12)
-    np.testing.assert_allclose(
-        sums['cuda'].pairs, sums['cpu'].pairs, rtol=1e-12)
 
 
 def test_what_the_guard_sees(monkeypatch):
@@ -243,13 +211,14 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
 
     def read_scores(self, runner):
         before_train(self, runner)
-        assert self.scores.device.type == resumed_on
-        tables.append(self.scores.numpy())
+        parameter = next(runner.model.parameters())
+        assert parameter.device.type == resumed_on
+        tables.append(self.session.tables.scores.copy())
 
     monkeypatch.setattr(InfoBatchHook, 'before_train', read_scores)
     resumed_steps = train(resumed)
     np.testing.assert_array_equal(
-        tables[0], state['infobatch']['scores']['scores'].numpy())
+        tables[0], state['infobatch']['tables']['scores'].numpy())
     assert num_planned > 0
     for name in ('images', 'weights'):
         np.testing.assert_array_equal(

@@ -9,18 +9,21 @@ from .operations import assert_few_more
 from .small_training import BASELINE, build
 
 
-@pytest.mark.parametrize('policy', ['Neyman', 'MeanThreshold', 'ScoreOnly'])
-def test_segmentation(tmp_path, policy):
-    """Two heads, and passes of 100 iterations and more."""
+@pytest.mark.parametrize('policy, at_most', [('Neyman', 18),
+                                             ('MeanThreshold', 18),
+                                             ('ScoreOnly', 24)])
+def test_segmentation(tmp_path, policy, at_most):
+    """Two heads, and passes of 100 iterations and more. ScoreOnly computes the
+    baseline's loss besides."""
     size = {'train_cfg.max_iters': 300, 'train_dataloader.dataset.size': 400}
     assert_few_more(
         build(tmp_path / 'baseline', **size, **BASELINE),
         build(tmp_path / 'pruned', **size,
-              **{'custom_hooks.0.policy.type': policy}))
+              **{'custom_hooks.0.policy.type': policy}), at_most)
 
 
 def test_per_sample(tmp_path):
-    """Passes of 104 iterations and fewer."""
+    """Three losses, and passes of 104 iterations and fewer."""
     runners = [
         per_sample.build(tmp_path / str(policy), policy,
                          **{'train_dataloader.dataset.type': 'EquallyHard'})
@@ -28,4 +31,4 @@ def test_per_sample(tmp_path):
     ]
     for runner in runners:
         runner.model.infobatch_predictions = 'layer'
-    assert_few_more(*runners, first=110, last=174)
+    assert_few_more(*runners, at_most=25, first=110, last=174)

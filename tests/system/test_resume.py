@@ -2,16 +2,20 @@
 """A training goes on from a checkpoint as if nothing had happened, or says
 what is other than before."""
 import functools
+import inspect
 import itertools
 import multiprocessing
 import re
 
 import numpy as np
 import pytest
+import torch
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
+from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import DATASETS
 
+from mmib.errors import Refusal
 from mmib.report.read import read_run
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
                                          by_epoch, edges)
@@ -85,6 +89,7 @@ def of_epochs(**changes):
 
 
 EAGER = {'train_cfg.type': 'EagerTrainLoop'}
+OPENMMLAB = {'train_cfg.type': 'SkippingTrainLoop'}
 FLEXIBLE = dict(env_cfg={}, strategy=dict(type='SingleDeviceStrategy'))
 # In the first pass, in a plan, in annealing; at the edge of an epoch, after
 # the last iteration of the epoch and within others.
@@ -99,6 +104,10 @@ TRAININGS = {
     'eager, no workers': (dict(loader(0), **EAGER), ITERS),
     'eager, workers': (dict(loader(2), **EAGER), ITERS),
     'eager, persistent workers': (dict(loader(2, True), **EAGER), ITERS),
+    'OpenMMLab, no workers': (dict(loader(0), **OPENMMLAB), ITERS),
+    'OpenMMLab, workers': (dict(loader(2), **OPENMMLAB), ITERS),
+    'OpenMMLab, persistent workers': (dict(loader(2, True),
+                                           **OPENMMLAB), ITERS),
     # Several plans are in flight at once, or in one batch.
     'plans shorter than the lookahead': (loader(4, size=5), ITERS),
     'less than a batch': (loader(0, size=2), ITERS),
@@ -132,13 +141,26 @@ def test_resume_is_exact(tmp_path, name):
     runner = build(tmp_path, **changes)
     steps = train(runner)
     if 'less than a batch' not in name:
-        assert infobatch_hook(runner).counts.pruned.sum() > 11
+        assert infobatch_hook(runner).session.tables.pruned.sum() > 11
     folder, runners = tmp_path, []
     for checkpoint in checkpoints:
         # Until the end of the test, which stops their workers at once.
         runners.append(
             check_resumed(folder, runner, steps, checkpoint, **changes))
         folder = folder / 'resumed'
+
+
+@pytest.mark.skipif(
+    'fast_forward_on_resume'
+    not in inspect.signature(IterBasedTrainLoop).parameters,
+    reason='of OneDL')
+def test_a_loop_that_skips_nothing(tmp_path):
+    changes = {
+        'train_cfg.fast_forward_on_resume': True,
+        'train_dataloader.num_workers': 2
+    }
+    runner = build(tmp_path, **changes)
+    check_resumed(tmp_path, runner, train(runner), **changes)
 
 
 def resume(work_dir, checkpoint, **changes):
@@ -163,14 +185,16 @@ def finished(tmp_path_factory):
         build(folder, **{'default_hooks.checkpoint.interval': 7}))
 
 
+@pytest.mark.parametrize('loop', [{}, EAGER, OPENMMLAB], ids=str)
 @pytest.mark.parametrize(
     'changes', [loader(0), loader(2), loader(2, True)],
     ids=lambda changes: str([*changes['train_dataloader'].values()]))
-def test_resume_reads_no_past(finished, tmp_path, changes):
+def test_resume_reads_no_past(finished, tmp_path, changes, loop):
     READ[:] = [0] * 11
     _, steps = resume(
         tmp_path, finished[0] / 'iter_35.pth', **{
-            **changes, 'train_dataloader.dataset.type': 'ReadsDataset'
+            **changes,
+            **loop, 'train_dataloader.dataset.type': 'ReadsDataset'
         })
     images, read = sum(column(steps, 'images'), []), sum(READ)
     in_flight = 2 * 2 * 3 if changes['train_dataloader']['num_workers'] else 0
@@ -185,7 +209,7 @@ def test_resume_reads_no_past(finished, tmp_path, changes):
 def test_a_second_training_needs_a_new_runner(tmp_path):
     runner = build(tmp_path)
     runner.train()
-    with pytest.raises(RuntimeError, match='new Runner with `resume=True`'):
+    with pytest.raises(Refusal, match='new Runner with `resume=True`'):
         runner.train()
 
 
@@ -207,8 +231,16 @@ def test_a_finished_training_without_annealing_goes_on(tmp_path):
     assert len(later) == 25 and max(later[-1]['weights']) > 1
 
 
+@pytest.mark.parametrize(
+    'loop', [
+        {},
+        dict(EAGER, **{'train_dataloader.num_workers': 2}),
+        dict(OPENMMLAB, **{'train_dataloader.num_workers': 2}),
+    ],
+    ids=str)
 @pytest.mark.parametrize('size', [11, 13])
-def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size):
+def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
+                                                     loop):
     """Of the baseline, or of a data set of another length: the stream is
     that of the baseline, and nothing is pruned in the first full pass."""
     changes = {'train_dataloader.dataset.size': size}
@@ -217,7 +249,7 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size):
               **{'default_hooks.checkpoint.interval': 14}))
     expected = sum(column(baseline, 'images')[14:], [])
     saved = (tmp_path if size == 11 else finished[0]) / 'iter_14.pth'
-    _, steps = resume(tmp_path / 'resumed', saved, **changes)
+    _, steps = resume(tmp_path / 'resumed', saved, **changes, **loop)
     log = read_log(tmp_path / 'resumed')
     reason = ('the checkpoint is of a training without InfoBatchHook'
               if size == 11 else 'the checkpoint is of 11 images, and '
@@ -229,11 +261,8 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size):
     full = next(i for i, weight in enumerate(weights) if weight > 1)
     assert set(images[:full]) == set(range(size))
     assert list(images[:size]) == expected[:size]
-    # The closing line counts visits where the accounts begin anew.
-    pruned, visits = map(
-        int,
-        re.search(r'; (\d+) of (\d+) visits .* since iteration 14',
-                  log).groups())
+    pruned, visits = map(int,
+                         re.search(r'; (\d+) of (\d+) visits ', log).groups())
     assert abs(visits - pruned - 3 * (MAX_ITERS - 14)) <= 1
 
 
@@ -292,6 +321,24 @@ def test_another_annealing(finished, tmp_path, changes, begins):
     assert set(images[:11]) == set(range(11))
     assert f'annealing begins at iteration {begins} instead of 34' in read_log(
         tmp_path)
+
+
+@pytest.mark.parametrize('version', [None, 1, 3])
+def test_a_state_of_another_version(finished, tmp_path, version):
+    """As of before 1.0.0: refused before the first step."""
+    checkpoint = load(finished[0] / 'iter_14.pth')
+    checkpoint['infobatch'] = dict(
+        scores=checkpoint['infobatch']['tables'],
+        **{} if version is None else dict(version=version))
+    path = tmp_path / 'other.pth'
+    torch.save(checkpoint, path)
+    runner = build(tmp_path, resume=True, load_from=str(path))
+    with pytest.raises(
+            Refusal,
+            match=f'version {version}, and this mmib reads '
+            'version 2: .* or delete the key `infobatch`'):
+        runner.train()
+    assert runner.iter == 14
 
 
 def test_load_from_is_a_fresh_start(finished, tmp_path):
@@ -364,7 +411,7 @@ def test_other_ranks(finished, saved, tmp_path, loop):
     rest = zip(sampler['indices'].tolist(), sampler['weights'].tolist())
     assert seen[:len(sampler['indices'])] == list(rest) != []
     images, _ = zip(*slots(steps[:checkpoint['meta']['iter']]), *seen)
-    visits = load(tmp_path / f'{end}.pth')['infobatch']['images']['visits']
+    visits = load(tmp_path / f'{end}.pth')['infobatch']['tables']['visits']
     assert visits.tolist() == np.bincount(images).tolist()
 
 

@@ -21,6 +21,7 @@ from mmengine.runner import FlexibleRunner
 from mmseg.models import EncoderDecoder
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from mmib.errors import Refusal
 from tests.system.processes import run_ranks
 from tests.system.small_training import (SAVED, VALIDATION, assert_equal,
                                          assert_pruned, build, column,
@@ -247,7 +248,7 @@ def test_strategies_without_hooks_at_checkpoints_are_refused(tmp_path):
     runner = small_runner(tmp_path)
     runner.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
     with pytest.raises(
-            ValueError,
+            Refusal,
             match='checkpoints of DeepSpeedStrategy would lack the scores.*'
             "set `strategy = dict"):
         runner.train()

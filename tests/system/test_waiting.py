@@ -8,13 +8,14 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmseg.models import losses as mmseg_losses
+from mmseg.registry import DATASETS
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmib.batch import BatchContext
 from mmib.losses import InfoBatchLoss
 from mmib.tasks import segmentation  # noqa: F401
-from tests.system.small_training import build, infobatch_hook
+from tests.system.small_training import IndexDataset, build, infobatch_hook
 
 # Operations whose result, or its size, the host must know to go on.
 WAITING = ('local_scalar_dense', 'nonzero', 'masked_select', 'unique',
@@ -156,19 +157,49 @@ class WatchHook(Hook):
             setattr(hook, name, watched(getattr(hook, name), self.watches))
 
 
-@pytest.mark.parametrize('broken, ema', [((), 0.), ((1, 4), 0.), ((), 0.8)])
-def test_hook(tmp_path, broken, ema):
-    """No step of a whole training waits, also where plans cross in a batch,
-    and where losses aren't finite."""
+@DATASETS.register_module()
+class LosesAnImage(IndexDataset):
+    """Delivers the first image in the place of the second one."""
+
+    def get_data_info(self, index):
+        return dict(img_path=f'{index}.png')
+
+    def __getitem__(self, index):
+        index = 0 if index == 1 else index
+        results = super().__getitem__(index)
+        results['data_samples'].set_metainfo(self.get_data_info(index))
+        return results
+
+
+DATASET = 'train_dataloader.dataset'
+PACKS = {
+    f'{DATASET}.size': 120,
+    'train_cfg.max_iters': 90,
+    'default_hooks.checkpoint.interval': 90
+}
+
+
+@pytest.mark.parametrize(
+    'changes, operations', [
+        ({}, {'hypot', 'mean'}),
+        ({
+            f'{DATASET}.broken': (1, 4)
+        }, {'hypot', 'mean'}),
+        (PACKS, {'cat', 'stack'}),
+        ({
+            f'{DATASET}.type': 'LosesAnImage'
+        }, {'where'}),
+    ],
+    ids=['plain', 'not finite', 'packs', 'not delivered'])
+def test_hook(tmp_path, changes, operations):
+    """No step of a whole training waits: also where plans cross in a batch,
+    where losses aren't finite, where 32 steps are packed, and where another
+    image was delivered."""
     watch = WatchHook()
-    runner = build(
-        tmp_path, **{
-            'train_dataloader.dataset.broken': broken,
-            'custom_hooks.0.ema': ema
-        })
+    runner = build(tmp_path, **changes)
     runner.register_hook(watch)
     runner.train()
     names = set().union(*(w.operations.names for w in watch.watches))
-    assert {'isfinite', 'index_put_', 'mm'} & names
+    assert operations <= names
     # When LoggerHook writes, which waits itself.
     assert sum([w.waiting for w in watch.watches], []) == ['tolist']

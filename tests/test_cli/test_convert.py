@@ -9,8 +9,7 @@ from mmengine.config import Config
 from mmengine.utils import is_installed
 
 import mmib
-from mmib.compat import without_scoped_bases
-from mmib.config.zoo import resolve_config
+from mmib.config.zoo import resolve_config, without_scoped_bases
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = """

@@ -66,5 +66,5 @@ def test_a_mixed_stack_by_the_words_of_the_check(monkeypatch):
     def mixed():
         raise RuntimeError('two\nstacks')
 
-    monkeypatch.setattr('mmib.config.checks.check_stack', mixed)
+    monkeypatch.setattr('mmib.runner.checks.check_stack', mixed)
     assert env.attempt('mmib') == 'RuntimeError: two stacks'

@@ -96,7 +96,7 @@ def test_a_list_of_images(forecast):
 
 
 def test_a_warning(forecast):
-    lines = forecast(**with_policy(type='Budget', full_iters=30))
+    lines = forecast(**with_policy(type='Budget', ratio=1.))
     assert lines[-1].startswith('Warning: it prunes nothing')
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from mmengine.config import Config
 
-from mmib.verdicts import read_review
+from mmib.data.verdicts import read_review
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_datasets import build

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from torch import nn
 
-from mmib import compat
+from mmib.errors import Refusal
 from mmib_cli import scripts
 
 from ..system.small_training import BASELINE, read_log, small_config
@@ -200,14 +200,14 @@ def test_help_has_both(train, capsys):
 def test_wrapper_of_models_on_the_cpu(monkeypatch):
     """What the Runner would pass, but for the device."""
     calls = []
-    monkeypatch.setattr(compat.dist, 'init_process_group', calls.append)
-    monkeypatch.setattr(compat.dist, 'destroy_process_group',
+    monkeypatch.setattr(scripts.dist, 'init_process_group', calls.append)
+    monkeypatch.setattr(scripts.dist, 'destroy_process_group',
                         lambda: calls.append('end'))
     monkeypatch.setattr(Runner, 'wrap_model', lambda *args: calls.append(args))
     runner = SimpleNamespace(cfg=dict(find_unused_parameters=True))
     own = dict(type='Own', static_graph=True)
     model = nn.BatchNorm2d(2)
-    with compat.distributed_on_cpu():
+    with scripts.distributed_on_cpu():
         Runner.wrap_model(runner, None, model)
         Runner.wrap_model(runner, own, model)
     default = dict(broadcast_buffers=False, find_unused_parameters=True)
@@ -219,14 +219,14 @@ def test_wrapper_of_models_on_the_cpu(monkeypatch):
 
 def test_layers_that_need_gpus(monkeypatch):
     """They are refused with the options that change them."""
-    monkeypatch.setattr(compat.dist, 'init_process_group', lambda _: None)
+    monkeypatch.setattr(scripts.dist, 'init_process_group', lambda _: None)
     monkeypatch.setattr(Runner, 'wrap_model', Runner.wrap_model)
     model = nn.Module()
     model.backbone = nn.ModuleDict(
         dict(bn1=nn.SyncBatchNorm(2), bn2=nn.SyncBatchNorm(2)))
     model.decode_head = nn.BatchNorm2d(2)
     model.auxiliary_head = nn.ModuleList([nn.SyncBatchNorm(2)])
-    with pytest.raises(ValueError) as error, compat.distributed_on_cpu():
+    with pytest.raises(Refusal) as error, scripts.distributed_on_cpu():
         Runner.wrap_model(SimpleNamespace(cfg={}), None, model)
     assert ('add `--cfg-options model.backbone.norm_cfg.type=BN '
             'model.auxiliary_head.0.norm_cfg.type=BN`') in str(error.value)

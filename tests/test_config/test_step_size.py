@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.config.step_size import decide
+from mmib.runner.step_size import decide
 from tests.system.small_training import infobatch_hook, read_log, small_runner
 
 SGD = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
@@ -58,6 +58,6 @@ def test_mean_weight_of_plans(tmp_path, cfg, is_one, told):
     runner = small_runner(
         tmp_path, optim_wrapper=dict(copy.deepcopy(cfg), _delete_=True))
     runner.train()
-    assert infobatch_hook(runner).planner.normalize is is_one
+    assert infobatch_hook(runner).session.planner.normalize is is_one
     log = read_log(tmp_path)
     assert all(text in log for text in told)

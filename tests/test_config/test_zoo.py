@@ -7,8 +7,9 @@ import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib import compat, convert
+from mmib import convert
 from mmib.config import zoo
+from mmib.errors import Refusal
 from mmib_cli.files import base_expression, zoo_name
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
@@ -23,7 +24,7 @@ PATH = osp.join(MMSEG, NAME + '.py')
 def scoped_bases(monkeypatch):
     """Until the test ends."""
     monkeypatch.setattr(Config, '_get_cfg_path', FIND_BASE)
-    compat.allow_scoped_bases()
+    zoo.allow_scoped_bases()
 
 
 @pytest.mark.parametrize('suffix', ['', '.py'])
@@ -45,7 +46,7 @@ def test_other_paths_stay(path):
     ('qqq', None),
 ])
 def test_unknown_names(name, close):
-    with pytest.raises(FileNotFoundError) as error:
+    with pytest.raises(Refusal) as error:
         zoo.resolve_config(f'mmseg::{name}')
     message = str(error.value)
     assert f'`mmseg::{name}`' in message
@@ -81,7 +82,7 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert child.train_cfg.max_iters == 5
     assert child.model.backbone == base.model.backbone
     assert convert(child).train_cfg.max_iters == 3
-    with compat.without_scoped_bases():
+    with zoo.without_scoped_bases():
         assert Config._get_cfg_path is FIND_BASE
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
@@ -90,7 +91,7 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
 def test_unknown_bases(tmp_path, scoped_bases):
     config = tmp_path / 'child.py'
     config.write_text("_base_ = 'mmib::upernet/a.py'\n")
-    with pytest.raises(FileNotFoundError, match='mmib has no config'):
+    with pytest.raises(Refusal, match='mmib has no config'):
         Config.fromfile(str(config))
     config.write_text("_base_ = 'mmnone::upernet/a.py'\n")
     with pytest.raises(AssertionError, match='mmnone'):
@@ -111,7 +112,7 @@ def test_configs_of_an_installed_wheel(tmp_path, monkeypatch):
 
 def test_a_library_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmpretrain', None)
-    with pytest.raises(ModuleNotFoundError, match=r'mmib\[mmpretrain\]'):
+    with pytest.raises(Refusal, match=r'mmib\[mmpretrain\]'):
         zoo.resolve_config('mmpretrain::resnet/resnet18_8xb16_cifar10')
     path = str(tmp_path / 'a.py')
     assert base_expression(path, str(tmp_path)) == "'a.py'"

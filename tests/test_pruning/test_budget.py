@@ -1,28 +1,153 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""``Neyman``; ``Budget`` is tested with the policies of the paper."""
+"""Policies to a budget: what a budget needs, ``Budget`` and ``Neyman``."""
 import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmib.pruning import Neyman, Progress, TierNorms, check_plan
-from mmib.pruning.budget import allocate
+from mmib.errors import Refusal
+from mmib.pruning import Budget, Neyman, Progress, TierNorms
+from mmib.pruning.neyman import allocate
+from mmib.pruning.plan import checked
+from tests.test_pruning.inputs import (RNGS, SCORES, SHARES, drawn, needing,
+                                       random_scores)
+
+MOST = st.floats(0.01, 0.99)
 
 
-def neyman(share, size, norms=None, policy=None, **kwargs):
-    """A policy that is told to keep a share of the images."""
-    policy = policy or Neyman(**kwargs)
-    policy.begin_plan(
-        Progress(slots_left=round(share * size), full_slots=size, norms=norms))
-    return policy
+@given(
+    st.floats(0.05, 1), st.floats(0, 0.3), st.floats(0, 0.9),
+    st.floats(0, 1.5), st.booleans())
+def test_the_share_leads_to_the_budget(ratio, annealing, start, done,
+                                       by_epoch):
+    """What is left covers what the baseline does, whenever it is asked for.
+    All are kept where there is time, as where plans before saved too much."""
+    own, annealing = 1e6 * ratio, annealing * 1e6 * ratio
+    spent, covered = start * (own - annealing), done * (1e6 - annealing)
+    share = Progress(spent, covered, annealing, 1e6 if by_epoch else own,
+                     by_epoch).kept_share(ratio)
+    left, to_cover = own - annealing - spent, 1e6 - annealing - covered
+    assert 0 < share <= 1
+    assert share == pytest.approx(left / max(to_cover, left))
+
+
+@pytest.mark.parametrize('policy', [Budget(), Neyman()], ids=repr)
+def test_a_budget_without_progress(policy):
+    with pytest.raises(Refusal, match='call its `begin_plan`'):
+        drawn(policy, np.arange(8))
+
+
+@pytest.mark.parametrize('policy, least, size', [
+    (Budget(), 0.25, 1000),
+    (Budget(max_ratio=0.6), 0.4, 1000),
+    (Neyman(min_keep=0.2), 0.2, 1000),
+    (Neyman(min_keep=0.9), 0.9, 18),
+    (Neyman(min_keep=0.29), 0.29, 100),
+])
+def test_a_budget_that_cannot_be_met(policy, least, size):
+    """It is forecast, and told with the plan."""
+    progress = Progress(650, 0, 0, 1000, of_baseline=True)
+    assert policy.expected_share(progress) == pytest.approx(least)
+    plan = drawn(needing(0.04, policy), random_scores(size))
+    assert len(plan) == pytest.approx(size * least, abs=2)
+    assert len(plan) >= size * least - 1e-6
+    assert 'needs a kept share of 0.040, but at most ' in plan.note
+    assert f'{100 * (1 - least):g} %' in plan.note
+    assert 'Raise `ratio` in the `policy` of InfoBatchHook' in plan.note
+
+
+# Budget --------------------------------------------------------------------
+
+
+@given(SCORES, SHARES, MOST, RNGS)
+@settings(max_examples=300)
+def test_budget_prunes_what_it_needs(scores, share, most, rng):
+    plan = needing(share, Budget(max_ratio=most))(scores, rng)
+    num_pruned = len(scores) - len(plan)
+    needed = max(0, (1 - share) * len(scores))
+    # Of all images below the highest score, in one tier.
+    bound = math.floor(most * (scores < scores.max()).sum() + 1e-9)
+    # Two tiers round to whole images twice.
+    assert bound - 1 <= num_pruned <= bound or num_pruned - needed < 1
+    assert num_pruned <= bound and num_pruned < needed + 1
+    # It says so when, and only when, it prunes too little.
+    assert bool(plan.note) == (num_pruned < needed - 1e-6 * len(scores))
+    np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
+    assert (plan.weights <= 1 / (1 - most) * (1 + 1e-6)).all()
+
+
+@given(SCORES, SHARES, MOST, RNGS)
+@settings(max_examples=300)
+def test_budget_tiers(scores, share, most, rng):
+    plan = needing(share, Budget(max_ratio=most))(scores, rng)
+    if plan.is_full:
+        return
+    edges = np.quantile(scores, (0.2, 0.85))
+    low, high, rest = plan.tiers
+    assert rest.kept == rest.size and rest.size
+    assert low.size == (scores < np.float32(edges[0])).sum()
+    assert low.size + high.size == (scores < np.float32(plan.threshold)).sum()
+    out = [tier.size - tier.kept for tier in (low, high)]
+    assert all(n <= most * tier.size + 1e-6
+               for n, tier in zip(out, (low, high)))
+    # The shape of the ratios, to one image.
+    if high.size and out[1] < high.size * most - 1:
+        expected = min(1.5 * out[1] / high.size, most) * low.size
+        assert abs(out[0] - expected) <= 1 + 1.5 * low.size / high.size
+
+    # The threshold is that of the quantile where this suffices, and
+    # otherwise the lowest score that does.
+    needed = math.ceil((1 - share) * len(scores) - 1e-6)
+
+    def prunable(threshold):
+        num_high = (scores < threshold).sum() - low.size
+        return int(most * low.size) + int(most * num_high)
+
+    if prunable(np.float32(edges[1])) >= needed:
+        assert plan.threshold == pytest.approx(edges[1])
+    else:
+        assert plan.threshold == min(
+            (score for score in scores if prunable(score) >= needed),
+            default=scores.max())
+
+
+@pytest.mark.parametrize(
+    'size, share, kwargs, tiers',
+    [
+        # The one image of the upper tier can't be pruned: the lower one must.
+        (20, 0.55, dict(quantiles=(0.5, 0.57), max_ratio=0.99),
+         ((10, 1), (1, 1), (9, 9))),
+        # 0.58 * 50 is a little less than 29: one more image must lie below.
+        (60, 31 / 60, dict(quantiles=(0.001, 0.1), max_ratio=0.58),
+         ((1, 1), (51, 22), (8, 8))),
+        # 15 / 22 * 22 is a little less than 15.
+        (44, 29 / 44, dict(quantiles=(0.5, 0.51)), ((22, 7), (0, 0),
+                                                    (22, 22))),
+    ])
+def test_budget_where_counts_round(size, share, kwargs, tiers):
+    plan = drawn(needing(share, Budget(**kwargs)), np.arange(size))
+    assert plan.tiers == tiers and not plan.note
+
+
+def test_budget_of_equal_scores():
+    plan = drawn(needing(0.41, Budget()), np.repeat([0.1, 2], 500))
+    assert len(plan) == 625 and plan.weights.max() == 4
+    assert plan.note == (
+        'the budget needs a kept share of 0.410, but at most 75 % of the '
+        'images below the highest score can be pruned: kept share 0.625. '
+        'Raise `ratio` in the `policy` of InfoBatchHook in `custom_hooks`.')
+    plan = drawn(needing(0.41, Budget()), np.ones(1000))
+    assert plan.is_full and 'kept share 1.000.' in plan.note
+
+
+# Neyman --------------------------------------------------------------------
 
 
 def test_neyman_prunes_at_random_until_it_knows_more():
-    scores = np.random.default_rng(0).random(1000, dtype=np.float32)
-    plan = neyman(0.37, 1000)(scores, np.random.default_rng(0))
+    plan = drawn(needing(0.37, Neyman()), random_scores(1000))
     assert len(plan) == 370
     assert {tier.kept for tier in plan.tiers} == {37}
     np.testing.assert_allclose(plan.weights, 1 / 0.37, rtol=1e-6)
@@ -31,11 +156,9 @@ def test_neyman_prunes_at_random_until_it_knows_more():
 def shares_after(policy, *norms):
     """What is kept of each stratum at a kept share of one half, after mean
     squares and their errors."""
-    for mean_squares, errors in norms:
-        neyman(0.5, 20_000,
-               TierNorms(np.array(mean_squares), np.array(errors)), policy)
-    scores = np.linspace(0, 1, 20_000, dtype=np.float32)
-    plan = policy(scores, np.random.default_rng(0))
+    for each in norms:
+        needing(0.5, policy, TierNorms(*map(np.array, each)))
+    plan = drawn(policy, np.linspace(0, 1, 20_000))
     return [tier.kept / tier.size for tier in plan.tiers]
 
 
@@ -86,24 +209,21 @@ def test_neyman_learns_nothing_from_single_visits_or_other_plans():
 
 @given(
     st.integers(1, 12), st.floats(0.01, 1), st.integers(2, 200), st.booleans(),
-    st.integers(0, 2**31))
-@example(10, 0.5, 8, False, 0)
-@example(10, 0.5, 15, False, 0)
+    RNGS)
+@example(10, 0.5, 8, False, np.random.default_rng(0))
+@example(10, 0.5, 15, False, np.random.default_rng(0))
 def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
-                                                 seed):
-    rng = np.random.default_rng(seed)
-    scores = rng.random(size, dtype=np.float32)
+                                                 rng):
+    scores = rng.random(size, np.float32)
     if ties:
         scores = np.floor(20 * scores)
     policy = Neyman(num_strata=num_strata)
-    plan = neyman(share, size, policy=policy)(scores, rng)
-    num_tiers = len(plan.tiers)
+    num_tiers = len(needing(0.3, policy)(scores, rng).tiers)
     norms = TierNorms(
         rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers))
-    plan = neyman(share, size, norms, policy)(scores, rng)
-    check_plan(plan, size)
+    plan = checked(needing(share, policy, norms)(scores, rng), size)
     for number, tier in enumerate(plan.tiers, 1):
-        slots = plan.tier_of_slot == number
+        slots = plan.tier_of_slot == (0 if plan.is_full else number)
         assert slots.sum() == tier.kept
         assert plan.weights[slots].sum() == pytest.approx(tier.size)
     assert sum(tier.size for tier in plan.tiers) == size
@@ -112,37 +232,11 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
         max(int(0.1 * tier.size), 1) for tier in plan.tiers if tier.size)
     assert ties or least <= max(0.1 * size, 1)
     least = max(least, math.ceil(0.1 * size - 1e-6))
-    needed = round(share * size)
+    needed = math.floor(share * size + 1e-6)
     assert len(plan) == max(needed, least)
     assert bool(plan.note) is (least > max(needed, 1))
-    assert abs(len(plan) -
-               size * policy.expected_share(policy._progress)) <= 1 or ties
-
-
-@pytest.mark.parametrize('size, min_keep', [(18, 0.9), (100, 0.29)])
-def test_neyman_keeps_what_it_must(size, min_keep):
-    """Also where strata are small."""
-    policy = Neyman(min_keep=min_keep)
-    rng = np.random.default_rng(0)
-    plan = neyman(0.2, size, policy=policy)(rng.random(size, np.float32), rng)
-    assert len(plan) == np.ceil(min_keep * size)
-    assert plan.note
-
-
-@given(
-    st.lists(st.integers(0, 500), min_size=1, max_size=12).filter(any),
-    st.floats(0, 1), st.integers(0, 2**31))
-def test_allocate(sizes, share, seed):
-    sizes = np.array(sizes)
-    roots = np.random.default_rng(seed).uniform(1e-3, 10, len(sizes))
-    target = int(share * sizes.sum())
-    kept = allocate(sizes, roots, target, min_keep=0.1)
-    assert (kept <= sizes).all() and (kept[sizes > 0] >= 1).all()
-    assert (kept >= np.floor(0.1 * sizes)).all()
-    assert kept.sum() >= target
-    # More only where the least shares need it.
-    most = np.maximum(target, np.ceil(0.1 * sizes).sum())
-    assert kept.sum() <= most + (sizes > 0).sum()
+    expected = size * policy.expected_share(policy._progress)
+    assert ties or abs(len(plan) - expected) <= 1
 
 
 def test_allocate_is_optimal():
@@ -159,10 +253,3 @@ def test_allocate_is_optimal():
         other = kept.copy()
         other[list(move)] += [1, -1]
         assert noise(other) > noise(kept) * (1 - 1e-6)
-
-
-def test_neyman_says_what_it_cannot_reach():
-    plan = neyman(0.05, 2000)(np.arange(2000, dtype=np.float32),
-                              np.random.default_rng(0))
-    assert len(plan) == 200
-    assert 'needs a kept share of 0.050, but at most 90 %' in plan.note

@@ -28,15 +28,6 @@ def test_scores_and_counts(tmp_path):
     assert images.last_visit.tolist() == list(range(11, -1, -1))
 
 
-def test_older_checkpoint(tmp_path):
-    write_checkpoint(tmp_path, older=True)
-    checkpoint, notes = read_newest(str(tmp_path))
-    assert list(checkpoint.images) == ['score']
-    # By the last score.
-    assert ranked(checkpoint.images) == list(range(10, -1, -1))
-    assert 'older mmib' in notes[0]
-
-
 def test_without_mmib(tmp_path):
     path = write_checkpoint(tmp_path)
     checkpoint = torch.load(path, weights_only=False)
@@ -105,15 +96,23 @@ def test_damaged(tmp_path, damage):
     assert checkpoint is None and 'can be used' in notes[1]
 
 
-def test_damaged_state(tmp_path):
-    """All else that may be damaged is in tests/test_state.py."""
+@pytest.mark.parametrize('change, said', [
+    (lambda state: state.pop('tables'), 'that is damaged'),
+    (lambda state: state['tables']['visits'].add_(1), 'that is damaged'),
+    (lambda state: state.update(version=1), 'of another version'),
+    (lambda state: state.pop('version'), 'of another version'),
+    (lambda state: [], 'that is damaged'),
+])
+def test_states_that_cannot_be_read(tmp_path, change, said):
     path = write_checkpoint(tmp_path)
     state = torch.load(path, weights_only=False)['infobatch']
-    del state['images']
+    changed = change(state)
+    if changed == []:
+        state = changed
     write_checkpoint(tmp_path, infobatch=state)
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None
-    assert 'state of InfoBatch that is damaged' in notes[0]
+    assert notes[0] == f'iter_40.pth has a state of InfoBatch {said}.'
 
 
 @pytest.mark.parametrize('content', [[1], torch.ones(3), dict(meta=3)])

@@ -105,17 +105,29 @@ def test_config_without_data():
             Config(dict(imports, train_dataloader=dict(dataset=dict()))), 4)
 
 
+def checkpoint_of(scores):
+    """A checkpoint with these scores, which are the averages too."""
+    return Checkpoint(
+        'a.pth',
+        pd.DataFrame(
+            dict(
+                score=scores,
+                average=scores,
+                visits=np.arange(len(scores)),
+                pruned=0)))
+
+
 def test_cards_of_both_ends():
     scores = np.float32([0.5, 3, np.nan, 1])
-    images = pd.DataFrame(dict(score=scores, visits=np.arange(4)))
-    gallery = take_pictures(Config(), Checkpoint('a.pth', images), 2)
+    checkpoint = checkpoint_of(scores)
+    gallery = take_pictures(Config(), checkpoint, 2)
     assert [(c.number, c.rank, c.visits, c.pruned)
-            for c in gallery.highest] == [(1, 1, 1, None), (3, 2, 3, None)]
+            for c in gallery.highest] == [(1, 1, 1, 0), (3, 2, 3, 0)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
     note, = gallery.notes
     assert 'because of the data set: the config has none.' in note
-    none = take_pictures(Config(), Checkpoint('a.pth', images), 0)
+    none = take_pictures(Config(), checkpoint, 0)
     assert none.highest == none.lowest == []
 
 
@@ -136,7 +148,7 @@ def test_pictures(root, monkeypatch):
             return sample
 
     monkeypatch.setattr('mmib.report.pictures.Predictor', Predicts)
-    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(4.))))
+    checkpoint = checkpoint_of(np.arange(4.))
 
     def card():
         gallery = take_pictures(config_of(root), checkpoint, 1)
@@ -186,7 +198,7 @@ def test_boxes(root):
     DATASETS.register_module(module=Boxes, force=True)
     dataset = dict(type='Boxes', pipeline=[dict(type='LoadImageFromFile')])
     config = Config(dict(train_dataloader=dict(dataset=dataset)))
-    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(3.))))
+    checkpoint = checkpoint_of(np.arange(3.))
     gallery = take_pictures(config, checkpoint, 3)
     two, one, none = gallery.highest
     assert [name for name, _ in two.pictures] == ['image', 'labels']
@@ -209,7 +221,7 @@ def test_paths_that_are_no_text(root):
     config = config_of(root)
     config.train_dataloader.dataset = dict(
         type='Paths', pipeline=[dict(type='LoadImageFromFile')])
-    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=[1.])))
+    checkpoint = checkpoint_of([1.])
     card, = take_pictures(config, checkpoint, 1).highest
     path = str(root / 'images' / 'training' / '0.jpg')
     assert json.dumps(card.name) == json.dumps(path)
@@ -222,7 +234,7 @@ def test_images_that_share_a_path(root):
     part = config.train_dataloader.dataset
     config.train_dataloader.dataset = dict(
         type='ConcatDataset', datasets=[part, part])
-    checkpoint = Checkpoint('a.pth', pd.DataFrame(dict(score=np.arange(8.))))
+    checkpoint = checkpoint_of(np.arange(8.))
     cards = take_pictures(config, checkpoint, 8).highest
     assert [card.name for card in cards] == [*'76543210']
     assert cards[0].path == cards[4].path == '3.jpg'

@@ -100,7 +100,7 @@ def test_a_loss_may_be_infinite(tmp_path, value):
 
 
 def test_without_the_first_line(tmp_path):
-    """Version 0.1.0 had no `infobatch.jsonl` at all."""
+    """As where a disk was full."""
     folder = write_texts(tmp_path / 'run', map(json.dumps, PLANS),
                          map(json.dumps, SCALARS))
     run = read_run(folder)

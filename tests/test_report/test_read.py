@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from mmengine.hooks import Hook
 
+from mmib.errors import Refusal
 from mmib.report.checkpoint import read_newest
-from mmib.report.read import ReportError, read_run
+from mmib.report.read import read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
 from ..system.small_training import infobatch_hook, small_runner
@@ -122,8 +123,7 @@ def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
     np.testing.assert_array_equal(run.loss,
                                   [[10, 20, 30, 40], [1.0, 1.1, 1.2, 1.3]])
     np.testing.assert_array_equal(run.metrics['mIoU'], [[20, 40], [10, 20]])
-    assert [(p.iter, p.full_equivalent) for p in run.plans] == [(4, 4.0),
-                                                                (24, 30.0)]
+    assert [(p.iter, p.saved_iters) for p in run.plans] == [(4, 0.), (24, 6.)]
 
 
 def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
@@ -142,9 +142,9 @@ def test_baseline(tmp_path):
 
 
 def test_nothing_to_report(tmp_path):
-    with pytest.raises(ReportError, match='nothing of a training'):
+    with pytest.raises(Refusal, match='nothing of a training'):
         read_run(str(tmp_path))
-    with pytest.raises(ReportError, match='is no folder'):
+    with pytest.raises(Refusal, match='is no folder'):
         read_run(str(tmp_path / 'missing'))
 
 
@@ -268,7 +268,7 @@ def test_worth_of_a_training_that_is_running(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runner.train()
     run = read_run(str(tmp_path))
-    mean = infobatch_hook(runner).planner.mean_ratio.mean()
+    mean = infobatch_hook(runner).session.planner.mean_ratio.mean()
     assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
     shares = [run.kept_share(plan) for plan in run.plans]
     assert len(set(shares)) > 2

@@ -12,10 +12,10 @@ import pytest
 from mmengine.runner import Runner
 
 import mmib_cli
-from mmib.image_list import find_images
+from mmib.data.lists import find_images
+from mmib.data.verdicts import read_review
 from mmib.report.checkpoint import read_newest
 from mmib.report.read import read_run
-from mmib.verdicts import read_review
 
 from ..system.small_training import write_images
 from .browser import CHROMIUM, WIDTHS

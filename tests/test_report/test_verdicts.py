@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mmib.image_list import find_images
+from mmib.data.lists import find_images
+from mmib.data.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged,
+                                open_text, read_review, write_review)
 from mmib.report.review import beats_chance, expected, merge
-from mmib.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged, open_text,
-                           read_review, write_review)
 
 HEADER = 'image,verdict,rank,score,date\n'
 TEXT = st.text(

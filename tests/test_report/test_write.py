@@ -31,7 +31,7 @@ def write_report(*arguments):
     mmib_cli.main(['report', *map(str, arguments)])
 
 
-NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'older',
+NAMES = ('resumed', 'killed', 'baseline', 'ranks', 'finished', 'damaged',
          'stopped')
 SCRIPT = '<script>alert(1)<img src=x onerror=alert(2)>'
 
@@ -72,9 +72,9 @@ def folders(tmp_path_factory):
     write_finished(folders['finished'])
     write_checkpoint(folders['finished'])
     # The newest checkpoint is damaged.
-    write_start(folders['older'])
-    write_checkpoint(folders['older'], 20, older=True)
-    write_checkpoint(folders['older'], 40).write_bytes(b'damaged')
+    write_start(folders['damaged'])
+    write_checkpoint(folders['damaged'], 20)
+    write_checkpoint(folders['damaged'], 40).write_bytes(b'damaged')
     write_start(folders['stopped'], [], [{'begins': BEGINS}])
     return folders
 
@@ -107,7 +107,7 @@ def test_in_a_browser(looks, name):
         assert page['broken'] == 0
         # That of the gallery.
         # Where the data can't be read, nothing can be judged.
-        known = name not in ('finished', 'older')
+        known = name not in ('finished', 'damaged')
         assert page['scripts'] == (page['pictures'] > 0 and known)
         assert page['images'] > 0 or name == 'stopped'
 
@@ -263,14 +263,12 @@ def test_scores_that_tell_nothing(tmp_path, reliability, says):
             in text) == says
 
 
-def test_of_an_older_training(pages):
-    text = text_of(pages['older'])
+def test_of_a_damaged_training(pages):
+    text = text_of(pages['damaged'])
     assert 'iter_40.pth is damaged' in text
-    assert 'as in version 0.1.0 of mmib: what was pruned is left out' in text
-    assert 'these columns are empty' in text
-    table = pd.read_csv(pages['older'].with_name('older_images.csv'))
-    assert table.visits.isna().all() and table.score.notna().sum() == 11
-    assert table.average.isna().all() and 'average score <b>' not in text
+    assert 'a training begins: what was pruned is left out' in text
+    table = pd.read_csv(pages['damaged'].with_name('damaged_images.csv'))
+    assert table.score.notna().sum() == 11
 
 
 def test_of_a_training_without_a_checkpoint(pages):

@@ -11,12 +11,11 @@ from mmengine.logging import HistoryBuffer
 
 from mmib.plan_record import PlanRecord
 from mmib.pruning import ScoreHistogram, Tier
-from mmib.state import seal
+from mmib.runner.checkpoint import seal
+from mmib.session import Session
 from mmib.worth import VarianceRatio
 
 from ..system.small_training import small_config, small_head
-from ..test_resume import Parts
-from ..test_state import LATER, downgraded, without
 
 HEAD = small_head()
 HEAD['num_classes'] = 5
@@ -57,14 +56,13 @@ def plan(iteration, full_equivalent, kept, **changes):
         tiers=(Tier(6, kept - 6), Tier(6, 6)) if prunes else (Tier(12, 12), ),
         covered=full_equivalent / 4,
         iter=iteration,
-        full_equivalent=full_equivalent,
         saved_iters=full_equivalent - iteration,
         threshold=0.5 * prunes,
         mean_score=1.5,
         variance_ratio=VarianceRatio(0.9, 0.8, 1.0, 0.7) if prunes else None,
         mean_ratio=VarianceRatio(0.9, 0.85, 0.95, nan) if prunes else None,
         reliability=0.6 if prunes else None,
-        histogram=ScoreHistogram(edges, some, some, some))
+        histogram=ScoreHistogram(edges, some, some, some) if prunes else None)
     return dict(record.to_dict(), **changes)
 
 
@@ -73,7 +71,7 @@ PLANS = [
     plan(4, 4.0, 9),
     plan(7, 8.0, 9),
     plan(10, 12.0, 9),
-    plan(34, 44.0, 12)
+    plan(34, 44.0, 12, annealing=True)
 ]
 
 
@@ -119,30 +117,22 @@ def write_start(work_dir,
 
 
 def write_finished(work_dir, **kwargs):
-    """A whole training of the present mmib."""
+    """A whole training."""
     records = [{'begins': BEGINS}, *PLANS, {'ends': ENDS}]
     return write_start(work_dir, records=records, **kwargs)
 
 
-def write_checkpoint(work_dir, iteration=40, older=False, **changes):
+def write_checkpoint(work_dir, iteration=40, **changes):
     """A checkpoint of 12 images, of which the last was never visited."""
-    visited = torch.arange(12) < 11
-    parts = Parts(12)
-    parts.train(10)
-    state = parts.state()
-    if older:
-        state = without(downgraded(state), LATER)
-        state['scores']['visited'] = visited
-    scores = state['scores']
-    scores['scores'] = torch.where(visited, torch.arange(12.) / 10, 1.)
-    if not older:
+    state = dict(Session(range(12), epochs=2).state_dict(), images_checksum=0)
+    scores = torch.where(torch.arange(12) < 11, torch.arange(12.) / 10, 1.)
+    state['tables'].update(
+        scores=scores,
         # The order isn't that of the scores: images 0 and 10 are exchanged.
-        scores['averages'] = scores['scores'].clone()
-        scores['averages'][[0, 10]] = scores['averages'][[10, 0]]
-        scores['last_visit'] = torch.arange(11, -1, -1, dtype=torch.int32)
-        state['images'] = dict(
-            visits=torch.full((12, ), 5, dtype=torch.int32),
-            pruned=torch.arange(12, dtype=torch.int32))
+        averages=scores[[10, *range(1, 10), 0, 11]],
+        last_visit=torch.arange(11, -1, -1, dtype=torch.int32),
+        visits=torch.full((12, ), 5, dtype=torch.int32),
+        pruned=torch.arange(12, dtype=torch.int32))
     checkpoint = dict(
         state_dict=dict(),
         # As MMEngine has it: arrays and methods of a class.
@@ -150,7 +140,7 @@ def write_checkpoint(work_dir, iteration=40, older=False, **changes):
             log_scalars=dict(loss=HistoryBuffer([1.], [1])),
             runtime_info=dict(iter=iteration)),
         meta=dict(iter=iteration, value=np.float64(1.)),
-        infobatch=state if older else seal(state))
+        infobatch=seal(state))
     checkpoint.update(changes)
     path = work_dir / f'iter_{iteration}.pth'
     torch.save(checkpoint, path)

@@ -23,6 +23,7 @@ from torch.testing import assert_close
 
 from mmib import tasks
 from mmib.batch import BatchContext
+from mmib.errors import Refusal
 from mmib.losses import InfoBatchLoss
 
 TOLERANCE = 1e-5
@@ -143,7 +144,9 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
         tuple[Known, Tensor]: What mmib knows of the images; and what each
         image adds to the loss, of shape (B,).
     """
-    ones = torch.ones(len(weights))
+    # As those of a training, whatever the model computes in.
+    weights = weights.float()
+    ones = torch.ones_like(weights)
 
     def with_weights(weights):
         model, batch = make(), BatchContext()
@@ -166,7 +169,10 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
         plain = take_step(make(), inputs, samples)
         step, known = with_weights(weights)
         _, unweighted = with_weights(ones)
-        parts = [with_weights(one)[0].loss for one in torch.eye(len(weights))]
+        parts = [
+            with_weights(one)[0].loss
+            for one in torch.eye(len(weights), dtype=weights.dtype)
+        ]
         nothing, _ = with_weights(0 * ones)
     assert plain.loss == 0 or plain.inputs[0].any()
     of_rows = weights.repeat_interleave(torch.tensor(rows))
@@ -193,7 +199,7 @@ def override(module, method='loss'):
 
 def told_to_call(model):
     """The function that mmib tells users of a model to call."""
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(Refusal) as error:
         tasks.attach(model, BatchContext())
     name, = re.findall(r'`(mmib\.[\w.]+)`', str(error.value))
     return pkgutil.resolve_name(name)

@@ -5,6 +5,7 @@ import pytest
 import torch.nn as nn
 
 from mmib.batch import BatchContext
+from mmib.errors import Refusal
 from mmib.losses import InfoBatchLoss, register_unreduced
 from mmib.tasks.heads import LossTable
 
@@ -97,7 +98,7 @@ def test_heads_are_found_wherever_they_are(table):
      'not told of the loss `model.edge_head.loss_a`'),
 ])
 def test_what_is_not_known_is_refused(table, make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(Refusal, match=message):
         table.wrap(make(), BatchContext())
 
 
@@ -113,7 +114,7 @@ def test_users_register_their_own(table):
     assert wrap(table, model(others=head())) == ['others.loss_a']
     # Subclasses are meant too, until they override something again.
     assert wrap(table, type('Sub', (model, ), {})()) == ['head.loss_a']
-    with pytest.raises(ValueError, match='OwnOwnModel, which is `model`'):
+    with pytest.raises(Refusal, match='OwnOwnModel, which is `model`'):
         wrap(table, own(model)())
 
 

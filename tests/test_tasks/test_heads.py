@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.batch import BatchContext
+from mmib.errors import Refusal
 from mmib.tasks import attach
 from mmib.tasks.segmentation import register_head, register_segmentor
 from mmib.tasks.segmentation.heads import _follow_matching
@@ -118,6 +119,24 @@ def test_masks_of_each_image(num_masks):
     assert sum(loss.rows_per_image) == len(targets)
 
 
+def test_what_follows_the_matching():
+    """As the test before, with a matcher that needs no ops of mmcv."""
+
+    class Matcher:
+
+        def get_targets(self, cls_scores, mask_preds, instances):
+            return losses[0].rows_per_image, losses[1].rows_per_image
+
+    matcher = Matcher()
+    losses = [InfoBatchLoss(nn.MSELoss()) for _ in range(2)]
+    _follow_matching(matcher, losses[:1], losses[1:])
+    for num_masks in ((2, 5, 0), (9, 1, 3)):
+        instances = [InstanceData(labels=torch.arange(n)) for n in num_masks]
+        rows = matcher.get_targets(
+            torch.zeros(B, 6, C + 1), torch.zeros(B, 6, SIZE, SIZE), instances)
+        assert rows == (6, [min(n, 6) for n in num_masks])
+
+
 def test_a_config_may_write_the_loss_out():
     model = make_model(dict(type='InfoBatchLoss', loss=ce(loss_name='loss_x')))
     written = model.decode_head.loss_decode
@@ -127,7 +146,7 @@ def test_a_config_may_write_the_loss_out():
 
 
 def test_missing_head():
-    with pytest.raises(ValueError, match='no losses of Sequential'):
+    with pytest.raises(Refusal, match='no losses of Sequential'):
         attach(nn.Sequential(), BatchContext())
 
 

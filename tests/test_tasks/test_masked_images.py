@@ -16,6 +16,7 @@ from mmpretrain.structures import DataSample  # noqa: E402
 
 from mmib import tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
 from mmib.tasks import masked_images  # noqa: E402
 
 from .contract import check_weights  # noqa: E402
@@ -278,7 +279,7 @@ def test_weights_of_images(name):
 def test_models_that_are_refused(name, message):
     model = build('MAE')
     model.__class__ = type(name, (getattr(selfsup, name), ), {})
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(Refusal, match=message):
         tasks.attach(model, BatchContext())
 
 

@@ -10,7 +10,7 @@ from mmpretrain.registry import BATCH_AUGMENTS
 from torch import Tensor
 
 from ...batch import BatchContext
-from ...errors import ValueRefusal
+from ...errors import Refusal
 
 Share = Union[float, Tensor]
 
@@ -110,13 +110,13 @@ def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
         batch (BatchContext): The batch in training.
 
     Raises:
-        ValueError: If an augmentation doesn't tell what it mixes.
+        Refusal: If an augmentation doesn't tell what it mixes.
     """
     for augment in getattr(batch_augments, 'augments', [batch_augments]):
         if isinstance(augment, PairedMixup):
             augment.batch = batch
         elif augment is not None:
-            raise ValueRefusal(_own_permutation(augment))
+            raise Refusal(_own_permutation(augment))
 
 
 def _own_permutation(augment: Any) -> str:

@@ -9,10 +9,10 @@ from mmpretrain.models import (BaseClassifier, BaseRetriever, classifiers,
                                heads, retrievers)
 
 from ...batch import BatchContext
-from ...compat import replace_method
-from ...errors import ValueRefusal
+from ...errors import Refusal
 from ...losses import InfoBatchLoss
 from ..heads import LossTable, wrap
+from ..replace import replace_method
 from .augments import connect_augments
 
 TABLE = LossTable(
@@ -55,7 +55,7 @@ class ClassificationTask:
             if isinstance(module, heads.MultiTaskHead):
                 for task, head in module.task_heads.items():
                     if head not in losses_of_head:
-                        raise ValueRefusal(
+                        raise Refusal(
                             f'`model.{name}.task_heads.{task}` is a '
                             'MultiTaskHead within another one, where mmib '
                             'cannot tell which images have a label: move its '
@@ -97,5 +97,5 @@ def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
                 recipe['loss'] = wrap(recipe['loss'], batch)
             connect_augments(recipe.get('batch_augments'), batch)
         except ValueError as error:
-            raise ValueRefusal('SwitchRecipeHook in `custom_hooks`, at '
-                               f'`action_epoch={epoch}`: {error}') from None
+            raise Refusal('SwitchRecipeHook in `custom_hooks`, at '
+                          f'`action_epoch={epoch}`: {error}') from None

@@ -10,9 +10,9 @@ from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
 from ...batch import BatchContext
-from ...compat import replace_method
 from ...losses import InfoBatchLoss
 from ..heads import LossTable
+from ..replace import replace_method
 
 # Segmentors with the usual heads.
 _SEGMENTORS = (segmentors.EncoderDecoder, segmentors.CascadeEncoderDecoder,

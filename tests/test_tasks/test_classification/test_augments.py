@@ -13,6 +13,7 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmib.batch import BatchContext  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
 from mmib.tasks.classification import PairedMixup  # noqa: E402
 from tests.system.test_waiting import Watch  # noqa: E402
@@ -196,7 +197,7 @@ def test_without_infobatch_it_only_augments():
 def test_those_of_mmpretrain_are_refused(name):
     model = make_model([paired(AUGMENTS[0]), dict(type=name, alpha=1.)])
     with pytest.raises(
-            ValueError,
+            Refusal,
             match=f"{name} in `augments` of `model.train_cfg`.*set "
             f"`type='Paired{name}'` there instead of '{name}' and import"):
         attach(model, BatchContext())
@@ -209,7 +210,7 @@ def test_others_are_refused():
 
     model = make_model(paired(AUGMENTS[0]))
     model.data_preprocessor.batch_augments = rotate
-    with pytest.raises(ValueError, match='rotate in .*: derive it from'):
+    with pytest.raises(Refusal, match='rotate in .*: derive it from'):
         attach(model, BatchContext())
 
 
@@ -224,7 +225,7 @@ def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():
     assert loss.batch is batch and type(loss.loss).__name__ == 'FocalLoss'
     model.data_preprocessor.batch_augments = BATCH_AUGMENTS.build(
         dict(AUGMENTS[0]))
-    with pytest.raises(ValueError, match='Mixup in `augments`'):
+    with pytest.raises(Refusal, match='Mixup in `augments`'):
         attach(model, batch)
 
 
@@ -237,6 +238,6 @@ def test_what_a_hook_puts_into_the_model_unseen_is_attached_again():
 def test_a_recipe_that_cannot_be_attached_stops_before_the_first_step(
         kwargs, message):
     model = make_model(paired(AUGMENTS[0]))
-    with pytest.raises(ValueError, match='SwitchRecipeHook.*' + message):
+    with pytest.raises(Refusal, match='SwitchRecipeHook.*' + message):
         attach(model, BatchContext(),
                [SwitchRecipeHook([dict(action_epoch=3, **kwargs)])])

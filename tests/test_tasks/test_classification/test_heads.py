@@ -16,6 +16,7 @@ from mmpretrain.structures import MultiTaskDataSample  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 from mmib.batch import BatchContext  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
 from mmib.tasks import attach  # noqa: E402
 from mmib.tasks.classification import register_classifier  # noqa: E402
 from mmib.tasks.classification import register_head  # noqa: E402
@@ -229,7 +230,7 @@ def test_every_head_is_known_or_refused(kind):
     model = make_model(linear())
     model.head = bare(kind)
     with pytest.raises(
-            ValueError,
+            Refusal,
             match=f'knows none for {kind.__name__}, .* change `model.head`, '
             'tell mmib .*register_head'):
         attach(model, BatchContext())
@@ -253,8 +254,8 @@ def test_what_users_are_told_to_call():
 def test_what_has_no_loss_of_an_image():
     nested = make_model(tasks(a=tasks(b=linear())))
     with pytest.raises(
-            ValueError, match='`model.head.task_heads.a` is a MultiTaskHead'):
+            Refusal, match='`model.head.task_heads.a` is a MultiTaskHead'):
         attach(nested, BatchContext())
     with pytest.raises(
-            ValueError, match='knows no losses of Linear: .*ImageClassifier'):
+            Refusal, match='knows no losses of Linear: .*ImageClassifier'):
         attach(nn.Linear(1, 1), BatchContext())

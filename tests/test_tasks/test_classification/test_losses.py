@@ -15,6 +15,7 @@ from torch.testing import assert_close  # noqa: E402
 
 from mmib import InfoBatchLoss  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
 from mmib.losses import check_loss  # noqa: E402
 from mmib.tasks import classification  # noqa: E402,F401
 
@@ -121,7 +122,7 @@ def test_every_loss_is_known_or_refused(kind):
         return
     loss = kind.__new__(kind)
     nn.Module.__init__(loss)
-    with pytest.raises(ValueError, match=f'none for {kind.__name__}: use'):
+    with pytest.raises(Refusal, match=f'none for {kind.__name__}: use'):
         check_loss(loss)
 
 
@@ -147,7 +148,7 @@ def test_buffers_have_the_names_of_the_baseline(read, load):
 def test_scoring_alone_counts_once():
     """What the loss has seen is a part of its next value."""
     cfg = dict(type='SeesawLoss', num_classes=C)
-    plain, batch = MODELS.build(cfg), BatchContext(as_baseline=True)
+    plain, batch = MODELS.build(cfg), BatchContext(only_scores=True)
     ours = InfoBatchLoss(MODELS.build(cfg), batch=batch)
     rng = torch.Generator().manual_seed(0)
     for _ in range(3):

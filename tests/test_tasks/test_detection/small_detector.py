@@ -31,7 +31,11 @@ class TwoLevels(torch.nn.Module):
         return x, self.second(x)
 
 
-PREPROCESSOR = dict(type='DetDataPreprocessor', mean=[0.] * 3, std=[255.] * 3)
+DETECTOR = dict(
+    data_preprocessor=dict(
+        type='DetDataPreprocessor', mean=[0.] * 3, std=[255.] * 3),
+    backbone=dict(type='TwoLevels'),
+    neck=None)
 ANCHORS = dict(
     type='AnchorGenerator', scales=[2, 4], ratios=[0.5, 2.], strides=[8, 16])
 CODER = dict(type='DeltaXYWHBBoxCoder')
@@ -40,10 +44,8 @@ ASSIGNER = dict(
 L1 = dict(type='L1Loss')
 HEAD = dict(num_classes=2, in_channels=16, feat_channels=8, stacked_convs=1)
 RETINANET = dict(
+    DETECTOR,
     type='RetinaNet',
-    data_preprocessor=PREPROCESSOR,
-    backbone=dict(type='TwoLevels'),
-    neck=None,
     bbox_head=dict(
         HEAD,
         type='RetinaHead',
@@ -55,16 +57,45 @@ RETINANET = dict(
         sampler=dict(type='PseudoSampler'),
         allowed_border=-1,
         pos_weight=-1))
+FCOS = dict(
+    DETECTOR,
+    type='FCOS',
+    bbox_head=dict(
+        HEAD,
+        type='FCOSHead',
+        norm_cfg=None,
+        strides=[8, 16],
+        regress_ranges=((-1, 24), (24, 1e8)),
+        loss_bbox=dict(type='GIoULoss')))
+ATSS = dict(
+    DETECTOR,
+    type='ATSS',
+    bbox_head=dict(
+        HEAD,
+        type='ATSSHead',
+        norm_cfg=None,
+        anchor_generator=dict(
+            type='AnchorGenerator',
+            octave_base_scale=4,
+            scales_per_octave=1,
+            ratios=[1.],
+            strides=[8, 16]),
+        bbox_coder=CODER,
+        loss_cls=dict(type='FocalLoss', use_sigmoid=True),
+        loss_bbox=dict(type='GIoULoss'),
+        loss_centerness=dict(type='CrossEntropyLoss', use_sigmoid=True)),
+    train_cfg=dict(
+        assigner=dict(type='ATSSAssigner', topk=4),
+        allowed_border=-1,
+        pos_weight=-1))
 ATTENTION = dict(embed_dims=16, num_heads=2, dropout=0.)
 LAYER = dict(
     self_attn_cfg=ATTENTION,
     ffn_cfg=dict(embed_dims=16, feedforward_channels=16, ffn_drop=0.))
 DETR = dict(
+    DETECTOR,
     type='DETR',
     num_queries=6,
-    data_preprocessor=PREPROCESSOR,
-    backbone=dict(type='TwoLevels'),
-    neck=None,
     encoder=dict(num_layers=1, layer_cfg=LAYER),
     decoder=dict(
         num_layers=2,

@@ -14,6 +14,7 @@ from mmengine.runner import Runner  # noqa: E402
 from mmib import convert  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.config.zoo import resolve_config  # noqa: E402
+from mmib.errors import Refusal  # noqa: E402
 from tests.system import small_training  # noqa: E402
 from tests.system.operations import assert_few_more  # noqa: E402
 from tests.system.processes import run_ranks  # noqa: E402
@@ -48,25 +49,25 @@ def test_pruned_and_resumed(tmp_path, model):
     build_model = functools.partial(build, model=model, ratio=0.75)
     runner = build_model(tmp_path)
     steps = train(runner)
-    hook = small_training.infobatch_hook(runner)
-    assert hook.scores.ema == 0.8
-    assert hook.planner.visits.score == 'gradient'
-    assert not hook.planner.visits.lacks_norms
+    session = small_training.infobatch_hook(runner).session
+    tables = session.tables
+    assert (tables.ema, tables.score) == (0.8, 'gradient')
+    assert not session.lacks_norms
     assert len(steps) < 0.9 * small.MAX_EPOCHS * 7
-    scores = hook.scores.numpy()
-    assert np.isfinite(scores).all() and len(set(
-        scores.tolist())) == small.SIZE
-    assert hook.planner.mean_ratio.mean().value > 0
+    assert np.isfinite(tables.scores).all()
+    assert len(set(tables.scores.tolist())) == small.SIZE
+    assert session.planner.mean_ratio.mean().value > 0
     assert max(max(step[2]) for step in steps if len(step) > 2) > 1
-    assert hook._delivery.comparable == [True]
+    assert small_training.state_of(runner)['paths_comparable'] == [True]
     small_training.check_resumed(
         tmp_path, runner, steps, 'epoch_3', build=build_model, train=train)
 
 
 def train_rank(rank, results, work_dir):
     runner = build(work_dir)
-    results[rank] = (train(runner), small_training.weights_of(runner),
-                     small_training.infobatch_hook(runner).scores.numpy())
+    results[rank] = (
+        train(runner), small_training.weights_of(runner),
+        small_training.infobatch_hook(runner).session.tables.scores)
 
 
 def test_two_ranks(tmp_path):
@@ -92,14 +93,14 @@ def test_scoring_alone_is_the_baseline(tmp_path, model):
             runner, lambda runner, batch, outputs: outputs['loss'].item())
         trained.append((losses, small_training.weights_of(runner)))
     small_training.assert_equal(*trained)
-    scores = small_training.infobatch_hook(runner).scores.numpy()
+    scores = small_training.infobatch_hook(runner).session.tables.scores
     assert len(set(scores.tolist())) == small.SIZE
 
 
 def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(BatchContext, 'norms', None)
     runner = build(tmp_path)
-    with pytest.raises(RuntimeError, match="can't be seen here: train with"):
+    with pytest.raises(Refusal, match="can't be seen here: train with"):
         runner.train()
 
 

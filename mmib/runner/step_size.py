@@ -12,7 +12,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 from torch.nn.utils import clip_grad_norm_
 
-from .parts import type_name
+from .checks import type_name
 
 # Optimizers whose steps are in proportion to the gradient, also with momentum.
 _PROPORTIONAL = ('ASGD', 'SGD')

@@ -7,7 +7,7 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 
 import numpy as np
 
-from .errors import TypeRefusal, ValueRefusal
+from ..errors import Refusal
 from .verdicts import WRONG, is_review, open_text, read_review
 
 Paths = Sequence[Optional[str]]
@@ -54,7 +54,7 @@ def _entries(images: Images, left_out: bool) -> List[Entry]:
     elif hasattr(images, '__iter__'):
         entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
     else:
-        raise TypeRefusal(
+        raise Refusal(
             'The images of ListedImages in `train_dataloader.dataset` must be '
             f'the name of a file or a list of images, but got {images!r}.')
     if not entries:
@@ -119,7 +119,7 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
 
 
 def _error(text: str) -> ValueError:
-    return ValueRefusal(
+    return Refusal(
         f'{text}. Correct the list of ListedImages in '
         '`train_dataloader.dataset` (--subset or --without of the command).')
 

@@ -1,24 +1,42 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning can't work stop before the first step. The
 conversion of a config refuses them with the same words."""
-import difflib
-import inspect
 from importlib.metadata import PackageNotFoundError, distribution
+from inspect import isclass
 from typing import Any, Mapping, Optional
 
+import torch
+from mmengine.dist import all_gather, get_dist_info
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
-from ..compat import saves_with_hooks
-from ..errors import RuntimeRefusal, TypeRefusal, ValueRefusal
-from .parts import needs_known_loop
+from ..data.delivery import DeliveryCheck
+from ..errors import Refusal
+from ..session import Session
+from .compat import saves_with_hooks
 
 
-def no_batch_sampler() -> ValueError:
+def type_name(node: dict) -> str:
+    """Name of a ``type`` that is a class, or a string with or without scope.
+    """
+    kind = node.get('type')
+    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
+
+
+def needs_known_loop(instead_of: str) -> Refusal:
+    """The refusal of a training loop of which nothing is known."""
+    return Refusal(
+        'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
+        "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
+        "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "
+        f'another one with `_delete_=True`, instead of {instead_of}.')
+
+
+def no_batch_sampler() -> Refusal:
     """The refusal of a batch sampler."""
-    return ValueRefusal(
+    return Refusal(
         'InfoBatch matches weights to images by the order of the indices, '
         'which a batch sampler may change: remove '
         '`train_dataloader.batch_sampler`, and set '
@@ -26,29 +44,11 @@ def no_batch_sampler() -> ValueError:
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
 
 
-def check_no_others(unknown: dict, owner: type, where: str) -> None:
-    """Refuse arguments that were given besides those of a class of mmib, which
-    takes them as ``unknown``. ``where`` names its place in a config."""
-    if not unknown:
-        return
-    name = next(iter(unknown))
-    # The data loader gives the sampler its data set.
-    known = [
-        parameter for parameter in inspect.signature(owner).parameters
-        if parameter not in ('dataset', 'unknown')
-    ]
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f'did you mean `{close[0]}`?' if close else 'remove it.'
-    raise TypeRefusal(f'`{name}` in {where} is no argument of '
-                      f'{owner.__name__}, which '
-                      f'has {", ".join(known)}: {hint}')
-
-
 def check_delta(delta: float, where: str) -> None:
     """Check the fraction of a training that prunes. ``where`` names what to
     change."""
     if not 0 <= delta <= 1:
-        raise ValueRefusal(
+        raise Refusal(
             '`delta` is the fraction of the iterations that prune and must be '
             f'in [0, 1], but got {delta}: change {where}.')
 
@@ -58,16 +58,16 @@ def check_hook_arguments(delta: float, ema: Optional[float], start: float,
     """Check the arguments of InfoBatchHook."""
     check_delta(delta, '`delta` at InfoBatchHook in `custom_hooks`')
     if ema is not None and not 0 <= ema < 1:
-        raise ValueRefusal(
+        raise Refusal(
             '`ema` is the share of the old score in the new one and must '
             f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
             '`custom_hooks`.')
     if not any(normalize is each for each in (True, False, None)):
-        raise TypeRefusal(
+        raise Refusal(
             '`normalize` must be True or False or None, but got '
             f'{normalize!r}: change it at InfoBatchHook in `custom_hooks`.')
     if not 0 <= start < 1 or 0 < delta <= start:
-        raise ValueRefusal(
+        raise Refusal(
             '`start` is the fraction of the iterations before pruning begins '
             f'and must be in [0, 1) and less than `delta = {delta}`, but got '
             f'{start}: change it at InfoBatchHook in `custom_hooks`.')
@@ -89,7 +89,7 @@ def check_stack() -> None:
 
     onedl, openmmlab = installed('onedl-'), installed('')
     if onedl and openmmlab:
-        raise RuntimeRefusal(
+        raise Refusal(
             f'OneDL\'s {", ".join(onedl)} and OpenMMLab\'s '
             f'{", ".join(openmmlab)} are installed in one environment, where '
             'they overwrite the files of each other: run `pip uninstall -y '
@@ -100,8 +100,8 @@ def check_stack() -> None:
 def check_training(runner: Runner, hook: Hook) -> None:
     """Check that a training can be pruned by its InfoBatchHook."""
     check_stack()
-    if hook.planner is not None:
-        raise RuntimeRefusal(
+    if hook.has_begun:
+        raise Refusal(
             'InfoBatchHook has trained already: build a new Runner with '
             '`resume=True` to go on from the last checkpoint.')
     loop = runner.train_loop
@@ -116,7 +116,7 @@ def _check_strategy(runner: Runner) -> None:
     strategy = getattr(runner, 'strategy', None)
     if strategy is not None and not saves_with_hooks(strategy):
         name = type(strategy).__name__
-        raise ValueRefusal(
+        raise Refusal(
             f'checkpoints of {name} would lack the scores, as it calls no '
             'hooks when it saves and loads them, and a resumed training would '
             "start afresh: set `strategy = dict(type='DDPStrategy')` or "
@@ -126,12 +126,12 @@ def _check_strategy(runner: Runner) -> None:
 
 def _check_hooks(runner: Runner, hook: Hook) -> None:
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
-        raise ValueRefusal(
+        raise Refusal(
             'keep one InfoBatchHook in `custom_hooks`: two would draw '
             'different plans for the same sampler.')
     before = runner.hooks[:runner.hooks.index(hook)]
     if any(isinstance(other, CheckpointHook) for other in before):
-        raise ValueRefusal(
+        raise Refusal(
             'checkpoints would lack the scores of their last batch, as '
             'CheckpointHook acts before InfoBatchHook: remove `priority` from '
             'InfoBatchHook in `custom_hooks` and from '
@@ -143,14 +143,30 @@ def _check_loader(loader: DataLoader) -> None:
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
     if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
-        raise ValueRefusal(
+        raise Refusal(
             'InfoBatchHook needs InfoBatchSampler: set '
             "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
             f'{type(loader.sampler).__name__}.')
     if not getattr(loader, 'in_order', True):
-        raise ValueRefusal(
+        raise Refusal(
             'InfoBatchHook matches weights to images by the order of the '
             'batches: remove `in_order=False` from `train_dataloader`.')
+
+
+def check_ranks(session: Session, delivery: DeliveryCheck) -> None:
+    """Check that all ranks have the same images: each reads the folder where
+    it runs."""
+    if get_dist_info()[1] == 1:
+        return
+    own = torch.tensor([
+        session.clock.pass_length,
+        len(session.tables.scores), delivery.checksum
+    ])
+    if any(not torch.equal(other, own) for other in all_gather(own)):
+        raise Refusal(
+            'The ranks have read different images, or the same in another '
+            'order: `train_dataloader.dataset` must be the same on all '
+            'machines.')
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:
@@ -167,28 +183,16 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
             (each for each in part.values() if hasattr(each, '__len__')), ())
     num_images = len(part)
     if num_images != batch_size:
-        raise RuntimeRefusal(
+        raise Refusal(
             f'A batch has {num_images} images where {batch_size} were asked '
             'for, so InfoBatch cannot tell which they are: check '
             '`train_dataloader.collate_fn`.')
 
 
-def check_scores(unweighted_loss: Optional[Any]) -> None:
-    """Check that a training step has scored its images: where it has, the loss
-    of the batch without weights is known."""
-    if unweighted_loss is None:
-        raise RuntimeRefusal(
-            'No head called its losses in this iteration (`loss_decode` of a '
-            'segmentor, `loss_module` of a classifier), so InfoBatch has no '
-            'scores: check the `loss` method of `model`, or train without '
-            'InfoBatchHook.')
-
-
-def check_norms(score: str) -> None:
-    """Check, where no norm of a gradient is seen, that the norm isn't the
-    score."""
-    if score == 'gradient':
-        raise RuntimeRefusal(
-            'The score of an image is the norm of the gradient at the '
-            "predictions in this model, which can't be seen here: train "
-            'without InfoBatchHook.')
+def no_scores() -> Refusal:
+    """The refusal of a training step that hasn't scored its images."""
+    return Refusal(
+        'No head called its losses in this iteration (`loss_decode` of a '
+        'segmentor, `loss_module` of a classifier), so InfoBatch has no '
+        'scores: check the `loss` method of `model`, or train without '
+        'InfoBatchHook.')

@@ -6,7 +6,7 @@ import re
 from itertools import chain
 from typing import IO, Dict, Iterable, List, NamedTuple, Union
 
-from .errors import ValueRefusal
+from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
 COLUMNS = ('image', 'verdict', 'rank', 'score', 'date')
@@ -47,7 +47,7 @@ def open_text(path: Path, mode: str = 'r') -> IO[str]:
             newline='')
     except OSError as error:
         does = 'read' if mode == 'r' else 'written'
-        raise ValueRefusal(
+        raise Refusal(
             f'{path} can\'t be {does}: {error.strerror}; a relative path '
             'counts from the current folder.') from error
 
@@ -56,7 +56,7 @@ def read_review(path: Path) -> List[Judged]:
     """Read the file of a review, also one that a spreadsheet has saved.
 
     Raises:
-        ValueError: If the file can't be used. The error names the line.
+        Refusal: If the file can't be used. The error names the line.
     """
     judged: Dict[str, Judged] = {}
     with open_text(path) as file:
@@ -70,7 +70,7 @@ def read_review(path: Path) -> List[Judged]:
             names = next(lines, [])
             lacking = [name for name in COLUMNS[:3] if name not in names]
             if lacking:
-                raise ValueRefusal(
+                raise Refusal(
                     f'{where} has no column `{lacking[0]}`: the file of a '
                     f'review begins with `{",".join(COLUMNS)}`.')
             where = f'line 2 of {path}'
@@ -79,21 +79,21 @@ def read_review(path: Path) -> List[Judged]:
                     row = _judged(where, names, cells)
                     other = judged.setdefault(row.image, row)
                     if other is not row:
-                        raise ValueRefusal(
+                        raise Refusal(
                             f'{where}, `{row.image}`, is the image of '
                             f'{other.where} again, first {other.verdict}, '
                             f'then {row.verdict}: keep one of the lines.')
                 # A cell may have line breaks.
                 where = f'line {lines.line_num + 1} of {path}'
         except csv.Error as error:
-            raise ValueRefusal(f'{where} can\'t be read, {error}: correct its '
-                               'quotation marks.') from error
+            raise Refusal(f'{where} can\'t be read, {error}: correct its '
+                          'quotation marks.') from error
     return list(judged.values())
 
 
 def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
     if len(cells) != len(names):
-        raise ValueRefusal(
+        raise Refusal(
             f'{where} has {len(cells)} cells, and the first line '
             f'{len(names)}: put a cell that has a comma between quotation '
             'marks.')
@@ -102,14 +102,14 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
         for name, cell in zip(names, cells) if name in COLUMNS
     }
     if not values['image']:
-        raise ValueRefusal(f'{where} names no image.')
+        raise Refusal(f'{where} names no image.')
     if values['verdict'] not in VERDICTS:
-        raise ValueRefusal(f'{where} has the verdict `{values["verdict"]}`: '
-                           f'give one of {", ".join(VERDICTS)}.')
+        raise Refusal(f'{where} has the verdict `{values["verdict"]}`: '
+                      f'give one of {", ".join(VERDICTS)}.')
     rank = values.pop('rank')
     if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
-        raise ValueRefusal(f'{where} has the rank `{rank}`: give a number '
-                           'from 1, which is the highest score.')
+        raise Refusal(f'{where} has the rank `{rank}`: give a number '
+                      'from 1, which is the highest score.')
     return Judged(rank=int(rank), where=where, **values)
 
 

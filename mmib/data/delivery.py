@@ -1,12 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which images of a batch are those that were asked for."""
 from functools import cached_property
-from typing import Any, Callable, List, Optional, Sequence, Set, Sized, Union
+from typing import Any, Callable, List, Optional, Sequence, Set, Sized
 
 import numpy as np
 
+from ..errors import Refusal
 from .datasets import image_path, images_checksum, part_ends, unwrap_repeats
-from .errors import RuntimeRefusal
 
 
 def data_samples(data_batch: Any) -> Optional[Sequence]:
@@ -51,7 +51,7 @@ class DeliveryCheck:
         shape (B,). True where nothing tells.
 
         Raises:
-            RuntimeError: If the batch has the right images in another order.
+            Refusal: If the batch has the right images in another order.
         """
         delivered = np.ones(len(indices), bool)
         if samples is None or not any(c is not False for c in self.comparable):
@@ -68,7 +68,7 @@ class DeliveryCheck:
         if others and (sorted(paths[i]
                               for i in others) == sorted(asked[i]
                                                          for i in others)):
-            raise RuntimeRefusal(
+            raise Refusal(
                 'A batch has its images in another order than they were asked '
                 'for, so weights and scores would go to wrong ones: keep the '
                 'order in `train_dataloader.collate_fn`.')
@@ -124,11 +124,16 @@ class DeliveryCheck:
                        f'{path}, which keeps its score. Check whether this '
                        'file can be read.')
 
-    def load(self, comparable: Union[None, bool,
-                                     List[Optional[bool]]]) -> None:
-        """Go on with ``comparable`` of a checkpoint. Version 0.1.0 had one
-        value for all parts."""
-        if not isinstance(comparable, list):
-            comparable = [comparable]
+    def load(self, comparable: List[Optional[bool]]) -> None:
+        """Go on with :attr:`comparable` of a checkpoint."""
         if len(comparable) == len(self._ends):
             self.comparable = list(comparable)
+
+    def why_not(self, checksum: Optional[int]) -> Optional[str]:
+        """Why a checkpoint with a checksum of images isn't of this data set,
+        or None."""
+        if checksum == self.checksum:
+            return None
+        return ('the checkpoint is of other images than '
+                '`train_dataloader.dataset` has, or of the same in another '
+                'order')

@@ -12,8 +12,8 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-from .errors import TypeRefusal, ValueRefusal
-from .image_list import Images, find_images
+from ..errors import Refusal
+from .lists import Images, find_images
 
 
 @DATASETS.register_module()
@@ -40,7 +40,7 @@ class ListedImages:
             :meth:`full_init` only. Defaults to False.
 
     Raises:
-        TypeError: If ``images`` or ``without`` is neither a file nor a list,
+        Refusal: If ``images`` or ``without`` is neither a file nor a list,
             or there are other arguments.
         ValueError: If none is given, if a list can't be used, or if the data
             set mixes its images.
@@ -59,12 +59,12 @@ class ListedImages:
                  lazy_init: bool = False,
                  **others: Any) -> None:
         for name in others:
-            raise TypeRefusal(
+            raise Refusal(
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
                 f'set `train_dataloader.dataset.dataset.{name}`, of the data '
                 'set that it wraps.')
         if images is None and without is None:
-            raise ValueRefusal(
+            raise Refusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
                 'those to show, or `without`, those to leave out.')
         self.dataset = (
@@ -96,7 +96,7 @@ class ListedImages:
         if hasattr(self.dataset, 'full_init'):
             self.dataset.full_init()
         if mixed_in(self.dataset):
-            raise ValueRefusal(
+            raise Refusal(
                 'MultiImageMixDataset within ListedImages, in '
                 '`train_dataloader.dataset`, mixes other images into those of '
                 'the list: let MultiImageMixDataset wrap ListedImages.')
@@ -116,7 +116,7 @@ class ListedImages:
                      if left_out else f', those of {name}')
             text += f' ({note})' if note else ''
         if len(numbers) == 0:
-            raise ValueRefusal(
+            raise Refusal(
                 '`without` of ListedImages in `train_dataloader.dataset` '
                 'leaves out all images: list fewer.')
         # Those that are shown, increasing.

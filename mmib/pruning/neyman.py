@@ -1,0 +1,159 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The default policy: prunes most where gradients were found to be small."""
+import math
+from typing import Any, Dict
+
+import numpy as np
+
+from .plan import EpochPlan, divide, draw
+from .policy import Policy, Progress, ToBudget, check_argument, is_count
+
+
+class Neyman(ToBudget):
+    """Prune most where the gradients were found to be small.
+
+    The images are divided into strata of similar score. The kept share of a
+    stratum is in proportion to the root of its mean squared gradient norm
+    (Neyman's allocation), which makes the noise of the gradient as small as
+    these strata allow, see :mod:`mmib.worth`. The norms are those of the
+    visits that followed the last plans. Pruning is random until norms are
+    known, and where scores tell nothing of the norms.
+
+    Args:
+        num_strata (int): Strata, of equal size where scores differ. Few
+            images have fewer strata: each has ``1 / min_keep`` images or
+            more. Defaults to 10.
+        min_keep (float): Least share that is kept of a stratum, in (0, 1). No
+            weight exceeds ``1 / min_keep``, but for the rounding of small
+            strata. Defaults to 0.1.
+        ratio (float): See :class:`ToBudget`. Defaults to 0.6.
+    """
+
+    _MEMORY = 5  # Plans that the moving averages remember.
+
+    def __init__(self,
+                 num_strata: int = 10,
+                 min_keep: float = 0.1,
+                 ratio: float = Policy.default_ratio) -> None:
+        super().__init__(ratio)
+        check_argument('num_strata', num_strata, is_count(num_strata),
+                       'must be a positive integer')
+        check_argument(
+            'min_keep', min_keep, 0 < min_keep < 1,
+            'is the least share of images to keep of a stratum and must be in '
+            '(0, 1)')
+        self.num_strata = num_strata
+        self.min_keep = self._least_share = min_keep
+        self._begin_anew(num_strata)
+
+    def _begin_anew(self, num_strata: int) -> None:
+        # Replaced and never written to, as checkpoints share their memory.
+        self._means = np.ones(num_strata)
+        self._variances = np.zeros(num_strata)
+        self._num_plans = np.zeros(num_strata, np.int64)
+
+    def begin_plan(self, progress: Progress) -> None:
+        super().begin_plan(progress)
+        if progress.norms is not None:
+            self._learn(*progress.norms)
+
+    def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
+        """Take norms that followed the last plan into the moving averages."""
+        num_strata = len(self._means)
+        # A checkpoint may be of plans with another number of strata.
+        if (len(errors) < num_strata
+                or np.isfinite(mean_squares[num_strata:]).any()):
+            return
+        mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
+        # One visit alone has no error, but for rounding.
+        seen = errors > 1e-6 * mean_squares
+        if not seen.any():
+            return
+        # Relative to all strata, as gradients shrink while a network trains.
+        means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
+        # Few visits tell their own error badly: one relative error for all.
+        relative = np.mean((errors[seen] / mean_squares[seen])**2)
+        # The mean of the first plans, then a moving average.
+        share = seen / np.minimum(self._num_plans + 1, self._MEMORY)
+        self._means = self._means + share * (means - self._means)
+        self._variances = ((1 - share)**2 * self._variances +
+                           share**2 * relative * means**2)
+        self._num_plans = self._num_plans + seen
+
+    def __call__(self, scores: np.ndarray,
+                 rng: np.random.Generator) -> EpochPlan:
+        share = self._kept_share()
+        num_kept = self._num_kept(share, len(scores))
+        # `min_keep` of a stratum is an image or more.
+        num_strata = min(
+            max(int(self.min_keep * len(scores)), 1), self.num_strata)
+        if num_strata != len(self._means):
+            self._begin_anew(num_strata)
+        # Sorting is faster than np.quantile.
+        edges = np.arange(1, num_strata) * len(scores) // num_strata
+        stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
+        sizes = np.bincount(stratum_of_image, minlength=num_strata)
+        kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
+        # Half an image more, as `draw` rounds down.
+        ratios = (sizes - kept + 0.5) / np.maximum(sizes, 1)
+        plan = draw(stratum_of_image, ratios, rng, threshold=0.)
+        if len(plan) > max(num_kept, 1):
+            plan = self._note(share, plan, len(scores), 'the images')
+        return plan
+
+    def _roots(self) -> np.ndarray:
+        """Root of the mean squared norm of each stratum.
+
+        Means of few visits differ by chance. As far as this explains their
+        spread they are drawn to 1, their own mean (empirical Bayes).
+        """
+        spread = max(self._means.var() - self._variances.mean(), 0.)
+        trust = spread / np.maximum(spread + self._variances, 1e-12)
+        return np.sqrt(np.maximum(1 + trust * (self._means - 1), 1e-12))
+
+    def state_dict(self) -> Dict[str, Any]:
+        return dict(
+            means=self._means,
+            variances=self._variances,
+            num_plans=self._num_plans)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        # The next plan begins anew if it has another number of strata.
+        self._means = state_dict['means']
+        self._variances = state_dict['variances']
+        self._num_plans = state_dict['num_plans']
+
+
+def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
+             min_keep: float) -> np.ndarray:
+    """How many images of each stratum to keep for the least noise.
+
+    The kept share of a stratum is in proportion to its entry of ``roots``, in
+    ``[min_keep, 1]``, and at least one image. The sum is ``num_kept``, or more
+    where these lower limits need it.
+
+    Args:
+        sizes (np.ndarray): Images of each stratum, integer of shape (S,).
+        roots (np.ndarray): Root of the mean squared norm of each stratum,
+            positive, of shape (S,).
+        num_kept (int): Images to keep in all.
+        min_keep (float): Least share to keep of a stratum, in (0, 1).
+
+    Returns:
+        np.ndarray: Integers of shape (S,).
+    """
+    least = np.maximum(min_keep, 1 / np.maximum(sizes, 1))
+
+    def shares(scales: np.ndarray) -> np.ndarray:
+        return np.clip(np.multiply.outer(scales, roots), least, 1)
+
+    # Between these scales the sum grows linearly.
+    scales = np.sort(np.concatenate([least / roots, 1 / roots]))
+    scale = np.interp(num_kept, shares(scales) @ sizes, scales)
+    exact = shares(scale) * sizes
+    kept = np.floor(exact + 1e-6).astype(np.int64)
+    # The largest remainders round up.
+    least_in_all = math.ceil(min_keep * sizes.sum() - 1e-6)
+    missing = max(max(num_kept, least_in_all) - kept.sum(), 0)
+    kept[np.argsort(kept - exact, kind='stable')[:missing]] += 1
+    return np.minimum(kept, sizes)

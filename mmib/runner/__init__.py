@@ -1,0 +1,2 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is checked, asked and changed of MMEngine's Runner."""

@@ -1,0 +1,51 @@
+# Copyright (c) mmib contributors. All rights reserved.
+import pytest
+
+from mmib.clock import EpochClock, IterationClock
+from mmib.log.forecast import forecast
+from mmib.pruning import MeanThreshold, Neyman, RandomPruning, ScoreOnly
+
+HALF = RandomPruning(ratio=0.5)
+
+
+@pytest.mark.parametrize('start, begins', [(0., 10), (0.2, 20), (0.25, 30)])
+def test_from_the_first_edge_at_or_after_start(start, begins):
+    """A pass is 10 iterations, and annealing begins after 85."""
+    clock = IterationClock(100, 10, 100, 0.85, start)
+    expected = forecast(HALF, clock)
+    assert expected.share == 0.5 and expected.mean_weight == 2
+    # In what prunes, each iteration covers what two of the baseline do.
+    assert expected.full_iters == 100 + 85 - begins
+    assert (f'covers {expected.full_iters / 10:.1f} passes over the data'
+            in expected.lines[-1])
+
+
+@pytest.mark.parametrize('start, begins', [(0., 1), (0.5, 5)])
+def test_by_epochs(start, begins):
+    """The baseline has as many, each of 10 iterations."""
+    expected = forecast(HALF, EpochClock(100, 10, 10, 10, 0.8, start))
+    assert expected.full_iters == 100
+    iters = 100 - 5 * (8 - begins)
+    assert f'It runs {iters} iterations and covers 10.0' in expected.lines[-1]
+
+
+@pytest.mark.parametrize('by_epoch', [False, True])
+@pytest.mark.parametrize('start', [0., 0.3])
+def test_a_budget_is_met(by_epoch, start):
+    clock = (
+        EpochClock(1000, 10, 100, 100, 0.85, start)
+        if by_epoch else IterationClock(1000, 10, 6000, 0.85, start))
+    expected = forecast(Neyman(ratio=0.6), clock)
+    iters, full_iters, passes = clock.outcome(expected.share)
+    assert iters == pytest.approx(6000) and passes == pytest.approx(100)
+    assert full_iters == expected.full_iters == pytest.approx(10000)
+
+
+def test_what_prunes_nothing():
+    clock = IterationClock(100, 10, 19, 0.5)
+    assert forecast(HALF, clock).share == 1
+    assert forecast(MeanThreshold(), clock).share == 1
+    longer = IterationClock(100, 10, 100, 0.5)
+    assert forecast(MeanThreshold(), longer).share is None
+    line, = forecast(ScoreOnly(), longer).lines
+    assert line.endswith('prunes nothing: the training is the baseline.')

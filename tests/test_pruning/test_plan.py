@@ -1,0 +1,169 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Plans, and what is made of those that a user's policy draws."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmib.errors import Refusal
+from mmib.pruning import (EpochPlan, MeanThreshold, Progress, QuantileTiers,
+                          RandomPruning, Slots, Tier, as_policy, draw_plan,
+                          prune)
+
+SIZE = 13
+ONES = np.ones(SIZE, np.float32)
+
+
+def plan_of(**changes):
+    return replace(EpochPlan(np.arange(SIZE), ONES), **changes)
+
+
+def drawn_by(policy, size=SIZE):
+    """The plan of a policy, as a training gets it."""
+    return draw_plan(
+        as_policy(policy), np.arange(size, dtype=np.float32),
+        Progress(0, 0, 0, size), np.random.default_rng(0))
+
+
+NO_WEIGHT = 'finite and not negative'
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(indices=np.arange(5)),
+     r'one entry for each slot.*\(5,\) and \(13,\)'),
+    (dict(indices=np.arange(SIZE)[:, None],
+          weights=ONES[:, None]), 'one entry for each slot'),
+    (dict(indices=np.ones(SIZE, bool)),
+     'must be integers, but are bool: np.flatnonzero'),
+    (dict(indices=np.arange(SIZE) - 1), r'in \[0, 13\), but reach from -1'),
+    (dict(indices=np.arange(SIZE) + 1), 'but reach from 1 to 13'),
+    (dict(indices=np.arange(SIZE, dtype=np.uint64) + np.uint64(2**63)),
+     'but reach from 9223372036854775808'),
+    (dict(weights=np.ones(SIZE)), 'must be float32, but are float64'),
+    (dict(weights=SIZE * [1.]), 'must be float32, but are float64'),
+    (dict(weights=ONES * np.nan), NO_WEIGHT),
+    (dict(weights=ONES * np.inf), NO_WEIGHT),
+    (dict(weights=np.r_[-ONES[:1], ONES[1:]]), NO_WEIGHT),
+    (dict(weights=0 * ONES), NO_WEIGHT),
+    (dict(indices=np.arange(0), weights=ONES[:0]), 'pruned every image'),
+    (dict(tier_of_slot=ONES), '`tier_of_slot` must be integers'),
+    (dict(tier_of_slot=np.ones(5, int)), '`tier_of_slot` must be integers'),
+    (dict(tier_of_slot=np.full(SIZE, -1)), r'`tier_of_slot`.*\[0, 1\]'),
+    (dict(tier_of_slot=np.full(SIZE, 3), tiers=[
+        (6, 6), (7, 7)
+    ]), r'`tier_of_slot`.*\[0, 2\], where `tiers` has 2'),
+    (dict(tiers=[1, 2]), '`tiers` must be Tier'),
+    (dict(tiers=[(1, 2, 3)]), '`tiers` must be Tier'),
+    (dict(tiers=None), '`tiers` must be Tier'),
+    (None, 'must return an EpochPlan'),
+])
+def test_plans_that_cannot_be_trained_on(changes, message):
+    """They stop when they are drawn, and the policy is named."""
+
+    def policy(scores, rng):
+        return changes and plan_of(**changes)
+
+    with pytest.raises(Refusal, match=message) as error:
+        drawn_by(policy)
+    assert repr(as_policy(policy)) in str(error.value)
+    assert ' at 0x' not in str(error.value)
+    assert '`custom_hooks`' in str(error.value)
+
+
+def test_types_that_a_user_may_choose():
+    """Any size, order and repeats, weights from 0 on, lists and tuples."""
+    weights = np.linspace(0, 2, 4, dtype=np.float32)
+    for indices in ([9, 2, 2, 0], np.uint64([9, 2, 2, 0])):
+        plan = drawn_by(lambda scores, rng: EpochPlan(
+            indices, weights, tiers=[(np.int64(13), 4)], note='Look.'))
+        assert plan.indices.dtype == np.int64 and not plan.is_full
+        assert plan.indices.tolist() == [9, 2, 2, 0]
+        assert plan.weights.tolist() == weights.tolist()
+        assert plan.tiers == (Tier(13, 4), ) and type(
+            plan.tiers[0].size) is int
+        assert not plan.is_shuffled and plan.note == 'Look.'
+        assert plan.tier_of_slot.dtype == np.int16
+
+
+@pytest.mark.parametrize('policy, learns', [
+    (MeanThreshold(), True),
+    (MeanThreshold(rescale=False), False),
+    (lambda scores, rng: EpochPlan(
+        np.flatnonzero(rng.random(len(scores)) < 0.3),
+        np.full(0, 1 / 0.3, np.float32)), True),
+])
+def test_nothing_is_learned_of_biased_plans(policy, learns):
+    """Slots that were drawn one by one make up for the others by chance."""
+
+    def with_weights(scores, rng):
+        plan = policy(scores, rng)
+        return plan if len(plan.weights) else replace(
+            plan, weights=np.full(len(plan), 1 / 0.3, np.float32))
+
+    plan = drawn_by(with_weights, 1000)
+    assert plan.tier_of_slot.all() == plan.tier_of_slot.any() == learns
+    assert plan.is_unbiased(1000) is learns
+
+
+def test_scores_are_read_only():
+    """For the policy alone."""
+    scores = np.ones(SIZE, np.float32)
+    with pytest.raises(ValueError, match='read-only'):
+        draw_plan(
+            as_policy(lambda scores, rng: scores.sort()), scores,
+            Progress(0, 0, 0, 1), np.random.default_rng(0))
+    assert scores.flags.writeable
+
+
+def test_full_is_what_says_so():
+    for policy in (MeanThreshold, QuantileTiers, RandomPruning):
+        plan = drawn_by(policy())
+        assert plan.is_shuffled and not plan.is_full
+    for policy in (MeanThreshold(0), QuantileTiers(ratios=(0, 0)),
+                   RandomPruning(0)):
+        plan = drawn_by(policy)
+        assert plan.is_full and len(plan) == SIZE
+    # Never what looks so.
+    assert not plan_of(tiers=(Tier(SIZE, SIZE), )).is_full
+    full = replace(EpochPlan.full(np.arange(8)), note='Look.')
+    assert full.is_full and full.cut(2).note == 'Look.'
+    assert not full.tier_of_slot.any() and (full.weights == 1).all()
+    assert full.tiers == (Tier(8, 8), )
+
+
+@given(
+    st.lists(st.floats(0.125, 9, width=32), min_size=1, max_size=20),
+    st.integers(1, 25))
+def test_a_plan_knows_its_own_mean_weight(weights, limit):
+    """Each slot takes it along, also where annealing cuts the plan."""
+    plan = EpochPlan(np.arange(len(weights)), np.float32(weights))
+    assert plan.mean_weight == pytest.approx(np.mean(weights), rel=1e-6)
+    normalized = plan.normalized()
+    assert normalized.mean_weight == pytest.approx(1, rel=1e-5)
+    np.testing.assert_allclose(
+        normalized.weights * plan.mean_weight, plan.weights, rtol=1e-5)
+    assert plan.cut(None) is plan
+    slots = plan.slots()[:limit]
+    cut = plan.cut(limit)
+    assert len(cut) == len(slots) == min(limit, len(weights))
+    np.testing.assert_array_equal(cut.weights, slots.weights)
+    np.testing.assert_allclose(slots.means, plan.mean_weight, rtol=1e-6)
+    joined = Slots.join([slots, normalized.slots()])
+    np.testing.assert_array_equal(joined.means[:len(slots)], slots.means)
+    assert len(joined) == len(slots) + len(weights)
+
+
+@pytest.mark.parametrize('num_tiers', [255, 256, 300])
+def test_more_tiers_than_a_byte_has_numbers(num_tiers):
+    """Each image is a tier of its own, and one lies above all thresholds."""
+    scores = np.arange(num_tiers + 1, dtype=np.float32)
+    plan = prune(scores, scores[1:], [0.] * num_tiers,
+                 np.random.default_rng(0))
+    assert sorted(plan.indices) == list(range(num_tiers + 1))
+    plan = prune(
+        np.repeat(scores, 2), scores[1:], [0.5] * num_tiers,
+        np.random.default_rng(0))
+    assert plan.tiers == ((2, 1), ) * num_tiers + ((2, 2), )
+    np.testing.assert_array_equal(plan.tier_of_slot, plan.indices // 2 + 1)
