@@ -1,0 +1,93 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Time the edge of a plan: the merge of the log of visits over the ranks, the
+tables and sums made of it, and the new plan, without the time of the policy.
+
+    python -m benchmarks.edge
+    torchrun --nproc-per-node 2 -m benchmarks.edge
+"""
+import argparse
+import collections
+import itertools
+import time
+
+import numpy as np
+import torch
+from mmengine.dist import get_dist_info, infer_launcher, init_dist
+
+from mmib import InfoBatchSampler, Session
+from mmib.clock import IterationClock
+from mmib.pruning import Neyman
+
+BATCH_SIZE = 1024  # Of all ranks.
+PLANS = 6
+
+
+class Timed(Neyman):
+    """Neyman that knows how long it took."""
+
+    seconds = 0.
+
+    def __call__(self, scores, rng):
+        start = time.perf_counter()
+        plan = super().__call__(scores, rng)
+        self.seconds = time.perf_counter() - start
+        return plan
+
+
+def edges(size):
+    """Seconds of the edges of plans, and of the policy in them."""
+    rank, world_size = get_dist_info()
+    policy = Timed(ratio=0.6)
+    sampler = InfoBatchSampler(range(size), seed=0)
+    session = Session(
+        range(size),
+        policy,
+        sampler=sampler,
+        clock=IterationClock(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1))
+    times = []
+
+    def draw(start, rng):
+        begin = time.perf_counter()
+        plan = session.draw(start, rng)
+        times.append((time.perf_counter() - begin, policy.seconds))
+        return plan
+
+    sampler.connect(draw)
+    indices = iter(sampler)
+    batch_size = BATCH_SIZE // world_size
+    losses = torch.from_numpy(
+        np.random.default_rng(rank).lognormal(size=batch_size)).float()
+    # The first plan that prunes follows a full pass.
+    while len(times) < PLANS + 2:
+        collections.deque(itertools.islice(indices, batch_size), maxlen=0)
+        session.begin_batch(batch_size, torch.device('cpu'))
+        session.batch.add_scores(losses, losses)
+        session.end_batch()
+    return np.array(times[2:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument(
+        '--sizes',
+        type=int,
+        nargs='+',
+        default=(20_000, 1_280_000, 14_000_000))
+    args = parser.parse_args()
+    if infer_launcher() == 'pytorch':
+        init_dist('pytorch', 'gloo')
+    rank, world_size = get_dist_info()
+    if rank == 0:
+        print('| images | ranks | edge without policy, s | policy, s |\n'
+              '|---|---|---|---|')
+    for size in args.sizes:
+        whole, policy = np.median(edges(size), 0)
+        if rank == 0:
+            print(
+                f'| {size} | {world_size} | {whole - policy:.3f} | '
+                f'{policy:.3f} |',
+                flush=True)
+
+
+if __name__ == '__main__':
+    main()
