@@ -26,7 +26,7 @@ COLOURS = {
 def plans():
     """Start, width and weights of each virtual epoch."""
     rng = np.random.default_rng(0)
-    policy = Budget(full_iters=FULL)
+    policy = Budget(ratio=RATIO)
     scores = np.linspace(0.2, 2, IMAGES)
     start = covered = 0
     while start < ITERS:
@@ -34,11 +34,10 @@ def plans():
         if 0 < start < ANNEALING:
             policy.begin_plan(
                 Progress(
-                    slots_per_iter=1,
-                    max_iters=ITERS,
-                    slots_left=ANNEALING - start,
-                    annealing_slots=ITERS - ANNEALING,
-                    full_equivalent=covered * IMAGES))
+                    spent=start,
+                    covered=covered * IMAGES,
+                    annealing=ITERS - ANNEALING,
+                    length=ITERS))
             plan, last = policy(scores, rng), ANNEALING
         width = min(len(plan), last - start)
         weights = np.zeros(IMAGES)
