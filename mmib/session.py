@@ -375,7 +375,10 @@ class Session:
             if isinstance(clock, EpochClock):
                 self._goes_on = sampler.is_open and self.epoch == clock.epoch
             self._batch_size = 0
-        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        except Refusal:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError,
+                RuntimeError) as error:
             raise damaged('infobatch',
                           f'can\'t be read ({error!r})') from error
         return changes

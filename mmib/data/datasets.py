@@ -40,10 +40,9 @@ class ListedImages:
             :meth:`full_init` only. Defaults to False.
 
     Raises:
-        Refusal: If ``images`` or ``without`` is neither a file nor a list,
-            or there are other arguments.
-        ValueError: If none is given, if a list can't be used, or if the data
-            set mixes its images.
+        Refusal: If ``images`` or ``without`` is neither a file nor a list, if
+            none is given, if a list can't be used, if there are other
+            arguments, or if the data set mixes its images.
 
     Examples:
         >>> dict(
