@@ -245,7 +245,7 @@ class Session:
                 ' and take the mean over what belongs to a sample.')
         # The batch before may have been the short one of another epoch.
         if self.sampler.awaits_batch or not self._batch_size:
-            self._batch_size = max(self._batch_size, size)
+            self._batch_size = size
         due = self.sampler.batch_length(self._batch_size)
         if size != due:
             raise Refusal(
@@ -374,7 +374,8 @@ class Session:
             self._batch_size = state_dict['batch_size']
             if isinstance(clock, EpochClock):
                 self._goes_on = sampler.is_open and self.epoch == clock.epoch
-            self._batch_size = 0
+            if self._goes_on or self._end is not None:
+                self._batch_size = 0
         except Refusal:
             raise
         except (LookupError, TypeError, ValueError, AttributeError,
