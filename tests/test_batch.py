@@ -148,10 +148,12 @@ def test_no_gradient_no_norms(loss, pred):
     assert loss.batch.norms is None
 
 
-def test_a_loss_that_the_model_multiplies(loss, pred):
+@pytest.mark.parametrize('order', [1, -1])
+def test_a_loss_that_the_model_multiplies(loss, pred, order):
     """The scale is that of the other losses, so a warm-up from 0 is no
     division by 0."""
-    (loss(pred, LABELS) + 0 * loss(pred * 1, LABELS)).backward()
+    sum(factor * loss(pred * 1, LABELS)
+        for factor in (0, 1)[::order]).backward()
     assert_close(loss.batch.norms, norms_alone([CE()]))
 
 

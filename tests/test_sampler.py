@@ -126,8 +126,11 @@ def test_a_pass_that_was_left_goes_on(size, times, limits):
     # So does a training that begins there, and one that goes on.
     after = by_iterations(dataset)
     after.restart(len(dealt))
-    loaded = by_iterations(dataset, seed=9)
-    loaded.load_state_dict(sampler.state_dict())
+    loaded = sampler
+    for seed in (9, 99):
+        state = loaded.state_dict()
+        loaded = by_iterations(dataset, seed=seed)
+        loaded.load_state_dict(state)
     expected = sampler.full_pass().tolist()
     assert after.full_pass().tolist() == expected
     assert loaded.full_pass().tolist() == expected

@@ -72,6 +72,7 @@ def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
     for training in (rest, whole):
         training.session.merge()
     assert str(rest.tables.state_dict()) == str(whole.tables.state_dict())
+    assert rest.planner.checksum == whole.planner.checksum
     # A plan is dealt as it is.
     assert whole.slots == dealt(whole.plans)[:60 * batch_size]
 
@@ -167,6 +168,8 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     # The last full pass isn't over, and its rest isn't counted yet.
     passes = len(training.records)
     assert (passes - 2 <= either).all() and (either <= passes).all()
+    # Before pruning begins the log is merged too.
+    assert len(Training(start=0.5).train(29).session.log) <= 7
     # Images of low scores are pruned more.
     assert tables.pruned[:4].mean() > tables.pruned[-4:].mean()
     # Each plan adds what it left out to the savings.
@@ -194,6 +197,11 @@ def test_a_repeated_data_set():
     assert [index for index, _ in training.slots[:15]] == full
     assert training.tables.visits.sum() == 120
     assert max(plan.indices.max() for _, plan in training.plans[3:-4]) < 5
+    # In a loop of one's own, too.
+    session = Session(dataset, QuantileTiers(), epochs=9, stream=True)
+    plans = plans_of(session)
+    loop(session, 2)
+    assert [plan.is_full for _, plan in plans[:4]] == 3 * [True] + [False]
 
 
 @pytest.mark.parametrize('resumed', [False, True])
@@ -489,6 +497,7 @@ def test_a_loop_that_begins_afresh(epoch):
     loop(session, 2)
     loop(whole, 2)
     assert len(plans) == 6 - epoch
+    assert session.clock.first_pruned == epoch + 1
     for number, (record, plan) in enumerate(plans, epoch):
         assert record.covered == number
         assert plan.is_full is (number == epoch or number >= 4)
@@ -524,6 +533,7 @@ def train_on_ranks(rank, results, states):
             plans += [plan.indices.tolist() for _, plan in drawn]
             state = state_of(session)
             states.append(state)
+        assert session.progress == 1
         results[rank].append(([step[0] for step in steps], plans, states[0]))
 
 
