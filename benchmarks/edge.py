@@ -8,11 +8,13 @@ tables and sums made of it, and the new plan, without the time of the policy.
 import argparse
 import collections
 import itertools
+import os
 import time
 
 import numpy as np
 import torch
-from mmengine.dist import get_dist_info, infer_launcher, init_dist
+import torch.distributed as dist
+from mmengine.dist import get_dist_info
 
 from mmib import InfoBatchSampler, Session
 from mmib.clock import IterationClock
@@ -74,8 +76,8 @@ def main():
         nargs='+',
         default=(20_000, 1_280_000, 14_000_000))
     args = parser.parse_args()
-    if infer_launcher() == 'pytorch':
-        init_dist('pytorch', 'gloo')
+    if 'RANK' in os.environ:
+        dist.init_process_group('gloo')
     rank, world_size = get_dist_info()
     if rank == 0:
         print('| images | ranks | edge without policy, s | policy, s |\n'

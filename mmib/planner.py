@@ -148,11 +148,10 @@ class Planner:
         if record.logged and self.scores is not None:
             histogram = ScoreHistogram.of(self.scores, plan)
         # JSON knows no infinite threshold.
-        threshold = float(plan.threshold)
         record = record._replace(
             kept=len(plan),
             tiers=plan.tiers,
-            threshold=threshold if math.isfinite(threshold) else 0.,
+            threshold=plan.threshold if math.isfinite(plan.threshold) else 0.,
             mean_weight=round(plan.mean_weight, 6),
             histogram=histogram)
         # The next plan begins with annealing.

@@ -234,7 +234,7 @@ class Session:
         Returns:
             Tensor: A scalar.
         """
-        if not losses.requires_grad:
+        if not (losses.requires_grad and torch.is_grad_enabled()):
             return losses.mean()
         self.end_batch()
         size = len(losses)
@@ -331,7 +331,8 @@ class Session:
             iteration=self.iteration,
             saved_iters=self.planner.saved_iters(self.sampler.position,
                                                  self.iteration),
-            batch_size=self._batch_size)
+            batch_size=self._batch_size,
+            lacks_norms=self.lacks_norms)
 
     def load_state_dict(self,
                         state_dict: Dict[str, Any],
@@ -370,6 +371,7 @@ class Session:
                 # Its tiers say nothing to another policy.
                 self.tables.forget_sums()
                 sampler.forget_tiers()
+            self.lacks_norms = state_dict['lacks_norms']
             # Whether an epoch is over depends on the batches until then.
             self._batch_size = state_dict['batch_size']
             if isinstance(clock, EpochClock):

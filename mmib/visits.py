@@ -37,7 +37,7 @@ class Visits:
     Args:
         slots (Slots): The slots, of shape (V,).
         iterations (np.ndarray): Iterations of the training until each visit
-            was over, int32 of shape (V,).
+            was over, int64 of shape (V,).
         scores (np.ndarray): Raw score of each, float32 of shape (V,).
         norms (np.ndarray): Norm of the gradient of each, float32 of shape
             (V,).
@@ -127,7 +127,7 @@ class VisitLog:
         visits = Visits(
             Slots.join(self._slots),
             np.repeat(
-                np.array(self._iterations, np.int32),
+                np.array(self._iterations),
                 [len(slots) for slots in self._slots]), scores, norms)
         self._clear()
         return visits
@@ -172,7 +172,7 @@ class Tables:
         """np.ndarray: Score of each image, 1 before its first visit."""
         self.averages = self.scores.copy()
         """np.ndarray: Moving average of the scores of each image."""
-        self.last_visit = np.zeros(size, np.int32)
+        self.last_visit = np.zeros(size, np.int64)
         """np.ndarray: Iterations until the last visit of each image that gave
         a score, with that of the visit; 0 before the first one."""
         self.visits = np.zeros(size, np.int32)
@@ -224,32 +224,32 @@ class Tables:
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
-        self.sums = worth.merge_sums(
-            self.sums,
-            worth.tier_sums(slots.tiers[counts],
-                            (slots.weights / slots.means)[counts],
-                            norms[counts], int(slots.tiers.max(initial=0))))
-        self.pairs += worth.pair_sums(before[counts], scores[counts])
+        self.sums = worth.tier_sums(
+            slots.tiers[counts], (slots.weights / slots.means)[counts],
+            norms[counts],
+            before=self.sums)
+        self.pairs = worth.pair_sums(before[counts], scores[counts],
+                                     self.pairs)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, iterations: np.ndarray) -> np.ndarray:
         """Write the scores that count, and return the score that each image
         had before its visit, NaN before its first one."""
         before = np.empty(len(images), np.float32)
+        all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
         for visits in rounds(images, len(self.scores)):
-            of = images[visits]
+            of, new, times = images[visits], scores[visits], iterations[visits]
             is_first = self.last_visit[of] == 0
             before[visits] = np.where(is_first, np.nan, self.scores[of])
-            if not counts.all():
+            if not all_count:
                 known = counts[visits]
-                visits, of, is_first = visits[known], of[known], is_first[
-                    known]
-            new, share = scores[visits], np.float32(self.ema or AVERAGE)
-            old = self.averages[of]
-            average = share * old + (np.float32(1) - share) * new
-            self.averages[of] = np.where(is_first, new, average)
-            self.scores[of] = self.averages[of] if self.ema else new
-            self.last_visit[of] = iterations[visits]
+                of, new, times = of[known], new[known], times[known]
+                is_first = is_first[known]
+            average = share * self.averages[of] + (np.float32(1) - share) * new
+            average = np.where(is_first, new, average)
+            self.averages[of] = average
+            self.scores[of] = average if self.ema else new
+            self.last_visit[of] = times
         return before
 
     def by_index(self, pass_length: int) -> np.ndarray:
@@ -294,7 +294,7 @@ _ARRAYS = ('scores', 'averages', 'last_visit', 'visits', 'pruned', 'sums',
            'pairs')
 
 
-def rounds(images: np.ndarray, num_images: int) -> Iterator[np.ndarray]:
+def rounds(images: np.ndarray, num_images: int) -> Iterator[Any]:
     """Visits by how often their image came before: in each round an image
     comes at most once.
 
@@ -303,10 +303,16 @@ def rounds(images: np.ndarray, num_images: int) -> Iterator[np.ndarray]:
         num_images (int): Images of the data set.
 
     Yields:
-        np.ndarray: Increasing numbers of visits, int64.
+        np.ndarray or slice: Increasing numbers of visits.
     """
-    first = np.empty(num_images, np.int64)
+    comes = np.zeros(num_images, bool)
+    comes[images] = True
+    if np.count_nonzero(comes) == len(images):
+        # Mostly each image comes once, which is seen far sooner.
+        yield slice(None)
+        return
     rest = np.arange(len(images))
+    first = np.empty(num_images, np.int64)
     while len(rest):
         # Of several values for one entry numpy writes the last.
         first[images[rest[::-1]]] = rest[::-1]

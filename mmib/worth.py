@@ -101,43 +101,46 @@ def moments(weights: Any, norms: Any) -> np.ndarray:
     ])
 
 
-def tier_sums(tiers: np.ndarray, weights: np.ndarray, norms: np.ndarray,
-              num_tiers: int) -> np.ndarray:
-    """Sums over the visits to each tier.
+def tier_sums(tiers: np.ndarray,
+              weights: np.ndarray,
+              norms: np.ndarray,
+              num_tiers: int = 0,
+              before: Optional[np.ndarray] = None) -> np.ndarray:
+    """Sums over the visits to each tier. They have the same bits however the
+    visits are split over several calls.
 
     Args:
         tiers (np.ndarray): Tier of each visit, from 1, integer of shape (K,).
         weights (np.ndarray): See :func:`moments`.
         norms (np.ndarray): See :func:`moments`.
-        num_tiers (int): Tiers, of which some may have no visit.
+        num_tiers (int): The least number of tiers, of which some may have no
+            visit. Defaults to 0.
+        before (np.ndarray, optional): Sums over the visits before. Defaults to
+            None.
 
     Returns:
         np.ndarray: Sums of :func:`moments`, and the largest norm as the last
-        column, float64 of shape (num_tiers, 11).
+        column, float64 of shape (T, 11).
     """
-    sums = np.zeros((num_tiers, len(MOMENTS) + 1))
+    before = np.zeros((0, len(MOMENTS) + 1)) if before is None else before
+    size = max(num_tiers, len(before), int(tiers.max(initial=0)))
+    sums = np.zeros((size, len(MOMENTS) + 1))
+    sums[:len(before)] = before
     for begin in range(0, len(tiers), _BLOCK):
         block = slice(begin, begin + _BLOCK)
         rows = tiers[block].astype(np.int64) - 1
         values = np.asarray(norms[block], np.float64)
-        sums[:, :-1] += _add_up(rows, moments(weights[block], values),
-                                num_tiers)
         np.maximum.at(sums[:, -1], rows, values)
+        # One visit after the other, from the sums on.
+        rows = np.concatenate([np.arange(size), rows])
+        columns = np.concatenate(
+            [sums[:, :-1].T, moments(weights[block], values)], 1)
+        sums[:, :-1] = _add_up(rows, columns, size)
     return sums
 
 
 def _add_up(rows: np.ndarray, columns: np.ndarray, length: int) -> np.ndarray:
     return np.stack([np.bincount(rows, x, length) for x in columns], 1)
-
-
-def merge_sums(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """:func:`tier_sums` of the visits of both, which may differ in length."""
-    merged = np.zeros((max(len(first), len(second)), len(MOMENTS) + 1))
-    for sums in (first, second):
-        part = merged[:len(sums)]
-        part[:, :-1] += sums[:, :-1]
-        np.maximum(part[:, -1], sums[:, -1], out=part[:, -1])
-    return merged
 
 
 def from_sums(sums: np.ndarray) -> VarianceRatio:
@@ -246,16 +249,22 @@ def mean_squares(sums: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         return mean, np.sqrt(np.maximum(variance, 0)) / images
 
 
-def pair_sums(before: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """Sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of shape (6,)."""
-    sums = np.zeros(6)
-    for begin in range(0, len(before), _BLOCK):
-        x, y = (
+def pair_sums(x: np.ndarray,
+              y: np.ndarray,
+              before: Optional[np.ndarray] = None) -> np.ndarray:
+    """Sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of shape (6,),
+    and those ``before``. They have the same bits however the pairs are split
+    over several calls."""
+    sums = np.zeros(6) if before is None else before
+    for begin in range(0, len(x), _BLOCK):
+        a, b = (
             np.asarray(values[begin:begin + _BLOCK], np.float64)
-            for values in (before, now))
-        columns = np.stack([np.ones_like(x), x, y, x * x, x * y, y * y])
-        sums += columns.sum(1)
-    return sums
+            for values in (x, y))
+        columns = np.stack([np.ones_like(a), a, b, a * a, a * b, b * b])
+        # One pair after the other: `sum` would add in another order.
+        sums = np.add.accumulate(
+            np.concatenate([sums[:, None], columns], 1), 1)[:, -1]
+    return sums.copy()
 
 
 def correlation(sums: np.ndarray) -> float:

@@ -34,11 +34,9 @@ def state_of(session):
 
 
 def facts(records):
-    """Records as a file has them, but for the last digits: where visits are
-    merged for a checkpoint, sums are rounded once more."""
-    text = json.dumps([record.to_dict() for record in records],
-                      allow_nan=False)
-    return json.loads(text, parse_float=lambda number: f'{float(number):.9g}')
+    """Records as a file has them, without NaN, which differs from itself."""
+    return json.loads(
+        json.dumps([record.to_dict() for record in records], allow_nan=False))
 
 
 def plans_of(session):

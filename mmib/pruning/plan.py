@@ -162,6 +162,8 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal(f'it must return an EpochPlan, but got {plan!r}')
     indices, weights = np.asarray(plan.indices), np.asarray(plan.weights)
     tier_of_slot = np.asarray(plan.tier_of_slot)
+    if indices.size == 0:
+        raise Refusal('it pruned every image')
     if not np.issubdtype(indices.dtype, np.integer):
         raise Refusal('`indices` must be integers, but are '
                       f'{indices.dtype}: np.flatnonzero makes indices of a '
@@ -172,8 +174,6 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal('`indices` and `weights` must have one entry for '
                       'each slot, but their shapes are '
                       f'{indices.shape} and {weights.shape}')
-    if len(indices) == 0:
-        raise Refusal('it pruned every image')
     if indices.min() < 0 or indices.max() >= pass_length:
         raise Refusal(f'`indices` must be in [0, {pass_length}), but reach '
                       f'from {indices.min()} to {indices.max()}')
@@ -185,6 +185,11 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
             or tier_of_slot.shape != indices.shape):
         raise Refusal('`tier_of_slot` must be integers and have one entry for '
                       'each slot')
+    try:
+        threshold = float(plan.threshold)
+    except (TypeError, ValueError):
+        raise Refusal('`threshold` must be a number, but got '
+                      f'{plan.threshold!r}') from None
     try:
         tiers = tuple(Tier(*map(int, tier)) for tier in plan.tiers)
     except (TypeError, ValueError):
@@ -198,6 +203,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         plan,
         indices=indices.astype(np.int64, copy=False),
         weights=weights,
+        threshold=threshold,
         tier_of_slot=tier_of_slot.astype(np.int16, copy=False),
         tiers=tiers)
 
