@@ -5,7 +5,7 @@ CONFIG has InfoBatch already, or --infobatch converts it as `mmib train` does.
 The data set is read for the length of a pass, if the data is there.
 """
 import argparse
-from typing import List
+from typing import List, Optional, Tuple
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
@@ -22,19 +22,20 @@ from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
                       conversion, listing)
 
 
-def pass_length(cfg: Config) -> int:
-    """Images in a pass over the training data of a config."""
+def pass_length(cfg: Config) -> Tuple[int, int]:
+    """Images in a pass over the training data of a config, and how often
+    these are repeated."""
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     if hasattr(dataset, 'full_init'):
         dataset.full_init()
+    length = num_indices = len(dataset)
     if length_of(cfg)[0] == 'iteration':
-        dataset = unwrap_repeats(dataset)
-    length = len(dataset)
+        length = len(unwrap_repeats(dataset))
     if length == 0:
         raise Refusal('The training data has no images: check '
                       '`train_dataloader.dataset`.')
-    return length
+    return length, num_indices // length
 
 
 def outlook(cfg: Config, gpus: int) -> List[str]:
@@ -43,8 +44,10 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
     if not hooks:
         raise Refusal('The config trains without InfoBatch: add '
                       '--infobatch to convert it first.')
+    num_images: Optional[int] = None
+    repeats = 1
     try:
-        num_images = pass_length(cfg)
+        num_images, repeats = pass_length(cfg)
         batch_size = cfg.train_dataloader.batch_size * gpus
         lines = [
             f'A pass is {num_images} images, an iteration {batch_size} of '
@@ -53,13 +56,13 @@ def outlook(cfg: Config, gpus: int) -> List[str]:
     # Where files are missing, some data sets assert that the files are there,
     # others try to download them.
     except (OSError, AssertionError, RuntimeError) as error:
-        num_images = None
         left_out = ("iterations can't be told."
                     if length_of(cfg)[0] == 'epoch' else
                     "passes can't be told, and it is left out that the first "
                     'one is full.')
         lines = [f"The data isn't there ({error}), so {left_out}"]
-    expected = forecast_of(cfg, HOOKS.build(hooks[0]), num_images, gpus)
+    expected = forecast_of(cfg, HOOKS.build(hooks[0]), num_images, gpus,
+                           repeats)
     lines += expected.lines
     if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '

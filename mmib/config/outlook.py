@@ -14,18 +14,19 @@ from .parts import length_of
 def forecast_of(cfg: Config,
                 hook: InfoBatchHook,
                 num_images: Optional[int] = None,
-                gpus: int = 1) -> Forecast:
+                gpus: int = 1,
+                repeats: int = 1) -> Forecast:
     """Forecast the training of a config, with or without InfoBatch, on some
     GPUs, or other ranks. ``num_images`` are those of a pass, None where the
-    data isn't read.
+    data isn't read, and ``repeats`` how often a ``RepeatDataset`` has them.
 
     Raises:
         Refusal: If the training is too short for these images.
     """
     mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
-    slots = (1, 1, 1)
+    slots: tuple = ()
     if num_images is not None:
-        slots = (num_images, cfg.train_dataloader.batch_size, gpus)
+        slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
     clock = clock_of_config(cfg, hook, *slots)
     if num_images is not None and hook.policy.prunes:
         clock.check_length()
@@ -37,14 +38,20 @@ def clock_of_config(cfg: Config,
                     hook: InfoBatchHook,
                     pass_length: int = 1,
                     batch_size: int = 1,
-                    gpus: int = 1) -> Clock:
+                    gpus: int = 1,
+                    repeats: int = 1) -> Clock:
     """The clock of a training that isn't built, with the arguments of
     :func:`forecast_of`."""
     unit, length = length_of(cfg)
     slots_per_iter = batch_size * gpus
     if unit == 'iteration':
-        return IterationClock(pass_length, slots_per_iter, length, hook.delta,
-                              hook.start)
+        return IterationClock(
+            pass_length,
+            slots_per_iter,
+            length,
+            hook.delta,
+            hook.start,
+            first_pass=repeats * pass_length)
     # All ranks have as many slots, and each leaves its own last ones.
     slots = -(-pass_length // gpus)
     if not cfg.train_dataloader.get('drop_last'):

@@ -3,6 +3,9 @@ import os.path as osp
 
 import mmseg.datasets  # noqa: F401, as OneDL's prints something
 import pytest
+from mmengine.config import Config
+
+from mmib.config.zoo import allow_scoped_bases
 
 from ..system.small_training import BASELINE, small_config, write_images
 
@@ -75,6 +78,28 @@ def test_options_change_what_is_forecast(forecast):
                      'train_dataloader.dataset.size=30')
     assert lines[0].startswith('A pass is 30 images')
     assert lines[1].endswith(' prunes until iteration 30 of 60.')
+
+
+def test_a_repeated_data_set(run, capsys):
+    """Its first three passes are full ones, until each image was asked for.
+    """
+    write_images('data', 16)
+    allow_scoped_bases()
+    cfg = Config.fromfile(osp.join(EXAMPLE, 'baseline.py'))
+    covered = []
+    for times in (1, 3):
+        cfg.train_dataloader.dataset = dict(
+            type='RepeatDataset',
+            times=times,
+            dataset=cfg.train_dataloader.dataset)
+        cfg.dump('config.py')
+        run('forecast', 'config.py', '--infobatch', '--policy',
+            'QuantileTiers')
+        lines = capsys.readouterr().out.splitlines()
+        covered.append(lines[-1])
+    # (2040 - 16) x (1 / 0.525 - 1) / 8 iterations, and 2040 - 48.
+    assert covered[0].endswith('529 iterations: 229 saved.')
+    assert covered[1].endswith('525 iterations: 225 saved.')
 
 
 def listed(images):
