@@ -44,7 +44,7 @@ class Clock(ABC):
         self.annealing_at = round(delta * length)
         """int: Annealing begins after so many of :attr:`unit`."""
         self.fresh_from = 0
-        """int: Where all scores were 1: a slot, by epochs an epoch."""
+        """int: The slot at which all scores were 1."""
 
     @property
     def min_gap(self) -> int:
@@ -53,43 +53,44 @@ class Clock(ABC):
         return max(self.lookahead,
                    self.schedule_iters // 1000 * self.slots_per_iter)
 
-    @property
-    def annealing_iter(self) -> int:
-        """int: Annealing begins after so many iterations of the schedule."""
-        return round(self.annealing_at * self.schedule_iters / self.length)
-
-    @property
-    def passes_before(self) -> float:
-        """float: Passes over the data before :attr:`fresh_from`."""
-        return self.fresh_from / self.pass_length
+    @abstractmethod
+    def place(self, start: int) -> int:
+        """Where a plan that begins with a slot lies: at this slot, by epochs
+        in the epoch that has begun."""
 
     @property
     @abstractmethod
     def first_pruned(self) -> int:
-        """int: The first plan that may prune: its first slot, by epochs its
-        epoch. Images have to be asked for once before."""
+        """int: Place of the first plan that may prune. Images have to be asked
+        for once before."""
 
     @property
     @abstractmethod
+    def first_annealing(self) -> int:
+        """int: Place of the first plan of annealing."""
+
+    @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before anything can be pruned."""
+        return self.first_pruned >= self.first_annealing
 
-    @abstractmethod
     def may_prune(self, start: int) -> bool:
         """Whether a plan that begins with a slot may prune."""
+        return self.place(start) >= self.first_pruned
 
-    @abstractmethod
     def is_annealing(self, start: int) -> bool:
         """Whether a plan that begins with a slot belongs to annealing."""
+        return self.place(start) >= self.first_annealing
 
-    @abstractmethod
     def until_annealing(self, start: int) -> Optional[int]:
-        """Slots from one before annealing until annealing, None where that
-        isn't known."""
+        """Slots from one before annealing until annealing. None by epochs,
+        where that isn't known and annealing begins with a plan."""
+        return None
 
     @abstractmethod
-    def iteration_at(self, start: int) -> float:
-        """Iterations of the training before a plan that begins with a slot."""
+    def iteration_at(self, start: int, iteration: int) -> float:
+        """Iterations of the training before a plan that begins with a slot,
+        and is drawn after ``iteration`` of them."""
 
     @abstractmethod
     def gain(self, plan: PlanRecord, position: int, iteration: int) -> float:
@@ -100,11 +101,6 @@ class Clock(ABC):
             position (int): A slot of the plan, or the one after it.
             iteration (int): Iterations of the training until then.
         """
-
-    @abstractmethod
-    def covered(self, last: Optional[PlanRecord], start: int) -> float:
-        """Virtual epochs before a plan that begins with a slot and follows
-        another plan, if any."""
 
     @abstractmethod
     def progress(self, start: int, saved_iters: float) -> Progress:
@@ -126,18 +122,8 @@ class Clock(ABC):
         """Refuse a training of less than two passes over the data: nothing
         can be pruned in the first one."""
 
-    @abstractmethod
     def go_on(self, iteration: int, position: int) -> None:
         """Begin, or go on, after so many iterations and slots."""
-
-    def left(self, now: int) -> str:
-        """How long pruning goes on after so many of :attr:`unit`, for the
-        log."""
-        if self.annealing_at >= self.length:
-            return 'no annealing'
-        left = self.annealing_at - now
-        return (f'{left} {self.unit}s until annealing'
-                if left > 0 else 'annealing')
 
     def state_dict(self) -> dict:
         """Plain Python values."""
@@ -198,6 +184,9 @@ class IterationClock(Clock):
     def _slot_of(self, iteration: int) -> int:
         return self.zero + iteration * self.slots_per_iter
 
+    def place(self, start: int) -> int:
+        return start
+
     @property
     def first_pruned(self) -> int:
         # At the edge of a pass.
@@ -206,29 +195,18 @@ class IterationClock(Clock):
         return max(passes * self.pass_length, asked * self._first_pass)
 
     @property
-    def prunes_nothing(self) -> bool:
-        return self.is_annealing(self.first_pruned)
-
-    def may_prune(self, start: int) -> bool:
-        return start >= self.first_pruned
-
-    def is_annealing(self, start: int) -> bool:
-        return start >= self._slot_of(self.annealing_at)
+    def first_annealing(self) -> int:
+        return self._slot_of(self.annealing_at)
 
     def until_annealing(self, start: int) -> Optional[int]:
-        return self._slot_of(self.annealing_at) - start
+        return self.first_annealing - start
 
-    def iteration_at(self, start: int) -> float:
+    def iteration_at(self, start: int, iteration: int) -> float:
         return (start - self.zero) / self.slots_per_iter
 
     def gain(self, plan: PlanRecord, position: int, iteration: int) -> float:
         left_out = self.pass_length / plan.kept - 1
         return (position - plan.start) * left_out / self.slots_per_iter
-
-    def covered(self, last: Optional[PlanRecord], start: int) -> float:
-        if last is None:
-            return start / self.pass_length
-        return last.covered_until(start)
 
     def progress(self, start: int, saved_iters: float) -> Progress:
         spent = start - self.zero
@@ -242,9 +220,8 @@ class IterationClock(Clock):
         return self.progress(self.first_pruned, 0.)
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
-        pruned_iters = max(
-            self._slot_of(self.annealing_at) - self.first_pruned,
-            0) / self.slots_per_iter
+        pruned_iters = max(self.first_annealing - self.first_pruned,
+                           0) / self.slots_per_iter
         full_iters = self.length + pruned_iters * (1 / share - 1)
         passes = full_iters * self.slots_per_iter / self.pass_length
         return self.length, full_iters, passes
@@ -292,7 +269,6 @@ class EpochClock(Clock):
         self.schedule_iters = length * iters_per_epoch
         self.epoch = 0
         """int: The epoch that has begun last, from 0."""
-        self._iteration = 0  # Iterations before it.
 
     def state_dict(self) -> dict:
         return dict(super().state_dict(), epoch=self.epoch)
@@ -301,43 +277,23 @@ class EpochClock(Clock):
         self.epoch = state_dict['epoch']
         return super().load_state_dict(state_dict)
 
-    @property
-    def passes_before(self) -> float:
-        return self.fresh_from
-
-    def enter(self, epoch: int, iteration: int) -> None:
-        """Begin an epoch, after so many epochs and iterations."""
-        self.epoch, self._iteration = epoch, iteration
-
-    def go_on(self, iteration: int, position: int) -> None:
-        self._iteration = iteration
+    def place(self, start: int) -> int:
+        return self.epoch
 
     @property
     def first_pruned(self) -> int:
-        return max(self.start_at, self.fresh_from + 1)
+        return max(self.start_at, self.fresh_from // self.pass_length + 1)
 
     @property
-    def prunes_nothing(self) -> bool:
-        return self.annealing_at <= self.first_pruned
+    def first_annealing(self) -> int:
+        return self.annealing_at
 
-    def may_prune(self, start: int) -> bool:
-        return self.epoch >= self.first_pruned
-
-    def is_annealing(self, start: int) -> bool:
-        return self.epoch >= self.annealing_at
-
-    def until_annealing(self, start: int) -> Optional[int]:
-        return None
-
-    def iteration_at(self, start: int) -> float:
-        return self._iteration
+    def iteration_at(self, start: int, iteration: int) -> float:
+        return iteration
 
     def gain(self, plan: PlanRecord, position: int, iteration: int) -> float:
         passed = plan.covered_until(position) - plan.covered
         return passed * self.iters_per_epoch - (iteration - plan.iter)
-
-    def covered(self, last: Optional[PlanRecord], start: int) -> float:
-        return float(self.epoch)
 
     def progress(self, start: int, saved_iters: float) -> Progress:
         return self._progress(start, self.epoch)
@@ -357,7 +313,7 @@ class EpochClock(Clock):
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
         pruned = self.iters_per_epoch * max(
-            self.annealing_at - self.first_pruned, 0)
+            self.first_annealing - self.first_pruned, 0)
         iters = self.schedule_iters - pruned * (1 - share)
         return iters, self.schedule_iters, self.length
 

@@ -84,10 +84,11 @@ class Planner:
         record = PlanRecord(
             kept=clock.pass_length,
             tiers=(Tier(clock.pass_length, clock.pass_length), ),
-            covered=clock.covered(last, start),
+            covered=last.covered_until(start) if last else start /
+            clock.pass_length,
             epoch=last.epoch + 1 if last else 1,
             start=start,
-            iter=clock.iteration_at(start),
+            iter=clock.iteration_at(start, iteration),
             saved_iters=last.saved_iters +
             clock.gain(last, start, iteration) if last else 0.,
             annealing=clock.is_annealing(start))
@@ -265,7 +266,7 @@ class Planner:
             saved_iters=self.current.saved_iters + missing)
         for plan in later:
             last = plan._replace(
-                iter=self._clock.iteration_at(plan.start),
+                iter=self._clock.iteration_at(plan.start, iteration),
                 saved_iters=last.saved_iters +
                 self._clock.gain(last, plan.start, iteration))
             self._next.append(last)

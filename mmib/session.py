@@ -139,7 +139,7 @@ class Session:
             sampler.end_epoch()
         sampler.set_epoch(epoch)
         if not sampler.is_open:
-            clock.enter(epoch, self.iteration)
+            clock.epoch = epoch
         sampler.begin_epoch()
 
     def begin_batch(self, batch_size: int,
@@ -410,11 +410,10 @@ class Session:
         self.iteration = iteration
         if isinstance(clock, EpochClock):
             position = epoch * clock.pass_length
-            clock.enter(epoch, iteration)
-            clock.fresh_from = epoch
+            clock.epoch = epoch
         else:
             position = iteration * batch_size * self.sampler.world_size
-            clock.fresh_from = position
+        clock.fresh_from = position
         self.sampler.restart(position)
         clock.go_on(iteration, position)
         self.planner.start_afresh(position, iteration, saved_iters)

@@ -213,7 +213,7 @@ def test_begin_within_a_training(at, resumed):
     # 5 iterations were saved before.
     training.session.start_afresh(at, 0, 2, saved_iters=5.)
     clock = training.session.clock
-    assert clock.passes_before == 2 * at / SIZE
+    assert clock.fresh_from == 2 * at
     expected = forecast(MeanThreshold(), clock)
     records, slots = training.records, training.slots
     if resumed:

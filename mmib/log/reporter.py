@@ -83,7 +83,8 @@ class Reporter:
                 unit=clock.unit,
                 annealing_at=clock.annealing_at,
                 max_iters=clock.schedule_iters,
-                annealing_iter=clock.annealing_iter,
+                annealing_iter=round(clock.annealing_at *
+                                     clock.schedule_iters / clock.length),
                 pass_length=clock.pass_length,
                 slots_per_iter=clock.slots_per_iter,
                 policy=repr(self._session.planner.policy),
@@ -205,9 +206,14 @@ class Reporter:
         self.non_finite(record.non_finite)
 
     def _left(self) -> str:
+        """How long pruning goes on."""
         clock, runner = self._clock, self._runner
-        return clock.left(runner.epoch if clock.unit ==
-                          'epoch' else runner.iter)
+        if clock.annealing_at >= clock.length:
+            return 'no annealing'
+        left = clock.annealing_at - (
+            runner.epoch if clock.unit == 'epoch' else runner.iter)
+        return (f'{left} {clock.unit}s until annealing'
+                if left > 0 else 'annealing')
 
     def non_finite(self, total: int) -> None:
         """Warn of losses that aren't finite, of which there are ``total``, if
@@ -228,10 +234,10 @@ class Reporter:
         saved = planner.saved_iters(position, iteration)
         self._add_scalars({'infobatch/saved_iters': saved})
         # Since all scores were 1.
-        fresh = self._clock.passes_before
-        covered = planner.current.covered_until(position) - fresh
-        visits = covered * self._clock.pass_length
-        trained = position - fresh * self._clock.pass_length
+        pass_length, fresh = self._clock.pass_length, self._clock.fresh_from
+        covered = planner.current.covered_until(position) - fresh / pass_length
+        visits = covered * pass_length
+        trained = position - fresh
         pruned = max(visits - trained, 0)
         ratio = planner.mean_ratio.mean()
         write_line(
