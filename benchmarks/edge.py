@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from mmengine.dist import get_dist_info
 
-from mmib import InfoBatchSampler, Session
+from mmib import InfoBatchSampler
 from mmib.clock import IterationClock
 from mmib.pruning import Neyman
+from mmib.training import Training
 
 BATCH_SIZE = 1024  # Of all ranks.
 PLANS = 6
@@ -41,16 +42,15 @@ def edges(size):
     rank, world_size = get_dist_info()
     policy = Timed(ratio=0.6)
     sampler = InfoBatchSampler(range(size), seed=0)
-    session = Session(
-        range(size),
-        policy,
-        sampler=sampler,
-        clock=IterationClock(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1))
+    sampler.by_epoch = False
+    training = Training(
+        range(size), policy, sampler,
+        IterationClock(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1))
     times = []
 
     def draw(start, rng):
         begin = time.perf_counter()
-        plan = session.draw(start, rng)
+        plan = training.draw(start, rng)
         times.append((time.perf_counter() - begin, policy.seconds))
         return plan
 
@@ -62,9 +62,9 @@ def edges(size):
     # The first plan that prunes follows a full pass.
     while len(times) < PLANS + 2:
         collections.deque(itertools.islice(indices, batch_size), maxlen=0)
-        session.begin_batch(batch_size, torch.device('cpu'))
-        session.batch.add_scores(losses, losses)
-        session.end_batch()
+        training.begin_batch(batch_size, torch.device('cpu'))
+        training.batch.add_scores(losses, losses)
+        training.end_batch()
     return np.array(times[2:])
 
 

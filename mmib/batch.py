@@ -187,7 +187,8 @@ class BatchContext:
         is in the batch. Known after the backward pass, or None."""
         if not self._norms or not self._scales or self._hides_norms:
             return None
-        # A model may multiply some of its losses.
+        # A model may multiply some of its losses by less than 1, as those of
+        # auxiliary heads. The largest is that of AMP and accumulation.
         scale = functools.reduce(torch.maximum, self._scales)
         rows = functools.reduce(torch.hypot, self._norms)
         rows = rows / (self.parts * scale)

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How far a training is, in slots: the only place, besides the sampler, that
-knows whether a training counts iterations or epochs."""
+"""How far a training is, in slots, whether it counts iterations or epochs."""
 from abc import ABC, abstractmethod
 from typing import List, Optional, Tuple
 
@@ -54,7 +53,7 @@ class Clock(ABC):
                    self.schedule_iters // 1000 * self.slots_per_iter)
 
     @abstractmethod
-    def place(self, start: int) -> int:
+    def place(self, slot: int) -> int:
         """Where a plan that begins with a slot lies: at this slot, by epochs
         in the epoch that has begun."""
 
@@ -74,21 +73,21 @@ class Clock(ABC):
         """bool: Whether annealing begins before anything can be pruned."""
         return self.first_pruned >= self.first_annealing
 
-    def may_prune(self, start: int) -> bool:
+    def may_prune(self, slot: int) -> bool:
         """Whether a plan that begins with a slot may prune."""
-        return self.place(start) >= self.first_pruned
+        return self.place(slot) >= self.first_pruned
 
-    def is_annealing(self, start: int) -> bool:
+    def is_annealing(self, slot: int) -> bool:
         """Whether a plan that begins with a slot belongs to annealing."""
-        return self.place(start) >= self.first_annealing
+        return self.place(slot) >= self.first_annealing
 
-    def until_annealing(self, start: int) -> Optional[int]:
+    def until_annealing(self, slot: int) -> Optional[int]:
         """Slots from one before annealing until annealing. None by epochs,
         where that isn't known and annealing begins with a plan."""
         return None
 
     @abstractmethod
-    def iteration_at(self, start: int, iteration: int) -> float:
+    def iteration_at(self, slot: int, iteration: int) -> float:
         """Iterations of the training before a plan that begins with a slot,
         and is drawn after ``iteration`` of them."""
 
@@ -103,7 +102,7 @@ class Clock(ABC):
         """
 
     @abstractmethod
-    def progress(self, start: int, saved_iters: float) -> Progress:
+    def progress(self, slot: int, saved_iters: float) -> Progress:
         """What a policy is told of a plan that begins with a slot, after so
         many iterations were saved."""
 
@@ -184,8 +183,8 @@ class IterationClock(Clock):
     def _slot_of(self, iteration: int) -> int:
         return self.zero + iteration * self.slots_per_iter
 
-    def place(self, start: int) -> int:
-        return start
+    def place(self, slot: int) -> int:
+        return slot
 
     @property
     def first_pruned(self) -> int:
@@ -198,18 +197,18 @@ class IterationClock(Clock):
     def first_annealing(self) -> int:
         return self._slot_of(self.annealing_at)
 
-    def until_annealing(self, start: int) -> Optional[int]:
-        return self.first_annealing - start
+    def until_annealing(self, slot: int) -> Optional[int]:
+        return self.first_annealing - slot
 
-    def iteration_at(self, start: int, iteration: int) -> float:
-        return (start - self.zero) / self.slots_per_iter
+    def iteration_at(self, slot: int, iteration: int) -> float:
+        return (slot - self.zero) / self.slots_per_iter
 
     def gain(self, plan: PlanRecord, position: int, iteration: int) -> float:
         left_out = self.pass_length / plan.kept - 1
         return (position - plan.start) * left_out / self.slots_per_iter
 
-    def progress(self, start: int, saved_iters: float) -> Progress:
-        spent = start - self.zero
+    def progress(self, slot: int, saved_iters: float) -> Progress:
+        spent = slot - self.zero
         return Progress(
             spent=spent,
             covered=spent + saved_iters * self.slots_per_iter,
@@ -277,7 +276,7 @@ class EpochClock(Clock):
         self.epoch = state_dict['epoch']
         return super().load_state_dict(state_dict)
 
-    def place(self, start: int) -> int:
+    def place(self, slot: int) -> int:
         return self.epoch
 
     @property
@@ -288,15 +287,15 @@ class EpochClock(Clock):
     def first_annealing(self) -> int:
         return self.annealing_at
 
-    def iteration_at(self, start: int, iteration: int) -> float:
+    def iteration_at(self, slot: int, iteration: int) -> float:
         return iteration
 
     def gain(self, plan: PlanRecord, position: int, iteration: int) -> float:
         passed = plan.covered_until(position) - plan.covered
         return passed * self.iters_per_epoch - (iteration - plan.iter)
 
-    def progress(self, start: int, saved_iters: float) -> Progress:
-        return self._progress(start, self.epoch)
+    def progress(self, slot: int, saved_iters: float) -> Progress:
+        return self._progress(slot, self.epoch)
 
     def _progress(self, spent: int, epoch: int) -> Progress:
         return Progress(

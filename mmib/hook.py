@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From the events of the Runner to calls of a session."""
+"""From the events of the Runner to calls of a training."""
 from typing import Any, Callable, Dict, List, Optional, Union
 
 import torch
@@ -23,7 +23,7 @@ from .runner.checks import (check_batch, check_hook_arguments, check_ranks,
                             check_training, no_scores)
 from .runner.compat import restart_loader
 from .runner.epochs import EpochDriver
-from .session import Session, why_not
+from .training import Training
 
 
 @HOOKS.register_module()
@@ -91,12 +91,12 @@ class InfoBatchHook(Hook):
         """list[Callable]: Each is called as ``observe(record, plan)`` with the
         ``PlanRecord`` and the ``EpochPlan`` of every plan, before its first
         slot is issued. Append in ``before_run``."""
-        self.batch = BatchContext(not self.policy.prunes)
+        self.batch = BatchContext(only_scores=not self.policy.prunes)
         """BatchContext: Weights and scores of the batch in training."""
-        self.session: Session
-        """Session: The training, from ``before_train`` on."""
+        self.training: Training
+        """Training: The training, from ``before_train`` on."""
         self.has_begun = False
-        """bool: Whether there is a :attr:`session`."""
+        """bool: Whether there is a :attr:`training`."""
         self._epochs: Optional[EpochDriver] = None
         self._loaded: Optional[Dict[str, Any]] = None
 
@@ -111,43 +111,43 @@ class InfoBatchHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts."""
         check_training(runner, self)
-        self._set_up_session(runner, self._attach_losses(runner))
-        check_ranks(self.session, self._delivery)
+        self._set_up_training(runner, self._attach_losses(runner))
+        check_ranks(self.training, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
         elif self.policy.prunes:
-            self.session.clock.check_length()
+            self.training.clock.check_length()
         self._loaded = None
         self._reporter.training_begins()
-        self.session.sampler.connect(self.session.draw)
+        self.training.sampler.connect(self.training.draw)
         if self._epochs is None and runner.iter > 0:
             restart_loader(runner.train_loop)
-        before_saving(runner, self.session.merge)
+        before_saving(runner, self.training.merge)
 
     def _attach_losses(self, runner: Runner) -> tasks.Task:
         model = runner.model
         model = model.module if is_model_wrapper(model) else model
-        self._device = next(model.parameters()).device
         return tasks.attach(model, self.batch, runner.hooks)
 
-    def _set_up_session(self, runner: Runner, task: tasks.Task) -> None:
+    def _set_up_training(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
         self._batch_size = loader.batch_size
+        self._device = next(runner.model.parameters()).device
         mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
-        self.session = Session(
+        self.training = Training(
             loader.dataset,
             self.policy,
+            loader.sampler,
+            self._clock(runner),
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
-            sampler=loader.sampler,
-            clock=self._clock(runner),
             score=task.score,
             batch=self.batch)
         self.has_begun = True
-        self.session.planner.observers = self.plan_observers
-        if self.session.sampler.by_epoch:
-            self._epochs = EpochDriver(runner, self.session)
-        self._reporter = Reporter(runner, self.session, mean_weight)
+        self.training.planner.observers = self.plan_observers
+        if self.training.sampler.by_epoch:
+            self._epochs = EpochDriver(runner, self.training)
+        self._reporter = Reporter(runner, self.training, mean_weight)
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
     def _clock(self, runner: Runner) -> Clock:
@@ -175,15 +175,15 @@ class InfoBatchHook(Hook):
         reason: Optional[str] = (
             'the checkpoint is of a training without InfoBatchHook')
         if state:
-            reason = why_not(self.session, state) or self._delivery.why_not(
+            reason = self.training.why_not(state) or self._delivery.why_not(
                 state.get('images_checksum'))
         if reason is not None:
             saved = state.get('saved_iters', 0.)
-            self.session.start_afresh(runner.iter, runner.epoch,
-                                      self._batch_size, saved)
+            self.training.start_afresh(runner.iter, runner.epoch,
+                                       self._batch_size, saved)
             self._reporter.starts_afresh(reason)
             return
-        changes = self.session.load_state_dict(state, runner.iter)
+        changes = self.training.load_state_dict(state, runner.iter)
         self._delivery.load(state['paths_comparable'])
         if self._epochs is not None:
             self._epochs.steps.load_state_dict(state['schedule_steps'])
@@ -191,10 +191,10 @@ class InfoBatchHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Put everything needed to continue into the checkpoint."""
-        if self.has_begun and self.session.planner.current:
+        if self.has_begun and self.training.planner.current:
             checkpoint['infobatch'] = seal(
                 dict(
-                    self.session.state_dict(merge=False),
+                    self.training.state_dict(merge=False),
                     schedule_steps=self._epochs
                     and self._epochs.steps.state_dict(),
                     paths_comparable=list(self._delivery.comparable),
@@ -213,9 +213,9 @@ class InfoBatchHook(Hook):
         if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
-        batch_size = self.session.sampler.batch_length(self._batch_size)
+        batch_size = self.training.sampler.batch_length(self._batch_size)
         check_batch(data_batch, batch_size)
-        for record in self.session.begin_batch(batch_size, self._device):
+        for record in self.training.begin_batch(batch_size, self._device):
             self._reporter.epoch_begins(record)
 
     def after_train_iter(self,
@@ -230,9 +230,9 @@ class InfoBatchHook(Hook):
         else:
             # An image that can't be loaded, for which another one is
             # delivered, keeps its score.
-            delivered = self._delivery(self.session.own_slots.indices,
+            delivered = self._delivery(self.training.own_slots.indices,
                                        data_samples(data_batch))
-            loss = self.session.end_batch(delivered)
+            loss = self.training.end_batch(delivered)
             if loss is None:
                 raise no_scores()
         self._reporter.step(loss, batch_idx)
@@ -240,10 +240,10 @@ class InfoBatchHook(Hook):
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
         if self._epochs is not None:
-            self.session.sampler.end_epoch()
+            self.training.sampler.end_epoch()
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.session.merge()
-        self.session.planner.read_sums()
+        self.training.merge()
+        self.training.planner.read_sums()
         self._reporter.ends()

@@ -16,8 +16,6 @@ from torch import Tensor
 from .batch import BatchContext, Factor, RowsPerImage, mean_images
 from .errors import Refusal
 
-AvgFactor = Union[int, float, Tensor]
-
 
 class Unreduced(NamedTuple):
     """See :func:`register_unreduced`."""
@@ -241,9 +239,8 @@ class InfoBatchLoss(nn.Module):
                                      counts)
         return means, num_images * numbers / divisor
 
-    def _unreduced(
-            self, loss: nn.Module, pred: Tensor, target: Tensor,
-            **kwargs: Any) -> Tuple[Tensor, AvgFactor, Optional[Tensor]]:
+    def _unreduced(self, loss: nn.Module, pred: Tensor, target: Tensor,
+                   **kwargs: Any) -> Tuple[Tensor, Factor, Optional[Tensor]]:
         """Elements of the loss, what the baseline divides their sum by, and
         how many elements of each image count."""
         unreduced = _UNREDUCED[type(loss)]

@@ -55,10 +55,10 @@ class Planner:
         self._merge, self._full_pass = merge, full_pass
         # Plans that were drawn and haven't begun.
         self._next: Deque[PlanRecord] = deque()
-        # The first slot of the last plan with a line of log, of that for which
-        # scores were read, and of that before which the log was merged.
+        # The first slot of the last plan with a line of log, and of that for
+        # which scores were read.
         self._logged_start = -math.inf  # The first plan has a line.
-        self._read_start = self._merged_start = 0
+        self._read_start = 0
         self._mean_score = 1.
 
     def draw(self,
@@ -81,6 +81,18 @@ class Planner:
                 None.
         """
         clock, last = self._clock, self.newest
+        saved_iters = 0. if last is None else (
+            last.saved_iters + clock.gain(last, start, iteration))
+        annealing = clock.is_annealing(start)
+        plan: Optional[EpochPlan] = None
+        learned: Dict[str, Any] = {}
+        if not annealing:
+            plan, learned = self._ask_policy(start, saved_iters, rng)
+        begins_annealing = annealing and last and not last.annealing
+        logged = bool(begins_annealing
+                      or start - self._logged_start >= clock.min_gap)
+        if logged:
+            self._logged_start = start
         record = PlanRecord(
             kept=clock.pass_length,
             tiers=(Tier(clock.pass_length, clock.pass_length), ),
@@ -89,91 +101,77 @@ class Planner:
             epoch=last.epoch + 1 if last else 1,
             start=start,
             iter=clock.iteration_at(start, iteration),
-            saved_iters=last.saved_iters +
-            clock.gain(last, start, iteration) if last else 0.,
-            annealing=clock.is_annealing(start))
-        limit = end and end - start
-        plan = None
-        if not record.annealing:
-            limit = clock.until_annealing(start)
-            if clock.may_prune(start) and self._tables.knows_scores:
-                plan, record = self._ask_policy(record, rng)
-            elif start - self._merged_start >= clock.min_gap:
-                self._merge_at(start)
-        begins_annealing = record.annealing and last and not last.annealing
-        logged = bool(begins_annealing
-                      or start - self._logged_start >= clock.min_gap)
-        if logged:
-            self._logged_start = start
-        record = record._replace(
+            saved_iters=saved_iters,
             mean_score=self._mean_score,
             mean_ratio=self.mean_ratio.mean(),
             non_finite=self._tables.non_finite,
             note=plan.note if plan else '',
-            logged=logged)
+            logged=logged,
+            annealing=annealing,
+            **learned)
+        # The plan after this one begins with annealing.
+        limit = None if annealing else clock.until_annealing(start)
+        if limit is None and end is not None:
+            limit = end - start
         if plan is None or plan.is_full:
             plan = EpochPlan.full(self._full_pass(limit))
         else:
-            plan, record = self._settle(plan, record, limit)
+            record = self._record_pruned(record, plan)
+            plan = plan.cut(limit)
+            self.checksum = zlib.crc32(plan.indices.tobytes(), self.checksum)
         self._next.append(record)
         for observe in self.observers:
             observe(record, plan)
         return plan
 
-    def _ask_policy(self, record: PlanRecord,
-                    rng: np.random.Generator) -> Tuple[EpochPlan, PlanRecord]:
-        """The plan of the policy, and the record with what the visits say that
-        followed the last one."""
-        clock, start = self._clock, record.start
-        progress = clock.progress(start, record.saved_iters)
-        if self.scores is None or start - self._read_start >= clock.min_gap:
-            self._merge_at(start)
+    def _ask_policy(
+        self, start: int, saved_iters: float, rng: np.random.Generator
+    ) -> Tuple[Optional[EpochPlan], Dict[str, Any]]:
+        """The plan of the policy, None where nothing may be pruned yet, and
+        what is recorded of the visits since scores were read."""
+        clock = self._clock
+        is_due = start - self._read_start >= clock.min_gap
+        if not (clock.may_prune(start) and self._tables.knows_scores):
+            if is_due:
+                # So that the log doesn't grow over many passes.
+                self._merge()
+            return None, {}
+        progress, learned = clock.progress(start, saved_iters), {}
+        if is_due or self.scores is None:
+            self._read_start = start
+            self._merge()
             sums, pairs = self.read_sums()
-            record = record._replace(
+            progress = progress._replace(norms=norms_of(sums))
+            learned = dict(
                 variance_ratio=ratio_of(sums),
                 reliability=reliability_of(pairs))
-            progress = progress._replace(norms=norms_of(sums))
             self.scores = self._tables.by_index(clock.pass_length)
             self._mean_score = float(self.scores.mean())
-            self._read_start = start
         plan = draw_plan(self.policy, self.scores, progress, rng)
         if self.normalize and not plan.is_full:
             plan = plan.normalized()
-        return plan, record
+        return plan, learned
 
-    def _settle(self, plan: EpochPlan, record: PlanRecord,
-                limit: Optional[int]) -> Tuple[EpochPlan, PlanRecord]:
-        """The slots that are dealt of a plan that prunes, and its record."""
+    def _record_pruned(self, record: PlanRecord,
+                       plan: EpochPlan) -> PlanRecord:
+        """The record of a plan that prunes, whose images it counts."""
         self._tables.count_pruned(plan.indices, self._clock.pass_length)
         histogram = None
         if record.logged and self.scores is not None:
             histogram = ScoreHistogram.of(self.scores, plan)
         # JSON knows no infinite threshold.
-        record = record._replace(
+        return record._replace(
             kept=len(plan),
             tiers=plan.tiers,
             threshold=plan.threshold if math.isfinite(plan.threshold) else 0.,
             mean_weight=round(plan.mean_weight, 6),
             histogram=histogram)
-        # The next plan begins with annealing.
-        plan = plan.cut(limit)
-        # Plans are in random order, so their beginnings tell enough.
-        self.checksum = zlib.crc32(plan.indices[:1024].tobytes(),
-                                   self.checksum)
-        return plan, record
-
-    def _merge_at(self, start: int) -> None:
-        self._merge()
-        self._merged_start = start
 
     def read_sums(self) -> Tuple[np.ndarray, np.ndarray]:
         """The sums over the visits since they were read, see
         :class:`Tables`, as of the last merge."""
         sums, pairs = self._tables.read_sums()
-        ratio = ratio_of(sums)
-        if ratio is not None:
-            self.mean_ratio = self.mean_ratio.add(ratio, float(sums[:,
-                                                                    0].sum()))
+        self.mean_ratio = self.mean_ratio.add(sums)
         return sums, pairs
 
     def advance(self, position: int) -> List[PlanRecord]:
@@ -217,7 +215,7 @@ class Planner:
             policy=repr(self.policy),
             policy_type=_type_name(self.policy),
             policy_state=_to_tensors(self.policy.state_dict()),
-            starts=(self._logged_start, self._read_start, self._merged_start),
+            starts=(self._logged_start, self._read_start),
             scores=_to_tensors(self.scores),
             mean_score=self._mean_score,
             mean_ratio=tuple(self.mean_ratio),
@@ -237,8 +235,7 @@ class Planner:
         Returns:
             list[str]: What has changed since then, for the log.
         """
-        self._logged_start, self._read_start, self._merged_start = state_dict[
-            'starts']
+        self._logged_start, self._read_start = state_dict['starts']
         self.scores = _to_arrays(state_dict['scores'])
         self._mean_score = state_dict['mean_score']
         self.mean_ratio = MeanRatio(*state_dict['mean_ratio'])

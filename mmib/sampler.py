@@ -22,6 +22,67 @@ _NO_SLOTS = Slots(
 DrawPlan = Callable[[int, np.random.Generator], Optional[EpochPlan]]
 
 
+class FullPasses:
+    """The passes of the baseline's sampler.
+
+    Args:
+        num_indices (int): Indices of the data set.
+        shuffle (bool): Whether a pass is shuffled.
+        seed (int): Random seed.
+    """
+
+    def __init__(self, num_indices: int, shuffle: bool, seed: int) -> None:
+        self._num_indices, self._shuffle = num_indices, shuffle
+        self._seed = seed
+        self._generator = torch.Generator()
+        self._generator.manual_seed(seed)
+        # The order of the shuffle in use, how much of it came already, and the
+        # generator before it.
+        self._order, self._used = np.empty(0, np.int64), 0
+        self._before = self._generator.get_state()
+
+    def of_epoch(self, epoch: int) -> np.ndarray:
+        """The pass of ``DefaultSampler`` in an epoch."""
+        generator = torch.Generator()
+        generator.manual_seed(self._seed + epoch)
+        return self._permutation(generator)
+
+    def next(self, size: int, limit: Optional[int] = None) -> np.ndarray:
+        """The next ``size`` indices of ``InfiniteSampler``, at most
+        ``limit``. A pass that was left goes on."""
+        if self._used == len(self._order):
+            self._before = self._generator.get_state()
+            self._order, self._used = self._permutation(self._generator), 0
+        begin = self._used
+        self._used = begin + min(size - begin % size, limit or size)
+        return self._order[begin:self._used]
+
+    def skip(self, position: int, size: int) -> None:
+        """Go from the beginning to a position."""
+        passes, rest = divmod(position, self._num_indices)
+        for _ in range(passes):
+            self._permutation(self._generator)
+        while rest > 0:
+            rest -= len(self.next(size, rest))
+
+    def _permutation(self, generator: torch.Generator) -> np.ndarray:
+        if not self._shuffle:
+            return np.arange(self._num_indices)
+        return torch.randperm(self._num_indices, generator=generator).numpy()
+
+    def state_dict(self) -> dict:
+        """Tensors and plain Python values."""
+        return dict(generator=self._before, used=self._used)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on from :meth:`state_dict`."""
+        self._before = state_dict['generator']
+        self._generator.set_state(self._before)
+        self._used = state_dict['used']
+        if self._used:
+            self._order = self._permutation(self._generator)
+
+
 @DATA_SAMPLERS.register_module()
 class InfoBatchSampler(Sampler):
     """The baseline's sampler without what :class:`InfoBatchHook` prunes.
@@ -78,6 +139,8 @@ class InfoBatchSampler(Sampler):
         """int: Slots of all ranks before the oldest one in flight."""
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
+        self.awaits_batch = False
+        """bool: By epochs, whether the open epoch has had no batch yet."""
         self.begins: Optional[Callable[[], None]] = None
         """Callable, optional: By epochs, begins an epoch for the iterator that
         calls it, where no hook begins epochs."""
@@ -89,11 +152,8 @@ class InfoBatchSampler(Sampler):
         self._built_in_training = _in_training()
         self._num_readers = 0
         self._num_slots = 0
-        self.awaits_batch = False
-        """bool: By epochs, whether the open epoch has had no batch yet."""
         self._awaits_loop = False  # By epochs: it reads next.
-        self._generator = torch.Generator()
-        self._slots = _NO_SLOTS
+        self._slots, self._issued = _NO_SLOTS, 0
         self.restart(0)
 
     @property
@@ -161,21 +221,8 @@ class InfoBatchSampler(Sampler):
             limit (int, optional): The most slots. Defaults to None.
         """
         if self.by_epoch:
-            # The baseline's pass, whatever came before.
-            self._generator.manual_seed(self.seed + self.epoch)
-            self._order, self._used = self._permutation(), 0
-        elif self._used == len(self._order):
-            self._generator_state = self._generator.get_state()
-            self._order, self._used = self._permutation(), 0
-        begin, size = self._used, self.pass_length
-        self._used = begin + min(size - begin % size, limit or size)
-        return self._order[begin:self._used]
-
-    def _permutation(self) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(self.num_indices)
-        return torch.randperm(
-            self.num_indices, generator=self._generator).numpy()
+            return self._passes.of_epoch(self.epoch)
+        return self._passes.next(self._num_images, limit)
 
     def batch_length(self, batch_size: int) -> int:
         """Images of this rank in the next batch, of which the data loader asks
@@ -257,31 +304,29 @@ class InfoBatchSampler(Sampler):
         """int: Slots of all ranks that were dealt and not taken."""
         return len(self._slots)
 
+    @property
+    def is_issued(self) -> bool:
+        """bool: Whether all slots that were dealt were issued."""
+        return self._issued == len(self._slots)
+
     def skip(self, num_indices: int) -> None:
-        """Go to an absolute position of the full passes.
-
-        A hook has gone to the position before the training loop calls this,
-        and nothing happens.
-
-        Args:
-            num_indices (int): Indices of this rank before the position.
-        """
-        if self._draw_plan is None:
-            self.restart(num_indices * self.world_size)
+        """MMEngine's loop calls this where it resumes. The state of a
+        checkpoint has gone to the position before, so nothing is done."""
 
     def state_dict(self) -> dict:
         """Everything that the rest of the stream follows from, with the slots
         in flight: they were not trained on."""
-        names = ('indices', 'weights', 'tiers', 'means')
+        slots = {
+            name: torch.from_numpy(array.copy())
+            for name, array in vars(self._slots).items()
+        }
         return dict(
-            zip(names, (torch.from_numpy(array.copy())
-                        for array in self._slots.arrays())),
+            slots,
             seed=self.seed,
             size=self.pass_length,
             is_open=self.is_open,
             position=self.position,
-            full_passes_rng=self._generator_state,
-            full_pass_used=0 if self.by_epoch else self._used,
+            full_passes=self._passes.state_dict(),
             plans_rng=self._plans_rng.bit_generator.state)
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -290,14 +335,10 @@ class InfoBatchSampler(Sampler):
         self.restart(0)
         self.position = self._in_flight_from = state_dict['position']
         self.is_open = state_dict['is_open']
-        self._slots = Slots(*(state_dict[name].numpy()
-                              for name in ('indices', 'weights', 'tiers',
-                                           'means')))
-        self._generator.set_state(state_dict['full_passes_rng'])
-        if not self.by_epoch and state_dict['full_pass_used']:
-            self._order = self._permutation()
-            self._generator_state = state_dict['full_passes_rng']
-            self._used = state_dict['full_pass_used']
+        self._slots = Slots(
+            **{name: state_dict[name].numpy()
+               for name in vars(_NO_SLOTS)})
+        self._passes.load_state_dict(state_dict['full_passes'])
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
 
     def forget_tiers(self) -> None:
@@ -308,20 +349,13 @@ class InfoBatchSampler(Sampler):
     def restart(self, position: int) -> None:
         """Draw the full passes again from the seed, up to a position. What was
         issued went to nobody."""
-        self._generator.manual_seed(self.seed)
-        self._generator_state = self._generator.get_state()
+        self._passes = FullPasses(self.num_indices, self.shuffle, self.seed)
         self._plans_rng = np.random.default_rng(self.seed)
-        self._order, self._used = np.empty(0, np.int64), 0
         self._slots, self._issued = _NO_SLOTS, 0
         self._num_readers = 0
         self._in_flight_from = self.position = position
-        if self.by_epoch:
-            return
-        passes, rest = divmod(position, self.num_indices)
-        for _ in range(passes):
-            self._permutation()
-        while rest > 0:
-            rest -= len(self.full_pass(rest))
+        if not self.by_epoch:
+            self._passes.skip(position, self._num_images)
 
     def _extend(self) -> bool:
         """Append the next plan to the slots, or tell that there is none."""

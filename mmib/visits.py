@@ -57,7 +57,7 @@ class VisitLog:
     """
 
     def __init__(self) -> None:
-        self._rank, self._world_size = get_dist_info()
+        _, self._world_size = get_dist_info()
         self._clear()
 
     def _clear(self) -> None:
@@ -210,9 +210,8 @@ class Tables:
 
     def add(self, visits: Visits) -> None:
         """Take visits in: scores, averages, and the sums for V."""
-        slots, norms = visits.slots, visits.norms
-        counts = norms != np.float32(NOT_DELIVERED)
-        scores = visits.scores
+        slots, norms, scores = visits.slots, visits.norms, visits.scores
+        counts = norms != NOT_DELIVERED
         if self.score == 'gradient':
             scores = norms
             # With weight 0 nothing flows back, so the norm isn't known.
@@ -224,10 +223,10 @@ class Tables:
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
-        self.sums = worth.tier_sums(
-            slots.tiers[counts], (slots.weights / slots.means)[counts],
-            norms[counts],
-            before=self.sums)
+        self.sums = worth.tier_sums(slots.tiers[counts],
+                                    (slots.weights / slots.means)[counts],
+                                    norms[counts],
+                                    int(slots.tiers.max(initial=0)), self.sums)
         self.pairs = worth.pair_sums(before[counts], scores[counts],
                                      self.pairs)
 
@@ -237,12 +236,12 @@ class Tables:
         had before its visit, NaN before its first one."""
         before = np.empty(len(images), np.float32)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
-        for visits in rounds(images, len(self.scores)):
-            of, new, times = images[visits], scores[visits], iterations[visits]
+        for rows in rounds(images, len(self.scores)):
+            of, new, times = images[rows], scores[rows], iterations[rows]
             is_first = self.last_visit[of] == 0
-            before[visits] = np.where(is_first, np.nan, self.scores[of])
+            before[rows] = np.where(is_first, np.nan, self.scores[of])
             if not all_count:
-                known = counts[visits]
+                known = counts[rows]
                 of, new, times = of[known], new[known], times[known]
                 is_first = is_first[known]
             average = share * self.averages[of] + (np.float32(1) - share) * new

@@ -66,8 +66,12 @@ class MeanRatio(NamedTuple):
     below: float = 0.
     above: float = 0.
 
-    def add(self, ratio: VarianceRatio, visits: float) -> 'MeanRatio':
-        """The mean with V of more visits."""
+    def add(self, sums: np.ndarray) -> 'MeanRatio':
+        """The mean with V of more visits, whose :func:`tier_sums` are given.
+        """
+        ratio, visits = from_sums(sums), float(sums[:, 0].sum())
+        if not math.isfinite(ratio.value):
+            return self
         below, above = ((visits * (end - ratio.value) / 1.96)**2
                         for end in ratio[1:3])
         return MeanRatio(self.visits + visits,
@@ -104,7 +108,7 @@ def moments(weights: Any, norms: Any) -> np.ndarray:
 def tier_sums(tiers: np.ndarray,
               weights: np.ndarray,
               norms: np.ndarray,
-              num_tiers: int = 0,
+              num_tiers: int,
               before: Optional[np.ndarray] = None) -> np.ndarray:
     """Sums over the visits to each tier. They have the same bits however the
     visits are split over several calls.
@@ -113,17 +117,17 @@ def tier_sums(tiers: np.ndarray,
         tiers (np.ndarray): Tier of each visit, from 1, integer of shape (K,).
         weights (np.ndarray): See :func:`moments`.
         norms (np.ndarray): See :func:`moments`.
-        num_tiers (int): The least number of tiers, of which some may have no
-            visit. Defaults to 0.
+        num_tiers (int): Tiers, of which some may have no visit.
         before (np.ndarray, optional): Sums over the visits before. Defaults to
             None.
 
     Returns:
         np.ndarray: Sums of :func:`moments`, and the largest norm as the last
-        column, float64 of shape (T, 11).
+        column, float64 of shape (num_tiers, 11), or as many rows as
+        ``before`` has.
     """
     before = np.zeros((0, len(MOMENTS) + 1)) if before is None else before
-    size = max(num_tiers, len(before), int(tiers.max(initial=0)))
+    size = max(num_tiers, len(before))
     sums = np.zeros((size, len(MOMENTS) + 1))
     sums[:len(before)] = before
     for begin in range(0, len(tiers), _BLOCK):

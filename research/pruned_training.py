@@ -75,7 +75,7 @@ def line_of(arm: str,
         f'{mmib.__version__}',
         iters=runner.iter)
     if infobatch_hooks(runner.cfg):
-        ratio = infobatch_hook(runner).session.planner.mean_ratio.mean()
+        ratio = infobatch_hook(runner).training.planner.mean_ratio.mean()
         line['variance_ratio'] = [*ratio][:3]
     return line
 
@@ -150,9 +150,9 @@ class VisitRecorder(Hook):
                          data_batch=None,
                          outputs=None) -> None:
         hook = self._infobatch
-        batch, slots = hook.batch, hook.session.own_slots
+        batch, slots = hook.batch, hook.training.own_slots
         size = len(slots)
-        positions = hook.session.sampler.position - size + np.arange(size)
+        positions = hook.training.sampler.position - size + np.arange(size)
         is_scored = batch.weights is not None
         visits = dict(
             iter=runner.iter,

@@ -10,8 +10,8 @@ import torch
 from mmib.errors import Refusal
 from mmib.pruning import Neyman, RandomPruning
 from mmib.runner.checkpoint import opened, seal
-from mmib.session import VERSION
-from tests.training import Training, state_of
+from mmib.training import VERSION
+from tests.training import DrivenTraining, state_of
 
 WHAT_TO_DO = ('.*resume from an earlier checkpoint, or delete the key '
               '`infobatch`.*scores start at 1 again')
@@ -42,7 +42,7 @@ def damages(value):
 
 def test_each_damage_is_told():
     """And nothing else."""
-    state = seal(state_of(Training(Neyman()).train(30).session))
+    state = seal(state_of(DrivenTraining(Neyman()).train(30).core))
     assert opened(state) is state
     number = 0
     for owner, key in owners(state):
@@ -79,13 +79,13 @@ def test_what_has_no_text_of_its_own_is_not_sealed():
 
 @pytest.mark.parametrize('version', [None, 1, VERSION + 1])
 def test_another_version(version):
-    state = state_of(Training().train(30).session)
+    state = state_of(DrivenTraining().train(30).core)
     state['version'] = version
     with pytest.raises(
             Refusal,
             match=f'is of version {version}, and this mmib reads '
             f'version {VERSION}: go on with the mmib that wrote the'):
-        Training().session.load_state_dict(state)
+        DrivenTraining().core.load_state_dict(state)
 
 
 @pytest.mark.parametrize('path, change', [(path, change) for change, paths in (
@@ -95,7 +95,7 @@ def test_another_version(version):
                                           for path in paths.split()])
 def test_what_is_missing_or_of_another_kind(path, change):
     """As where a loop of one's own saves without a seal."""
-    state = owner = state_of(Training().train(30).session)
+    state = owner = state_of(DrivenTraining().train(30).core)
     *names, last = path.split('.')
     for name in names:
         owner = owner[name]
@@ -104,7 +104,7 @@ def test_what_is_missing_or_of_another_kind(path, change):
     else:
         owner[last] = None
     with pytest.raises(Refusal, match='`infobatch` in the checkpoint'):
-        Training().session.load_state_dict(state)
+        DrivenTraining().core.load_state_dict(state)
 
 
 class Remembers(RandomPruning):
@@ -120,13 +120,13 @@ class Remembers(RandomPruning):
 
 def test_a_policy_of_ones_own():
     """Its state is its own matter, and an error of it is told alike."""
-    state = state_of(Training(Remembers()).train(30).session)
-    rest = Training(Remembers())
-    assert rest.session.load_state_dict(state) == []
+    state = state_of(DrivenTraining(Remembers()).train(30).core)
+    rest = DrivenTraining(Remembers())
+    assert rest.core.load_state_dict(state) == []
     assert rest.planner.policy.numbers == [1, 2]
     assert rest.planner.policy.array.tolist() == [0, 1, 2]
     state['planner']['policy_state'] = dict(numbers=['x'])
     with pytest.raises(
             Refusal,
             match='policy_state` in .*invalid literal.*' + WHAT_TO_DO):
-        Training(Remembers()).session.load_state_dict(state)
+        DrivenTraining(Remembers()).core.load_state_dict(state)

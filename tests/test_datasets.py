@@ -270,7 +270,7 @@ def test_an_image_that_cannot_be_read(tmp_path, num_workers):
 
     def note(runner, data_batch, outputs):
         paths = [sample.img_path for sample in data_batch['data_samples']]
-        indices = hook.session.own_slots.indices
+        indices = hook.training.own_slots.indices
         asked = [image_path(dataset, i) for i in indices]
         if hook.batch.scores is not None:
             table.update((path, score) for path, other, score in zip(
@@ -282,7 +282,7 @@ def test_an_image_that_cannot_be_read(tmp_path, num_workers):
     assert len(table) == 9 and not any('broken' in path for path in table)
     paths = [image_path(dataset, i) for i in range(18)]
     np.testing.assert_allclose(
-        hook.session.tables.by_index(18),
+        hook.training.tables.by_index(18),
         [table.get(path, 1) for path in paths])
     log = read_log(tmp_path)
     for i in (2, 5):

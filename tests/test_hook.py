@@ -18,7 +18,7 @@ def observe(runner):
     plans are drawn from then."""
     drawn, hook = [], infobatch_hook(runner)
     hook.plan_observers.append(lambda record, plan: drawn.append(
-        (record, plan, hook.session.planner.scores)))
+        (record, plan, hook.training.planner.scores)))
     return drawn
 
 
@@ -28,7 +28,7 @@ def train_with_log(work_dir, **changes):
     runner = small_runner(work_dir, **changes)
     drawn = observe(runner)
     steps = train(runner)
-    position = infobatch_hook(runner).session.sampler.position
+    position = infobatch_hook(runner).training.sampler.position
     return runner, steps, [
         record for record, *_ in drawn if record.start < position
     ]
@@ -44,7 +44,7 @@ def assert_scores(runner, steps, ema=0):
         for image, loss in last.items():
             table[image] = ema * table.get(image, loss) + (1 - ema) * loss
     expected = [table[image] for image in range(11)]
-    scores = infobatch_hook(runner).session.tables.scores
+    scores = infobatch_hook(runner).training.tables.scores
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 

@@ -12,10 +12,10 @@ mmib_cli tools benchmarks research tests
 labels
 report
 config
-hook
+hook session
 log
 runner
-session
+training
 planner
 clock
 sampler visits tasks

@@ -28,8 +28,9 @@ def columns_of(visits):
     return np.array(tiers, np.int16), np.array(weights), np.array(norms)
 
 
-def sums_of(visits):
-    return tier_sums(*columns_of(visits))
+def sums_of(visits, before=None):
+    tiers, weights, norms = columns_of(visits)
+    return tier_sums(tiers, weights, norms, tiers.max(initial=0), before)
 
 
 def test_ratio_over_all_images():
@@ -87,7 +88,7 @@ def test_sums_of_parts(first, second):
     """To the last bit those of all at once, so that a merge for a checkpoint
     changes nothing."""
     before = sums_of(first)
-    parts = tier_sums(*columns_of(second), before=before)
+    parts = sums_of(second, before)
     np.testing.assert_array_equal(parts, sums_of(first + second))
     for tier, sums in enumerate(parts, 1):
         visits = [v for v in first + second if v[0] == tier]
@@ -197,11 +198,22 @@ def test_in_words(value, effect):
 
 
 def test_mean_of_a_training():
-    first = VarianceRatio(0.8, 0.7, 1., 0.5)
-    second = VarianceRatio(1., 0.9, 1.1, 0.5)
-    mean = MeanRatio().add(first, 300).add(second, 100).mean()
-    assert mean.value == pytest.approx(0.85)
+    rng = np.random.default_rng(0)
+    sums = [
+        tier_sums(
+            np.arange(count) % 2 + 1,
+            np.arange(count) % 2 + 1., rng.lognormal(size=count), 2)
+        for count in (300, 100)
+    ]
+    first, second = map(from_sums, sums)
+    unknown = np.zeros((2, 11))
+    mean = MeanRatio().add(sums[0]).add(unknown).add(sums[1]).mean()
+    assert mean.value == pytest.approx(0.75 * first.value +
+                                       0.25 * second.value)
     # Each end moves with its own ends.
-    assert mean.value - mean.low == pytest.approx(0.1 * math.hypot(0.75, 0.25))
+    assert mean.value - mean.low == pytest.approx(
+        math.hypot(0.75 * (first.value - first.low),
+                   0.25 * (second.value - second.low)))
     assert mean.high - mean.value == pytest.approx(
-        math.hypot(0.75 * 0.2, 0.25 * 0.1))
+        math.hypot(0.75 * (first.high - first.value),
+                   0.25 * (second.high - second.value)))

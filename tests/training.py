@@ -1,20 +1,47 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings of a second with neither a Runner nor a network: the losses follow
 from image and iteration."""
+import functools
 import io
 import json
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchSampler
 from mmib.clock import EpochClock, IterationClock
-from mmib.pruning import MeanThreshold
-from mmib.session import Session
+from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
+                          MeanThreshold, Neyman, QuantileTiers, RandomPruning,
+                          ScoreOnly, Tier, UpperConfidenceBound, as_policy)
+from mmib.training import Training
 
 SIZE = 13
 CPU = torch.device('cpu')
+
+
+def of_any_size(scores, rng):
+    """Plans of a user, with repeats, weights of 0 and numbers of numpy."""
+    indices = rng.integers(0, len(scores), rng.integers(1, 2 * len(scores)))
+    weights = rng.permutation(np.linspace(0, 2, len(indices), dtype='f'))
+    return EpochPlan(indices, weights + np.float32(len(indices) == 1),
+                     np.float32(rng.choice([0.5, np.nan, np.inf])),
+                     (Tier(np.int64(SIZE), np.int64(len(indices))), ))
+
+
+POLICIES = st.sampled_from([
+    MeanThreshold,
+    QuantileTiers,
+    RandomPruning,
+    AboveMean,
+    ScoreOnly,
+    functools.partial(Budget, max_ratio=0.6, ratio=0.7),
+    functools.partial(EpsilonGreedy, epsilon=0.3, period=2),
+    functools.partial(UpperConfidenceBound, period=3),
+    functools.partial(Neyman, num_strata=3, min_keep=0.3),
+    lambda: of_any_size,
+])
 
 
 def losses_of(images, iteration):
@@ -54,8 +81,8 @@ def dealt(plans):
     ]
 
 
-class Training:
-    """A training by iterations whose session is driven as the hook does it,
+class DrivenTraining:
+    """A training by iterations driven as the hook does it,
     with so many batches in flight."""
 
     def __init__(self,
@@ -74,42 +101,42 @@ class Training:
                                annealing_iter / max_iters, start,
                                self.sampler.num_indices,
                                lookahead * batch_size)
-        self.session = Session(
-            dataset, policy, sampler=self.sampler, clock=clock, **kwargs)
-        self.planner, self.tables = self.session.planner, self.session.tables
+        self.core = Training(dataset, as_policy(policy), self.sampler, clock,
+                             **kwargs)
+        self.planner, self.tables = self.core.planner, self.core.tables
         self.records, self.slots = [], []
-        self.plans = plans_of(self.session)
+        self.plans = plans_of(self.core)
 
     def train(self, until):
         """Train until an iteration."""
-        session = self.session
-        self.sampler.connect(session.draw)
+        core = self.core
+        self.sampler.connect(core.draw)
         indices = iter(self.sampler)
         for _ in range(self.lookahead * self.batch_size):
             next(indices)
-        while session.iteration < until:
+        while core.iteration < until:
             for _ in range(self.batch_size):
                 next(indices)
-            self.records += session.begin_batch(self.batch_size, CPU)
-            slots = session.own_slots
+            self.records += core.begin_batch(self.batch_size, CPU)
+            slots = core.own_slots
             self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
-            if session.batch.weights is not None:
+            if core.batch.weights is not None:
                 losses, predictions = losses_of(slots.indices,
-                                                session.iteration - 1)
-                session.batch.watch(predictions)
-                session.batch.mean(losses).backward()
-                session.end_batch()
+                                                core.iteration - 1)
+                core.batch.watch(predictions)
+                core.batch.mean(losses).backward()
+                core.end_batch()
         return self
 
     @property
     def saved(self):
         return self.planner.saved_iters(self.sampler.position,
-                                        self.session.iteration)
+                                        self.core.iteration)
 
     def resumed_by(self, other):
         """Another training, just set up, that goes on."""
-        other.changes = other.session.load_state_dict(
-            state_of(self.session), self.session.iteration)
+        other.changes = other.core.load_state_dict(
+            state_of(self.core), self.core.iteration)
         return other
 
 

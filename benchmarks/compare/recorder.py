@@ -51,7 +51,7 @@ class Recorder(Hook):
                 iter=epoch.start / self._batch_size,
                 kept_share=epoch.kept / self._num_images,
                 threshold=epoch.threshold))
-        self._means.append(self.infobatch.session.planner.mean_ratio)
+        self._means.append(self.infobatch.training.planner.mean_ratio)
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs) -> None:
         self._iters = runner.iter + 1
@@ -99,9 +99,9 @@ class Recorder(Hook):
             **of_plans)
 
     def _of_plans(self, iters: int) -> dict:
-        planner = self.infobatch.session.planner
+        planner = self.infobatch.training.planner
         # By epochs, the last batch of an epoch may be smaller.
-        position = self.infobatch.session.sampler.position
+        position = self.infobatch.training.sampler.position
         # Plans of batches in flight at the end were never begun.
         begun = [plan for plan in self._plans if plan['iter'] < iters]
         pruned = [p['kept_share'] for p in begun if p['kept_share'] < 1]

@@ -181,7 +181,8 @@ def _rises(scheduler: dict, kind: Optional[str]) -> bool:
             or kind == 'Constant' and scheduler.get('factor', 1 / 3) < 1)
 
 
-def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
+def _moves(scheduler: dict, where: str, unit: str) -> bool:
+    """Whether the times of a scheduler move with the end of the training."""
     name = type_name(scheduler)
     kind = _SCHEDULERS.get(name)
     if kind is None:
@@ -197,22 +198,27 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     # scheduler with `by_epoch=True` alone: to MMEngine, iteration-based
     # training is one epoch.
     if kind == 'ReduceOnPlateau':
-        return
-    if _counts(scheduler) != iter_map.unit:
-        if iter_map.unit == 'iteration':
-            raise Refusal(
-                f'`{where}.by_epoch` is True, which is also its default, but '
-                'the training counts iterations: set '
-                f'`{where}.by_epoch=False` and give its times in iterations.')
-        # A warm-up, which keeps its length.
-        if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
-                and 'end' in scheduler):
-            return
+        return False
+    if _counts(scheduler) == unit:
+        return True
+    if unit == 'iteration':
         raise Refusal(
-            f'`{where}.by_epoch` is False, but the training counts epochs: '
-            f'set `{where}.by_epoch=True`, give its times in epochs, and add '
-            '`convert_to_iter_based=True` to have it step by iteration.')
+            f'`{where}.by_epoch` is True, which is also its default, but '
+            'the training counts iterations: set '
+            f'`{where}.by_epoch=False` and give its times in iterations.')
+    # A warm-up, which keeps its length.
+    if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
+            and 'end' in scheduler):
+        return False
+    raise Refusal(
+        f'`{where}.by_epoch` is False, but the training counts epochs: '
+        f'set `{where}.by_epoch=True`, give its times in epochs, and add '
+        '`convert_to_iter_based=True` to have it step by iteration.')
 
+
+def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
+    if not _moves(scheduler, where, iter_map.unit):
+        return
     begin, end = scheduler.get('begin', 0), scheduler.get('end', iter_map.old)
     new_begin = iter_map.point(begin)
     new_end = iter_map.point(end)
@@ -244,7 +250,8 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     if 'step_size' in scheduler:
         scheduler['step_size'] = max(
             1, round(scheduler['step_size'] * iter_map.scale))
-    if kind == 'Exponential' and new_length > 1:
+    is_exponential = _SCHEDULERS[type_name(scheduler)] == 'Exponential'
+    if is_exponential and new_length > 1:
         scheduler['gamma'] **= (length - 1) / (new_length - 1)
 
 

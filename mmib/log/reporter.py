@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..plan_record import PlanRecord, without_nan
 from ..runner.step_size import MeanWeight
-from ..session import Session
+from ..training import Training
 from ..worth import VarianceRatio
 from .forecast import forecast
 from .plan_log import FILE_NAME, RUN_KEY, write_line
@@ -30,13 +30,13 @@ class Reporter:
     loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
     """
 
-    def __init__(self, runner: Runner, session: Session,
+    def __init__(self, runner: Runner, training: Training,
                  mean_weight: MeanWeight) -> None:
         self._runner = runner
         self._logger = runner.logger
-        self._session = session
+        self._training = training
         self._mean_weight = mean_weight
-        self._clock = session.clock
+        self._clock = training.clock
         self._non_finite = 0
         self._has_noted = self._has_told_of_weights = False
         self._last_note = ''
@@ -87,10 +87,10 @@ class Reporter:
                                      clock.schedule_iters / clock.length),
                 pass_length=clock.pass_length,
                 slots_per_iter=clock.slots_per_iter,
-                policy=repr(self._session.planner.policy),
+                policy=repr(self._training.planner.policy),
                 # None if the checkpoint doesn't tell.
                 run=runner.message_hub.get_info(RUN_KEY)))
-        if self._session.planner.policy.prunes and clock.prunes_nothing:
+        if self._training.planner.policy.prunes and clock.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
                 f'{clock.unit} {clock.annealing_at}, before the first pass '
@@ -116,9 +116,9 @@ class Reporter:
                 'own.')
 
     def _tell_forecast(self) -> None:
-        policy = self._session.planner.policy
+        policy = self._training.planner.policy
         expected = forecast(policy, self._clock,
-                            self._session.planner.normalize)
+                            self._training.planner.normalize)
         lines = expected.lines
         if self._runner.iter > 0:
             lines = lines[:1]
@@ -133,7 +133,7 @@ class Reporter:
 
     def _told_mean_weight(self) -> str:
         """Which mean weight plans have, and why."""
-        if not self._session.planner.policy.rescale:
+        if not self._training.planner.policy.rescale:
             return ''
         is_one, why = self._mean_weight
         if is_one:
@@ -147,11 +147,11 @@ class Reporter:
     def goes_on(self, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint, and
         what has changed since then."""
-        current = self._session.planner.current
+        current = self._training.planner.current
         self._non_finite = current.non_finite
         self._logger.info('InfoBatch goes on in virtual epoch '
                           f'{current.epoch} at slot '
-                          f'{self._session.sampler.position}' +
+                          f'{self._training.sampler.position}' +
                           ''.join(f'; {change}' for change in changes) + '.')
 
     def starts_afresh(self, reason: str) -> None:
@@ -228,9 +228,9 @@ class Reporter:
 
     def ends(self) -> None:
         """Tell what the training saved."""
-        session, iteration = self._session, self._runner.iter
-        self.non_finite(session.tables.non_finite)
-        planner, position = session.planner, session.sampler.position
+        training, iteration = self._training, self._runner.iter
+        self.non_finite(training.tables.non_finite)
+        planner, position = training.planner, training.sampler.position
         saved = planner.saved_iters(position, iteration)
         self._add_scalars({'infobatch/saved_iters': saved})
         # Since all scores were 1.

@@ -5,7 +5,7 @@ from typing import Sequence, Tuple
 
 import numpy as np
 
-from .plan import EpochPlan, prune
+from .plan import EpochPlan, divide, prune_tiers
 from .policies import check_quantiles
 from .policy import Policy, ToBudget, check_argument
 
@@ -53,9 +53,9 @@ class Budget(ToBudget):
             thresholds[1] = self._raise_threshold(scores, sizes[0], num_pruned)
             sizes = self._sizes(scores, thresholds)
         counts = self._counts(sizes, num_pruned)
-        # Half an image more: `prune` rounds down, also the rounding of this.
-        ratios = [(n + 0.5) / max(size, 1) for n, size in zip(counts, sizes)]
-        plan = prune(scores, thresholds, ratios, rng)
+        plan = prune_tiers(
+            divide(scores, thresholds), (*counts, 0), rng,
+            float(thresholds[-1]))
         if sum(counts) < num_pruned:
             plan = self._note(share, plan, len(scores),
                               'the images below the highest score')

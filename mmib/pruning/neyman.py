@@ -5,7 +5,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .plan import EpochPlan, divide, draw
+from .plan import EpochPlan, divide, prune_tiers
 from .policy import Policy, Progress, ToBudget, check_argument, is_count
 
 
@@ -94,9 +94,7 @@ class Neyman(ToBudget):
         stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
         sizes = np.bincount(stratum_of_image, minlength=num_strata)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
-        # Half an image more, as `draw` rounds down.
-        ratios = (sizes - kept + 0.5) / np.maximum(sizes, 1)
-        plan = draw(stratum_of_image, ratios, rng, threshold=0.)
+        plan = prune_tiers(stratum_of_image, sizes - kept, rng, threshold=0.)
         if len(plan) > max(num_kept, 1):
             plan = self._note(share, plan, len(scores), 'the images')
         return plan

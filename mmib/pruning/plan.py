@@ -44,16 +44,13 @@ class Slots:
 
     def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'Slots':
         """Some of the slots. A slice gives views."""
-        return Slots(*(array[slots] for array in self.arrays()))
-
-    def arrays(self) -> Tuple[np.ndarray, ...]:
-        """The four arrays."""
-        return self.indices, self.weights, self.tiers, self.means
+        return Slots(*(array[slots] for array in vars(self).values()))
 
     @staticmethod
     def join(parts: Sequence['Slots']) -> 'Slots':
         """Slots one after the other."""
-        return Slots(*map(np.concatenate, zip(*(x.arrays() for x in parts))))
+        columns = zip(*(vars(part).values() for part in parts))
+        return Slots(*map(np.concatenate, columns))
 
 
 @dataclass(frozen=True)
@@ -236,9 +233,11 @@ def prune(scores: np.ndarray,
     Raises:
         Refusal: If a threshold isn't finite, as for scores with NaN.
     """
-    return draw(
-        divide(scores, thresholds), (*ratios, 0.), rng, float(thresholds[-1]),
-        rescale)
+    tier_of_image = divide(scores, thresholds)
+    sizes = np.bincount(tier_of_image, minlength=len(thresholds) + 1)
+    num_pruned = [int(ratio * n) for ratio, n in zip((*ratios, 0.), sizes)]
+    return prune_tiers(tier_of_image, num_pruned, rng, float(thresholds[-1]),
+                       rescale)
 
 
 def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
@@ -256,17 +255,16 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
     return tier_of_image
 
 
-def draw(tier_of_image: np.ndarray,
-         ratios: Sequence[float],
-         rng: np.random.Generator,
-         threshold: float,
-         rescale: bool = True) -> EpochPlan:
-    """Prune a share of the images of each tier at random.
+def prune_tiers(tier_of_image: np.ndarray,
+                num_pruned: Sequence[int],
+                rng: np.random.Generator,
+                threshold: float,
+                rescale: bool = True) -> EpochPlan:
+    """Prune images of each tier at random.
 
     Args:
         tier_of_image (np.ndarray): Tier of each image, from 0, of shape (N,).
-        ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
-            The number of pruned images rounds down.
+        num_pruned (Sequence[int]): How many images to prune of each tier.
         rng (np.random.Generator): Source of every random choice.
         threshold (float): Threshold of the plan.
         rescale (bool): See :func:`prune`. Defaults to True.
@@ -275,12 +273,12 @@ def draw(tier_of_image: np.ndarray,
         EpochPlan: Slots in random order; a full plan if nothing is pruned.
     """
     kept, tiers = [], []
-    for members, ratio in zip(_members(tier_of_image, len(ratios)), ratios):
+    for members, pruned in zip(
+            _members(tier_of_image, len(num_pruned)), num_pruned):
         size = len(members)
-        num_pruned = int(ratio * size)
-        if num_pruned:
+        if pruned:
             members = rng.choice(
-                members, size - num_pruned, replace=False, shuffle=False)
+                members, size - pruned, replace=False, shuffle=False)
         kept.append(members)
         tiers.append(Tier(size, len(members)))
 

@@ -13,7 +13,7 @@ import torch
 
 from ..log.plan_log import RUN_KEY
 from ..runner.checkpoint import opened
-from ..session import VERSION
+from ..training import VERSION
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from ..data.delivery import DeliveryCheck
 from ..errors import Refusal
-from ..session import Session
+from ..training import Training
 from .compat import saves_with_hooks
 
 
@@ -153,14 +153,14 @@ def _check_loader(loader: DataLoader) -> None:
             'batches: remove `in_order=False` from `train_dataloader`.')
 
 
-def check_ranks(session: Session, delivery: DeliveryCheck) -> None:
+def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
     """Check that all ranks have the same images: each reads the folder where
     it runs."""
     if get_dist_info()[1] == 1:
         return
     own = torch.tensor([
-        session.clock.pass_length,
-        len(session.tables.scores), delivery.checksum
+        training.clock.pass_length,
+        len(training.tables.scores), delivery.checksum
     ])
     if any(not torch.equal(other, own) for other in all_gather(own)):
         raise Refusal(

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ..session import Session
+from ..training import Training
 from .compat import expect_iters
 
 
@@ -79,32 +79,32 @@ class StepAsDue(ParamSchedulerHook):
 
 
 class EpochDriver:
-    """Begins and ends epochs of a session in MMEngine's loop.
+    """Begins and ends epochs of a training in MMEngine's loop.
 
     Args:
         runner (Runner): The runner of the training.
-        session (Session): The session of the training.
+        training (Training): The training.
     """
 
-    def __init__(self, runner: Runner, session: Session) -> None:
-        self._session = session
+    def __init__(self, runner: Runner, training: Training) -> None:
+        self._training = training
         self.steps = ScheduleSteps(runner.max_iters //
                                    max(runner.max_epochs, 1))
         hooks = runner.hooks
         for i, hook in enumerate(hooks):
             if type(hook) is ParamSchedulerHook:
                 hooks[i] = StepAsDue(
-                    lambda: self.steps.due(session.sampler.position))
+                    lambda: self.steps.due(training.sampler.position))
                 hooks[i].priority = hook.priority
 
     def begin(self, runner: Runner) -> None:
         """Draw the plan of the epoch that begins, or go on with the plan of a
         checkpoint within the epoch."""
-        session, sampler = self._session, self._session.sampler
-        clock = session.clock
-        drawn = session.planner.newest
-        session.begin_epoch(runner.epoch)
-        is_new = session.planner.newest is not drawn
+        training, sampler = self._training, self._training.sampler
+        clock = training.clock
+        drawn = training.planner.newest
+        training.begin_epoch(runner.epoch)
+        is_new = training.planner.newest is not drawn
         if is_new:
             self.steps.enter(runner.epoch, sampler.position)
         # With `drop_last` the loader leaves what doesn't fill a batch.
@@ -125,5 +125,5 @@ class EpochDriver:
         per_epoch = clock.schedule_iters // clock.length
         later = round(per_epoch *
                       (annealing +
-                       (left - annealing) * session.planner.next_share))
+                       (left - annealing) * training.planner.next_share))
         expect_iters(runner, runner.iter + iters + later, is_last=left == 0)

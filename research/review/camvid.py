@@ -99,7 +99,7 @@ def train_cell(cfg: Config, seed: int, rank: bool = False) -> dict:
         with open(path, encoding='utf-8') as file:
             errors = sorted(names.index(name) for name in json.load(file))
     ranked = dict(
-        score=recorder.infobatch.session.tables.averages,
+        score=recorder.infobatch.training.tables.averages,
         pixels=np.array(values[PIXELS]),
         random=np.random.default_rng(seed).random(len(names)))
     if CLEANLAB in values:

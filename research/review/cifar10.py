@@ -74,7 +74,7 @@ def train_cell(cfg: Config,
     own = shares.gather(1, labels[:, None])
     others = shares.scatter(1, labels[:, None], 0).max(1, keepdim=True)[0]
     values = dict(
-        score=recorder.infobatch.session.tables.averages,
+        score=recorder.infobatch.training.tables.averages,
         margin=(others - own)[:, 0].numpy(),
         random=np.random.default_rng(seed).random(len(labels)))
     return dict(

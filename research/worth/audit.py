@@ -60,8 +60,8 @@ class Audit(Hook):
                          data_batch=None,
                          outputs=None) -> None:
         hook = self.infobatch
-        begins = hook.session.clock.annealing_at
-        taken = hook.session.sampler.position - self._begin
+        begins = hook.training.clock.annealing_at
+        taken = hook.training.sampler.position - self._begin
         if (not self.at or self._plan is None or self._measured is not None
                 or runner.iter < self.at[0] * begins
                 or not 0 <= taken < 0.3 * self._size):
@@ -77,7 +77,7 @@ class Audit(Hook):
         keep = 1 / plan.weights[slots].astype(float)
         self._measured = dict(
             iteration=runner.iter + 1,
-            kept_share=len(plan) / hook.session.sampler.pass_length,
+            kept_share=len(plan) / hook.training.sampler.pass_length,
             logits=variance_ratio(keep, norms[:, 0]),
             gradient=variance_ratio(keep, norms[:, 1]),
             correlation=np.corrcoef(norms.T)[0, 1])

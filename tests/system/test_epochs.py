@@ -122,7 +122,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     steps = train(runner)
     assert reader.count == MAX_EPOCHS * (3 if reads is ReadsData else 4)
     images = column(steps, 'images')
-    per_epoch = infobatch_hook(runner).session.planner.current.epoch
+    per_epoch = infobatch_hook(runner).training.planner.current.epoch
     assert per_epoch == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
@@ -135,9 +135,9 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     for step in steps[:-8]:
         mean = np.multiply(step['weights'], step['scores']).mean()
         assert step['loss'] == pytest.approx(mean, rel=1e-5)
-    clock = infobatch_hook(runner).session.clock
-    saved = infobatch_hook(runner).session.planner.saved_iters(
-        infobatch_hook(runner).session.sampler.position, runner.iter)
+    clock = infobatch_hook(runner).training.clock
+    saved = infobatch_hook(runner).training.planner.saved_iters(
+        infobatch_hook(runner).training.sampler.position, runner.iter)
     assert clock.iters_per_epoch == 8
     assert saved == MAX_EPOCHS * 8 - len(steps)
 
@@ -194,7 +194,7 @@ def test_another_hook_that_reads_ahead_of_the_loop(tmp_path, num_workers):
         runner.train()
     assert runner.epoch == 2
     # Nothing was trained on in that epoch.
-    session = infobatch_hook(runner).session
+    session = infobatch_hook(runner).training
     assert runner.iter == session.iteration < 2 * 8
     assert session.planner.current.epoch == 2
 
@@ -259,7 +259,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).session.planner.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(again).training.planner.current.epoch == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 
@@ -299,7 +299,7 @@ def test_wrapped_data_sets(tmp_path, dataset, size, images):
     changes['train_dataloader.dataset'] = dict(dataset, _delete_=True)
     runner = build(tmp_path, **changes)
     steps = train(runner)
-    assert len(infobatch_hook(runner).session.tables.scores) == images
+    assert len(infobatch_hook(runner).training.tables.scores) == images
     # A full epoch first, with each repeat.
     first = sum(column(steps, 'images'), [])[:size]
     assert (np.bincount(first) >= size // images).all()

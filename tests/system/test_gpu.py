@@ -33,7 +33,7 @@ def same_arithmetic(monkeypatch):
 
 
 def scores_of(runner):
-    return infobatch_hook(runner).session.tables.scores
+    return infobatch_hook(runner).training.tables.scores
 
 
 def check_steps(runner, steps):
@@ -213,7 +213,7 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
         before_train(self, runner)
         parameter = next(runner.model.parameters())
         assert parameter.device.type == resumed_on
-        tables.append(self.session.tables.scores.copy())
+        tables.append(self.training.tables.scores.copy())
 
     monkeypatch.setattr(InfoBatchHook, 'before_train', read_scores)
     resumed_steps = train(resumed)

@@ -57,7 +57,7 @@ class Slots(Hook):
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self.steps.append(
-            (*slots_of(self.infobatch.session), outputs['loss'].item()))
+            (*slots_of(self.infobatch.training), outputs['loss'].item()))
 
 
 def slots_of(session):

@@ -88,7 +88,7 @@ class NotesSaving(Hook):
         self.unmerged = []
 
     def before_save_checkpoint(self, runner, checkpoint):
-        self.unmerged.append(len(infobatch_hook(runner).session.log))
+        self.unmerged.append(len(infobatch_hook(runner).training.log))
 
 
 @BOTH

@@ -70,8 +70,8 @@ def train_with_global_batch(rank, results, **changes):
             plans=[epoch for _, epoch, _ in plans],
             drawn=[at for at, _, plan in plans if not plan.is_full],
             saves=saves,
-            lookahead=hook and hook.session.clock.lookahead,
-            scores=hook and hook.session.tables.scores,
+            lookahead=hook and hook.training.clock.lookahead,
+            scores=hook and hook.training.tables.scores,
             collectives=collectives())
 
 

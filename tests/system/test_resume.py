@@ -141,7 +141,7 @@ def test_resume_is_exact(tmp_path, name):
     runner = build(tmp_path, **changes)
     steps = train(runner)
     if 'less than a batch' not in name:
-        assert infobatch_hook(runner).session.tables.pruned.sum() > 11
+        assert infobatch_hook(runner).training.tables.pruned.sum() > 11
     folder, runners = tmp_path, []
     for checkpoint in checkpoints:
         # Until the end of the test, which stops their workers at once.

@@ -84,7 +84,7 @@ def test_what_it_tells(tmp_path):
         zip(
             np.ravel(column(steps, 'images')),
             np.ravel(column(steps, 'scores'))))
-    table = infobatch_hook(runner).session.tables.scores
+    table = infobatch_hook(runner).training.tables.scores
     for image, score in scores.items():
         assert table[image] == pytest.approx(score)
     log = read_log(tmp_path)

@@ -104,7 +104,7 @@ class SoakLog(Hook):
         self.epochs, self.memory, self.sizes = [], [], []
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        epoch = infobatch_hook(runner).session.planner.current
+        epoch = infobatch_hook(runner).training.planner.current
         if not self.epochs or epoch.start != self.epochs[-1].start:
             self.epochs.append(epoch)
             self.memory.append(own_memory(runner))
@@ -207,15 +207,15 @@ def test_accounts(trained, record_property):
     soak, log, runner = trained
     hook = infobatch_hook(runner)
     epochs = epochs_of(soak, log)
-    assert len(epochs) == hook.session.planner.current.epoch
+    assert len(epochs) == hook.training.planner.current.epoch
     covered = sum(len(epoch.indices) / epoch.size for epoch in epochs)
     assert covered == pytest.approx(soak.virtual_epochs, rel=0.25)
     saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
     assert saved == pytest.approx(
         covered * soak.images / soak.batch_size - soak.max_iters, abs=1e-6)
     num_nan = log.num_nan[:soak.annealing_iter].sum()
-    assert num_nan == hook.session.tables.non_finite > 3
-    assert np.isfinite(hook.session.tables.scores).all()
+    assert num_nan == hook.training.tables.non_finite > 3
+    assert np.isfinite(hook.training.tables.scores).all()
     assert all(p.isfinite().all() for p in runner.model.parameters())
     record_property(
         f'soak of {soak.policy}',

@@ -96,4 +96,4 @@ def test_a_short_last_batch_teaches_nothing(tmp_path):
     shares = np.mean([[kept / size for size, kept in plan.tiers]
                       for plan in plans[10:]], 0)
     np.testing.assert_allclose(shares, shares.mean(), rtol=0.1)
-    assert abs(hook.session.planner.mean_ratio.mean().value - 1) < 0.02
+    assert abs(hook.training.planner.mean_ratio.mean().value - 1) < 0.02

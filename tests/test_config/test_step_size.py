@@ -58,6 +58,6 @@ def test_mean_weight_of_plans(tmp_path, cfg, is_one, told):
     runner = small_runner(
         tmp_path, optim_wrapper=dict(copy.deepcopy(cfg), _delete_=True))
     runner.train()
-    assert infobatch_hook(runner).session.planner.normalize is is_one
+    assert infobatch_hook(runner).training.planner.normalize is is_one
     log = read_log(tmp_path)
     assert all(text in log for text in told)

@@ -167,7 +167,7 @@ def train_rank(rank, results, images, work_dir):
     results[rank] = []
     for _ in range(2):
         runner, steps = train(cfg)
-        ratio = infobatch_hook(runner).session.planner.mean_ratio.mean().value
+        ratio = infobatch_hook(runner).training.planner.mean_ratio.mean().value
         results[rank].append((steps, weights_of(runner), ratio))
         cfg.update(
             resume=True, load_from=osp.join(work_dir, f'iter_{SAVED}.pth'))

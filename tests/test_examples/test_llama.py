@@ -158,8 +158,8 @@ def test_training_and_resume(folder, tmp_path):
     base = torch.load(folder / 'base.pth')['state_dict']
     losses = train(runner)
     assert len(losses) == 30
-    planner = infobatch_hook(runner).session.planner
-    assert infobatch_hook(runner).session.lacks_norms is False
+    planner = infobatch_hook(runner).training.planner
+    assert infobatch_hook(runner).training.lacks_norms is False
     assert planner.mean_ratio.mean().value > 0
     after = weights_of(runner)
     kept = 'llama.base_model.model.model.embed_tokens.weight'

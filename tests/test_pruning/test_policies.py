@@ -9,7 +9,7 @@ from mmib.errors import Refusal
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           MeanThreshold, Neyman, QuantileTiers, RandomPruning,
                           UpperConfidenceBound)
-from mmib.pruning.plan import draw
+from mmib.pruning.plan import prune_tiers
 from mmib.registry import build_policy
 from tests.test_pruning.inputs import (FINITE, RATIOS, RNGS, SCORES, SHARES,
                                        drawn, needing)
@@ -200,7 +200,7 @@ def test_policies_are_built_from_configs():
 @pytest.mark.parametrize('wrong, match', [
     (dict(type='MeanThreshold', quantiles=(0.2, )), 'quantiles.*`custom_ho'),
     (dict(type='MeanTreshold'), "MeanTreshold.*'Budget'.*custom_imports"),
-    (dict(type=draw), 'tier_of_image.*change the arguments'),
+    (dict(type=prune_tiers), 'tier_of_image.*change the arguments'),
     ('MeanThreshold', '`policy` must be a config'),
     (None, '`policy` must be a config'),
     (Stateful(), 'is no `mmib.pruning.Policy`: derive'),

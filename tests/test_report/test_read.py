@@ -268,7 +268,7 @@ def test_worth_of_a_training_that_is_running(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runner.train()
     run = read_run(str(tmp_path))
-    mean = infobatch_hook(runner).session.planner.mean_ratio.mean()
+    mean = infobatch_hook(runner).training.planner.mean_ratio.mean()
     assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
     shares = [run.kept_share(plan) for plan in run.plans]
     assert len(set(shares)) > 2

@@ -187,7 +187,7 @@ def test_training_and_resume(tmp_path):
     runner = build(tmp_path)
     losses = train(runner)
     assert len(losses) < 0.75 * 8 * 6
-    assert infobatch_hook(runner).session.planner.mean_ratio.mean().value > 0
+    assert infobatch_hook(runner).training.planner.mean_ratio.mean().value > 0
     check_resumed(
         tmp_path, runner, losses, 'epoch_3', build=build, train=train)
 

@@ -7,7 +7,8 @@ import torch.nn as nn
 from mmpretrain.models import losses as mmpretrain_losses
 from torch import Tensor
 
-from ...losses import AvgFactor, register_unreduced
+from ...batch import Factor
+from ...losses import register_unreduced
 
 _LOSSES = [
     mmpretrain_losses.AsymmetricLoss, mmpretrain_losses.CrossEntropyLoss,
@@ -20,7 +21,7 @@ if hasattr(mmpretrain_losses, 'RegressionLoss'):  # OneDL's stack alone.
 
 @register_unreduced(*_LOSSES)
 def by_image(loss: nn.Module, pred: Tensor, target: Tensor,
-             **kwargs: Any) -> Tuple[Tensor, AvgFactor]:
+             **kwargs: Any) -> Tuple[Tensor, Factor]:
     """Elements of shape (B,) or (B, classes). Heads divide their sum by the
     number of images, so the loss of an image is the sum over the classes."""
     elements = loss(pred, target, reduction_override='none', **kwargs)

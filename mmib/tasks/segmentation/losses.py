@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from mmseg.models import losses as mmseg_losses
 from torch import Tensor
 
-from ...losses import AvgFactor, register_coupled, register_unreduced
+from ...batch import Factor
+from ...losses import register_coupled, register_unreduced
 
-Elements = Tuple[Tensor, AvgFactor]
+Elements = Tuple[Tensor, Factor]
 
 
 def _fails_at_ignored_pixels(loss: nn.Module) -> bool:

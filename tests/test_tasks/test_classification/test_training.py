@@ -55,7 +55,7 @@ def losses(runner):
 @pytest.mark.parametrize('name', ['trained', 'trained_on_mixtures'])
 def test_training_scores_each_image_and_saves_iterations(request, name):
     runner = request.getfixturevalue(name)
-    session = infobatch_hook(runner).session
+    session = infobatch_hook(runner).training
     scores = session.tables.scores
     assert np.isfinite(scores).all() and (scores != 1).all()
     saved = session.planner.saved_iters(session.sampler.position, runner.iter)
@@ -105,7 +105,7 @@ def test_scoring_alone_is_the_baseline(tmp_path, changes):
     baseline = train(tmp_path, **changes, **BASELINE)
     np.testing.assert_array_equal(losses(scored), losses(baseline))
     assert_equal(weights_of(scored), weights_of(baseline))
-    assert (infobatch_hook(scored).session.tables.scores != 1).all()
+    assert (infobatch_hook(scored).training.tables.scores != 1).all()
 
 
 def test_operations_of_a_step(tmp_path):

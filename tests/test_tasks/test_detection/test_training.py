@@ -49,7 +49,7 @@ def test_pruned_and_resumed(tmp_path, model):
     build_model = functools.partial(build, model=model, ratio=0.75)
     runner = build_model(tmp_path)
     steps = train(runner)
-    session = small_training.infobatch_hook(runner).session
+    session = small_training.infobatch_hook(runner).training
     tables = session.tables
     assert (tables.ema, tables.score) == (0.8, 'gradient')
     assert not session.lacks_norms
@@ -67,7 +67,7 @@ def train_rank(rank, results, work_dir):
     runner = build(work_dir)
     results[rank] = (
         train(runner), small_training.weights_of(runner),
-        small_training.infobatch_hook(runner).session.tables.scores)
+        small_training.infobatch_hook(runner).training.tables.scores)
 
 
 def test_two_ranks(tmp_path):
@@ -93,7 +93,7 @@ def test_scoring_alone_is_the_baseline(tmp_path, model):
             runner, lambda runner, batch, outputs: outputs['loss'].item())
         trained.append((losses, small_training.weights_of(runner)))
     small_training.assert_equal(*trained)
-    scores = small_training.infobatch_hook(runner).session.tables.scores
+    scores = small_training.infobatch_hook(runner).training.tables.scores
     assert len(set(scores.tolist())) == small.SIZE
 
 

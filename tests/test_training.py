@@ -1,0 +1,404 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Trainings by iterations as plans, visits and savings have them, and what
+they go on with. Those of a Runner are in tests/system."""
+import functools
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.dataset import InfiniteSampler, RepeatDataset
+
+from mmib import Session
+from mmib.data.delivery import DeliveryCheck
+from mmib.errors import Refusal
+from mmib.log.forecast import forecast
+from mmib.pruning import (Budget, EpsilonGreedy, MeanThreshold, Neyman,
+                          QuantileTiers, RandomPruning, UpperConfidenceBound)
+from mmib.runner.checks import check_ranks
+from tests.system.processes import run_ranks
+from tests.test_datasets import Listed
+from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
+                            plans_of, state_of)
+
+
+@given(POLICIES, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60),
+       st.sampled_from([40, 51, 60]))
+@settings(max_examples=60)
+def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
+                                        annealing_iter):
+    """Slots, weights, tables and accounts, with plans of less than the
+    lookahead too, and without annealing."""
+    whole, part, rest = (
+        DrivenTraining(
+            policy(), batch_size, lookahead, annealing_iter=annealing_iter)
+        for _ in range(3))
+    whole.train(60)
+    part.train(at).resumed_by(rest).train(60)
+    assert not rest.changes
+    assert part.slots + rest.slots == whole.slots
+    assert facts(part.records + rest.records) == facts(whole.records)
+    for training in (rest, whole):
+        training.core.merge()
+    assert str(rest.tables.state_dict()) == str(whole.tables.state_dict())
+    assert rest.planner.checksum == whole.planner.checksum
+    # A plan is dealt as it is.
+    assert whole.slots == dealt(whole.plans)[:60 * batch_size]
+
+
+@given(POLICIES, st.integers(1, 7), st.integers(1, 7), st.integers(0, 4),
+       st.integers(0, 4), st.integers(1, 59))
+@settings(max_examples=40)
+def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
+                            at):
+    """Every slot of every plan is trained on once. Plans that are drawn from
+    here on are cut where annealing begins now."""
+    part = DrivenTraining(policy(), before, lookahead).train(at)
+    rest = part.resumed_by(DrivenTraining(policy(), after, next_lookahead))
+    text = f'an iteration has {after} images instead of {before}'
+    assert (text in rest.changes) == (before != after)
+    assert rest.saved == pytest.approx(part.saved, abs=1e-9)
+    rest.train(60)
+    slots = dealt(part.plans + rest.plans)
+    assert part.slots + rest.slots == slots[:at * before + (60 - at) * after]
+    annealing = at * before + (51 - at) * after
+    for record, plan in rest.plans:
+        assert record.annealing == (record.start >= annealing)
+        assert record.annealing <= plan.is_full
+        assert record.annealing or record.start + len(plan) <= annealing
+    iters = [record.iter for record in part.records + rest.records]
+    assert iters == sorted(iters)
+
+
+def test_savings_with_another_batch_size():
+    """What was saved before stays, and full passes save nothing. A budget is
+    met with iterations of another size."""
+    part = DrivenTraining().train(40)
+    rest = part.resumed_by(
+        DrivenTraining(MeanThreshold(ratio=0), 6, annealing_iter=40))
+    assert len(rest.changes) == 3 and part.saved > 3
+    left = rest.sampler.num_waiting
+    saved = part.saved + left * (SIZE / part.records[-1].kept - 1) / 6
+    assert rest.train(60).saved == pytest.approx(saved)
+    part = DrivenTraining(Budget(ratio=0.6), 4).train(30)
+    rest = part.resumed_by(DrivenTraining(Budget(ratio=0.6), 8)).train(60)
+    assert 60 + rest.saved == pytest.approx(100, abs=1.5)
+
+
+def test_a_checkpoint_that_counts_an_iteration_too_many():
+    """As FlexibleRunner's are after a validation: annealing lies where the
+    iterations to come say."""
+    part = DrivenTraining(lookahead=1).train(20)
+    part.core.iteration += 1
+    rest = part.resumed_by(DrivenTraining(lookahead=1)).train(60)
+    annealing = [r.start for r in rest.records if r.annealing]
+    assert annealing[0] == 2 * 50
+    assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
+
+
+@pytest.mark.parametrize('policy', [
+    QuantileTiers(),
+    QuantileTiers(rescale=False),
+    EpsilonGreedy(),
+    Budget(ratio=0.6)
+])
+@pytest.mark.parametrize('start', [0, 0.2, 0.3])
+def test_a_training_is_as_it_was_forecast(policy, start):
+    """But for the rounding of small plans. Pruning begins at the first edge
+    after ``start``."""
+    training = DrivenTraining(policy, 2, 0, 120, 102, start)
+    expected = forecast(policy, training.core.clock)
+    training.train(120)
+    pruned = [record for record in training.records if record.kept < SIZE]
+    assert pruned[0].start == SIZE * max(1, -(-int(240 * start) // SIZE))
+    assert 120 + training.saved == pytest.approx(expected.full_iters, rel=0.03)
+    weights = [
+        plan.weights for record, plan in training.plans if record.kept < SIZE
+    ]
+    recorded = np.average([record.mean_weight for record in pruned],
+                          weights=[record.kept for record in pruned])
+    np.testing.assert_allclose([expected.mean_weight, recorded],
+                               np.concatenate(weights).mean(),
+                               rtol=0.05)
+
+
+@pytest.mark.parametrize('lookahead', [0, 7])
+def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
+    """Those of the plan that annealing cuts short may be neither."""
+    training = DrivenTraining(
+        QuantileTiers(), lookahead=lookahead, annealing_iter=50).train(60)
+    training.core.merge()
+    tables = training.tables
+    indices = [index for index, _ in training.slots]
+    assert len(indices) == 120
+    assert tables.visits.tolist() == np.bincount(indices).tolist()
+    assert tables.last_visit.max() == 50
+    either = tables.visits + tables.pruned
+    # The last full pass isn't over, and its rest isn't counted yet.
+    passes = len(training.records)
+    assert (passes - 2 <= either).all() and (either <= passes).all()
+    # Before pruning begins the log is merged too.
+    assert len(DrivenTraining(start=0.5).train(29).core.log) <= 7
+    # Images of low scores are pruned more.
+    assert tables.pruned[:4].mean() > tables.pruned[-4:].mean()
+    # Each plan adds what it left out to the savings.
+    for record, following in zip(training.records, training.records[1:]):
+        trained = following.start - record.start
+        assert following.iter == following.start / 2
+        assert following.covered == pytest.approx(record.covered +
+                                                  trained / record.kept)
+        assert following.saved_iters == pytest.approx(following.covered *
+                                                      SIZE / 2 -
+                                                      following.iter)
+
+
+def test_a_repeated_data_set():
+    """Full passes are pieces of the baseline's shuffle of all repeats, and
+    pruning begins when each image was asked for."""
+    dataset = RepeatDataset(Listed([f'{i}.png' for i in range(5)]), 3)
+    training = DrivenTraining(QuantileTiers(), 2, 1, dataset=dataset).train(60)
+    records = training.records
+    assert [record.start for record in records[:4]] == [0, 5, 10, 15]
+    assert [record.kept for record in records[:3]] == [5, 5, 5]
+    assert records[3].kept < 5
+    baseline = InfiniteSampler(range(15), seed=3)
+    full = list(itertools.islice(baseline, 15))
+    assert [index for index, _ in training.slots[:15]] == full
+    assert training.tables.visits.sum() == 120
+    assert max(plan.indices.max() for _, plan in training.plans[3:-4]) < 5
+    # In a loop of one's own, too.
+    session = Session(dataset, QuantileTiers(), epochs=9, stream=True)
+    plans = plans_of(session)
+    loop(session, 2)
+    assert [plan.is_full for _, plan in plans[:4]] == 3 * [True] + [False]
+
+
+@pytest.mark.parametrize('resumed', [False, True])
+@pytest.mark.parametrize('at', [1, 20, 26, 33, 50, 51, 58])
+def test_begin_within_a_training(at, resumed):
+    """Full passes until each image was asked for once, then pruned ones,
+    unless annealing begins before: also at its edge."""
+    training = DrivenTraining(lookahead=2)
+    # 5 iterations were saved before.
+    training.core.start_afresh(at, 0, 2, saved_iters=5.)
+    clock = training.core.clock
+    assert clock.fresh_from == 2 * at
+    expected = forecast(MeanThreshold(), clock)
+    records, slots = training.records, training.slots
+    if resumed:
+        # Before the first full pass has begun.
+        training.train(at + 1)
+        training = training.resumed_by(DrivenTraining(lookahead=2))
+    training.train(60)
+    records += training.records * resumed
+    slots += training.slots * resumed
+    baseline = InfiniteSampler(range(SIZE), seed=3)
+    baseline = list(itertools.islice(baseline, 120))[2 * at:]
+    pruned = [record for record in records if record.kept < SIZE]
+    assert bool(pruned) is (at < 50 - SIZE) is not clock.prunes_nothing
+    assert (expected.share == 1) is clock.prunes_nothing
+    until = pruned[0].start - 2 * at if pruned else 120
+    assert slots[:until] == [(index, 1) for index in baseline[:until]]
+    if pruned:
+        assert SIZE <= until < 2 * SIZE
+        assert pruned[0].start == clock.first_pruned
+        assert pruned[0].saved_iters == pytest.approx(5)
+    else:
+        assert training.saved == pytest.approx(5)
+
+
+@pytest.mark.parametrize('before, policy, goes_on', [
+    (UpperConfidenceBound(), EpsilonGreedy(), False),
+    (EpsilonGreedy(), EpsilonGreedy(keep=0.3), True),
+    (QuantileTiers(), Neyman(num_strata=3, min_keep=0.3), False),
+    (Neyman(num_strata=1), Neyman(num_strata=3, min_keep=0.3), True),
+], ids=repr)  # yapf: disable
+def test_another_policy(before, policy, goes_on):
+    """It goes on with the state of its type, learns nothing from the tiers of
+    the last one, and the log says what changed."""
+    part = DrivenTraining(before, 3, 1).train(20)
+    rest = part.resumed_by(DrivenTraining(policy, 3, 1))
+    assert rest.changes == [
+        f'the next plans are drawn by {policy!r} instead of {before!r}'
+    ]
+    assert (str(policy.state_dict()) == str(before.state_dict())) is goes_on
+    assert rest.sampler.num_waiting > 0
+    assert not rest.sampler.state_dict()['tiers'].any()
+    assert not rest.tables.sums.any() and not rest.tables.pairs.any()
+    rest.train(60)
+    assert rest.plans[0][0].variance_ratio is None
+
+
+def test_other_data_or_scores():
+    """The session tells what differs, and begins within the training, with
+    the savings alone."""
+    part = DrivenTraining(EpsilonGreedy()).train(30)
+    state = state_of(part.core)
+    rest = DrivenTraining(EpsilonGreedy(), dataset=range(11))
+    assert rest.core.why_not(state) == (
+        'the checkpoint is of 13 images, and `train_dataloader.dataset` has '
+        '11 images')
+    with pytest.raises(Refusal, match="can't go on: the .* is of 13 images,"):
+        rest.core.load_state_dict(state)
+    rest.core.start_afresh(30, 0, 2, state['saved_iters'])
+    assert rest.saved == part.saved > 1
+    assert rest.train(45).tables.pruned.any()
+    for session, reason in ((Session(range(SIZE),
+                                     epochs=3), 'counts iterations'),
+                            (DrivenTraining(score='gradient').core,
+                             '"loss", and those of this training are "grad')):
+        assert reason in session.why_not(state)
+    repeated = RepeatDataset(Listed([str(i) for i in range(SIZE)]), 3)
+    assert Session(
+        repeated, epochs=3
+    ).why_not(state_of(Session(range(SIZE), epochs=3))).endswith(
+        ' is of 13 images, and `train_dataloader.dataset` has 13 images, 39 '
+        'with repeats')
+
+
+def test_normalized_weights():
+    """The same plans with mean weight 1. After a resume the open plan keeps
+    its weights."""
+    plain, normalized = (
+        DrivenTraining(RandomPruning(0.5), 3, 1, normalize=value).train(20)
+        for value in (False, True))
+    images, weights = np.array(plain.slots).T
+    np.testing.assert_array_equal(np.array(normalized.slots).T[0], images)
+    np.testing.assert_allclose(np.array(normalized.slots).T[1], 1, rtol=1e-6)
+    assert weights[-9:].min() == weights.max() == np.float32(SIZE / 7)
+    rest = plain.resumed_by(
+        DrivenTraining(RandomPruning(0.5), 3, 1, normalize=True))
+    assert rest.changes == ['from the next plan on the mean weight is 1']
+    left = rest.sampler.num_waiting
+    weights = np.array(rest.train(40).slots).T[1]
+    assert left > 0 and (weights[:left] == np.float32(SIZE / 7)).all()
+    np.testing.assert_allclose(weights[left:], 1, rtol=1e-6)
+    means = {record.mean_weight for record in plain.records + rest.records}
+    assert means == {1, round(SIZE / 7, 6)}
+    assert {r.variance_ratio[:3]
+            for r in rest.records if r.variance_ratio} == {(1, 1, 1)}
+
+
+def test_weights_are_relative_to_the_plan_of_each_slot():
+    """In batches of two plans too: whatever random plans keep, V is 1. Where
+    annealing cuts a plan, the mean is that of the whole plan."""
+    shares = itertools.cycle([0.3, 0.7, 0.5])
+
+    def policy(scores, rng):
+        return RandomPruning(next(shares))(scores, rng)
+
+    training = DrivenTraining(policy, 4, 1).train(51)
+    ratios = [r.variance_ratio for r in training.records if r.variance_ratio]
+    assert len(ratios) > 5
+    assert all(ratio[:3] == (1, 1, 1) for ratio in ratios)
+    for annealing_iter in (43, 47, 51):
+        training = DrivenTraining(
+            QuantileTiers(), annealing_iter=annealing_iter).train(55)
+        assert any(
+            len(plan) < min(record.kept, 13)
+            for record, plan in training.plans)
+        for record, plan in training.plans:
+            np.testing.assert_allclose(plan.slots().means, record.mean_weight,
+                                       1e-5)
+    # Nothing is known of biased plans or of full passes.
+    for policy in (QuantileTiers(rescale=False), MeanThreshold(0)):
+        training = DrivenTraining(policy).train(60)
+        assert {r.variance_ratio for r in training.records} == {None}
+
+
+def test_scores_are_read_once_within_the_lookahead():
+    """The next plans are drawn from the same ones, without waiting."""
+    training, plans = DrivenTraining(QuantileTiers(), lookahead=9), []
+    training.planner.observers = [
+        lambda record, plan: plan.is_full or plans.append(
+            (record.start, training.planner.scores))
+    ]
+    training.train(60)
+    (read, scores), *plans = plans
+    reads = 1
+    for start, others in plans:
+        assert (others is not scores) == (start - read >= 2 * 9)
+        if others is not scores:
+            read, scores, reads = start, others, reads + 1
+    assert 2 < reads < len(plans)
+    # Nor has each a line of log, but for the one that begins annealing.
+    *pruned, annealing = [r for r in training.records if r.start <= 2 * 51]
+    logged = [record.start for record in pruned if record.logged]
+    assert (np.diff(logged) >= 2 * 9).all() and len(logged) < len(pruned)
+    assert annealing.logged and annealing.start - logged[-1] < 2 * 9
+    assert [r.annealing for r in training.records][-2:] == [True, True]
+    assert not any(record.annealing for record in pruned)
+
+
+def test_the_checksum_is_that_of_each_plan():
+    """Of those too that were drawn without reading scores."""
+
+    def last_checksum(changed=None):
+        numbers = itertools.count()
+
+        def policy(scores, rng):
+            plan = RandomPruning()(scores, rng)
+            if next(numbers) != changed:
+                return plan
+            return replace(plan, indices=plan.indices[::-1].copy())
+
+        training, checksums = DrivenTraining(policy, lookahead=9), []
+        merge = training.core.log.merge
+        training.core.log.merge = lambda checksum: (
+            checksums.append(checksum) or merge(checksum))
+        training.train(51)
+        assert 2 < len(checksums) < next(numbers) - 3
+        return checksums[-1]
+
+    assert last_checksum() == last_checksum()
+    assert len({last_checksum(changed) for changed in (None, 0, 1, 2, 3)}) == 5
+
+
+def test_policies_are_told_the_norms_of_their_tiers():
+    """Those of the visits since the last plan, which are of it where nothing
+    is in flight."""
+
+    class Listening(QuantileTiers):
+
+        def begin_plan(self, progress):
+            told.append(progress.norms)
+
+    told = []
+    training = DrivenTraining(Listening(), batch_size=1).train(51)
+    plans = [pair for pair in training.plans if not pair[1].is_full]
+    assert np.isnan(told[0].mean_squares).all() and len(told) == len(plans)
+    for (record, plan), norms in zip(plans, told[1:]):
+        # The losses are the squares of the norms.
+        losses = (plan.indices + 1) / (2. + record.start +
+                                       np.arange(len(plan)))
+        expected = [
+            losses[plan.tier_of_slot == tier].mean()
+            for tier in range(1, 1 + len(plan.tiers))
+        ]
+        np.testing.assert_allclose(norms.mean_squares, expected, rtol=1e-6)
+
+
+def check_on_rank(rank, results, others):
+    results[rank] = []
+    for other in others:
+        dataset = Listed(other if rank else PATHS)
+        try:
+            check_ranks(
+                Session(dataset, epochs=2), DeliveryCheck(dataset, None))
+        except Refusal as error:
+            results[rank].append(str(error))
+
+
+PATHS = [f'folder/{number}.png' for number in range(SIZE)]
+
+
+def test_ranks_that_read_other_images():
+    """In another order, or fewer."""
+    others = [PATHS[::-1], PATHS[:-1], PATHS]
+    for errors in run_ranks(
+            functools.partial(check_on_rank, others=others), 2):
+        assert len(errors) == 2
+        assert all('The ranks have read different images, or the same' in error
+                   for error in errors)
