@@ -242,6 +242,13 @@ class InfoBatchHook(Hook):
         if self._epochs is not None:
             self.training.sampler.end_epoch()
 
+    def after_val_epoch(self,
+                        runner: Runner,
+                        metrics: Optional[Dict[str, float]] = None) -> None:
+        """Keep the metrics for a report."""
+        if self.has_begun:
+            self._reporter.validated(metrics or {})
+
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
         self.training.merge()

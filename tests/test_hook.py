@@ -151,13 +151,18 @@ def test_logs(tmp_path):
     history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
     assert len(history) == len(logged)
 
-    begins, *plans, ends = read_lines(next(tmp_path.glob('*/infobatch.jsonl')))
+    lines = read_lines(next(tmp_path.glob('*/infobatch.jsonl')))
+    times = [line.pop('time') for line in lines]
+    assert times == sorted(times)
+    losses = [line for line in lines if 'loss' in line]
+    assert [line['iter'] for line in losses
+            ] == [line['step'] for line in scalars if 'loss' in line]
+    begins, *plans, ends = [line for line in lines if 'loss' not in line]
     assert begins['begins'] == dict(
         iter=0,
         unit='iteration',
         max_iters=100,
         annealing_at=85,
-        annealing_iter=85,
         pass_length=11,
         slots_per_iter=3,
         policy=repr(infobatch_hook(runner).policy),

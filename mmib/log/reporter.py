@@ -3,8 +3,9 @@
 import glob
 import math
 import os.path as osp
-from typing import List, Optional
+from typing import Dict, List, Optional
 
+import numpy as np
 import torch
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
@@ -59,10 +60,26 @@ class Reporter:
             self._write_unweighted_losses()
 
     def _write_unweighted_losses(self) -> None:
-        for value in torch.stack(self._unweighted_losses).float().tolist():
+        values = torch.stack(self._unweighted_losses).float().tolist()
+        for value in values:
             self._runner.message_hub.update_scalar('train/unweighted_loss',
                                                    value)
         self._unweighted_losses.clear()
+        loss = sum(values) / len(values)
+        if math.isfinite(loss):  # JSON knows no NaN.
+            write_line(
+                self._runner.log_dir, iter=self._runner.iter + 1, loss=loss)
+
+    def validated(self, metrics: Dict[str, float]) -> None:
+        """Write the metrics of a validation for a report."""
+        values = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, (int, float,
+                                  np.number)) and math.isfinite(value)
+        }
+        write_line(
+            self._runner.log_dir, iter=self._runner.iter, metrics=values)
 
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
@@ -83,8 +100,6 @@ class Reporter:
                 unit=clock.unit,
                 annealing_at=clock.annealing_at,
                 max_iters=clock.schedule_iters,
-                annealing_iter=round(clock.annealing_at *
-                                     clock.schedule_iters / clock.length),
                 pass_length=clock.pass_length,
                 slots_per_iter=clock.slots_per_iter,
                 policy=repr(self._training.planner.policy),

@@ -125,12 +125,17 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
 def _times(run: Run, other: Optional[Run]) -> List[Figure]:
     if run.seconds is None:
         return []
-    notes = ['with validation']
+    notes = [_validation(run)]
     if run.num_starts > 1:
         notes.append(f'in {run.num_starts} starts')
     if other is not None and other.seconds is not None:
-        notes.append(f'{other.name}: {_time(other.seconds)}')
+        notes.append(f'{other.name}: {_time(other.seconds)} '
+                     f'{_validation(other)}')
     return [Figure('Wall time', _time(run.seconds), ', '.join(notes))]
+
+
+def _validation(run: Run) -> str:
+    return f'with{"" if run.has_infobatch else "out"} validation'
 
 
 def _time(seconds: float) -> str:

@@ -1,21 +1,25 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the log files in a work folder tell of a training."""
+"""What the files in a work folder tell of a training: ``infobatch.jsonl``, and
+of a training without mmib MMEngine's ``scalars.json``."""
 import glob
+import json
+import math
 import os.path as osp
 import re
-from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mmengine.config import Config
 
 from ..config.parts import infobatch_hooks
+from ..config.zoo import allow_scoped_bases
 from ..errors import Refusal
+from ..log.plan_log import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
-from .starts import Start, config_of, is_plan, join, of_newest, read_start
 
-# What a validation line has beside metrics.
+# What a validation line of MMEngine has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
 
@@ -28,7 +32,7 @@ class Curve(NamedTuple):
 
 @dataclass
 class Run:
-    """A training as its log has it. What isn't known is empty, 0 or None.
+    """A training as its files have it. What isn't known is empty, 0 or None.
 
     Args:
         path (str): Its work folder.
@@ -37,9 +41,9 @@ class Run:
         has_infobatch (bool): Whether it was trained with InfoBatch.
         policy (str): What draws the plans.
         pass_length (int): Slots of a full pass.
-        plans (list[PlanRecord]): Virtual epochs in the log.
+        plans (list[PlanRecord]): Virtual epochs.
         loss (Curve): The loss without weights.
-        metrics (dict[str, Curve]): Metrics of the validation.
+        metrics (dict[str, Curve]): Metrics of the validation, mIoU first.
         last_iter (int): Iterations until the last line.
         max_iters (int, optional): Iterations of the whole training.
         annealing_iter (int, optional): The first one of annealing.
@@ -48,7 +52,8 @@ class Run:
         worth (VarianceRatio, optional): Mean V.
         visits (int, optional): Visits of images that full passes would have.
         pruned (int, optional): Those of them that were pruned.
-        seconds (float, optional): Wall time of all starts.
+        seconds (float, optional): Wall time of all starts; without mmib that
+            of the iterations, without validation.
         num_starts (int): 1, and how often it was resumed.
         notes (list[str]): Sentences on what is missing and why.
     """
@@ -81,7 +86,7 @@ class Run:
 
     @property
     def prunes(self) -> bool:
-        """bool: Whether a plan in the log left images out."""
+        """bool: Whether a plan left images out."""
         return any(plan.kept < self.pass_length for plan in self.plans)
 
     def kept_share(self, plan: PlanRecord) -> float:
@@ -101,8 +106,40 @@ class Run:
         return np.interp(iterations, *np.transpose(known))
 
 
+@dataclass
+class _Start:
+    """One start of a training: a resumed training has several."""
+
+    folder: str
+    begins: Dict[str, Any] = field(default_factory=dict)
+    ends: Dict[str, Any] = field(default_factory=dict)
+    plans: List[PlanRecord] = field(default_factory=list)
+    # Iteration and loss or metrics.
+    losses: List[Tuple[int, float]] = field(default_factory=list)
+    metrics: List[Tuple[int, Dict[str, float]]] = field(default_factory=list)
+    times: List[float] = field(default_factory=list)  # In seconds.
+    skipped: int = 0
+
+    @property
+    def name(self) -> str:
+        """str: The time at which it began."""
+        return osp.basename(self.folder)
+
+    @property
+    def first_iter(self) -> int:
+        """int: Iterations before it, at most."""
+        known = [line[0] for line in (*self.losses, *self.metrics)]
+        return self.begins.get('iter', min(known, default=1) - 1)
+
+    def goes_on(self, last: Optional['_Start']) -> bool:
+        """Whether this is the training of the start before it."""
+        if last is None or bool(self.begins) != bool(last.begins):
+            return False
+        return self.first_iter > (0 if self.begins else last.first_iter)
+
+
 def read_run(work_dir: str) -> Run:
-    """Read the log files of a training.
+    """Read the files of a training. Its config is run.
 
     Raises:
         Refusal: If the folder has nothing of a training.
@@ -112,116 +149,207 @@ def read_run(work_dir: str) -> Run:
     folders = sorted(
         folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
         if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
+    every = [_read_start(folder) for folder in folders]
     # Tests of a checkpoint leave folders too.
-    every = [read_start(folder) for folder in folders]
-    starts, others = of_newest([start for start in every if start.trained])
-    scalars, plans = join(starts)
+    starts = [s for s in every if s.begins or s.losses or s.metrics]
+    if not starts and not every and not glob.glob(
+            osp.join(glob.escape(work_dir), '*.pth')):
+        raise Refusal(
+            f'{work_dir} has nothing of a training: a report is made of the '
+            'work folder of one, which has folders named after times and '
+            'checkpoints.')
     notes = []
-    if others:
-        notes.append(
-            f'The folder has {len(others)} other training'
-            f'{"s" * (len(others) > 1)} too, begun at {_listed(others)}: this '
-            'page shows the one that was trained last. Give each training a '
-            '`work_dir` of its own.')
-    skipped = sum(start.skipped for start in starts)
-    if skipped:
-        notes.append(
-            f'{skipped} line{"s" * (skipped > 1)} of `infobatch.jsonl` and '
-            '`scalars.json` can\'t be read, and are left out: the files are '
-            'damaged, or of another version.')
     if not starts:
-        if not every and not glob.glob(
-                osp.join(glob.escape(work_dir), '*.pth')):
-            raise Refusal(
-                f'{work_dir} has nothing of a training: a report is made of '
-                'the work folder of one, which has folders named after times '
-                'and checkpoints.')
         notes.append('The log has no line of the training: it was stopped '
                      'before the first one, or its files are missing.')
-    elif not scalars:
+    run, newest, others = _newest(starts)
+    if others:
+        listed = ', '.join(others[:3]) + ', ...' * (len(others) > 3)
         notes.append(
-            'The log has no losses and metrics. Of several trainings in one '
-            'process MMEngine writes those of all into the folder of the '
-            'first one, unless each has its own `visualizer.name`.')
-    config = config_of(work_dir, starts or every[-1:], notes)
-    return _make_run(work_dir, config, starts, scalars, plans, notes)
+            f'The folder has {len(others)} other training'
+            f'{"s" * (len(others) > 1)} too, begun at {listed}: this page '
+            'shows the one that was trained last. Give each training a '
+            '`work_dir` of its own.')
+    skipped = sum(start.skipped for start in newest)
+    if skipped:
+        notes.append(f'{skipped} line{"s" * (skipped > 1)} of the files can\'t'
+                     ' be read, and are left out.')
+    config = _config_of(work_dir, newest or every[-1:], notes)
+    return _run_of(work_dir, run, config, newest, notes)
 
 
-def _listed(names: List[str]) -> str:
-    return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
+def _read_start(folder: str) -> _Start:
+    start = _Start(folder)
+    path = osp.join(folder, FILE_NAME)
+    take = _take if osp.exists(path) else _take_scalars
+    if not osp.exists(path):
+        path = osp.join(folder, 'vis_data', 'scalars.json')
+    if not osp.exists(path):
+        return start
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for text in file:
+            try:
+                if not take(start, json.loads(text)):
+                    break
+            except (ValueError, TypeError, LookupError, AttributeError):
+                # A kill leaves half of the last line.
+                start.skipped += text.endswith('\n')
+    return start
 
 
-def _make_run(work_dir: str, config: Config, starts: List[Start],
-              scalars: List[dict], plans: List[PlanRecord],
-              notes: List[str]) -> Run:
-    begin = next((s.begin for s in reversed(starts) if s.begin), {})
-    ends = starts[-1].ends if starts else None
-    if not begin:
+def _take(start: _Start, line: dict) -> bool:
+    """Add a line of ``infobatch.jsonl``."""
+    if 'kept' in line:
+        plan = PlanRecord.from_dict(line)
+        start.plans.append(plan._replace(iter=int(plan.iter)))
+    elif 'loss' in line:
+        start.losses.append((line['iter'], line['loss']))
+    elif 'metrics' in line:
+        start.metrics.append((line['iter'], line['metrics']))
+    elif 'begins' in line:
+        start.begins = line['begins']
+    else:
+        start.ends = line['ends']
+    start.times.append(line['time'])
+    return True
+
+
+def _take_scalars(start: _Start, line: dict) -> bool:
+    """Add a line of MMEngine's ``scalars.json``. False where another training
+    of the process begins, whose lines MMEngine adds to the file."""
+    last = start.losses[-1][0] if start.losses else 0
+    if 'loss' in line:
+        if line['step'] <= last:
+            return False
+        start.losses.append((line['step'], line['loss']))
+        # Seconds of an iteration, without validation.
+        start.times = start.times or [0.]
+        start.times.append(start.times[-1] + line['time'] *
+                           (line['step'] - last))
+    elif 'lr' not in line:
+        # Where epochs count, `step` is one.
+        start.metrics.append((max(line['step'], last), {
+            name: value
+            for name, value in line.items()
+            if name not in _NO_METRICS and isinstance(value, (int, float))
+        }))
+    return True
+
+
+def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
+    """The training that was trained last: name and starts; and names of the
+    others."""
+    trainings: Dict[str, List[_Start]] = {}
+    name, last = '', None
+    for start in starts:
+        known = start.begins.get('run')
+        if known or not start.goes_on(last):
+            name = known or start.name
+        # A cluster may start a training once more after its end.
+        trainings[name] = trainings.pop(name, []) + [start]
+        last = start
+    return name, trainings.get(
+        name, []), [other for other in trainings if other != name]
+
+
+def _config_of(work_dir: str, starts: List[_Start],
+               notes: List[str]) -> Config:
+    """The config of the last start, else the newest in the folder. If none can
+    be read, an empty one, and notes get a sentence."""
+    allow_scoped_bases()
+    paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
+    paths.sort(key=osp.getmtime, reverse=True)
+    paths[:0] = [
+        osp.join(start.folder, 'vis_data', 'config.py')
+        for start in starts[-1:]
+    ]
+    reason = 'the folder has none'
+    for path in filter(osp.isfile, paths):
+        try:
+            return Config.fromfile(
+                path, import_custom_modules=False, format_python_code=False)
+        # A config is code, which may raise anything.
+        except Exception as error:
+            reason = f'{path} can\'t be read ({type(error).__name__})'
+    notes.append(f'The config isn\'t known: {reason}.')
+    return Config()
+
+
+def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
+            notes: List[str]) -> Run:
+    plans: List[PlanRecord] = []
+    losses: List[Tuple[int, float]] = []
+    metrics: List[Tuple[int, Dict[str, float]]] = []
+    # From its first iteration on, a later start replaces what an earlier one
+    # had.
+    for start in starts:
+        first = start.first_iter
+        plans = [p for p in plans if p.iter < first] + start.plans
+        losses = [p for p in losses if p[0] <= first] + start.losses
+        metrics = [p for p in metrics if p[0] <= first] + start.metrics
+    begins = starts[-1].begins if starts else {}
+    ends = starts[-1].ends if starts else {}
+    if not begins:
         plans = []
-        if infobatch_hooks(config) and scalars:
-            notes.append('The log has no line of `infobatch.jsonl` with which '
-                         'a training begins: what was pruned is left out.')
-    last_iter = ends['iter'] if ends else max(
-        [line['step'] for line in scalars] + [plan.iter for plan in plans],
-        default=begin.get('iter', 0))
-    loop = config.get('train_cfg') or {}
-    max_iters = begin.get('max_iters', loop.get('max_iters'))
-    annealing_iter = begin.get('annealing_iter')
-    if begin.get('unit', 'epoch' if loop.get('max_epochs') else '') == 'epoch':
-        # Those of the baseline. Plans tell where epochs began.
+        if starts and infobatch_hooks(config):
+            notes.append('`infobatch.jsonl` has no line with which this '
+                         'training begins: what was pruned is left out.')
+    last_iter = ends.get('iter') or max(
+        [begins.get('iter', 0)] + [int(plan.iter) for plan in plans] +
+        [line[0] for line in (*losses, *metrics)])
+    max_iters = begins.get('max_iters', (config.get('train_cfg')
+                                         or {}).get('max_iters'))
+    if begins.get('unit') == 'epoch':
+        # Those of the baseline.
         max_iters = last_iter if ends else None
-        annealing_iter = next(
-            (int(plan.iter) for plan in plans if plan.annealing), None)
-    times = [start.seconds() for start in starts]
-    losses = [(line['step'], line.get('unweighted_loss', line.get('loss')))
-              for line in scalars]
-    run = Run(
+    annealing = [int(plan.iter) for plan in plans if plan.annealing]
+    times = [start.times for start in starts if start.times]
+    open_plan = plans[-1] if plans else None
+    return Run(
         path=work_dir,
-        start=begin.get('run') or (starts[0].name if starts else ''),
+        start=run,
         config=config,
-        has_infobatch=bool(begin or infobatch_hooks(config)),
-        policy=begin.get('policy', ''),
-        pass_length=begin.get('pass_length', 0),
+        has_infobatch=bool(begins or infobatch_hooks(config)),
+        policy=begins.get('policy', ''),
+        pass_length=begins.get('pass_length', 0),
         plans=plans,
-        loss=_curve([p for p in losses if isinstance(p[1], (int, float))]),
-        metrics=_metrics(scalars),
+        loss=_curve(losses),
+        metrics=_curves(metrics),
         last_iter=last_iter,
         max_iters=max_iters,
-        annealing_iter=annealing_iter,
-        finished=ends is not None
-        or (max_iters is not None and last_iter >= max_iters > 0),
-        saved_iters=0.,
-        worth=plans[-1].mean_ratio if plans else None,
-        visits=None,
-        pruned=None,
-        seconds=None if None in times else sum(filter(None, times)) or None,
+        annealing_iter=min(annealing, default=None),
+        finished=bool(ends) or 0 < (max_iters or 0) <= last_iter,
+        saved_iters=ends['saved_iters'] if ends else _saved(
+            open_plan, last_iter, begins),
+        worth=with_nan(ends['variance_ratio'])
+        if ends else open_plan and open_plan.mean_ratio,
+        visits=ends.get('visits'),
+        pruned=ends.get('pruned'),
+        seconds=sum(each[-1] - each[0] for each in times) or None,
         num_starts=len(starts),
         notes=notes)
-    if ends:
-        run.saved_iters = ends['saved_iters']
-        run.worth = with_nan(ends['variance_ratio'])
-        run.visits, run.pruned = ends['visits'], ends['pruned']
-    elif plans:
-        # The open plan covers a full pass in its share of the iterations.
-        open_plan = plans[-1]
-        run.saved_iters = open_plan.saved_iters + (
-            last_iter - open_plan.iter) * (1 / run.kept_share(open_plan) - 1)
-    return run
 
 
-def _metrics(scalars: List[dict]) -> Dict[str, Curve]:
+def _saved(plan: Optional[PlanRecord], last_iter: int, begins: dict) -> float:
+    """Iterations saved until the last line of a training that is open."""
+    if plan is None:
+        return 0.
+    # The open plan covers a full pass in its share of the iterations.
+    left_out = begins['pass_length'] / plan.kept - 1
+    return plan.saved_iters + (last_iter - plan.iter) * left_out
+
+
+def _curves(metrics: List[Tuple[int, Dict[str, float]]]) -> Dict[str, Curve]:
     """Metrics by name, mIoU first."""
     points: Dict[str, list] = {}
-    for line in scalars:
-        if 'loss' in line or 'lr' in line or is_plan(line):
-            continue
-        for name, value in line.items():
-            if name not in _NO_METRICS and isinstance(value, (int, float)):
-                points.setdefault(name, []).append((line['step'], value))
+    for iteration, values in metrics:
+        for name, value in values.items():
+            points.setdefault(name, []).append((iteration, value))
     names = sorted(points, key=lambda name: not name.endswith('mIoU'))
     return {name: _curve(points[name]) for name in names}
 
 
 def _curve(points: List[tuple]) -> Curve:
-    iterations, values = np.array(points, np.float64).reshape(-1, 2).T
+    known = [point for point in points if math.isfinite(point[1])]
+    iterations, values = np.array(known, np.float64).reshape(-1, 2).T
     return Curve(iterations, values)

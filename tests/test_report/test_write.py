@@ -266,7 +266,7 @@ def test_scores_that_tell_nothing(tmp_path, reliability, says):
 def test_of_a_damaged_training(pages):
     text = text_of(pages['damaged'])
     assert 'iter_40.pth is damaged' in text
-    assert 'a training begins: what was pruned is left out' in text
+    assert 'training begins: what was pruned is left out' in text
     table = pd.read_csv(pages['damaged'].with_name('damaged_images.csv'))
     assert table.score.notna().sum() == 11
 

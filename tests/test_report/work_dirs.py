@@ -33,7 +33,6 @@ BEGINS = dict(
     unit='iteration',
     annealing_at=34,
     max_iters=40,
-    annealing_iter=34,
     pass_length=12,
     slots_per_iter=3,
     policy='MeanThreshold(ratio=0.5)',
@@ -93,26 +92,41 @@ SCALARS = [
 ]
 
 
+def records_of(scalars):
+    """Lines of infobatch.jsonl that say what lines of scalars.json say."""
+    for line in scalars:
+        iteration, values = line['step'], dict(line)
+        if 'loss' in line:
+            yield dict(
+                iter=iteration, loss=line.get('unweighted_loss', line['loss']))
+        else:
+            for name in ('step', 'time', 'data_time'):
+                values.pop(name, None)
+            yield dict(iter=iteration, metrics=values)
+
+
 def write_start(work_dir,
                 scalars=SCALARS,
                 records=None,
                 config=CONFIG,
-                start='20260101_000000',
-                log=True):
-    """What one start of a training leaves; returns the folder of all."""
+                start='20260101_000000'):
+    """What one start of a training leaves; returns the folder of all. With
+    records it is one with mmib, of 135 seconds."""
     folder = work_dir / start
     (folder / 'vis_data').mkdir(parents=True)
     (folder / 'vis_data' / 'scalars.json').write_text(''.join(
         json.dumps(line) + '\n' for line in scalars))
     if records is not None:
+        begin, *rest = records
+        end = [line for line in rest if 'ends' in line]
+        rest = [line for line in rest if 'ends' not in line]
+        lines = [begin, *rest, *records_of(scalars), *end]
+        seconds = np.linspace(10, 145, len(lines))
         (folder / 'infobatch.jsonl').write_text(''.join(
-            json.dumps(line) + '\n' for line in records))
+            json.dumps(dict(line, time=time)) + '\n'
+            for line, time in zip(lines, seconds)))
     if config:
         (folder / 'vis_data' / 'config.py').write_text(config)
-    if log:
-        (folder / f'{start}.log').write_text(
-            '2026/01/01 00:00:10 - mmengine - INFO - \nSystem\n'
-            '2026/01/01 00:02:25 - mmengine - INFO - the end\n')
     return work_dir
 
 
