@@ -68,8 +68,8 @@ class Recorder(Hook):
             'iter': runner.iter,
             self.metric: float(metrics[self.metric])
         })
-        if hook := infobatch_hook(runner):
-            self.evals[-1]['v'] = hook.session.worth.value
+        if session := session_of(runner):
+            self.evals[-1]['v'] = session.planner.mean_ratio.mean().value
         self._last = time.time()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -92,20 +92,20 @@ class Recorder(Hook):
             metric=self.metric,
             quality=self.evals[-1][self.metric],
             evals=self.evals)
-        if hook := infobatch_hook(runner):
-            session = hook.session
+        if session := session_of(runner):
+            planner, position = session.planner, session.sampler.position
+            v, *interval, _ = planner.mean_ratio.mean()
             found.update(
-                virtual_epochs=session.planner.current.covered_until(
-                    session.sampler.position),
-                v=session.worth.value,
-                v_interval=list(session.worth[1:3]))
+                virtual_epochs=planner.current.covered_until(position),
+                v=v,
+                v_interval=interval)
         return found
 
 
-def infobatch_hook(runner: Runner) -> Optional[InfoBatchHook]:
-    """The hook of a training that prunes."""
-    return next((x for x in runner.hooks if isinstance(x, InfoBatchHook)),
-                None)
+def session_of(runner: Runner) -> Any:
+    """What a training that prunes knows of it, or None."""
+    hooks = [hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)]
+    return hooks[0].session if hooks else None
 
 
 def train(cfg: Config, metric: str, seed: int, work_dir: str,
