@@ -40,9 +40,9 @@ coverage: $(VENV)/installed-test
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/installed-test
-	$(BIN)/flake8 mmib mmib_cli tools benchmarks research tests configs docs examples setup.py
-	$(BIN)/isort --check-only --diff mmib mmib_cli tools benchmarks research tests docs examples setup.py
-	$(BIN)/yapf --recursive --parallel --diff mmib mmib_cli tools benchmarks research tests configs docs examples setup.py
+	$(BIN)/flake8 mmib mmib_cli tools benchmarks tests configs docs examples setup.py
+	$(BIN)/isort --check-only --diff mmib mmib_cli tools benchmarks tests docs examples setup.py
+	$(BIN)/yapf --recursive --parallel --diff mmib mmib_cli tools benchmarks tests configs docs examples setup.py
 	$(BIN)/mypy
 
 docs: $(VENV)/installed-docs

@@ -10,7 +10,6 @@ which finished ones aren't run again. `resnet18` needs MMPretrain.
 import argparse
 import itertools
 import json
-import os.path as osp
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ from mmengine.structures import PixelData
 import mmib
 from mmib.config.zoo import resolve_config
 
-from .compare.recorder import environment
-from .compare.results import append_result, read_results
+from .quality.run import append_result, read_results
+from .quality.train import environment
 from .step import figures, take_turns, without_infobatch
 
 
@@ -149,8 +148,7 @@ def main():
         help='iterations not counted; the first pass, of 50, is full')
     parser.add_argument('--out', help='results, a file of JSON lines')
     args = parser.parse_args()
-    finished = [] if args.out is None or not osp.exists(
-        args.out) else read_results(args.out)
+    finished = read_results(args.out) if args.out else []
     for name, dtype in itertools.product(args.networks, args.dtypes):
         what = dict(
             environment(['mmcv']),

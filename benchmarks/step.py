@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Time the iterations of a pruned config against those of the baseline, or
-with --arms those of each arm of a comparison against those of the first one.
+with --policies those of a plain config, pruned by each of them, against its
+own.
 
 All trainings run in one process and take turns, an iteration each, so that
 whatever else the machine does hits all of them. A step is compared with that
@@ -24,7 +25,8 @@ from mmengine.config import Config, DictAction
 from mmengine.registry import LOOPS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
-from benchmarks.camvid.run import load_arms, load_base
+import mmib
+from mmib.config.zoo import allow_scoped_bases, resolve_config
 
 
 @LOOPS.register_module()
@@ -168,8 +170,8 @@ def rows_of(iters: Dict[str, int], times: Dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config to time')
-    parser.add_argument('--arms', help='file of arms of the config')
-    parser.add_argument('--only', nargs='+', help='names of arms')
+    parser.add_argument(
+        '--policies', nargs='+', help='names, to prune a plain config by')
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -181,17 +183,14 @@ def main() -> None:
     parser.add_argument(
         '--warmup', type=int, default=10, help='iterations not counted')
     args = parser.parse_args()
-    cfg = load_base(args.config, args.cfg_options)
-    if args.arms:
-        try:
-            arms = load_arms(args.arms, cfg)
-        except ValueError as error:
-            parser.error(str(error))
-        configs = {
-            name: arm.cfg
-            for name, arm in arms.items()
-            if name in ('full', *(args.only or arms))
-        }
+    allow_scoped_bases()
+    cfg = Config.fromfile(
+        resolve_config(args.config), import_custom_modules=False)
+    cfg.merge_from_dict(args.cfg_options)
+    if args.policies:
+        configs = dict(full=cfg)
+        for name in args.policies:
+            configs[name] = mmib.convert(cfg, policy=dict(type=name))
     else:
         configs = dict(baseline=without_infobatch(cfg), mmib=cfg)
     steps = take_turns(configs, args.iters, args.warmup)

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # From top to bottom. Rooms on one line don't import each other. The package
 # itself, `mmib/__init__.py`, stands outside: it imports what users need.
 ROOMS = """
-mmib_cli tools benchmarks research tests
+mmib_cli tools benchmarks tests
 labels
 report
 config

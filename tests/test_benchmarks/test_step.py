@@ -8,24 +8,23 @@ import pytest
 from benchmarks import step
 
 from ..system.small_training import write_images
-from .utils import CAMVID, ROOT, rows_of
+from .utils import CAMVID, rows_of
 
 PRUNED = osp.join(
     osp.dirname(CAMVID), 'upernet_r18_1xb8-600-infobatch_camvid-144x192.py')
 
 
-def test_arms_take_turns(tmp_path, monkeypatch, capsys):
+def test_policies_take_turns(tmp_path, monkeypatch, capsys):
     write_images(tmp_path, 16, 'test', 'png')
-    arms = osp.join(ROOT, 'benchmarks', 'camvid', 'arms.py')
-    command = (f'step.py --arms {arms} --only tiers short_80 --iters 2 '
+    command = ('step.py --policies QuantileTiers MeanThreshold --iters 2 '
                '--warmup 3 --cfg-options '
                f'train_dataloader.dataset.data_root={tmp_path} -- {CAMVID}')
     monkeypatch.setattr('sys.argv', command.split())
     step.main()
     rows = rows_of(capsys.readouterr().out)
-    # In the order of the file of arms.
-    assert [row[0] for row in rows] == ['full', 'short_80', 'tiers']
-    assert [row[2] for row in rows] == ['0.0%', '20.0%', '40.0%']
+    assert [row[0]
+            for row in rows] == ['full', 'QuantileTiers', 'MeanThreshold']
+    assert [row[2] for row in rows] == ['0.0%', '40.0%', '20.0%']
     assert rows[0][4] == '1.000' and rows[0][7] == '0.0%'
 
 

@@ -1,4 +1,4 @@
-# CamVid as benchmarks/camvid/shrink_data.py copies it: 160 x 120, all PNG. It
+# CamVid as benchmarks/quality/camvid.py copies it: 160 x 120, all PNG. It
 # fits a comparison of many trainings on a CPU.
 _base_ = './camvid_144x192.py'
 data_root = 'data/camvid-160x120'
