@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-__version__ = '0.1.0'
+__version__ = '1.0.0'

@@ -142,7 +142,7 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
         return run(*command, cwd=folder)
 
     mmib = venv / 'bin' / 'mmib'
-    assert f'0.1.0, {packages / "mmib"}\n' in call(mmib, 'env')
+    assert f'1.0.0, {packages / "mmib"}\n' in call(mmib, 'env')
     call(python, packages / 'mmib' / '.mim' / 'tools' / 'make_demo_data.py',
          'data')
     options = ['--cfg-options', 'train_dataloader.dataset.indices=32']

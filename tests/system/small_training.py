@@ -387,7 +387,9 @@ class SkippingTrainLoop(IterBasedTrainLoop):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.dataloader_iterator = EagerBatches(self.dataloader)
+        # OneDL's has started no workers yet.
+        if hasattr(self.dataloader_iterator, 'skip_iter'):
+            self.dataloader_iterator = EagerBatches(self.dataloader)
 
     def run(self):
         self.runner.call_hook('before_train')
