@@ -10,7 +10,7 @@ from typing import Iterator, List
 
 from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                                 read_review, write_review)
-from mmib.report.review import beats_chance, expected, merge
+from mmib.labels.review import beats_chance, expected, merge
 
 from .files import table
 

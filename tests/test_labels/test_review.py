@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmib.data.lists import find_images
 from mmib.data.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged,
                                 open_text, read_review, write_review)
-from mmib.report.review import beats_chance, expected, merge
+from mmib.labels.review import beats_chance, expected, merge
 
 HEADER = 'image,verdict,rank,score,date\n'
 TEXT = st.text(
