@@ -8,6 +8,7 @@ somebody changes a file.
 import argparse
 from typing import Iterator, List
 
+from mmib.data.lists import as_line
 from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                                 read_review, write_review)
 from mmib.labels.review import beats_chance, expected, merge
@@ -66,8 +67,8 @@ def main(args: List[str]) -> None:
         write_review(parsed.out, merged)
     if parsed.list is not None:
         with open_text(parsed.list, 'x') as file:
-            file.writelines(f'{row.image}\n' for row in merged
-                            if row.verdict == WRONG)
+            file.writelines(f'{as_line(image)}\n' for image in dict.fromkeys(
+                row.image for row in merged if row.verdict == WRONG))
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
         said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)

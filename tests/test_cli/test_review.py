@@ -207,9 +207,10 @@ def test_the_next_round(run):
     config = file_config('round-20k_files')
     # By number, of which a training without images has others itself.
     review = write('review.csv', [('3', 'wrong'), ('5', 'hard')])
-    run('train', config, '--infobatch', '--without', review, '--cfg-options',
+    listed = write('listed.csv', [('2.jpg', 'wrong')])
+    run('train', config, '--infobatch', '--without', listed, '--cfg-options',
         'default_hooks.checkpoint.interval=4')
-    work_dir = 'work_dirs/round-12k-infobatch_files_without_review'
+    work_dir = 'work_dirs/round-12k-infobatch_files_without_listed'
     run('report', work_dir, '--no-predictions')
     cards = shown(f'{work_dir}/report.html')
     table = pd.read_csv(f'{work_dir}/report_images.csv')

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of a data set, their predictions and their cards."""
 import base64
+import csv
 import json
 import os
 
@@ -19,6 +20,7 @@ from mmib.labels.gallery import take_pictures
 from mmib.labels.images import CannotShow, TrainingImages
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
+from mmib.labels.page import write_table
 from mmib.labels.predictions import Predictor, mean_and_guess, pixel_losses
 from mmib.labels.rankings import RANKINGS, top_pixels
 
@@ -238,6 +240,21 @@ def test_images_that_share_a_path(root):
     cards = gallery_of(config, np.arange(8.), 8).highest
     assert [card.name for card in cards] == [*'76543210']
     assert cards[0].path == cards[4].path == '3.jpg'
+
+
+def test_the_table_of_all_images(tmp_path):
+    """A program that reads it has the paths again."""
+    paths = ['a\rb', 'a\nb', 'a,"b"', 'a\r\nb', None]
+    images = dict(images_of(np.arange(5.)), path=paths, more=[1] * 5)
+    write_table(str(tmp_path / 'images.csv'), pd.DataFrame(images))
+    with open(tmp_path / 'images.csv', encoding='utf-8', newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['path'] or None for row in rows] == paths
+    read = pd.read_csv(tmp_path / 'images.csv', index_col='image')
+    assert read.path[:4].tolist() == paths[:4]
+    assert list(read) == [
+        'path', 'score', 'average', 'visits', 'pruned', 'last_visit', 'more'
+    ]
 
 
 def test_layers():

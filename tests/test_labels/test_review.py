@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The file of a review, and what its verdicts tell."""
-import codecs
 import csv
 import math
 import os
@@ -28,8 +27,8 @@ ROWS = st.lists(
         Judged,
         TEXT.filter(bool)
         | st.sampled_from(['=1', "'a", '-', ';=1', '\t=1']),
-        st.sampled_from(VERDICTS), st.integers(1, 10**15), SHORT, SHORT,
-        st.just('')),
+        st.sampled_from(VERDICTS), st.integers(1, 10**15), SHORT, SHORT, SHORT,
+        st.integers(0, 10**15), st.just('')),
     unique_by=lambda row: row.image)
 
 
@@ -62,16 +61,17 @@ def test_round_trip(rows, tmp_path):
                     cell.startswith(tuple('=+-@\t\r')) for cell in cells)
 
 
-@pytest.mark.parametrize('begin', [b'', codecs.BOM_UTF8])
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
 @pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
 @pytest.mark.parametrize('delimiter', [',', ';', '\t'])
-def test_what_other_programs_save(review, begin, end, delimiter):
+def test_what_other_programs_save(review, encoding, end, delimiter):
     text = HEADER + '"a/""1"".jpg",wrong,2,0.5,\n\n\'=b.jpg,hard,1,,today\n'
     text = text.replace(',', delimiter).replace('\n', end)
-    path = review('', begin.decode() + text)
+    path = review('')
+    Path(path).write_bytes(text.encode(encoding))
     assert read_review(path) == [
-        Judged('a/"1".jpg', WRONG, 2, '0.5', '', 'line 2 of review.csv'),
-        Judged('=b.jpg', HARD, 1, '', 'today', 'line 4 of review.csv')
+        Judged('a/"1".jpg', WRONG, 2, '0.5', where='line 2 of review.csv'),
+        Judged('=b.jpg', HARD, 1, '', 'today', where='line 4 of review.csv')
     ]
     numbers, _ = find_images(path, 2, lambda: ['a/"1".jpg', '=b.jpg'], True)
     assert numbers.tolist() == [0]
