@@ -9,26 +9,29 @@ from ..data.verdicts import UNSURE, WRONG, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645
-# How often the future of a review is drawn.
-_DRAWS = 4000
+# How many images tell of the next ones, as how many each counts, as rankings
+# aren't smooth, and how often the future is drawn.
+_LAST, _COUNTS, _DRAWS = 20, 0.5, 4000
 
 
 def merge(
     reviews: Iterable[Sequence[Judged]]
 ) -> Tuple[List[Judged], List[List[Judged]]]:
-    """Merge the reviews of several people: each image once, by rank; and all
-    that was said of each image whose verdicts differ, which is unsure."""
+    """Merge the reviews of several people: each image once in each ranking, by
+    rank; and all that was said of each image whose verdicts differ, which is
+    unsure."""
     by_image: Dict[str, List[Judged]] = {}
     for row in chain(*reviews):
         by_image.setdefault(row.image, []).append(row)
     merged, conflicts = [], []
     for rows in by_image.values():
-        row = rows[0]
-        if any(other.verdict != row.verdict for other in rows):
+        verdict = rows[0].verdict
+        if any(other.verdict != verdict for other in rows):
             conflicts.append(rows)
-            row = row._replace(verdict=UNSURE)
-        merged.append(row)
-    return sorted(merged, key=lambda row: row.rank), conflicts
+            verdict = UNSURE
+        for row in {row.ranking: row for row in reversed(rows)}.values():
+            merged.append(row._replace(verdict=verdict))
+    return sorted(merged, key=lambda row: (row.ranking, row.rank)), conflicts
 
 
 def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
@@ -38,38 +41,32 @@ def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
             np.array([row.verdict == WRONG for row in known], bool))
 
 
-def expected(rows: Sequence[Judged], n: int = 50) -> Tuple[float, int, int]:
+def expected(rows: Sequence[Judged],
+             n: int = 50,
+             others: int = 0) -> Tuple[float, int]:
     """How many wrong images to expect among the next ``n`` of a ranking, the
-    highest that nobody has looked at, by what was said of others, at least of
-    one: the mean, and the ends of an interval of 95 %.
+    highest that nobody has looked at, by what was said of images before them,
+    at least of one: the mean, and the most, with 95 %. There may be none, as
+    errors may end at once. By other rankings ``others`` were looked at, whose
+    ranks aren't known.
 
-    The share of wrong images is taken for a logistic curve in the logarithm of
-    the rank, which falls from a level to a floor. Curves of a grid are drawn
-    as often as the verdicts are likely by them, and from each of them whether
-    the next images are wrong.
+    The share of wrong images is that of the last 20, or of all since the last
+    wrong one, with the uncertainty of half as many. Where no image was wrong
+    yet, these are the last 20: hard ones may come first.
     """
-    ranks, is_wrong = _known(rows)
+    ranks, is_wrong = _known(sorted(rows, key=lambda row: row.rank))
     looked_at = [row.rank for row in rows]
-    # Errors may end long after the last image, or at once: steepness 60.
-    half = np.geomspace(1, 10 * max(*looked_at, 100), 24)
-    grid = np.meshgrid((np.arange(10) + 0.5) / 10, half,
-                       np.geomspace(0.3, 60, 6), [0.001, 0.02])
-    level, half, steepness, floor = (each.reshape(-1, 1) for each in grid)
-
-    def share(ranks: np.ndarray) -> np.ndarray:
-        """Share of each curve at each rank, of shape (curves, ranks)."""
-        falling = 0.5 - np.tanh(steepness / 2 * np.log(ranks / half)) / 2
-        return floor + (0.999 - floor) * level * falling
-
-    told = share(ranks)
-    fit = np.log(np.where(is_wrong, told, 1 - told)).sum(1)
-    weights = np.exp(fit - fit.max())
-    left = np.setdiff1d(np.arange(1, len(rows) + n + 1), looked_at)[:n]
+    free = np.setdiff1d(np.arange(1, len(rows) + n + others + 1), looked_at)
+    # What lies after the next ones, such as the lowest, says nothing of them.
+    before = is_wrong[ranks <= free[n + others - 1]]
+    found = np.flatnonzero(before)
+    since = len(before) - 1 - found[-1] if len(found) else 0
+    last = before[-max(since, _LAST):]
+    wrong, right = _COUNTS * last.sum(), _COUNTS * (~last).sum()
     rng = np.random.default_rng(0)
-    drawn = rng.choice(len(weights), _DRAWS, p=weights / weights.sum())
-    counts = np.sort(rng.binomial(1, share(left)[drawn]).sum(1))
-    low, high = counts[[_DRAWS // 40, -_DRAWS // 40]]
-    return counts.mean(), low, high
+    shares = rng.beta(0.25 + wrong, 0.5 + right, _DRAWS)
+    counts = np.sort(rng.binomial(n, shares))
+    return counts.mean(), int(counts[_DRAWS * 95 // 100])
 
 
 def beats_chance(rows: Sequence[Judged]) -> bool:

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from mmengine.config import Config
 
-from mmib.data.verdicts import read_review
+from mmib.data.lists import find_images
+from mmib.data.verdicts import Judged, read_review, write_review
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_datasets import build
@@ -24,9 +25,9 @@ def review(run):
     return partial(run, 'review')
 
 
-def write(name, verdicts, first=1):
+def write(name, verdicts, first=1, header=HEADER):
     """A review of images in the order of their ranks."""
-    Path(name).write_text(HEADER + ''.join(
+    Path(name).write_text(header + ''.join(
         f'{image},{verdict},{rank},0.5,2026-01-01\n'
         for rank, (image, verdict) in enumerate(verdicts, first)))
     return name
@@ -45,11 +46,10 @@ def test_summary(review, capsys):
     assert re.search(
         r'\n1 to 10 +10 +7 +70%\n11 to 20 +10 +0 +0%\n'
         r'21 to 50 +10 +0 +0%\n', text)
-    low, high = map(
-        int,
-        re.search(r'next 50 images expect \d to be wrong \((\d+) to (\d+) wi',
-                  text).groups())
-    assert low == 0 and 1 <= high < 15
+    most, = re.search(
+        r'next 50 images expect \d to be wrong, with 95 % at most (\d+)\.',
+        text).groups()
+    assert 1 <= int(most) < 15
     assert 'differ' not in text and 'chance' not in text
 
 
@@ -107,8 +107,48 @@ def test_other_rankings_and_no_verdicts(review, capsys):
     assert text == '0 images were looked at: 0 wrong, 0 hard, 0 unsure.\n'
 
 
+def test_rankings_are_told_apart(review, capsys):
+    """By pixels all wrong images come first. With those by score it looks as
+    if by chance."""
+
+    def write_ranked(name, verdicts, first=1):
+        Path(name).write_text('image,verdict,rank,ranking,images\n' + ''.join(
+            f'{image},{verdict},{rank},{name},60\n'
+            for rank, (image, verdict) in enumerate(verdicts, first)))
+        return name
+
+    score = write_ranked('score', numbered('h' * 30))
+    pixels = write_ranked('pixels', numbered('w' * 8 + 'h' * 12, 30))
+    review(score, pixels)
+    text = capsys.readouterr().out
+    first, second = text.split('Ranked by score:')
+    assert first.startswith('\nRanked by pixels:\n20 images were looked at: 8')
+    assert 'chance' not in text and 'same rank' not in text
+    assert 'Among the next 10 images expect ' in first
+    assert '30 images were looked at: 0 wrong' in second
+    # Nothing is left.
+    review(score, pixels, write_ranked('more', numbered('u' * 10, 50)))
+    text = capsys.readouterr().out
+    assert text.count('All 60 images of the ranking were looked at.') == 3
+
+
+def test_names_that_are_no_lines(review, capsys):
+    """Who is told of them with --list finds them again with --without."""
+    paths = ['a\nb.jpg', ' c.jpg ', 'd.jpg', '"e.jpg"']
+    write_review(
+        'review.csv',
+        [Judged(path, 'wrong', rank) for rank, path in enumerate(paths, 1)])
+    review('review.csv', '--list', 'wrong.txt')
+    numbers, _ = find_images('wrong.txt', 4, lambda: paths, left_out=True)
+    assert numbers.tolist() == [0, 1, 2, 3]
+
+
 def test_errors_are_sentences(review):
     for name, match in (('none.csv', "none.csv can't be read: No such file"),
+                        (write(
+                            'report_images.csv', [],
+                            header='image,path,score\n'),
+                         'line 1 of report_images.csv has no column `verdict'),
                         (write('a.csv', [('a', 'bad')]),
                          'line 2 of a.csv has the verdict `bad`: give one')):
         with pytest.raises(SystemExit, match=f'Error: {match}'):
