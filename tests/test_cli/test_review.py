@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From the file of a review to a training without the wrong images."""
+import html
 import io
 import os
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -241,6 +243,38 @@ def shown(path):
     return [(int(number), int(rank)) for number, rank in rows]
 
 
+def commands(text):
+    """What a page says to run."""
+    return html.unescape(re.search('<pre>(.*?)</pre>', text,
+                                   re.S)[1]).split('\n')
+
+
+def test_the_commands_of_a_page(run, monkeypatch):
+    """As they can be copied."""
+    run('train', file_config('page-20k_files'), '--score')
+    work_dir, = Path('work_dirs').iterdir()
+    run('report', work_dir, '--no-predictions')
+    text = (work_dir / 'report.html').read_text()
+    command, = commands(text)
+    assert 'data-file="review.csv"' in text and 'save review.csv' in text
+    write('review.csv', [('2.jpg', 'wrong')])
+    program, *arguments = shlex.split(command)
+    assert program == 'mmib'
+    run(*arguments)
+    assert 'left out by review.csv: 1' in read_log(f'{work_dir}_review')
+    # One round after the other, of one reviewer or several.
+    for given, name in ((['review-2.csv'], 'review-3.csv'),
+                        (['review.csv', 'b.csv'],
+                         'review-3.csv'), (['reviews-4.csv'], 'review-5.csv')):
+        for file in given:
+            write(file, [('2.jpg', 'wrong')])
+        run('report', work_dir, '--no-predictions', '--review', *given)
+        text = (work_dir / 'report.html').read_text()
+        assert f'data-file="{name}"' in text and commands(text)[0] == (
+            f'mmib review {" ".join(given)} {name} --out '
+            f'{name.replace("review", "reviews")}')
+
+
 def test_the_next_round(run):
     """A report of a training without some images has numbers of the whole
     data set, and shows what wasn't judged."""
@@ -272,6 +306,14 @@ def test_the_next_round(run):
     ]
     text = Path('next.html').read_text()
     assert '2 of 3 judged images are in the ranking, and aren' in text
+    # Nothing of the rounds before is lost. The config has a list already.
+    assert 'data-file="review-3.csv"' in text
+    merge, train = commands(text)
+    assert merge == ('mmib review review.csv second.csv review-3.csv --out '
+                     'reviews-3.csv')
+    assert train.startswith(f'mmib train {work_dir}/') and train.endswith(
+        '/config.py --cfg-options train_dataloader.dataset.without='
+        f'reviews-3.csv --work-dir {work_dir}_reviews-3')
     # Where the data are gone, nothing can be found.
     Path('data').rename('gone')
     with pytest.raises(SystemExit, match='--review finds no images. Images h'):

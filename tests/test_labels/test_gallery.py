@@ -20,7 +20,7 @@ from mmib.labels.gallery import take_pictures
 from mmib.labels.images import CannotShow, TrainingImages
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
-from mmib.labels.page import write_table
+from mmib.labels.page import render_gallery, write_table
 from mmib.labels.predictions import Predictor, mean_and_guess, pixel_losses
 from mmib.labels.rankings import RANKINGS, top_pixels
 
@@ -240,6 +240,43 @@ def test_images_that_share_a_path(root):
     cards = gallery_of(config, np.arange(8.), 8).highest
     assert [card.name for card in cards] == [*'76543210']
     assert cards[0].path == cards[4].path == '3.jpg'
+
+
+@pytest.mark.parametrize('ranking', RANKINGS)
+def test_images_without_labels(tmp_path, ranking, monkeypatch):
+    """They have no loss, and would lie among the easiest."""
+    write_images(str(tmp_path), 4)
+    path = tmp_path / 'annotations' / 'training' / '2.png'
+    cv2.imwrite(str(path), 0 * cv2.imread(str(path), 0))
+
+    class Predicts:
+
+        def __init__(self, *args):
+            pass
+
+        def __call__(self, info):
+            shape = cv2.imread(info['img_path']).shape[:2]
+            return SegDataSample(
+                seg_logits=PixelData(data=torch.zeros((5, *shape))),
+                pred_sem_seg=PixelData(data=torch.zeros((1, *shape))))
+
+    monkeypatch.setattr('mmib.labels.gallery.Predictor', Predicts)
+    scores = np.float32([0.3, 0, 0, 0.1])
+    gallery = take_pictures(
+        config_of(tmp_path), images_of(scores), RANKINGS[ranking], {}, 4)
+    assert gallery.unlabelled == [
+        str(tmp_path / 'images' / 'training' / '2.jpg')
+    ]
+    assert {card.number for card in gallery.highest} == {0, 1, 3}
+    assert gallery.num_ranked == 3 and not gallery.notes
+    section = render_gallery(gallery, ranking, 'a.pth', 'key', 'a.csv',
+                             config_of(tmp_path), [])
+    assert 'Images without any labelled pixel, which teach nothing: 1.' in (
+        section.html)
+    column = RANKINGS[ranking].column
+    write_table(str(tmp_path / 'a.csv'), gallery.images)
+    table = pd.read_csv(tmp_path / 'a.csv')
+    assert np.flatnonzero(table[column].isna()).tolist() == [2]
 
 
 def test_the_table_of_all_images(tmp_path):
