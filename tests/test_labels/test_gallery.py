@@ -137,6 +137,17 @@ def test_cards_of_both_ends():
     assert none.highest == none.lowest == []
 
 
+def test_a_table_from_elsewhere():
+    """Of no training: it has the column that ranks, and nothing is
+    predicted."""
+    images = pd.DataFrame(dict(loss_pixels=[2., np.nan, 5., 2.]))
+    gallery = take_pictures(Config(), images, RANKINGS['pixels'], {}, 2)
+    assert [card.number for card in gallery.highest] == [2, 0]
+    assert gallery.highest[0].figures == [('loss', 5)]
+    assert [(card.number, card.rank) for card in gallery.lowest] == [(3, 3)]
+    assert list(images) == ['loss_pixels'] and not gallery.doubt
+
+
 def test_pictures(root, monkeypatch):
     labels = cv2.imread(str(root / 'annotations' / 'training' / '3.png'), 0)
     sample = SegDataSample(
