@@ -84,7 +84,8 @@ setup(
     packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
     package_data={
         'mmib': ['py.typed'],
-        'mmib.report': ['template.html', 'review.js'],
+        'mmib.labels': ['gallery.css', 'gallery.html', 'review.js'],
+        'mmib.report': ['template.html'],
         'mmib_cli': ['py.typed']
     },
     cmdclass={'build_py': BuildWithMim},
@@ -112,7 +113,7 @@ setup(
         # For detection, with OpenMMLab's stack: these need compiled
         # operations of mmcv, which OneDL's comes without.
         'mmdet': ['mmengine==0.10.7', 'mmcv==2.1.0', 'mmdet==3.3.0'],
-        # For `mmib.report`.
+        # For `mmib.report` and `mmib.labels`.
         'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',

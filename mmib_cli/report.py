@@ -5,11 +5,89 @@ a server. The training may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 import argparse
-from typing import List
+import os
+import os.path as osp
+from typing import List, Optional, Sequence
 
+from mmib.data.verdicts import read_review
 from mmib.errors import Refusal
+from mmib.labels.rankings import RANKINGS
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
+
+
+def write_report(work_dir: str,
+                 compare: Optional[str] = None,
+                 out: Optional[str] = None,
+                 num_images: int = 12,
+                 predictions: bool = True,
+                 rank_by: str = 'score',
+                 reviews: Optional[Sequence[str]] = None) -> List[str]:
+    """Write the report of a training, and the images to look at with it.
+
+    Args:
+        work_dir (str): Folder of the training.
+        compare (str, optional): Folder of another training.
+        out (str, optional): The page. Defaults to ``report.html`` in the
+            folder.
+        num_images (int): Images of each end of the ranking. Defaults to 12.
+        predictions (bool): Whether to predict these images. Defaults to True.
+        rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
+        reviews (Sequence[str], optional): Files of reviews, whose images
+            aren't shown again. Defaults to None.
+
+    Returns:
+        list[str]: Paths of the page, and of the table of all images.
+
+    Raises:
+        Refusal: If a folder has nothing of a training, a file can't be
+            written, or the images can't be ranked.
+    """
+    from mmib.labels.gallery import take_pictures
+    from mmib.labels.page import render_gallery, write_table
+    from mmib.report.checkpoint import read_newest
+    from mmib.report.read import read_run
+    from mmib.report.write import notes_on, unreliable, write_page
+    reviews = reviews or ()
+    judged = {row.image for path in reviews for row in read_review(path)}
+    run = read_run(work_dir)
+    other = read_run(compare) if compare is not None else None
+    out = osp.join(work_dir, 'report.html') if out is None else out
+    _check_writable(out, reviews)
+    checkpoint, unread = read_newest(work_dir, run.start)
+    notes, section = notes_on(run, other, checkpoint, unread), None
+    if checkpoint is None or checkpoint.images is None:
+        if rank_by != 'score':
+            raise Refusal(f'--rank-by {rank_by} needs a checkpoint with a '
+                          f'state of InfoBatch. {" ".join(unread)}')
+        write_page(out, run, other, notes, section)
+        return [out]
+    table = f'{osp.splitext(out)[0]}_images.csv'
+    _check_writable(table, reviews)
+    checksum = checkpoint.images_checksum
+    gallery = take_pictures(run.config, checkpoint.images, RANKINGS[rank_by],
+                            checkpoint.weights, num_images, checksum,
+                            predictions, judged)
+    if rank_by == 'score':
+        gallery.doubt = unreliable(run)
+    write_table(table, gallery.images)
+    section = render_gallery(gallery, rank_by, checkpoint.name,
+                             f'{run.name} {run.start} {checksum}',
+                             osp.basename(table), run.config, reviews)
+    write_page(out, run, other, notes + gallery.notes, section)
+    return [out, table]
+
+
+def _check_writable(path: str, reviews: Sequence[str]) -> None:
+    if osp.realpath(path) in map(osp.realpath, reviews):
+        raise Refusal(f'{path} is a review: give another file with --out.')
+    try:
+        os.makedirs(osp.dirname(osp.abspath(path)), exist_ok=True)
+        open(path, 'a').close()
+    except OSError as error:
+        raise Refusal(
+            f'{path} can\'t be written: {error.strerror}. Give another file '
+            'with --out.') from error
 
 
 def main(args: List[str]) -> None:
@@ -31,7 +109,7 @@ def main(args: List[str]) -> None:
         'lowest (default: %(default)s)')
     parser.add_argument(
         '--rank-by',
-        choices=('score', 'pixels'),
+        choices=RANKINGS,
         default='score',
         help='what ranks the images: score, a moving average from the '
         'training (default); or pixels, the mean of the highest 5 %% of the '
@@ -51,13 +129,12 @@ def main(args: List[str]) -> None:
         parser.error(f'--rank-by {parsed.rank_by} is of predictions: leave '
                      '--no-predictions out')
     try:
-        from mmib.report.write import write_report
+        paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
+                             parsed.images, not parsed.no_predictions,
+                             parsed.rank_by, parsed.review)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
         raise Refusal(f'a report needs {error.name}, which isn\'t installed: '
                       "pip install 'mmib[report]'") from error
-    paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
-                         parsed.images, not parsed.no_predictions,
-                         parsed.rank_by, parsed.review)
     print('\n'.join(paths))

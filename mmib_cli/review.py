@@ -8,32 +8,46 @@ somebody changes a file.
 import argparse
 from typing import Iterator, List
 
+from mmib.data.lists import as_line
 from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                                 read_review, write_review)
-from mmib.report.review import beats_chance, expected, merge
+from mmib.labels.review import beats_chance, expected, merge
 
 from .files import table
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+# Of how many images it is told what to expect.
+_NEXT = 50
 
 
 def outlook(rows: List[Judged]) -> Iterator[str]:
-    """Sentences and a table: what was found, and what to expect, from verdicts
-    in the order of their ranks."""
+    """Sentences and tables: what was found, and what to expect, of each
+    ranking, from verdicts in the order of their ranks."""
+    looked_at = len({row.image for row in rows})
+    names = list(dict.fromkeys(row.ranking for row in rows)) or ['']
+    for name in names:
+        if len(names) > 1:
+            yield f'\nRanked by {name or "what the files do not tell"}:'
+        yield from _of_ranking([row for row in rows if row.ranking == name],
+                               looked_at)
+
+
+def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     said = [row.verdict for row in rows]
     by_rank = {row.rank: row for row in rows}
     twice = [row for row in rows if by_rank[row.rank] is not row]
     if WRONG in said and not twice and not beats_chance(rows):
+        other = 'score' if rows[0].ranking == 'pixels' else 'pixels'
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones, and '
                'may even become more frequent. Look at more images, or try '
-               '`mmib report --rank-by pixels`.')
+               f'`mmib report --rank-by {other}`.')
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if twice:
-        other = by_rank[twice[0].rank].image
-        yield (f'{twice[0].image} and {other} have the same rank. If they '
+        same = by_rank[twice[0].rank].image
+        yield (f'{twice[0].image} and {same} have the same rank. If they '
                'are one image, write its path alike in all files. Else give '
                'the files of one report to be told the share by rank, and '
                'what to expect.')
@@ -46,10 +60,14 @@ def outlook(rows: List[Judged]) -> Iterator[str]:
                 shares.append((f'{first + 1} to {last}', len(part), count,
                                f'{count / len(part):.0%}'))
         yield f'\n{table(shares)}\n'
-        if {*said} != {UNSURE}:
-            mean, low, high = expected(rows, 50)
-            yield (f'Among the next 50 images expect {mean:.0f} to be wrong '
-                   f'({low} to {high} with 95 %).')
+        images = max(row.images for row in rows)
+        left = min(_NEXT, images - looked_at) if images else _NEXT
+        if left <= 0:
+            yield f'All {images} images of the ranking were looked at.'
+        elif {*said} != {UNSURE}:
+            mean, most = expected(rows, left, looked_at - len(rows))
+            yield (f'Among the next {left} images expect {mean:.0f} to be '
+                   f'wrong, with 95 % at most {most}.')
 
 
 def main(args: List[str]) -> None:
@@ -66,8 +84,8 @@ def main(args: List[str]) -> None:
         write_review(parsed.out, merged)
     if parsed.list is not None:
         with open_text(parsed.list, 'x') as file:
-            file.writelines(f'{row.image}\n' for row in merged
-                            if row.verdict == WRONG)
+            file.writelines(f'{as_line(image)}\n' for image in dict.fromkeys(
+                row.image for row in merged if row.verdict == WRONG))
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
         said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)

@@ -1,12 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import codecs
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mmib.data.lists import find_images
+from mmib.data import lists
+from mmib.data.lists import as_line, find_images
 from mmib.errors import Refusal
 
 # As data sets have them.
@@ -37,7 +39,7 @@ def listed(tmp_path):
 
 @pytest.mark.parametrize('begin', [b'', codecs.BOM_UTF8])
 @pytest.mark.parametrize('lines, images', [
-    (('3', '0', '', '2'), [0, 2, 3]),
+    (('3', '0', '', '4'), [0, 3, 4]),
     ((PATHS[2], PATHS[0]), [0, 2]),
     (PATHS, [0, 1, 2, 3, 4]),
 ])
@@ -58,7 +60,7 @@ def test_annotations_are_no_lists(listed, lines):
 
 
 def test_lists_in_configs():
-    for images in ([3, 0], ['3', '0'], np.array([3, 0]), (3, 0)):
+    for images in ([3, 0], ['3', '0'], np.array([3, 0]), (3, np.int32(0))):
         numbers, _ = find(images)
         assert numbers.tolist() == [0, 3] and numbers.dtype == np.int64
     assert find([PATHS[4]])[0].tolist() == [4]
@@ -81,6 +83,88 @@ def test_paths_that_differ_by_name():
     assert images.tolist() == [1] and 'found by the names' in note
 
 
+# As VOC and COCO have them: images 0, 1, 2 and 3.
+DIGITS = [f'data/{name}.jpg' for name in ('000001', '000012', '9', '2')]
+
+
+@pytest.mark.parametrize(
+    'lines, images',
+    [
+        (('000012', ), [1]),
+        (('000012', '000001'), [0, 1]),
+        (('data/000012', '9.jpg'), [1, 2]),
+        # No number of an image.
+        (('9', ), [2]),
+        # No name of one.
+        (('0', '3'), [0, 3]),
+    ])
+def test_names_of_digits(listed, lines, images):
+    assert listed(*lines, paths=DIGITS)[0] == images
+
+
+def test_digits_that_may_be_number_or_name(listed):
+    with pytest.raises(
+            Refusal,
+            match='line 2 of .*, `2`, may be the number '
+            'of `data/9.jpg` or the name of `data/2.jpg`: list '):
+        listed('1', '2', paths=DIGITS)
+    with pytest.raises(Refusal, match='or the name of several images'):
+        listed('2', paths=['a/2.jpg', 'b/2.jpg', 'c/1.jpg'])
+    # Of a config that has numbers, and where these are one image.
+    assert find([1, 2], DIGITS)[0].tolist() == [1, 2]
+    assert listed('0', '1', paths=['a/0.jpg', 'a/1.jpg'])[0] == [0, 1]
+    # As mmib writes images that share a path.
+    assert listed('1', paths=['a/0.jpg', 'b/1.jpg', 'b/1.jpg'])[0] == [1]
+
+
+@pytest.mark.parametrize('names, warned', [
+    (['/other/images/1.jpg', '/other/images/2.jpg', '3.jpg'], 2),
+    (['data/1.jpg'], 0),
+    (['2.jpg', '3.jpg'], 0),
+])
+def test_images_of_another_data_set(monkeypatch, names, warned):
+    """They have the same names, and nothing else tells them."""
+    said = []
+    monkeypatch.setattr(lists, 'print_log', lambda text, *_: said.append(text))
+    find(names, [f'data/{i}.jpg' for i in range(5)])
+    assert len(said) == bool(warned)
+    if warned:
+        assert f'{warned} of 3 lines of the list were found by' in said[0]
+        assert 'such as data/1.jpg for /other/images/1.jpg' in said[0]
+
+
+NAMES = [
+    'a\nb.jpg', 'a\r.jpg', ' a.jpg', 'a.jpg ', '\ta', 'a\u3000', '"a.jpg"',
+    '"', '\ufeffa.jpg', 'a"b.jpg', '\\n',
+    os.fsdecode(b' \xff')
+]
+
+
+def test_names_that_are_no_lines(listed):
+    """They come back."""
+    lines = [as_line(name) for name in NAMES]
+    assert lines[-3] == NAMES[-3] and json.loads(lines[0]) == NAMES[0]
+    for name, line in zip(NAMES, lines):
+        assert listed(line, paths=['b.jpg', name])[0] == [1]
+    assert listed(*lines, paths=NAMES)[0] == [*range(len(NAMES))]
+
+
+@pytest.mark.parametrize('encoding', ['utf-16-le', 'utf-16-be'])
+def test_lists_of_a_spreadsheet(tmp_path, encoding):
+    path = tmp_path / 'list.txt'
+    path.write_bytes(f'\ufeff{PATHS[2]}\r\n{PATHS[0]}\r\n'.encode(encoding))
+    assert find(path)[0].tolist() == [0, 2]
+
+
+def test_the_table_of_all_images_is_no_list(listed):
+    with pytest.raises(
+            Refusal,
+            match='line 1 of .* no column `verdict`, so '
+            'this is no review but another table, such as that of '
+            'all images: '):
+        listed('image,path,score', '0,data/cat/1.jpg,0.5')
+
+
 def test_a_path_that_is_no_text(listed):
     name = os.fsdecode(b'data/\xff.jpg')
     assert listed(name, paths=[*PATHS, name])[0] == [5]
@@ -90,7 +174,7 @@ def test_a_path_that_is_no_text(listed):
     (('0', '5'), 'line 2 of .*list.txt is image 5, but the data set has '
      'images 0 to 4'),
     (('-1', ), 'line 1 of .* is image -1'),
-    (('0', '', '2', '0'), 'line 4 of .* is the image of line 1 of .* again'),
+    (('0', '', '4', '0'), 'line 4 of .* is the image of line 1 of .* again'),
     ((PATHS[0], 'cat/1.jpg'), 'line 2 of .* is the image of line 1'),
     ((), 'has no images'),
     (('', ' '), 'has no images'),

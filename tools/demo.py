@@ -12,7 +12,7 @@ from typing import List
 
 from make_demo_data import make_demo_data
 
-from mmib.report.write import write_report
+from mmib_cli.report import write_report
 
 CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
 WORK_DIR = 'work_dirs/demo'

@@ -1,20 +1,28 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Find the images of a list in a data set, by number or path."""
+import json
+import logging
 import os
 import re
 from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
                     Tuple, Union)
 
 import numpy as np
+from mmengine.logging import print_log
 
 from ..errors import Refusal
-from .verdicts import WRONG, is_review, open_text, read_review
+from .verdicts import WRONG, is_table, open_text, read_review
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
 # Where an entry of a list stands, for errors; and number or path of an image.
 Entry = Tuple[str, str]
 
+# As mmib writes the number of an image.
+_NUMBER = re.compile('-?(0|[1-9][0-9]*)')
+# What a line can't have as it is, as lines are told apart and blanks around
+# them are dropped; and how JSON begins.
+_UNLIKE_A_LINE = re.compile(r'[\r\n]|^["\s\ufeff]|\s$')
 # A label after a blank or a comma, as in an annotation file.
 _SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
 
@@ -30,14 +38,10 @@ def find_images(images: Images,
     of a review, of which those that were judged wrong count.
     """
     entries = _entries(images, left_out)
-    names = [name for _, name in entries]
-    if all(re.fullmatch(r'-?\d+', name) for name in names):
-        numbers, note = [int(name) for name in names], ''
-        for (where, _), number in zip(entries, numbers):
-            if not 0 <= number < num_images:
-                raise _error(f'{where} is image {number}, but the data set '
-                             f'has images 0 to {num_images - 1}')
-    else:
+    if _are_integers(images):
+        paths = list
+    numbers, note = _as_numbers(entries, num_images, paths), ''
+    if numbers is None:
         numbers, note = _find(entries, paths())
     first: Dict[int, str] = {}
     for (where, _), number in zip(entries, numbers):
@@ -46,6 +50,24 @@ def find_images(images: Images,
                          'list an image once')
         first[number] = where
     return np.sort(np.array(numbers, np.int64)), note
+
+
+def as_line(image: str) -> str:
+    """Path or number of an image as a line of a list, in JSON where it
+    couldn't be read otherwise."""
+    return json.dumps(image) if _UNLIKE_A_LINE.search(image) else image
+
+
+def _of_line(line: str) -> str:
+    try:
+        return json.loads(line) if line.startswith('"') else line
+    except ValueError:
+        return line
+
+
+def _are_integers(images: Images) -> bool:
+    return not isinstance(images, (str, os.PathLike)) and all(
+        isinstance(image, (int, np.integer)) for image in images)
 
 
 def _entries(images: Images, left_out: bool) -> List[Entry]:
@@ -65,14 +87,46 @@ def _entries(images: Images, left_out: bool) -> List[Entry]:
 def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
     with open_text(path) as file:
         lines = re.split('\r\n?|\n', file.read())
-    if is_review(lines[0]):
+    if is_table(lines[0]):
+        rows = read_review(path)
         if not left_out:
             raise _error(f'{path} is a review, which says what to leave out: '
                          'give it as `without` (--without)')
-        return [(row.where, row.image) for row in read_review(path)
-                if row.verdict == WRONG]
-    return [(f'line {number} of {path}', line.strip())
+        # Two rankings may have an image.
+        wrong = {row.image: row.where for row in rows if row.verdict == WRONG}
+        return [(where, image) for image, where in wrong.items()]
+    return [(f'line {number} of {path}', _of_line(line.strip()))
             for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _as_numbers(entries: List[Entry], num_images: int,
+                paths: Callable[[], Paths]) -> Optional[List[int]]:
+    """The images of a list of numbers. None if it is a list of paths, which
+    may have names of digits alone."""
+    if not all(_NUMBER.fullmatch(name) for _, name in entries):
+        return None
+    known = paths()
+    # Where images share a path, mmib writes numbers.
+    names = _unique(
+        (number, _stem(path)[-1]) for number, path in enumerate(known) if path)
+    if len({*known}) < len(known):
+        names = {}
+    numbers = [int(name) for _, name in entries]
+    for (where, name), number in zip(entries, numbers):
+        if not 0 <= number < num_images:
+            if any(name in names for _, name in entries):
+                return None
+            raise _error(f'{where} is image {number}, but the data set has '
+                         f'images 0 to {num_images - 1}')
+    for (where, name), number in zip(entries, numbers):
+        other = names.get(name, number)
+        if other != number:
+            path = f'`{known[other]}`' if other >= 0 else 'several images'
+            raise _error(
+                f'{where}, `{name}`, may be the number of `{known[number]}` '
+                f'or the name of {path}: list names with their suffix, or '
+                'paths')
+    return numbers
 
 
 def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
@@ -97,9 +151,26 @@ def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
         images.append(image)
     if not length:
         return images, ''
+    if length == 1:
+        _warn_of_folders(entries, [paths[image] for image in images])
     parts = f'the last {length} parts' if length > 1 else 'the names'
     return images, (f'they were found by {parts} of their paths, such as '
                     f'{paths[images[0]]} for {entries[0][1]}')
+
+
+def _warn_of_folders(entries: List[Entry], found: Paths) -> None:
+    """Tell of images that may be other ones of the same name."""
+    others = [(name, path) for (_, name), path in zip(entries, found)
+              if name != path and len(_end(name, 2)) > 1]
+    if others:
+        text = (f'{len(others)} of {len(entries)} lines of the list were '
+                'found by their file name alone, in another folder, such as '
+                f'{others[0][1]} for {others[0][0]}. If the list is of '
+                'another data set, these are other images.')
+        # File names may be no text in UTF-8.
+        print_log(
+            f'InfoBatch: {text}'.encode(errors='backslashreplace').decode(),
+            'current', logging.WARNING)
 
 
 def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
@@ -137,9 +208,14 @@ def _end(path: str, length: int) -> Tuple[str, ...]:
     return tuple(re.split(r'[\\/]+', path)[-length:])
 
 
+def _stem(path: str, length: int = 1) -> Tuple[str, ...]:
+    """The end of a path without its suffix."""
+    return _end(re.sub(r'\.[^./\\]*$', '', path), length)
+
+
 def _by_ends(paths: Paths) -> Tuple[int, Dict[Any, int]]:
     """How many parts at their ends tell paths apart, and the number of each
-    image by these parts."""
+    image by these parts, with and without the suffix."""
     named = [(number, path) for number, path in enumerate(paths) if path]
     # The parts from 0 on are the whole path.
     longest = max(len(_end(path, 0)) for _, path in named)
@@ -148,4 +224,5 @@ def _by_ends(paths: Paths) -> Tuple[int, Dict[Any, int]]:
             (number, _end(path, length)) for number, path in named)
         if len(numbers) == len(named):
             break
-    return length, numbers
+    stems = _unique((number, _stem(path, length)) for number, path in named)
+    return length, {**stems, **numbers}

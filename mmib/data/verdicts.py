@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The file of a review, ``review.csv``: what somebody said of images."""
+import codecs
 import csv
 import os
 import re
@@ -9,7 +10,8 @@ from typing import IO, Dict, Iterable, List, NamedTuple, Union
 from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
-COLUMNS = ('image', 'verdict', 'rank', 'score', 'date')
+# Files may lack those after the rank.
+COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images')
 # A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
 # comes first. So a real apostrophe gets another one.
 _ESCAPED = tuple("=+-@'\t\r")
@@ -18,31 +20,42 @@ Path = Union[str, os.PathLike]
 
 class Judged(NamedTuple):
     """An image, by its path or number in the data set, what was said of it,
-    its rank from 1, its score and the date as the file has them, and the line
-    of the file, for errors."""
+    its rank from 1, its score and the date as the file has them, the name of
+    the ranking, '' where it isn't known, how many images that ranks, 0 where
+    it isn't known, and the line of the file, for errors."""
 
     image: str
     verdict: str
     rank: int
     score: str = ''
     date: str = ''
+    ranking: str = ''
+    images: int = 0
     where: str = ''
 
 
-def is_review(line: str) -> bool:
-    """Whether the first line of a file is that of a review."""
-    return 'verdict' in re.split(r'[\r\n\t",;]+', line)
+def is_table(line: str) -> bool:
+    """Whether the first line of a file is that of a table, a review or
+    another one, and not of a list of images."""
+    return not {'image', 'verdict'}.isdisjoint(re.split('[\r\n\t",;]+', line))
 
 
 def open_text(path: Path, mode: str = 'r') -> IO[str]:
     """Open a table or list of paths, which may not be UTF-8, to read it, or as
-    a new file, with mode ``x``. Windows begins files with a byte-order mark.
+    a new file, with mode ``x``. Windows begins files with a byte-order mark,
+    also of UTF-16.
     """
     try:
+        encoding = 'utf-8'
+        if mode == 'r':
+            with open(path, 'rb') as file:
+                wide = file.read(2) in (codecs.BOM_UTF16_LE,
+                                        codecs.BOM_UTF16_BE)
+            encoding = 'utf-16' if wide else 'utf-8-sig'
         return open(
             path,
             mode,
-            encoding='utf-8-sig' if mode == 'r' else 'utf-8',
+            encoding=encoding,
             errors='surrogateescape',
             newline='')
     except OSError as error:
@@ -58,7 +71,7 @@ def read_review(path: Path) -> List[Judged]:
     Raises:
         Refusal: If the file can't be used. The error names the line.
     """
-    judged: Dict[str, Judged] = {}
+    judged: Dict[str, List[Judged]] = {}
     with open_text(path) as file:
         header = file.readline()
         # Some languages' spreadsheets save semicolons.
@@ -71,24 +84,30 @@ def read_review(path: Path) -> List[Judged]:
             lacking = [name for name in COLUMNS[:3] if name not in names]
             if lacking:
                 raise Refusal(
-                    f'{where} has no column `{lacking[0]}`: the file of a '
-                    f'review begins with `{",".join(COLUMNS)}`.')
+                    f'{where} has no column `{lacking[0]}`, so this is no '
+                    'review but another table, such as that of all images: '
+                    f'the file of a review begins with `{",".join(COLUMNS)}`.')
             where = f'line 2 of {path}'
             for cells in lines:
                 if cells:
                     row = _judged(where, names, cells)
-                    other = judged.setdefault(row.image, row)
-                    if other is not row:
+                    others = judged.setdefault(row.image, [])
+                    # Another ranking has it too.
+                    for other in others:
+                        if (other.ranking != row.ranking
+                                and other.verdict == row.verdict):
+                            continue
                         raise Refusal(
                             f'{where}, `{row.image}`, is the image of '
                             f'{other.where} again, first {other.verdict}, '
                             f'then {row.verdict}: keep one of the lines.')
+                    others.append(row)
                 # A cell may have line breaks.
                 where = f'line {lines.line_num + 1} of {path}'
         except csv.Error as error:
             raise Refusal(f'{where} can\'t be read, {error}: correct its '
                           'quotation marks.') from error
-    return list(judged.values())
+    return [*chain(*judged.values())]
 
 
 def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
@@ -110,7 +129,11 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
     if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
         raise Refusal(f'{where} has the rank `{rank}`: give a number '
                       'from 1, which is the highest score.')
-    return Judged(rank=int(rank), where=where, **values)
+    images = values.pop('images', '') or '0'
+    if not re.fullmatch('[0-9]{1,16}', images):
+        raise Refusal(f'{where} has `{images}` in the column `images`: give '
+                      'how many images the ranking has, or nothing.')
+    return Judged(rank=int(rank), images=int(images), where=where, **values)
 
 
 def write_review(path: Path, rows: Iterable[Judged]) -> None:

@@ -177,11 +177,3 @@ def _images(tables: Dict[str, Any]) -> pd.DataFrame:
     })
     scores[known.last_visit == 0] = np.nan
     return scores.join(known)
-
-
-def ranked(images: pd.DataFrame) -> List[int]:
-    """Numbers of the images of which something is known, the highest first:
-    by loss where there are losses, else by average."""
-    name = 'loss_pixels' if 'loss_pixels' in images else 'average'
-    values = images[name].dropna()
-    return values.sort_values(ascending=False, kind='stable').index.tolist()

@@ -16,8 +16,6 @@ from ..log.reporter import worth_in_words
 from ..version import __version__
 from ..worth import VarianceRatio, gain
 from . import figures
-from .checkpoint import Checkpoint
-from .pictures import Gallery
 from .read import Run
 
 # A narrow space at which no line breaks.
@@ -32,34 +30,37 @@ class Figure(NamedTuple):
     note: str = ''
 
 
-# What a high place in each ranking means.
-_RANKINGS = dict(
-    score='An image with a high score had a high loss when it was trained on. '
-    'The average score ranks, in which later visits count more.',
-    pixels='The mean of the highest 5 % of the pixel losses of the network '
-    'ranks. Where it is high, some labels are unlike the predictions.')
+class Section(NamedTuple):
+    """A part of the page that isn't of the run: HTML, its style and its
+    script, or none."""
+
+    html: Markup
+    style: Markup
+    script: Markup
 
 
-def render(run: Run, other: Optional[Run], notes: List[str],
-           checkpoint: Optional[Checkpoint], gallery: Gallery, rank_by: str,
-           tables: List[str]) -> str:
-    """Draw the plots, and fill ``template.html``."""
-    progress = figures.progress(run, other)
-    loader = jinja2.FileSystemLoader(osp.dirname(__file__))
+def environment_of(folder: str) -> jinja2.Environment:
+    """For templates in a folder."""
     environment = jinja2.Environment(
-        loader=loader,
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
-    # What takes verdicts.
-    script, *_ = loader.get_source(environment, 'review.js')
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
     environment.filters.update(
+        digest=_digest,
         figure=number,
         sentence=_sentence,
         # A file name may be no text in UTF-8.
         url=partial(quote, errors='surrogateescape'))
+    return environment
+
+
+def render(run: Run, other: Optional[Run], notes: List[str],
+           section: Optional[Section]) -> str:
+    """Draw the plots, and fill ``template.html``."""
+    progress = figures.progress(run, other)
+    environment = environment_of(osp.dirname(__file__))
     return environment.get_template('template.html').render(
         version=__version__,
         run=run,
@@ -72,12 +73,13 @@ def render(run: Run, other: Optional[Run], notes: List[str],
         worth=figures.worth(run),
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
-        gallery=gallery,
-        script=Markup(script),
-        script_hash=digest.decode(),
-        ranking=_RANKINGS[rank_by],
-        checkpoint=checkpoint,
-        tables=tables)
+        section=section or Section(*[Markup()] * 3))
+
+
+def _digest(script: str) -> str:
+    """By which the page allows its script."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
 
 
 def _sentence(text: str) -> Markup:

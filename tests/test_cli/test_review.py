@@ -1,8 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """From the file of a review to a training without the wrong images."""
+import html
 import io
 import os
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pandas as pd
 import pytest
 from mmengine.config import Config
 
-from mmib.data.verdicts import read_review
+from mmib.data.lists import find_images
+from mmib.data.verdicts import Judged, read_review, write_review
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_datasets import build
@@ -24,9 +27,9 @@ def review(run):
     return partial(run, 'review')
 
 
-def write(name, verdicts, first=1):
+def write(name, verdicts, first=1, header=HEADER):
     """A review of images in the order of their ranks."""
-    Path(name).write_text(HEADER + ''.join(
+    Path(name).write_text(header + ''.join(
         f'{image},{verdict},{rank},0.5,2026-01-01\n'
         for rank, (image, verdict) in enumerate(verdicts, first)))
     return name
@@ -45,11 +48,10 @@ def test_summary(review, capsys):
     assert re.search(
         r'\n1 to 10 +10 +7 +70%\n11 to 20 +10 +0 +0%\n'
         r'21 to 50 +10 +0 +0%\n', text)
-    low, high = map(
-        int,
-        re.search(r'next 50 images expect \d to be wrong \((\d+) to (\d+) wi',
-                  text).groups())
-    assert low == 0 and 1 <= high < 15
+    most, = re.search(
+        r'next 50 images expect \d to be wrong, with 95 % at most (\d+)\.',
+        text).groups()
+    assert 1 <= int(most) < 15
     assert 'differ' not in text and 'chance' not in text
 
 
@@ -107,8 +109,48 @@ def test_other_rankings_and_no_verdicts(review, capsys):
     assert text == '0 images were looked at: 0 wrong, 0 hard, 0 unsure.\n'
 
 
+def test_rankings_are_told_apart(review, capsys):
+    """By pixels all wrong images come first. With those by score it looks as
+    if by chance."""
+
+    def write_ranked(name, verdicts, first=1):
+        Path(name).write_text('image,verdict,rank,ranking,images\n' + ''.join(
+            f'{image},{verdict},{rank},{name},60\n'
+            for rank, (image, verdict) in enumerate(verdicts, first)))
+        return name
+
+    score = write_ranked('score', numbered('h' * 30))
+    pixels = write_ranked('pixels', numbered('w' * 8 + 'h' * 12, 30))
+    review(score, pixels)
+    text = capsys.readouterr().out
+    first, second = text.split('Ranked by score:')
+    assert first.startswith('\nRanked by pixels:\n20 images were looked at: 8')
+    assert 'chance' not in text and 'same rank' not in text
+    assert 'Among the next 10 images expect ' in first
+    assert '30 images were looked at: 0 wrong' in second
+    # Nothing is left.
+    review(score, pixels, write_ranked('more', numbered('u' * 10, 50)))
+    text = capsys.readouterr().out
+    assert text.count('All 60 images of the ranking were looked at.') == 3
+
+
+def test_names_that_are_no_lines(review, capsys):
+    """Who is told of them with --list finds them again with --without."""
+    paths = ['a\nb.jpg', ' c.jpg ', 'd.jpg', '"e.jpg"']
+    write_review(
+        'review.csv',
+        [Judged(path, 'wrong', rank) for rank, path in enumerate(paths, 1)])
+    review('review.csv', '--list', 'wrong.txt')
+    numbers, _ = find_images('wrong.txt', 4, lambda: paths, left_out=True)
+    assert numbers.tolist() == [0, 1, 2, 3]
+
+
 def test_errors_are_sentences(review):
     for name, match in (('none.csv', "none.csv can't be read: No such file"),
+                        (write(
+                            'report_images.csv', [],
+                            header='image,path,score\n'),
+                         'line 1 of report_images.csv has no column `verdict'),
                         (write('a.csv', [('a', 'bad')]),
                          'line 2 of a.csv has the verdict `bad`: give one')):
         with pytest.raises(SystemExit, match=f'Error: {match}'):
@@ -201,15 +243,48 @@ def shown(path):
     return [(int(number), int(rank)) for number, rank in rows]
 
 
+def commands(text):
+    """What a page says to run."""
+    return html.unescape(re.search('<pre>(.*?)</pre>', text,
+                                   re.S)[1]).split('\n')
+
+
+def test_the_commands_of_a_page(run, monkeypatch):
+    """As they can be copied."""
+    run('train', file_config('page-20k_files'), '--score')
+    work_dir, = Path('work_dirs').iterdir()
+    run('report', work_dir, '--no-predictions')
+    text = (work_dir / 'report.html').read_text()
+    command, = commands(text)
+    assert 'data-file="review.csv"' in text and 'save review.csv' in text
+    write('review.csv', [('2.jpg', 'wrong')])
+    program, *arguments = shlex.split(command)
+    assert program == 'mmib'
+    run(*arguments)
+    assert 'left out by review.csv: 1' in read_log(f'{work_dir}_review')
+    # One round after the other, of one reviewer or several.
+    for given, name in ((['review-2.csv'], 'review-3.csv'),
+                        (['review.csv', 'b.csv'],
+                         'review-3.csv'), (['reviews-4.csv'], 'review-5.csv')):
+        for file in given:
+            write(file, [('2.jpg', 'wrong')])
+        run('report', work_dir, '--no-predictions', '--review', *given)
+        text = (work_dir / 'report.html').read_text()
+        assert f'data-file="{name}"' in text and commands(text)[0] == (
+            f'mmib review {" ".join(given)} {name} --out '
+            f'{name.replace("review", "reviews")}')
+
+
 def test_the_next_round(run):
     """A report of a training without some images has numbers of the whole
     data set, and shows what wasn't judged."""
     config = file_config('round-20k_files')
     # By number, of which a training without images has others itself.
     review = write('review.csv', [('3', 'wrong'), ('5', 'hard')])
-    run('train', config, '--infobatch', '--without', review, '--cfg-options',
+    listed = write('listed.csv', [('2.jpg', 'wrong')])
+    run('train', config, '--infobatch', '--without', listed, '--cfg-options',
         'default_hooks.checkpoint.interval=4')
-    work_dir = 'work_dirs/round-12k-infobatch_files_without_review'
+    work_dir = 'work_dirs/round-12k-infobatch_files_without_listed'
     run('report', work_dir, '--no-predictions')
     cards = shown(f'{work_dir}/report.html')
     table = pd.read_csv(f'{work_dir}/report_images.csv')
@@ -231,6 +306,14 @@ def test_the_next_round(run):
     ]
     text = Path('next.html').read_text()
     assert '2 of 3 judged images are in the ranking, and aren' in text
+    # Nothing of the rounds before is lost. The config has a list already.
+    assert 'data-file="review-3.csv"' in text
+    merge, train = commands(text)
+    assert merge == ('mmib review review.csv second.csv review-3.csv --out '
+                     'reviews-3.csv')
+    assert train.startswith(f'mmib train {work_dir}/') and train.endswith(
+        '/config.py --cfg-options train_dataloader.dataset.without='
+        f'reviews-3.csv --work-dir {work_dir}_reviews-3')
     # Where the data are gone, nothing can be found.
     Path('data').rename('gone')
     with pytest.raises(SystemExit, match='--review finds no images. Images h'):

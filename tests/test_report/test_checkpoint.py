@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmib.report.checkpoint import ranked, read_newest
+from mmib.report.checkpoint import read_newest
 
 from .work_dirs import write_checkpoint
 
@@ -19,10 +19,9 @@ def test_scores_and_counts(tmp_path):
     assert np.isnan(images.score[11])
     scores = np.arange(11, dtype=np.float32) / 10
     assert images.score[:11].tolist() == scores.tolist()
-    # By the average.
-    assert ranked(images) == [0, *range(9, 0, -1), 10]
-    images['loss_pixels'] = np.where(np.arange(12) < 2, np.nan, np.arange(12))
-    assert ranked(images) == list(range(11, 1, -1))
+    assert images.average[:11].tolist() == scores[[10, *range(1, 10),
+                                                   0]].tolist()
+    assert np.isnan(images.average[11])
     assert images.visits.tolist() == [5] * 12
     assert images.pruned.tolist() == list(range(12))
     assert images.last_visit.tolist() == list(range(11, -1, -1))

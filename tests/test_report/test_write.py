@@ -15,10 +15,11 @@ from mmengine.runner import Runner
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
+import mmib.labels
 import mmib.report
 import mmib_cli
-from mmib.report.images import CannotShow, TrainingImages
-from mmib.report.predictions import Predictor
+from mmib.labels.images import CannotShow, TrainingImages
+from mmib.labels.predictions import Predictor
 
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
@@ -234,7 +235,7 @@ def test_of_a_log_with_all_in_it(pages):
         in text
     assert 'On average the choice of images was worth up to 10 % of the ' \
         'steps (V 0.90, 0.85 to 0.95; at random it is 1).' in text
-    assert '30 of 150 visits' in text and 'pruned <b>10</b> times' in text
+    assert '30 of 150 visits' in text and 'times pruned <b>10</b>' in text
     for iteration in (4, 7, 10):
         assert f'Scores at iteration {iteration}<' in text
     assert 'Kept share by score' in text
@@ -311,9 +312,12 @@ def test_where_nothing_can_be_written(folders, tmp_path):
 
 @pytest.mark.parametrize('library', ['matplotlib', 'jinja2', 'pandas'])
 def test_names_the_extra(monkeypatch, library):
-    for name in [n for n in sys.modules if n.startswith('mmib.report.')]:
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(mmib.report, name.split('.')[-1])
+    for package in (mmib.report, mmib.labels):
+        for name in [
+                n for n in sys.modules if n.startswith(f'{package.__name__}.')
+        ]:
+            monkeypatch.delitem(sys.modules, name)
+            monkeypatch.delattr(package, name.split('.')[-1])
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SystemExit, match=rf'needs {library}.*mmib\[report\]'):
         write_report('.')

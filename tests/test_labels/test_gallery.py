@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of a data set, their predictions and their cards."""
 import base64
+import csv
 import json
 import os
 
@@ -15,12 +16,13 @@ from mmengine.registry import DATASETS
 from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
-from mmib.report.checkpoint import Checkpoint
-from mmib.report.images import CannotShow, TrainingImages
-from mmib.report.layers import (box_layer, class_layer, confusions, heat_layer,
+from mmib.labels.gallery import take_pictures
+from mmib.labels.images import CannotShow, TrainingImages
+from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
-from mmib.report.pictures import take_pictures
-from mmib.report.predictions import Predictor, image_losses, mean_and_guess
+from mmib.labels.page import render_gallery, write_table
+from mmib.labels.predictions import Predictor, mean_and_guess, pixel_losses
+from mmib.labels.rankings import RANKINGS, top_pixels
 
 from ..system.small_training import write_images
 
@@ -105,30 +107,45 @@ def test_config_without_data():
             Config(dict(imports, train_dataloader=dict(dataset=dict()))), 4)
 
 
-def checkpoint_of(scores):
-    """A checkpoint with these scores, which are the averages too."""
-    return Checkpoint(
-        'a.pth',
-        pd.DataFrame(
-            dict(
-                score=scores,
-                average=scores,
-                visits=np.arange(len(scores)),
-                pruned=0)))
+def images_of(scores):
+    """Images with these scores, which are the averages too."""
+    return pd.DataFrame(
+        dict(
+            score=scores,
+            average=scores,
+            visits=np.arange(len(scores)),
+            pruned=0))
+
+
+def gallery_of(config, scores, count, **others):
+    return take_pictures(config, images_of(scores), RANKINGS['score'], {},
+                         count, **others)
 
 
 def test_cards_of_both_ends():
     scores = np.float32([0.5, 3, np.nan, 1])
-    checkpoint = checkpoint_of(scores)
-    gallery = take_pictures(Config(), checkpoint, 2)
-    assert [(c.number, c.rank, c.visits, c.pruned)
-            for c in gallery.highest] == [(1, 1, 1, 0), (3, 2, 3, 0)]
+    gallery = gallery_of(Config(), scores, 2)
+    assert [(c.number, c.rank) for c in gallery.highest] == [(1, 1), (3, 2)]
+    # Nothing was pruned.
+    assert gallery.highest[1].figures == [('average score', 1),
+                                          ('last score', 1), ('visits', 3)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
     note, = gallery.notes
     assert 'because of the data set: the config has none.' in note
-    none = take_pictures(Config(), checkpoint, 0)
+    none = gallery_of(Config(), scores, 0)
     assert none.highest == none.lowest == []
+
+
+def test_a_table_from_elsewhere():
+    """Of no training: it has the column that ranks, and nothing is
+    predicted."""
+    images = pd.DataFrame(dict(loss_pixels=[2., np.nan, 5., 2.]))
+    gallery = take_pictures(Config(), images, RANKINGS['pixels'], {}, 2)
+    assert [card.number for card in gallery.highest] == [2, 0]
+    assert gallery.highest[0].figures == [('loss', 5)]
+    assert [(card.number, card.rank) for card in gallery.lowest] == [(3, 3)]
+    assert list(images) == ['loss_pixels'] and not gallery.doubt
 
 
 def test_pictures(root, monkeypatch):
@@ -147,11 +164,10 @@ def test_pictures(root, monkeypatch):
                 raise CannotShow('it is broken')
             return sample
 
-    monkeypatch.setattr('mmib.report.pictures.Predictor', Predicts)
-    checkpoint = checkpoint_of(np.arange(4.))
+    monkeypatch.setattr('mmib.labels.gallery.Predictor', Predicts)
 
     def card():
-        gallery = take_pictures(config_of(root), checkpoint, 1)
+        gallery = gallery_of(config_of(root), np.arange(4.), 1)
         return gallery.highest[0]
 
     fails = False
@@ -198,8 +214,7 @@ def test_boxes(root):
     DATASETS.register_module(module=Boxes, force=True)
     dataset = dict(type='Boxes', pipeline=[dict(type='LoadImageFromFile')])
     config = Config(dict(train_dataloader=dict(dataset=dataset)))
-    checkpoint = checkpoint_of(np.arange(3.))
-    gallery = take_pictures(config, checkpoint, 3)
+    gallery = gallery_of(config, np.arange(3.), 3)
     two, one, none = gallery.highest
     assert [name for name, _ in two.pictures] == ['image', 'labels']
     assert two.classes == [('labels:', 'cat, dog')]
@@ -221,8 +236,7 @@ def test_paths_that_are_no_text(root):
     config = config_of(root)
     config.train_dataloader.dataset = dict(
         type='Paths', pipeline=[dict(type='LoadImageFromFile')])
-    checkpoint = checkpoint_of([1.])
-    card, = take_pictures(config, checkpoint, 1).highest
+    card, = gallery_of(config, [1.], 1).highest
     path = str(root / 'images' / 'training' / '0.jpg')
     assert json.dumps(card.name) == json.dumps(path)
     assert [name for name, _ in card.pictures] == ['image']
@@ -234,10 +248,61 @@ def test_images_that_share_a_path(root):
     part = config.train_dataloader.dataset
     config.train_dataloader.dataset = dict(
         type='ConcatDataset', datasets=[part, part])
-    checkpoint = checkpoint_of(np.arange(8.))
-    cards = take_pictures(config, checkpoint, 8).highest
+    cards = gallery_of(config, np.arange(8.), 8).highest
     assert [card.name for card in cards] == [*'76543210']
     assert cards[0].path == cards[4].path == '3.jpg'
+
+
+@pytest.mark.parametrize('ranking', RANKINGS)
+def test_images_without_labels(tmp_path, ranking, monkeypatch):
+    """They have no loss, and would lie among the easiest."""
+    write_images(str(tmp_path), 4)
+    path = tmp_path / 'annotations' / 'training' / '2.png'
+    cv2.imwrite(str(path), 0 * cv2.imread(str(path), 0))
+
+    class Predicts:
+
+        def __init__(self, *args):
+            pass
+
+        def __call__(self, info):
+            shape = cv2.imread(info['img_path']).shape[:2]
+            return SegDataSample(
+                seg_logits=PixelData(data=torch.zeros((5, *shape))),
+                pred_sem_seg=PixelData(data=torch.zeros((1, *shape))))
+
+    monkeypatch.setattr('mmib.labels.gallery.Predictor', Predicts)
+    scores = np.float32([0.3, 0, 0, 0.1])
+    gallery = take_pictures(
+        config_of(tmp_path), images_of(scores), RANKINGS[ranking], {}, 4)
+    assert gallery.unlabelled == [
+        str(tmp_path / 'images' / 'training' / '2.jpg')
+    ]
+    assert {card.number for card in gallery.highest} == {0, 1, 3}
+    assert gallery.num_ranked == 3 and not gallery.notes
+    section = render_gallery(gallery, ranking, 'a.pth', 'key', 'a.csv',
+                             config_of(tmp_path), [])
+    assert 'Images without any labelled pixel, which teach nothing: 1.' in (
+        section.html)
+    column = RANKINGS[ranking].column
+    write_table(str(tmp_path / 'a.csv'), gallery.images)
+    table = pd.read_csv(tmp_path / 'a.csv')
+    assert np.flatnonzero(table[column].isna()).tolist() == [2]
+
+
+def test_the_table_of_all_images(tmp_path):
+    """A program that reads it has the paths again."""
+    paths = ['a\rb', 'a\nb', 'a,"b"', 'a\r\nb', None]
+    images = dict(images_of(np.arange(5.)), path=paths, more=[1] * 5)
+    write_table(str(tmp_path / 'images.csv'), pd.DataFrame(images))
+    with open(tmp_path / 'images.csv', encoding='utf-8', newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['path'] or None for row in rows] == paths
+    read = pd.read_csv(tmp_path / 'images.csv', index_col='image')
+    assert read.path[:4].tolist() == paths[:4]
+    assert list(read) == [
+        'path', 'score', 'average', 'visits', 'pruned', 'last_visit', 'more'
+    ]
 
 
 def test_layers():
@@ -317,7 +382,7 @@ def test_model_that_does_not_fit():
 
 def losses_of(logits, labels):
     sample = SegDataSample(seg_logits=PixelData(data=logits))
-    return image_losses(sample, labels)
+    return pixel_losses(sample, labels)
 
 
 def test_losses_of_an_image():
@@ -326,13 +391,12 @@ def test_losses_of_an_image():
     labels[0, :3] = 255
     losses = losses_of(logits, labels.numpy())
     pixels = -logits.log_softmax(0).gather(0, labels.clamp(max=3)[None])[0]
+    np.testing.assert_array_equal(np.isnan(losses), labels == 255)
     pixels = pixels[labels < 4]
+    np.testing.assert_allclose(losses[labels < 4], pixels, 1e-5)
     # The highest 5 % of 60 pixels.
-    assert losses[0] == pytest.approx(pixels.topk(3).values.mean().item())
-    assert losses[2].tolist() == [(labels == label).sum()
-                                  for label in range(4)]
-    mean, _ = mean_and_guess(losses[1], losses[2])
-    assert mean == pytest.approx(pixels.mean().item())
+    assert top_pixels(losses) == pytest.approx(
+        pixels.topk(3).values.mean().item())
     with pytest.raises(CannotShow, match='don\'t fit a prediction'):
         losses_of(logits, labels[:1].numpy())
 
@@ -341,7 +405,7 @@ def test_what_guessing_costs():
     """A network that says how frequent the classes are has its loss."""
     logits = torch.tensor([0.75, 0.25, 1e-30]).log()[:, None, None]
     losses = losses_of(logits.expand(3, 1, 5), np.array([[0, 0, 0, 1, 255]]))
-    mean, guess = mean_and_guess(losses[1], losses[2])
+    mean, guess = mean_and_guess(np.nansum(losses), np.array([3, 1, 0]))
     assert mean == pytest.approx(guess) == pytest.approx(0.5623, abs=1e-4)
     # One class needs no learning.
     assert mean_and_guess(0., np.array([0, 7])) == (0, 0)
@@ -350,10 +414,10 @@ def test_what_guessing_costs():
 
 def test_losses_without_labels_and_of_a_binary_model():
     ignored = np.full((3, 3), 255)
-    assert np.isnan(losses_of(torch.zeros(2, 3, 3), ignored)[0])
+    assert np.isnan(top_pixels(losses_of(torch.zeros(2, 3, 3), ignored)))
     # mmseg gives its probabilities.
     losses = losses_of(
         torch.full((1, 2, 2), 0.75), np.uint8([[1, 1], [0, 255]]))
-    assert losses[0] == pytest.approx(-np.log(0.25))
+    assert top_pixels(losses) == pytest.approx(-np.log(0.25))
     with pytest.raises(CannotShow, match='classes of pixels'):
-        image_losses(SegDataSample(), ignored)
+        pixel_losses(SegDataSample(), ignored)

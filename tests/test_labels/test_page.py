@@ -18,9 +18,9 @@ from mmib.report.checkpoint import read_newest
 from mmib.report.read import read_run
 
 from ..system.small_training import write_images
-from .browser import CHROMIUM, WIDTHS
+from ..test_report.browser import CHROMIUM, WIDTHS
+from ..test_report.work_dirs import files_config
 from .devtools import Browser
-from .work_dirs import files_config
 
 # Of the images: a formula, which has all that a cell may not hold as it is.
 FOLDER = '=1+2,"<img src=x onerror=alert(1)>\''
@@ -130,16 +130,21 @@ LOOKS = pytest.mark.parametrize('width, scheme', [(1280, 'light'),
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_thirty_images_by_keys(opened, page, width, scheme):
     browser = opened(width, scheme)
-    assert said(browser) == '0 of 30 looked at, 0 wrong'
+    assert said(browser) == '0 of 15 looked at, 0 wrong'
     # The first key leads to the first card, and judges nothing.
     browser.press('1')
     assert current(browser) == 0 and set(verdicts(browser)) == {''}
     keys = ['1', '2', '3', '1', '1'] * 6
-    browser.press(*keys)
+    browser.press(*keys[:15])
+    # The lowest are folded, and needn't be looked at.
+    assert current(browser) == 14
+    browser.click('#gallery summary')
+    browser.click(button(15, 'value=wrong'))
+    browser.press(*keys[15:])
     names = {'1': 'wrong', '2': 'hard', '3': 'unsure'}
     expected = [names[key] for key in keys]
     assert verdicts(browser) == expected
-    assert said(browser) == '30 of 30 looked at, 18 wrong'
+    assert said(browser) == '15 of 15 looked at, 9 wrong'
     # Two are taken back, of which one was judged twice.
     browser.press('ArrowLeft', '1')
     browser.press('u')
@@ -149,7 +154,7 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     assert verdicts(browser) == [*expected[:-1], '']
     browser.open(page, width, scheme)
     assert verdicts(browser) == [*expected[:-1], '']
-    assert said(browser) == '29 of 30 looked at, 17 wrong'
+    assert said(browser) == '15 of 15 looked at, 9 wrong'
     path, known = save(browser), table(page)
     rows = rows_of(path)
     # The first 15 of 40, and the last 15.
@@ -163,6 +168,7 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
         assert row['image'] == image['path']
         assert float(row['score']) == pytest.approx(
             float(image['average']), rel=1e-5)
+        assert (row['ranking'], row['images']) == ('score', '40')
         assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', row['date'])
     assert [row['verdict'] for row in rows[:15]] == expected[:15]
     # Of the lowest the last one comes first.
@@ -179,21 +185,23 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
 def test_by_clicks(opened, page, width, scheme):
     browser = opened(width, scheme)
     browser.click(button(2, 'value=wrong'))
+    browser.click('#gallery summary')
     browser.click(button(17, 'value=hard'))
     browser.click(button(20, 'value=wrong'))
     # Once more takes it back.
     browser.click(button(20, 'value=wrong'))
     found = {i: v for i, v in enumerate(verdicts(browser)) if v}
     assert found == {2: 'wrong', 17: 'hard'}
-    assert said(browser) == '2 of 30 looked at, 1 wrong'
+    assert said(browser) == '1 of 15 looked at, 1 wrong'
     pressed = ('[...document.querySelectorAll("[aria-pressed=true]")]'
                '.map(button => button.value)')
     assert browser.run(pressed) == ['wrong', 'hard']
     browser.click('#bar [data-is=undo]')
-    assert said(browser) == '3 of 30 looked at, 2 wrong'
+    assert verdicts(browser)[20] == 'wrong'
     for _ in range(2):
         browser.click('#bar [data-is=undo]')
-    assert said(browser) == '1 of 30 looked at, 1 wrong'
+    assert said(browser) == '1 of 15 looked at, 1 wrong'
+    assert verdicts(browser).count('') == 29
     row, = rows_of(save(browser))
     assert (row['verdict'], row['rank']) == ('wrong', '3')
     assert not browser.run('document.documentElement.scrollWidth > innerWidth')
@@ -205,7 +213,7 @@ def test_a_browser_that_keeps_nothing(opened):
     browser.run('Storage.prototype.setItem = () => { throw Error("full"); }')
     browser.press('1', '1', '2')
     assert said(browser) == (
-        '2 of 30 looked at, 1 wrong. This browser keeps no verdicts: save '
+        '2 of 15 looked at, 1 wrong. This browser keeps no verdicts: save '
         'before you leave')
     assert [row['verdict']
             for row in rows_of(save(browser))] == ['wrong', 'hard']
@@ -219,7 +227,7 @@ def test_verdicts_are_those_of_a_training(opened, page):
     browser.click(button(7, 'value=wrong'))
     browser.open(page.with_name('few.html'))
     assert verdicts(browser) == ['', 'wrong', 'hard', '', '', '']
-    assert said(browser) == '2 of 6 looked at, 1 wrong'
+    assert said(browser) == '2 of 3 looked at, 1 wrong'
     # What another tab has changed since then is saved, too.
     browser.run('localStorage.setItem(localStorage.key(0), '
                 'localStorage.getItem(localStorage.key(0))'
@@ -315,7 +323,7 @@ def test_a_key_that_is_held_down_judges_one_image(opened):
                     f'"keydown", {{key: "{key}", repeat: true, '
                     'bubbles: true}))')
     assert current(browser) == 2
-    assert said(browser) == '1 of 30 looked at, 1 wrong'
+    assert said(browser) == '1 of 15 looked at, 1 wrong'
 
 
 def test_by_pairs_of_classes(opened):
@@ -356,13 +364,15 @@ def test_all_pictures_can_be_shown(opened):
 
 def test_without_javascript(opened):
     browser = opened(scripts=False)
-    seen = browser.run('[...document.querySelectorAll("button, #bar, dialog")]'
-                       '.filter(each => each.getClientRects().length).length')
-    assert seen == 0
-    pictures = browser.run(
-        '[...document.querySelectorAll(".card svg")]'
-        '.filter(each => each.getClientRects().length).length')
-    assert pictures == 4 * 30
+
+    def seen(selector):
+        return browser.run(f'[...document.querySelectorAll("{selector}")]'
+                           '.filter(each => each.checkVisibility()).length')
+
+    assert seen('button, #bar, dialog') == 0
+    assert seen('.card svg') == 4 * 15
+    browser.click('#gallery summary')
+    assert seen('.card svg') == 4 * 30
 
 
 def test_one_script_which_the_page_allows(page):

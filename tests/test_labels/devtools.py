@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .browser import CHROMIUM, OPTIONS
+from ..test_report.browser import CHROMIUM, OPTIONS
 
 # Codes of keys by name.
 KEYS = dict(

@@ -1,6 +1,6 @@
 'use strict';
-// Verdicts on the images of a report, by clicks and by keys. The browser keeps
-// them, and they are saved as review.csv. Without this script the page is a
+// Verdicts on the images of a gallery, by clicks and by keys. The browser keeps
+// them, and they are saved as a file. Without this script the page is a
 // gallery. Paths are text, never HTML.
 (() => {
   const VERDICTS = ['wrong', 'hard', 'unsure'];
@@ -16,6 +16,7 @@
   let kept = true;  // whether the browser keeps them
   const done = [];  // for undo: a card, and what it had before
 
+  const isFolded = card => card.closest('details:not([open])');
   const verdictOf = card => verdicts[card.dataset.number]?.verdict;
   const layersOf = card => [...card.querySelectorAll('image')];
 
@@ -62,14 +63,16 @@
       const verdict = verdictOf(button.closest('.card') || current);
       button.setAttribute('aria-pressed', button.value === verdict);
     }
-    const judged = cards.filter(verdictOf).length;
-    const wrong = cards.filter(card => verdictOf(card) === 'wrong').length;
+    // The lowest are there to compare.
+    const shown = cards.filter(card => !card.closest('details'));
+    const judged = shown.filter(verdictOf).length;
+    const wrong = shown.filter(card => verdictOf(card) === 'wrong').length;
     find(bar, 'count').textContent =
-      `${judged} of ${cards.length} looked at, ${wrong} wrong` +
+      `${judged} of ${shown.length} looked at, ${wrong} wrong` +
       (kept ? '' : '. This browser keeps no verdicts: save before you leave');
-    find(bar, 'progress').value = judged / cards.length;
+    find(bar, 'progress').value = judged / shown.length;
     find(bar, 'undo').disabled = !done.length;
-    find(bar, 'save').disabled = !judged;
+    find(bar, 'save').disabled = !cards.some(verdictOf);
   }
 
   function drawLarge() {
@@ -106,18 +109,21 @@
 
   function go(card) {
     current = card;
+    if (isFolded(card)) isFolded(card).open = true;
     if (large.open) drawLarge();
     else current.focus({preventScroll: true});
     current.scrollIntoView({block: 'nearest'});
   }
 
   function step(by) {
-    const place = cards.indexOf(current) + by;
-    go(cards[Math.min(Math.max(place, 0), cards.length - 1)]);
+    const shown = cards.filter(card => !isFolded(card));
+    const place = shown.indexOf(current) + by;
+    go(shown[Math.min(Math.max(place, 0), shown.length - 1)]);
   }
 
   const columns = () =>
-    large.open ? 1 : new Set(cards.map(card => card.offsetLeft)).size;
+    large.open ? 1 :
+    new Set([...current.parentNode.children].map(e => e.offsetLeft)).size;
 
   function sort() {
     const byPairs = find(bar, 'order').value === 'pairs';
@@ -144,19 +150,21 @@
 
   function save() {
     load();
+    const {ranking, images, file} = gallery.dataset;
     const rows = cards.filter(verdictOf).map(card => {
       const [image, rank, score] = JSON.parse(card.dataset.row);
       const {verdict, date} = verdicts[card.dataset.number];
-      return [image, verdict, rank, score, date];
+      return [image, verdict, rank, score, date, ranking, images];
     }).sort((a, b) => a[2] - b[2]);
-    rows.unshift(['image', 'verdict', 'rank', 'score', 'date']);
+    rows.unshift(
+      ['image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images']);
     const text = rows.map(row => row.map(cell).join(',') + '\r\n').join('');
     // Bytes of a path that are no UTF-8 are surrogates, as in Python.
     const parts = text.split(/([\udc80-\udcff])/u).map(
       (part, i) => i % 2 ? Uint8Array.of(part.charCodeAt(0) & 255) : part);
     const link = document.createElement('a');
     link.href = URL.createObjectURL(new Blob(parts, {type: 'text/csv'}));
-    link.download = 'review.csv';
+    link.download = file;
     link.click();
   }
 

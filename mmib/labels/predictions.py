@@ -2,7 +2,7 @@
 """What the network of a checkpoint says of an image."""
 import copy
 import math
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 import torch
@@ -16,8 +16,6 @@ from torch import Tensor
 
 from .images import CannotShow, TrainingImages, in_short
 
-# Share of the pixels that ranks an image by its predictions.
-TOP_PIXELS = 0.05
 # Libraries of which predictions are shown.
 _SCOPES = ('mmseg', 'mmpretrain', 'mmdet')
 
@@ -91,7 +89,7 @@ def _test_pipeline_of(config: Config) -> list:
     raise CannotShow('the config has no pipeline for tests')
 
 
-def pixel_losses(sample: Any, labels: np.ndarray) -> Tensor:
+def pixel_losses(sample: Any, labels: np.ndarray) -> np.ndarray:
     """Compare the labels of the pixels of an image with what
     :class:`Predictor` returns: the loss of each pixel, of shape (H, W), NaN
     where the label is no class."""
@@ -110,49 +108,38 @@ def pixel_losses(sample: Any, labels: np.ndarray) -> Tensor:
         logits[None].float(),
         target.masked_fill(ignored, 0)[None],
         reduction='none')[0]
-    return losses.masked_fill(ignored, math.nan)
+    return losses.masked_fill(ignored, math.nan).cpu().numpy()
 
 
-def image_losses(sample: Any,
-                 labels: np.ndarray) -> Tuple[float, float, np.ndarray]:
-    """Of the :func:`pixel_losses` of an image the mean of the highest 5 %, NaN
-    where nothing is labelled, and the sum; and how many pixels each class
-    labels."""
-    losses = pixel_losses(sample, labels)
-    labelled = ~losses.isnan()
-    losses = losses[labelled]
-    highest = losses.topk(math.ceil(TOP_PIXELS * len(losses))).values
-    # Of a binary model there are two classes.
-    size = max(len(sample.seg_logits.data), 2)
-    counts = np.bincount(labels[labelled.cpu().numpy()], minlength=size)
-    return highest.mean().item(), losses.sum().item(), counts
-
-
-def losses_of_images(
-    reader: TrainingImages, predict: Predictor
+def rank_by_pixels(
+    reader: TrainingImages, predict: Predictor,
+    of_pixels: Callable[[np.ndarray], float]
 ) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
-    """Predict all images, and compare them with their labels: the mean of the
-    highest 5 % of the pixel losses of each image, NaN of images where it
-    fails; why it fails, of the last of them; and :func:`mean_and_guess`."""
-    losses = np.full(len(reader.numbers), np.nan)
-    reason, total, counts = None, 0., np.zeros(1)
+    """Predict all images, and make a number of the losses of the pixels of
+    each: these numbers, NaN of images where it fails; why it fails, of the
+    last of them; and :func:`mean_and_guess`."""
+    values = np.full(len(reader.numbers), np.nan)
+    reason, total, counts = None, 0., np.zeros(1 << 16, np.int64)
     for place, number in enumerate(track_iter_progress(reader.numbers)):
         try:
             labels = reader.read(number).get('gt_seg_map')
             if labels is None:
                 raise CannotShow('the pipeline loads no labels')
-            sample = predict(reader.info(number))
-            losses[place], of_image, pixels = image_losses(sample, labels)
+            losses = pixel_losses(predict(reader.info(number)), labels)
         except CannotShow as error:
             reason = str(error)
             continue
-        total, counts = total + of_image, counts + pixels
-    return losses, reason, mean_and_guess(total, counts)
+        values[place] = of_pixels(losses)
+        total += np.nansum(losses, dtype=np.float64)
+        labels = labels[~np.isnan(losses)]
+        counts += np.bincount(labels, minlength=len(counts))
+    return values, reason, mean_and_guess(total, counts)
 
 
 def mean_and_guess(total: float, counts: np.ndarray) -> Tuple[float, float]:
     """The mean pixel loss, and that of guessing each pixel by how frequent the
-    classes are, from the sums over images of :func:`image_losses`."""
+    classes are, from the sum of the losses of pixels and how many of them each
+    class labels."""
     pixels = max(counts.sum(), 1)
     shares = counts[counts > 0] / pixels
     return total / pixels, float(-(shares * np.log(shares)).sum())

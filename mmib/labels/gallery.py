@@ -2,19 +2,20 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
+from torch import Tensor
 
 from ..errors import Refusal
-from .checkpoint import Checkpoint, ranked
 from .images import CannotShow, TrainingImages
 from .layers import (IGNORED, box_layer, class_layer, confusions, heat_layer,
                      side_of, to_uri)
-from .predictions import Predictor, losses_of_images, pixel_losses
+from .predictions import Predictor, pixel_losses, rank_by_pixels
+from .rankings import Ranking
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
@@ -25,9 +26,12 @@ _PROBABLE = 0.3
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
-# Of a card: columns of what is known of images, the first ranks.
+# Columns of what is known of images, and their titles on a card.
 _FIGURES = dict(
-    loss_pixels='loss', average='average score', score='last score')
+    average='average score',
+    score='last score',
+    visits='visits',
+    pruned='times pruned')
 
 
 @dataclass
@@ -44,8 +48,6 @@ class Card:
     name: str
     figures: List[Tuple[str, float]]
     rank: int
-    visits: int
-    pruned: int
     size: Tuple[int, int] = (0, 0)
     pictures: List[Tuple[str, str]] = field(default_factory=list)
     classes: List[Tuple[str, str]] = field(default_factory=list)
@@ -59,54 +61,94 @@ class Gallery:
     both.
 
     Args:
-        folder (str): The folder that all of them have in common.
+        images (pd.DataFrame): What is known of all images, by number in the
+            whole data set.
+        highest (list[Card]): Those to look at.
+        lowest (list[Card]): Those to compare them with.
+        num_ranked (int): How many images have a rank.
+        unlabelled (list[str]): Paths or numbers of images without any labelled
+            pixel, which have none.
+        takes_verdicts (bool): Whether a training can leave out by name what
+            is judged here.
+        folder (str): The folder that all cards have in common.
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
             class that pixels may have.
-        young (str): That the network is too young for the ranking, or nothing.
+        doubt (str): Why the ranking may tell little, or nothing.
         notes (list[str]): Sentences on what is missing and why.
     """
 
+    images: pd.DataFrame
     highest: List[Card] = field(default_factory=list)
     lowest: List[Card] = field(default_factory=list)
+    num_ranked: int = 0
+    unlabelled: List[str] = field(default_factory=list)
+    takes_verdicts: bool = False
     folder: str = ''
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
-    young: str = ''
+    doubt: str = ''
     notes: List[str] = field(default_factory=list)
 
 
 def take_pictures(config: Config,
-                  checkpoint: Checkpoint,
+                  images: pd.DataFrame,
+                  ranking: Ranking,
+                  weights: Dict[str, Tensor],
                   count: int,
+                  checksum: Optional[int] = None,
                   predictions: bool = True,
-                  by_losses: bool = False,
                   judged: Optional[Set[str]] = None) -> Gallery:
-    """Show ``count`` images at each end of the ranking, as far as possible:
-    what is missing is told in notes. The images of the checkpoint get their
-    paths, as index their numbers in the whole data set and, with
-    ``by_losses``, the pixel losses of their predictions, which rank them then.
-    Images whose path or number is ``judged`` aren't shown.
+    """Show images at each end of a ranking, as far as possible: what is
+    missing is told in notes.
+
+    Args:
+        config (Config): Of the data set and the network. It is code, and is
+            run.
+        images (pd.DataFrame): What is known of each image, by its number in
+            the data set of the config. The column of the ranking is made if it
+            isn't there.
+        ranking (Ranking): One of :data:`~mmib.labels.rankings.RANKINGS`.
+        weights (dict[str, Tensor]): Of the network.
+        count (int): How many images to show of each end.
+        checksum (int, optional): Of the images. Others aren't shown. Defaults
+            to None.
+        predictions (bool): Whether to predict these images. Defaults to True.
+        judged (set[str], optional): Paths or numbers of images that aren't
+            shown. Defaults to None.
 
     Raises:
         Refusal: If the images can't be ranked or found.
     """
-    gallery, images = Gallery(), checkpoint.images
-    assert images is not None
-    reader = _open_reader(config, checkpoint, gallery.notes)
+    gallery = Gallery(images.copy())
+    images, notes = gallery.images, gallery.notes
+    ranks_now = ranking.of_pixels is not None and (ranking.column
+                                                   not in images)
+    reader = _open_reader(config, images, checksum, notes)
     predictor = None
-    if reader is not None and predictions and (count or by_losses):
-        predictor = _open_predictor(config, checkpoint, gallery.notes)
-    if by_losses:
-        gallery.young = _add_losses(images, reader, predictor, gallery.notes)
-    order = ranked(images)
+    if reader is not None and predictions and (count or ranks_now):
+        predictor = _open_predictor(config, weights, notes)
+    if ranks_now:
+        gallery.doubt = _rank(images, ranking, reader, predictor, notes)
+    if reader is not None:
+        unlabelled = _unlabelled(images, ranking, reader)
+        images.loc[unlabelled, ranking.column] = np.nan
+        gallery.unlabelled = [
+            images['path'][number] or str(number) for number in unlabelled
+        ]
+    order = images[ranking.column].dropna().sort_values(
+        ascending=False, kind='stable').index.tolist()
     ranks = {number: rank for rank, number in enumerate(order, 1)}
+    gallery.num_ranked = len(order)
     if judged:
-        order = _not_judged(order, images, judged, gallery.notes)
+        order = _not_judged(order, images, judged, notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     # A list has either paths or numbers, and an image once.
     by_path = 'path' in images and images['path'].nunique() == len(images)
-    cards = [_card(images, n, ranks[n], by_path) for n in highest + lowest]
+    cards = [
+        _card(images, ranking, n, ranks[n], by_path) for n in highest + lowest
+    ]
     gallery.highest, gallery.lowest = cards[:count], cards[count:]
+    gallery.takes_verdicts = bool(cards) and 'path' in images
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
         for card in cards:
@@ -116,13 +158,10 @@ def take_pictures(config: Config,
     return gallery
 
 
-def _open_reader(config: Config, checkpoint: Checkpoint,
+def _open_reader(config: Config, images: pd.DataFrame, checksum: Optional[int],
                  notes: List[str]) -> Optional[TrainingImages]:
-    images = checkpoint.images
-    assert images is not None
     try:
-        reader = TrainingImages(config, len(images),
-                                checkpoint.images_checksum)
+        reader = TrainingImages(config, len(images), checksum)
     except CannotShow as error:
         notes.append(
             'Images have their numbers in the training, no paths or pictures, '
@@ -138,6 +177,24 @@ def _open_reader(config: Config, checkpoint: Checkpoint,
     return reader if reader.has_pixels else None
 
 
+def _unlabelled(images: pd.DataFrame, ranking: Ranking,
+                reader: TrainingImages) -> List[int]:
+    """Numbers of the images of which no pixel has a label: their loss is 0, or
+    there is none."""
+    values, found = images[ranking.column], []
+    suspect = values.isna() if ranking.of_pixels else values == 0
+    for number in images.index[suspect]:
+        try:
+            labels = reader.read(number).get('gt_seg_map')
+        except CannotShow:
+            continue
+        if labels is None:
+            break
+        if (labels == IGNORED).all():
+            found.append(number)
+    return found
+
+
 def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
                 notes: List[str]) -> List[int]:
     if 'path' not in images:
@@ -149,31 +206,34 @@ def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
     return left
 
 
-def _open_predictor(config: Config, checkpoint: Checkpoint,
+def _open_predictor(config: Config, weights: Dict[str, Tensor],
                     notes: List[str]) -> Optional[Predictor]:
     try:
-        return Predictor(config, checkpoint.weights, get_device())
+        return Predictor(config, weights, get_device())
     except CannotShow as error:
         notes.append(f'There are no predictions: {error}.')
         return None
 
 
-def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
-                predictor: Optional[Predictor], notes: List[str]) -> str:
+def _rank(images: pd.DataFrame, ranking: Ranking,
+          reader: Optional[TrainingImages], predictor: Optional[Predictor],
+          notes: List[str]) -> str:
     """Predict all images. Returns that the network is too young for the
     ranking, or nothing."""
     reason, mean, guess = ''.join(notes[-1:]), 0., 0.
-    losses = np.full(len(images), np.nan)
+    values = np.full(len(images), np.nan)
     if reader is not None and predictor is not None:
-        losses, reason, (mean, guess) = losses_of_images(reader, predictor)
-    num_unknown = np.isnan(losses).sum()
-    if num_unknown == len(losses):
+        assert ranking.of_pixels is not None
+        values, reason, (mean, guess) = rank_by_pixels(reader, predictor,
+                                                       ranking.of_pixels)
+    num_unknown = np.isnan(values).sum()
+    if num_unknown == len(values):
         raise Refusal('The images can\'t be ranked by pixels, as there '
                       f'are no predictions. {reason}')
     if reason:
-        notes.append(f'{num_unknown} of {len(losses)} images have no loss: '
+        notes.append(f'{num_unknown} of {len(values)} images have no loss: '
                      f'{reason}.')
-    images['loss_pixels'] = losses
+    images[ranking.column] = values
     if not mean > _YOUNG * guess:
         return ''
     return (f'The network is too young for this ranking: the mean of its '
@@ -183,14 +243,15 @@ def _add_losses(images: pd.DataFrame, reader: Optional[TrainingImages],
             'wrong labels. Train longer, then rank again.')
 
 
-def _card(images: pd.DataFrame, number: int, rank: int, by_path: bool) -> Card:
-    known = {name: column[number] for name, column in images.items()}
-    figures = [(title, known[name]) for name, title in _FIGURES.items()
-               if name in known]
-    path = known.get('path')
+def _card(images: pd.DataFrame, ranking: Ranking, number: int, rank: int,
+          by_path: bool) -> Card:
+    titles = dict({ranking.column: ranking.title}, **_FIGURES)
+    # Where nothing was pruned, that isn't told of each image.
+    figures = [(title, images[name][number]) for name, title in titles.items()
+               if name in images and images[name].any()]
+    path = images['path'][number] if 'path' in images else None
     name = path if path and by_path else str(number)
-    return Card(number, path, name, figures, rank, known['visits'],
-                known['pruned'])
+    return Card(number, path, name, figures, rank)
 
 
 def _add_pictures(card: Card, reader: TrainingImages,
@@ -254,7 +315,7 @@ def _pixels(card: Card, reader: TrainingImages, sample: Any,
     yield 'prediction', layer
     if labels is None:
         return
-    losses = pixel_losses(sample, labels).cpu().numpy()
+    losses = pixel_losses(sample, labels)
     yield 'loss', heat_layer(losses)
     for label, other, share in confusions(labels, predicted)[:_PAIRS]:
         known, seen = reader.names(label), reader.names(other)

@@ -13,10 +13,10 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.datasets import CIFAR10  # noqa: E402
 
-from mmib.report.images import CannotShow, TrainingImages  # noqa: E402
-from mmib.report.predictions import Predictor  # noqa: E402
+from mmib.labels.images import CannotShow, TrainingImages  # noqa: E402
+from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.report.read import read_run  # noqa: E402
-from mmib.report.write import write_report  # noqa: E402
+from mmib_cli.report import write_report  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 

@@ -1,0 +1,98 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is written of a ranking: a part of a page, and the table of all images.
+"""
+import os.path as osp
+import re
+import shlex
+from pathlib import Path
+from typing import List, Sequence
+
+import pandas as pd
+from markupsafe import Markup
+from mmengine.config import Config
+
+from ..data.verdicts import escaped
+from ..report.page import Section, environment_of
+from .gallery import Gallery
+from .rankings import RANKINGS
+
+# Of the table of all images, before all others. What isn't known is empty.
+_COLUMNS = ('path', 'score', 'average', 'visits', 'pruned', 'last_visit')
+
+
+def write_table(path: str, images: pd.DataFrame) -> None:
+    """Write what is known of all images."""
+    names = dict.fromkeys([*_COLUMNS, *images])
+    images = images.reindex(columns=list(names))
+    images['path'] = images['path'].map(escaped, na_action='ignore')
+    # A path may be no text in UTF-8. A line break in one is quoted where lines
+    # end in it.
+    images.to_csv(
+        path,
+        index_label='image',
+        lineterminator='\r\n',
+        encoding='utf-8',
+        errors='backslashreplace')
+
+
+def render_gallery(gallery: Gallery, rank_by: str, network: str, key: str,
+                   table: str, config: Config,
+                   reviews: Sequence[str]) -> Section:
+    """The part of a page that shows a gallery and takes verdicts on it.
+
+    Args:
+        gallery (Gallery): The images.
+        rank_by (str): Name of their ranking.
+        network (str): Name of the checkpoint.
+        key (str): Of which images and network verdicts are.
+        table (str): Name of the table of all images, beside the page.
+        config (Config): Of the training.
+        reviews (Sequence[str]): Files of the reviews before.
+    """
+    environment = environment_of(osp.dirname(__file__))
+    number = _round(reviews)
+    file = 'review.csv' if number == 1 else f'review-{number}.csv'
+    script, commands = '', []
+    if gallery.takes_verdicts:
+        script = Path(__file__).with_name('review.js').read_text('utf-8')
+        commands = _commands(config, reviews, file, f'reviews-{number}.csv')
+    html = environment.get_template('gallery.html').render(
+        gallery=gallery,
+        rank_by=rank_by,
+        ranking=RANKINGS[rank_by],
+        network=network,
+        key=key,
+        table=table,
+        file=file,
+        commands=commands)
+    style = environment.get_template('gallery.css').render()
+    return Section(Markup(html), Markup(style), Markup(script))
+
+
+def _round(reviews: Sequence[str]) -> int:
+    """Which round of a review comes after these files, from 1. No file of it
+    has the name of one of them."""
+    ends = (re.search(r'-(\d+)\.csv$', path) for path in reviews)
+    return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
+
+
+def _commands(config: Config, reviews: Sequence[str], file: str,
+              merged: str) -> List[str]:
+    """What trains without what was judged wrong in all rounds."""
+    commands = []
+    if reviews:
+        commands.append(['mmib', 'review', *reviews, file, '--out', merged])
+        file = merged
+    train = ['mmib', 'train', config.filename]
+    name, part = 'train_dataloader.dataset', config.train_dataloader.dataset
+    while part.get('without') is None and 'dataset' in part:
+        name, part = f'{name}.dataset', part.dataset
+    if part.get('without') is None:
+        train += ['--without', file]
+    else:
+        # The list of the round before.
+        train += ['--cfg-options', f'{name}.without={file}']
+    if config.get('work_dir'):
+        work_dir = osp.normpath(config.work_dir)
+        train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']
+    return [shlex.join(each) for each in [*commands, train]]

@@ -1,0 +1,82 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What the verdicts of a review tell: what was found, and what is left."""
+from itertools import chain
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+import numpy as np
+
+from ..data.verdicts import UNSURE, WRONG, Judged
+
+# One-sided 95 % of a normal distribution.
+_CLEAR = 1.645
+# How many images tell of the next ones, as how many each counts, as rankings
+# aren't smooth, and how often the future is drawn.
+_LAST, _COUNTS, _DRAWS = 20, 0.5, 4000
+
+
+def merge(
+    reviews: Iterable[Sequence[Judged]]
+) -> Tuple[List[Judged], List[List[Judged]]]:
+    """Merge the reviews of several people: each image once in each ranking, by
+    rank; and all that was said of each image whose verdicts differ, which is
+    unsure."""
+    by_image: Dict[str, List[Judged]] = {}
+    for row in chain(*reviews):
+        by_image.setdefault(row.image, []).append(row)
+    merged, conflicts = [], []
+    for rows in by_image.values():
+        verdict = rows[0].verdict
+        if any(other.verdict != verdict for other in rows):
+            conflicts.append(rows)
+            verdict = UNSURE
+        for row in {row.ranking: row for row in reversed(rows)}.values():
+            merged.append(row._replace(verdict=verdict))
+    return sorted(merged, key=lambda row: (row.ranking, row.rank)), conflicts
+
+
+def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
+    """Ranks of what somebody is sure of, and whether it is wrong."""
+    known = [row for row in rows if row.verdict != UNSURE]
+    return (np.array([row.rank for row in known], np.int64),
+            np.array([row.verdict == WRONG for row in known], bool))
+
+
+def expected(rows: Sequence[Judged],
+             n: int = 50,
+             others: int = 0) -> Tuple[float, int]:
+    """How many wrong images to expect among the next ``n`` of a ranking, the
+    highest that nobody has looked at, by what was said of images before them,
+    at least of one: the mean, and the most, with 95 %. There may be none, as
+    errors may end at once. By other rankings ``others`` were looked at, whose
+    ranks aren't known.
+
+    The share of wrong images is that of the last 20, or of all since the last
+    wrong one, with the uncertainty of half as many. Where no image was wrong
+    yet, these are the last 20: hard ones may come first.
+    """
+    ranks, is_wrong = _known(sorted(rows, key=lambda row: row.rank))
+    looked_at = [row.rank for row in rows]
+    free = np.setdiff1d(np.arange(1, len(rows) + n + others + 1), looked_at)
+    # What lies after the next ones, such as the lowest, says nothing of them.
+    before = is_wrong[ranks <= free[n + others - 1]]
+    found = np.flatnonzero(before)
+    since = len(before) - 1 - found[-1] if len(found) else 0
+    last = before[-max(since, _LAST):]
+    wrong, right = _COUNTS * last.sum(), _COUNTS * (~last).sum()
+    rng = np.random.default_rng(0)
+    shares = rng.beta(0.25 + wrong, 0.5 + right, _DRAWS)
+    counts = np.sort(rng.binomial(n, shares))
+    return counts.mean(), int(counts[_DRAWS * 95 // 100])
+
+
+def beats_chance(rows: Sequence[Judged]) -> bool:
+    """Whether the wrong images of a review, at least one, come clearly before
+    the others, by the sum of their ranks; or are a third of all and more, as
+    in no data as a whole."""
+    ranks, is_wrong = _known(rows)
+    count, total = is_wrong.sum(), len(is_wrong)
+    if 3 * count >= total:
+        return True
+    places = ranks.argsort().argsort()
+    gap = (total - 1) / 2 - places[is_wrong].mean()
+    return gap > _CLEAR * np.sqrt((total + 1) * (total - count) / (12 * count))
