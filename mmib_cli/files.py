@@ -4,7 +4,6 @@ import os
 import os.path as osp
 import re
 import sys
-import tempfile
 from importlib.util import find_spec
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
@@ -14,8 +13,8 @@ from mmengine.utils import mkdir_or_exist
 
 from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import (PACKAGES, allow_scoped_bases, installed_configs,
-                             is_lazy, resolve_config, without_scoped_bases)
+from mmib.config.zoo import (PACKAGES, allow_scoped_bases, has_scoped_base,
+                             installed_configs, is_lazy, resolve_config)
 from mmib.errors import Refusal
 from mmib.runner.checks import check_stack, type_name
 
@@ -116,49 +115,37 @@ def base_expression(path: str, folder: str) -> str:
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """Write a changed config as a child of the original one, which lies at
-    ``path``. Where it wouldn't load as ``after``, nothing is written."""
+    ``path``."""
     (unit, old), (_, new) = length_of(before), length_of(after)
     share = f'{100 * new / old:.3g} % of the {unit}s'
     if unit == 'epoch' and infobatch_hooks(after):
         share = f'the {old} epochs, each shorter,'
-    folder = osp.dirname(osp.abspath(out))
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
     head = f'# {kind}: {share} of {osp.basename(path)}'
-    texts = [
-        f'{head}.\n_base_ = {base_expression(path, folder)}\n'
-        f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
-        # On OneDL's stack, where a base has "mmseg::", the library's own
-        # script would ask for OpenMMLab's.
-        f'{head}, in\n# full, as its bases are not found everywhere.\n'
-        f'{after.pretty_text}'
-    ]
-    for text in texts:
-        differences = differences_when_loaded(text, after, folder)
-        if not differences:
-            with open(out, 'w', encoding='utf-8') as file:
-                file.write(text)
-            return
-    raise Refusal(
-        f'{path} cannot be converted to a file, because this does not '
-        f'load as it was written:\n{table(differences)}\nConvert it when '
-        f'it is trained, with `mmib train {path} --infobatch`.')
+    if has_scoped_base(path):
+        # The library's own script finds "mmib::" nowhere, and "mmseg::" on
+        # OpenMMLab's stack alone.
+        head += ', in\n# full, as its bases are not found everywhere.\n'
+        text = text_of(after)
+    else:
+        base = base_expression(path, osp.dirname(osp.abspath(out)))
+        head += f'.\n_base_ = {base}\n'
+        text = text_of(Config(child(before.to_dict(), after.to_dict())))
+    with open(out, 'w', encoding='utf-8') as file:
+        file.write(head + text)
 
 
-def differences_when_loaded(text: str, cfg: Config,
-                            folder: str) -> List[Tuple]:
-    """Load a text from a folder as a library's own script would, and list
-    what differs from a config, or the error."""
-    # The file is closed before it is read, as Windows wants it.
-    descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
-    try:
-        with open(descriptor, 'w', encoding='utf-8') as file:
-            file.write(text)
-        with without_scoped_bases():
-            return changes(cfg, Config.fromfile(path))
-    except Exception as error:
-        return [(type(error).__name__, error)]
-    finally:
-        os.remove(path)
+def text_of(cfg: Config) -> str:
+    """The text of a config, which loads as the config."""
+    return loadable(cfg.pretty_text)
+
+
+def loadable(text: str) -> str:
+    """The text of a config that MMEngine has written. It writes infinite
+    numbers as ``inf``, which it doesn't know when it reads them."""
+    if re.search(r'\b(inf|nan)\b', text) is None:
+        return text
+    return f'from math import inf, nan\n{text}\ndel inf, nan\n'
 
 
 def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:

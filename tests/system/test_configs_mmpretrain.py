@@ -96,9 +96,10 @@ def outcome(name, folder, monkeypatch):
     except Exception as error:
         return 'refused: ' + reason(REFUSED, refusal(error) or repr(error))
     out = str(folder / 'converted.py')
-    # It compares the loaded file with the conversion.
     write_child(path, before, after, out)
-    check(before, Config.fromfile(out))
+    written = Config.fromfile(out)
+    assert written.to_dict() == after.to_dict()
+    check(before, written)
     try:
         model = build(after.model, monkeypatch)
     except Exception as error:

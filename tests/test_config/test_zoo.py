@@ -82,8 +82,7 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert child.train_cfg.max_iters == 5
     assert child.model.backbone == base.model.backbone
     assert convert(child).train_cfg.max_iters == 3
-    with zoo.without_scoped_bases():
-        assert Config._get_cfg_path is FIND_BASE
+    assert zoo.has_scoped_base(str(config)) and not zoo.has_scoped_base(cfg)
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
 
