@@ -33,79 +33,86 @@ import copy
 import os
 import os.path as osp
 from functools import partial
-from typing import Callable, List
+from tempfile import TemporaryDirectory
+from typing import Callable, List, Optional
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 
 import mmib
 from mmib.errors import Refusal
 
-from .files import converted_name, report
+from .files import converted_name, read, report, text_of
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, shortening)
-from .scripts import run_script
+from .scripts import run_script, show_help
 
 
-def change_config(convert: Callable[[Config], Config],
-                  listing: Callable[[Config], Config], suffix: str,
-                  options: dict, path: str, before: Config) -> Config:
-    """Make the config to train, print what differs, and name its folder.
+def prepare(convert: Optional[Callable[[Config], Config]],
+            listing: Callable[[Config], Config], suffix: str, folder: str,
+            given: argparse.Namespace, path: str) -> str:
+    """Make the config to train, and print what differs.
 
     Args:
-        convert (Callable): Makes the config to train from the original one.
+        convert (Callable, optional): Makes the config to train from the
+            original one.
         listing (Callable): Puts a list of images into the original one first.
-        suffix (str): End of the folder's name.
-        options (dict): What the script changes of the config to train.
+        suffix (str): End of the name of the config to train, and so of the
+            work folder.
+        folder (str): Folder for the config to train.
+        given (Namespace): The arguments of the library's script.
         path (str): Path of the original config.
-        before (Config): The original config.
+
+    Returns:
+        str: Path of the config to train, the original one if it stays.
     """
-    before = listing(before)
-    after = convert(before)
-    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
+    original = read(path)
+    before = listing(original)
+    after = convert(before) if convert else before
+    if convert and is_first_process():
         trained = copy.deepcopy(after)
-        trained.merge_from_dict(options)
+        trained.merge_from_dict(given.cfg_options)
         print(report(before, trained), flush=True)
-    if after.get('work_dir') is None:
-        # The baseline has the folder of CONFIG's name.
-        name = converted_name(path, before, after)
-        after.work_dir = osp.join('./work_dirs', name + suffix)
-    return after
+    if after is original:
+        return path
+    # A work folder has the name of its config, and the baseline that of
+    # CONFIG.
+    name = converted_name(path, before, after) + suffix
+    path = osp.join(folder, f'{name}.py')
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text_of(after))
+    return path
+
+
+def is_first_process() -> bool:
+    """Whether no other process prints the same."""
+    return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0'
 
 
 def main(args: List[str]) -> None:
     if {'-h', '--help'} & set(args):
-        print(__doc__)
+        show_help('train.py', __doc__)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--infobatch', action='store_true')
     parser.add_argument('--shorten', action='store_true')
     parser.add_argument('--score', action='store_true')
     add_conversion_options(parser)
     ours, others = parser.parse_known_args(args)
-    script = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    script.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
-    options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
     if ours.infobatch + ours.shorten + ours.score > 1:
         raise Refusal('--infobatch prunes, --shorten trains its control, '
                       'and --score the baseline: give one of them.')
+    convert: Optional[Callable] = None
     if ours.infobatch:
         convert = conversion(ours)
-    elif ours.score:
-        check_infobatch(
-            ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        convert = partial(
-            mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta')
         convert = shortening(ours.ratio)
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.subset is None and ours.without is None:
-            run_script('train.py', others)
-            return
-        convert = copy.deepcopy
+        if ours.score:
+            convert = partial(
+                mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     # A training with another list or policy must not go on from these
     # checkpoints.
     subset, without = (
@@ -113,5 +120,6 @@ def main(args: List[str]) -> None:
         for name in (ours.subset, ours.without))
     parts = (subset, without and f'without_{without}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
-    change = partial(change_config, convert, listing(ours), suffix, options)
-    run_script('train.py', others, change)
+    with TemporaryDirectory(prefix='mmib-') as folder:
+        run_script('train.py', others,
+                   partial(prepare, convert, listing(ours), suffix, folder))

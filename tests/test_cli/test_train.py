@@ -237,10 +237,8 @@ def test_layers_that_need_gpus(monkeypatch):
     (('mmpretrain', ), 'mmpretrain'),
     ((), 'mmseg'),
 ])
-def test_a_config_of_no_library(monkeypatch, tmp_path, installed, library):
+def test_a_config_of_no_library(monkeypatch, installed, library):
     """Trained by the script of one that is installed."""
     monkeypatch.setattr(scripts, 'find_spec', lambda name: name
                         if name in installed else None)
-    config = tmp_path / 'own.py'
-    config.write_text('default_scope = None')
-    assert scripts.library_of([str(config)]) == library
+    assert scripts.library_of(Config()) == library
