@@ -39,11 +39,13 @@ from typing import Callable, List, Optional
 from mmengine.config import Config
 
 import mmib
+from mmib.config.convert import lists_checksum
 from mmib.errors import Refusal
 
 from .files import converted_name, read, report, text_of
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, shortening)
+from .resume import CHECKSUM, check_resumed
 from .scripts import run_script, show_help
 
 
@@ -68,15 +70,22 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     original = read(path)
     before = listing(original)
     after = convert(before) if convert else before
+    trained = copy.deepcopy(after)
+    trained.merge_from_dict(given.cfg_options)
+    name = converted_name(path, before, after) if convert else osp.splitext(
+        osp.basename(path))[0]
+    name += suffix
+    check_resumed(
+        trained, given, given.work_dir or trained.get('work_dir')
+        or osp.join('work_dirs', name), folder)
     if convert and is_first_process():
-        trained = copy.deepcopy(after)
-        trained.merge_from_dict(given.cfg_options)
         print(report(before, trained), flush=True)
-    if after is original:
+    checksum = lists_checksum(trained)
+    if after is original and checksum is None:
         return path
-    # A work folder has the name of its config, and the baseline that of
-    # CONFIG.
-    name = converted_name(path, before, after) + suffix
+    if checksum is not None:
+        after[CHECKSUM] = checksum
+    # A work folder has the name of its config.
     path = osp.join(folder, f'{name}.py')
     with open(path, 'w', encoding='utf-8') as file:
         file.write(text_of(after))

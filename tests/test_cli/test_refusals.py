@@ -14,6 +14,9 @@ FILES = {
     'lazy.py': 'from mmengine.optim import SGD\n',
     'based.py': BASED,
     'own.pth': '',
+    'empty.txt': '\n',
+    'review.csv': 'image,verdict,rank\n3,hard,1\n',
+    'verdict.csv': 'image,verdict,rank\n3,bad,1\n',
 }
 OPTION = '--infobatch --cfg-options '
 NO_CONFIG = 'There is no config onw.py; a relative path'
@@ -49,6 +52,16 @@ PRUNES = '.* InfoBatch already: '
          '`num_stratas` in the `policy` .* did you mean `num_strata`'),
         (f'train own.py {OPTION} train_cfg.max_iters=5',
          '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
+        *[(f'{command} own.py{option} {lists}', message)
+          for command, option in (('train', ''), ('train', ' --infobatch'),
+                                  ('convert', ' out.py'),
+                                  ('forecast', ' --infobatch'))
+          for lists, message in (
+              ('--without none.csv', "none.csv can't be read: No such file"),
+              ('--subset empty.txt', 'empty.txt has no images'),
+              ('--subset review.csv', 'review.csv is a review.*--without'),
+              ('--without review.csv', 'review.csv has no images to leave'),
+              ('--without verdict.csv', '.*has the verdict `bad`'))],
         ('train onw.py', NO_CONFIG),
         ('train onw.py --infobatch', NO_CONFIG),
         ('train pruned.py --shorten', PRUNES),
@@ -79,6 +92,8 @@ def test_refusals(run, tmp_path, command, message):
     for name, text in FILES.items():
         assert (tmp_path / name).read_text() == text
     assert not os.path.exists('out.py')
+    if 'csv' in command or 'txt' in command:
+        assert not os.path.exists('work_dirs')
 
 
 def test_other_errors_keep_their_traceback(run, tmp_path):

@@ -175,6 +175,42 @@ def test_without_infobatch_it_is_the_baseline(train):
     assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
 
 
+OPTIONS = '--resume --work-dir there '
+LENGTH = r'; it has `train_cfg.max_iters = 12`, and this one 20 \(if'
+
+
+@pytest.mark.parametrize('first, then, message', [
+    ('--infobatch', '', f'InfoBatchHook with Neyman.*--infobatch\\){LENGTH}'),
+    ('--infobatch', '--cfg-options train_cfg.max_iters=12', 'with Neyman'),
+    ('--infobatch --without a/review.csv', '--infobatch --without b/review.csv',
+     'it has other images'),
+    ('--subset a.txt', '', 'it has other images'),
+    ('--score', '--cfg-options resume=True', r'ScoreOnly.*\(add --score\)'),
+    ('--shorten', '', LENGTH[2:] + '.*add --cfg-options train_cfg.max_iters=20'),
+    ('--infobatch', '--infobatch --cfg-options train_cfg.max_iters=14', None),
+    ('--infobatch --without a/review.csv',
+     '--infobatch --without a/again.csv', None),
+])
+def test_resume_of_another_training(train, first, then, message):
+    """It is refused before anything is written."""
+    Path('a.txt').write_text('1\n3\n5\n')
+    for name, image in ('a/review', 1), ('b/review', 2), ('a/again', 1):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(f'{name}.csv').write_text(
+            f'image,verdict,rank\n3,hard,{len(name)}\n{image},wrong,1\n')
+    config = write(f'again-20k_{abs(hash((first, then)))}')
+    options = [*OPTIONS.split(), *then.split()]
+    train(config, *options[1:3], *first.split(), '--cfg-options',
+          'default_hooks.checkpoint.interval=4')
+    files = [*Path('there').iterdir()]
+    if message is None:
+        train(config, *options)
+        return
+    with pytest.raises(SystemExit, match=message):
+        train(config, *options)
+    assert [*Path('there').iterdir()] == files
+
+
 def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
