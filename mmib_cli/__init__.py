@@ -2,10 +2,12 @@
 """The command ``mmib``.
 
 The command lies beside the package ``mmib``: ``import mmib`` takes seconds and
-needs a stack, and ``mmib --help`` and ``mmib env`` work without one.
+needs a stack, and ``mmib --help`` works without one.
 """
 import argparse
 import io
+import os
+import shlex
 import sys
 from contextlib import contextmanager
 from importlib import import_module
@@ -50,16 +52,36 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
     return None
 
 
+def mistake(error: Exception) -> Optional[str]:
+    """The message of an error that says enough: of a file that is missing, or
+    a part of a config that isn't known."""
+    text = str(error.args[0] if len(error.args) == 1 else error)
+    if isinstance(error, FileNotFoundError) or (
+            isinstance(error, KeyError) and ' is not in the ' in text):
+        # Before that a worker of a data loader has its traceback.
+        return text.strip().splitlines()[-1]
+    return None
+
+
 @contextmanager
-def one_line_refusals() -> Iterator[None]:
-    """End the process with a sentence where mmib refuses something."""
+def one_line_errors(call: List[str]) -> Iterator[None]:
+    """End the process with a sentence where mmib refuses something, where a
+    config has a known mistake, and where somebody stops the command."""
     try:
         yield
     except Exception as error:
-        text = refusal(error)
+        text = refusal(error) or mistake(error)
         if text is None:
             raise
         sys.exit(f'Error: {text}')
+    except KeyboardInterrupt:
+        text = 'Stopped.'
+        if call[0] == 'train':
+            resume = [] if '--resume' in call else ['--resume']
+            text += (' To go on from the last checkpoint: ' +
+                     shlex.join(['mmib', *call, *resume]))
+        print(f'\n{text}', file=sys.stderr)
+        sys.exit(130)
 
 
 def _import_mmib() -> None:
@@ -94,7 +116,9 @@ def main(args: Optional[List[str]] = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may be no text in UTF-8.
         sys.stdout.reconfigure(errors='backslashreplace')
-    with one_line_refusals():
-        if parsed.command != 'env':
-            _import_mmib()
+    # Modules beside a config are found, as with `python`. What is installed
+    # comes first: the folder may be the source of a library.
+    sys.path.append(os.getcwd())
+    with one_line_errors([parsed.command, *parsed.args]):
+        _import_mmib()
         import_module(COMMANDS[parsed.command][0]).main(parsed.args)

@@ -60,6 +60,11 @@ def write_changed(
 def find_config(path: str) -> str:
     """Find a config by its path or name (:func:`resolve_config`), and check
     that the file is there."""
+    package, scoped, _ = path.partition('::')
+    if scoped and package not in PACKAGES:
+        raise Refusal(
+            f'`{package}::` is no library: give one of '
+            f'{", ".join(f"{name}::" for name in PACKAGES)}, or a path.')
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
         raise Refusal(f'{path} is no config, whose name ends with .py: '

@@ -5,11 +5,27 @@ a server. The training may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 import argparse
+import glob
+import os.path as osp
+import sys
 from typing import List
 
 from mmib.errors import Refusal
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
+# The name of a start of a training, a time.
+_START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
+
+
+def trainings_below(folder: str) -> List[str]:
+    """Work folders in a folder that is none itself, one or two levels deep."""
+    root = glob.escape(folder)
+    if any(glob.glob(osp.join(root, name)) for name in (_START, '*.pth')):
+        return []
+    starts = (
+        path for level in ('*', osp.join('*', '*'))
+        for path in glob.glob(osp.join(root, level, _START)))
+    return sorted({*map(osp.dirname, starts)})
 
 
 def main(args: List[str]) -> None:
@@ -57,6 +73,14 @@ def main(args: List[str]) -> None:
             raise
         raise Refusal(f'a report needs {error.name}, which isn\'t installed: '
                       "pip install 'mmib[report]'") from error
+    below = trainings_below(parsed.work_dir)
+    if below:
+        raise Refusal(f'{parsed.work_dir} has trainings below it, and is '
+                      f'none: give one of {", ".join(below)}.')
+    print(
+        f'Reading {parsed.work_dir}, which takes up to a minute ...',
+        file=sys.stderr,
+        flush=True)
     paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
                          parsed.images, not parsed.no_predictions,
                          parsed.rank_by, parsed.review)

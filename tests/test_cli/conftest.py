@@ -15,4 +15,5 @@ def run(monkeypatch, tmp_path):
     # What commands replace, they may leave replaced.
     monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
     monkeypatch.setattr(sys, 'argv', ['mmib'])
+    monkeypatch.setattr(sys, 'path', [*sys.path])
     return lambda *arguments: main([str(each) for each in arguments])

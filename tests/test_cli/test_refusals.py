@@ -66,6 +66,10 @@ PRUNES = '.* InfoBatch already: '
         ('train onw.py --infobatch', NO_CONFIG),
         ('train pruned.py --shorten', PRUNES),
         ('train mmseg::a/b', '.*has no config `mmseg::a/b`'),
+        ('convert mmsegg::a/b out.py', '`mmsegg::` is no library: .* mmseg::'),
+        ('train own.py --cfg-options train_dataloader.dataset.type=IndxDataset',
+         r'IndxDataset is not in the mmseg::dataset registry'),
+        ('report runs', r'runs has .* below it, .* one of runs/a, runs/b/c\.'),
         ('test own.pth own.py', 'own.pth is no config, .* CONFIG first'),
         ('forecast onw.py', NO_CONFIG),
         ('convert onw.py out.py', NO_CONFIG),
@@ -84,6 +88,8 @@ def test_refusals(run, tmp_path, command, message):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / 'link.py').symlink_to('own.py')
+    for name in ('a', 'b/c'):
+        (tmp_path / 'runs' / name / '20260101_000000').mkdir(parents=True)
     with pytest.raises(SystemExit) as stop:
         run(*command.split())
     assert re.match(f'(?s)Error: {message}', stop.value.code)

@@ -169,6 +169,24 @@ def test_score_is_the_baseline_with_scores(train, capsys):
     assert hook.policy.type == 'ScoreOnly' and hook.delta == 1
 
 
+def test_modules_beside_the_config(train):
+    """They are found, as by ``python``."""
+    Path('beside_config.py').write_text(
+        'from mmseg.registry import DATASETS\n'
+        'from tests.system.small_training import IndexDataset\n'
+        '@DATASETS.register_module(force=True)\n'
+        'class Beside(IndexDataset):\n'
+        '    pass\n')
+    train(
+        write(
+            'beside-20k_six',
+            CONFIG.replace('IndexDataset', 'Beside') +
+            "\ncustom_imports = dict(imports=['beside_config'])\n"),
+        '--infobatch')
+    assert 'Iter(train) [12/12]' in read_log(
+        'work_dirs/beside-12k-infobatch_six')
+
+
 def test_without_infobatch_it_is_the_baseline(train):
     train(write('baseline'))
     log = read_log('work_dirs/baseline')
@@ -214,7 +232,7 @@ def test_resume_of_another_training(train, first, then, message):
 def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
-    with pytest.raises(FileNotFoundError, match='data/ade'):
+    with pytest.raises(SystemExit, match='Error: .*No such file.* .data/ade'):
         train(f'mmseg::{name}', '--infobatch', '--cfg-options',
               'model.pretrained=None')
     cfg = dumped('work_dirs/upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
