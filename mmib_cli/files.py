@@ -243,30 +243,49 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
 
 
-def summary(before: Config, after: Config) -> str:
-    """What a conversion makes of a training, in a few sentences; none where
-    nothing is pruned."""
+def summary(before: Config, after: Config, *slots: int) -> List[str]:
+    """Sentences on what becomes of a training; none where it has no part of
+    mmib.
+
+    Args:
+        before (Config): The config before conversion, or the same.
+        after (Config): The config of the training.
+        *slots: Images of a pass, GPUs, and repeats of an image, where the data
+            were read, as for :func:`forecast_of`.
+    """
     hooks = infobatch_hooks(after)
     if not hooks:
-        return ''
+        return []
     hook = HOOKS.build(hooks[0])
-    text = ' '.join(forecast_of(after, hook).lines)
+    expected = forecast_of(after, hook, *slots)
+    lines = expected.lines
     (unit, full_length), (_, length) = length_of(before), length_of(after)
-    if length < full_length:
-        text += f' It saves {full_length - length} of {full_length} {unit}s.'
-    elif unit == 'iteration' and hook.policy.prunes:
-        text += ('\nWarning: the training is as long as before and makes more '
-                 'passes. Lower the ratio to save iterations.')
+    if length < full_length and not slots:
+        lines.append(f'It saves {full_length - length} of {full_length} '
+                     f'{unit}s.')
+    if not hook.policy.prunes:
+        return lines
+    if unit == 'iteration' and not slots and expected.share is not None:
+        lines.append('Without the data it is left out that the first pass is '
+                     'a full one: where they are, `mmib forecast` tells the '
+                     'share with it.')
+    if expected.share == 1:
+        lines.append('Warning: it prunes nothing. Train longer, raise '
+                     '`delta`, or change the `policy`.')
+    elif (unit, full_length) == ('iteration', length) and before is not after:
+        lines.append('Warning: the training is as long as before and makes '
+                     'more passes. Lower the ratio to save iterations.')
     batch_sampler = before.train_dataloader.get('batch_sampler') or {}
     if type_name(batch_sampler) == 'AspectRatioBatchSampler':
-        text += (
-            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
+        lines.append(
+            'Warning: `AspectRatioBatchSampler` is dropped: a batch may '
             'have upright and wide images, which are padded to one size, so '
             'that an iteration takes longer.')
-    return text
+    return lines
 
 
-def report(before: Config, after: Config) -> str:
-    """What a conversion changes, and for InfoBatch what is to be expected."""
+def report(before: Config, after: Config, *slots: int) -> str:
+    """What a conversion changes, and for InfoBatch what is to be expected,
+    with the arguments of :func:`summary`."""
     text = table([('field', 'before', 'after'), *changes(before, after)])
-    return f'{text}\n\n{summary(before, after)}'.rstrip()
+    return '\n'.join([text, '', *summary(before, after, *slots)]).rstrip()

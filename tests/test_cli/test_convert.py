@@ -37,7 +37,7 @@ def test_a_config_of_mmseg_to_a_folder(convert, tmp_path, capsys, monkeypatch):
     assert len(text.splitlines()) < 35 and 'model' not in text
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ['train_cfg.max_iters', '80000', '48000'] in rows
-    assert 'It saves 32000 of 80000 iterations.'.split() == rows[-3][-6:]
+    assert 'It saves 32000 of 80000 iterations.'.split() in rows
     assert ['param_scheduler.0.end', '80000', '48000'] in rows
     # From any folder.
     monkeypatch.chdir(osp.sep)
