@@ -13,23 +13,16 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Iterator, List, Optional
 
-# The module of each sub-command, whose ``main`` takes the arguments, and what
-# the sub-command does.
-COMMANDS = {
-    'train': ('mmib_cli.train', 'train a model, also with InfoBatch'),
-    'test': ('mmib_cli.test', 'test a checkpoint'),
-    'convert': ('mmib_cli.convert', 'write a config that trains with '
-                'InfoBatch'),
-    'shorten': ('mmib_cli.shorten', 'write the control of it: as short, '
-                'nothing is pruned'),
-    'forecast': ('mmib_cli.forecast', 'say what a training will prune and '
-                 'save'),
-    'report': ('mmib_cli.report', 'write one HTML file that shows a '
-               'training'),
-    'review': ('mmib_cli.review', 'say what a review of a report has found, '
-               'and what is left'),
-    'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
-}
+# What each sub-command does. Its module has its name.
+COMMANDS = dict(
+    train='train a model, also with InfoBatch',
+    test='test a checkpoint',
+    convert='write a config that trains with InfoBatch',
+    shorten='write the control of it: as short, nothing is pruned',
+    forecast='say what a training will prune and save',
+    report='write one HTML file that shows a training',
+    review='say what a review of a report has found, and what is left',
+    env='print versions and devices, for a bug report')
 
 
 def refusal(error: Optional[BaseException]) -> Optional[str]:
@@ -53,11 +46,12 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
 
 
 def mistake(error: Exception) -> Optional[str]:
-    """The message of an error that says enough: of a file that is missing, or
-    a part of a config that isn't known."""
+    """The message of an error that says enough: of a file or a stack that is
+    missing, or a part of a config that isn't known."""
     text = str(error.args[0] if len(error.args) == 1 else error)
-    if isinstance(error, FileNotFoundError) or (
-            isinstance(error, KeyError) and ' is not in the ' in text):
+    if isinstance(error, FileNotFoundError) or (isinstance(
+            error, KeyError) and ' is not in the ' in text) or (isinstance(
+                error, ModuleNotFoundError) and error.name == 'mmengine'):
         # Before that a worker of a data loader has its traceback.
         return text.strip().splitlines()[-1]
     return None
@@ -84,16 +78,6 @@ def one_line_errors(call: List[str]) -> Iterator[None]:
         sys.exit(130)
 
 
-def _import_mmib() -> None:
-    try:
-        import_module('mmib')
-    except ModuleNotFoundError as error:
-        if error.name != 'mmengine':
-            raise
-        # mmib says what to install where there is no stack.
-        sys.exit(f'Error: {error}')
-
-
 def main(args: Optional[List[str]] = None) -> None:
     """Run a sub-command.
 
@@ -106,8 +90,7 @@ def main(args: Optional[List[str]] = None) -> None:
         description='InfoBatch data pruning for MMEngine, MMSegmentation and '
         'MMPretrain.',
         epilog='commands:\n' +
-        '\n'.join(f'  {name:10}{text}'
-                  for name, (_, text) in COMMANDS.items()) +
+        '\n'.join(f'  {name:10}{text}' for name, text in COMMANDS.items()) +
         '\n\n`mmib COMMAND --help` tells the arguments of a command.',
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('command', choices=COMMANDS, metavar='COMMAND')
@@ -120,5 +103,5 @@ def main(args: Optional[List[str]] = None) -> None:
     # comes first: the folder may be the source of a library.
     sys.path.append(os.getcwd())
     with one_line_errors([parsed.command, *parsed.args]):
-        _import_mmib()
-        import_module(COMMANDS[parsed.command][0]).main(parsed.args)
+        import_module('mmib')  # Says what to install where there is no stack.
+        import_module(f'mmib_cli.{parsed.command}').main(parsed.args)

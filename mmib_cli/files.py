@@ -44,7 +44,7 @@ def write_changed(
     check_stack()
     allow_scoped_bases()
     path = find_config(config)
-    before = load(path)
+    before = read(path)
     listed = listing(before)
     after = change(listed)
     if not out.endswith('.py'):
@@ -74,16 +74,6 @@ def find_config(path: str) -> str:
             f'There is no config {path}; a relative path counts from the '
             f'current folder, which is {os.getcwd()}.')
     return path
-
-
-def load(path: str) -> Config:
-    """Load a config that a text config can inherit, and refuse a lazy one."""
-    if is_lazy(path):
-        raise Refusal(
-            f'{path} is a lazy config (`read_base`), which no text config can '
-            'inherit: convert it when it is trained, with `mmib train '
-            f'{path} --infobatch`.')
-    return read(path)
 
 
 def read(path: str) -> Config:
@@ -120,17 +110,19 @@ def base_expression(path: str, folder: str) -> str:
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """Write a changed config as a child of the original one, which lies at
-    ``path``."""
+    ``path``; in full where a child wouldn't load.
+
+    The library's own script finds a base ``mmib::`` nowhere, and ``mmseg::``
+    on OpenMMLab's stack alone. No text config inherits a lazy one.
+    """
     (unit, old), (_, new) = length_of(before), length_of(after)
     share = f'{100 * new / old:.3g} % of the {unit}s'
     if unit == 'epoch' and infobatch_hooks(after):
         share = f'the {old} epochs, each shorter,'
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
     head = f'# {kind}: {share} of {osp.basename(path)}'
-    if has_scoped_base(path):
-        # The library's own script finds "mmib::" nowhere, and "mmseg::" on
-        # OpenMMLab's stack alone.
-        head += ', in\n# full, as its bases are not found everywhere.\n'
+    if is_lazy(path) or has_scoped_base(path):
+        head += ', in\n# full, as it can\'t be inherited everywhere.\n'
         text = text_of(after)
     else:
         base = base_expression(path, osp.dirname(osp.abspath(out)))

@@ -2,7 +2,7 @@
 """Go on with a training, and not with another one."""
 import argparse
 import os.path as osp
-from typing import Iterator, Optional
+from typing import Iterator
 
 import torch
 from mmengine.config import Config
@@ -11,7 +11,6 @@ from mmengine.runner import find_latest_checkpoint
 from mmib.config.convert import listed_images, lists_checksum
 from mmib.config.parts import LENGTH_FIELD, infobatch_hooks
 from mmib.errors import Refusal
-from mmib.runner.checks import type_name
 
 from .files import loadable
 
@@ -19,8 +18,8 @@ from .files import loadable
 CHECKSUM = 'listed_images'
 
 
-def check_resumed(cfg: Config, given: argparse.Namespace, work_dir: str,
-                  folder: str) -> None:
+def check_resumed(cfg: Config, given: argparse.Namespace,
+                  work_dir: str) -> None:
     """Refuse to go on with the checkpoint of another training, which no one
     would see: with pruning where CONFIG has none, with other listed images, or
     of another length.
@@ -29,9 +28,13 @@ def check_resumed(cfg: Config, given: argparse.Namespace, work_dir: str,
         cfg (Config): The config to train.
         given (Namespace): The arguments of the library's script.
         work_dir (str): The work folder.
-        folder (str): Folder for a temporary file.
     """
-    path = checkpoint_of(cfg, given, work_dir)
+    if given.resume is None and not cfg.get('resume'):
+        return
+    path = given.cfg_options.get('load_from')
+    if given.resume not in (None, 'auto'):
+        path = given.resume
+    path = path or find_latest_checkpoint(work_dir)
     if path is None or not osp.isfile(path):
         return
     # The tensors stay in the file.
@@ -40,53 +43,31 @@ def check_resumed(cfg: Config, given: argparse.Namespace, work_dir: str,
     text = checkpoint.get('meta', {}).get('cfg')
     if text is None:
         return
-    file_name = osp.join(folder, 'resumed.py')
-    with open(file_name, 'w', encoding='utf-8') as file:
-        file.write(loadable(text))
-    before = Config.fromfile(file_name, import_custom_modules=False)
-    found = [*differences(before, cfg, given.cfg_options)]
+    before = Config.fromstring(loadable(text), '.py')
+    found = '; '.join(differences(before, cfg, given.cfg_options))
     if found:
         raise Refusal(
             f'--resume would go on with {path}, which is of another training: '
-            f'{"; ".join(found)}. Give all options of that training again, or '
-            'another --work-dir.')
-
-
-def checkpoint_of(cfg: Config, given: argparse.Namespace,
-                  work_dir: str) -> Optional[str]:
-    """The checkpoint that a training goes on with, None if it begins."""
-    if given.resume is None and not cfg.get('resume'):
-        return None
-    if given.resume not in (None, 'auto'):
-        return given.resume
-    load_from = cfg.get('load_from')
-    if given.resume and cfg.get('default_scope') in ('mmpretrain', 'mmdet'):
-        # Their scripts forget that of CONFIG.
-        load_from = given.cfg_options.get('load_from')
-    return load_from or find_latest_checkpoint(work_dir)
+            f'{found}. Give all options of that training again, or another '
+            '--work-dir.')
 
 
 def differences(before: Config, after: Config,
                 options: dict) -> Iterator[str]:
     """What makes another training of the one before. A length in the options
     is meant."""
-    hooks = infobatch_hooks(before)
-    if hooks and not infobatch_hooks(after):
-        policy = type_name(hooks[0].get('policy') or dict(type='Neyman'))
-        option = '--score' if policy == 'ScoreOnly' else '--infobatch'
-        yield (f'it has InfoBatchHook with {policy}, and this one has none '
-               f'(add {option})')
+    if infobatch_hooks(before) and not infobatch_hooks(after):
+        yield ('it has InfoBatchHook, and this one has none (add --infobatch, '
+               'or --score)')
     lists = [before.get(CHECKSUM), lists_checksum(after)]
     # The library's own script writes no checksum.
-    if lists[0] is None and listed_images(before) is not None:
-        lists[0] = lists[1]
-    if lists[0] != lists[1]:
+    if lists[0] != lists[1] and (lists[0] or not listed_images(before)):
         yield ('it has other images (correct --subset and --without, and '
                'their files)')
     for name in LENGTH_FIELD.values():
-        lengths = [(cfg.get('train_cfg') or {}).get(name)
-                   for cfg in (before, after)]
-        if lengths[0] != lengths[1] and f'train_cfg.{name}' not in options:
-            yield (f'it has `train_cfg.{name} = {lengths[0]}`, and this one '
-                   f'{lengths[1]} (if you mean that, add --cfg-options '
-                   f'train_cfg.{name}={lengths[1]})')
+        old, new = ((cfg.get('train_cfg') or {}).get(name)
+                    for cfg in (before, after))
+        if old != new and f'train_cfg.{name}' not in options:
+            yield (f'it has `train_cfg.{name} = {old}`, and this one {new} '
+                   f'(if you mean that, add --cfg-options train_cfg.{name}='
+                   f'{new})')

@@ -77,8 +77,9 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     name += suffix
     check_resumed(
         trained, given, given.work_dir or trained.get('work_dir')
-        or osp.join('work_dirs', name), folder)
-    if convert and is_first_process():
+        or osp.join('work_dirs', name))
+    rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
+    if convert and rank == '0':
         print(report(before, trained), flush=True)
     checksum = lists_checksum(trained)
     if after is original and checksum is None:
@@ -90,11 +91,6 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     with open(path, 'w', encoding='utf-8') as file:
         file.write(text_of(after))
     return path
-
-
-def is_first_process() -> bool:
-    """Whether no other process prints the same."""
-    return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0'
 
 
 def main(args: List[str]) -> None:

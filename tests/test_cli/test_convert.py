@@ -94,6 +94,16 @@ def test_what_is_written_loads_as_it_was(convert, tmp_path):
         assert cfg.custom_hooks[0].b == float('inf')
 
 
+def test_a_lazy_config(convert, tmp_path):
+    """It is written in full, as a text config can't inherit it."""
+    (tmp_path / 'lazy.py').write_text(
+        'from mmengine.runner import IterBasedTrainLoop\n' +
+        OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
+    convert('lazy.py', 'out.py')
+    expected = mmib.convert(Config.fromfile('lazy.py'))
+    assert Config.fromfile('out.py').to_dict() == expected.to_dict()
+
+
 @pytest.mark.parametrize('outside', [True, False])
 def test_a_folder_behind_a_link(convert, tmp_path, outside):
     """MMEngine finds the base from there and from its real place."""

@@ -30,7 +30,7 @@ def test_help_names_the_commands_without_torch():
                  'finally:\n'
                  "    sys.exit('torch' in sys.modules)\n")
     assert result.returncode == 0, result.stderr
-    for name, (_, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         assert f'  {name} ' in result.stdout and text in result.stdout
 
 

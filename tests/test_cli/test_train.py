@@ -79,7 +79,7 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     printed = capsys.readouterr().out
     assert re.search(r'train_cfg.max_iters +2000 +100\n', printed)
     assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
-    assert 'prunes until iteration 85 of 100. It keeps about 0.55' in printed
+    assert 'prunes until iteration 85 of 100.\nIt keeps about 0.55' in printed
     # And nothing else of the converted config has changed.
     assert dumped('here').param_scheduler[0].end == 12
     log = read_log('here')
@@ -193,39 +193,36 @@ def test_without_infobatch_it_is_the_baseline(train):
     assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
 
 
-OPTIONS = '--resume --work-dir there '
-LENGTH = r'; it has `train_cfg.max_iters = 12`, and this one 20 \(if'
+HOOK = r'has InfoBatchHook, .* \(add --infobatch'
+IMAGES = 'it has other images'
 
 
 @pytest.mark.parametrize('first, then, message', [
-    ('--infobatch', '', f'InfoBatchHook with Neyman.*--infobatch\\){LENGTH}'),
-    ('--infobatch', '--cfg-options train_cfg.max_iters=12', 'with Neyman'),
-    ('--infobatch --without a/review.csv', '--infobatch --without b/review.csv',
-     'it has other images'),
-    ('--subset a.txt', '', 'it has other images'),
-    ('--score', '--cfg-options resume=True', r'ScoreOnly.*\(add --score\)'),
-    ('--shorten', '', LENGTH[2:] + '.*add --cfg-options train_cfg.max_iters=20'),
+    ('--infobatch', '', HOOK + '.*; it has `train_cfg.max_iters = 12`, and '),
+    ('--infobatch', '--cfg-options train_cfg.max_iters=12', HOOK),
+    ('--score', '--cfg-options resume=True', HOOK),
+    ('--infobatch --without a.csv', '--infobatch --without b.csv', IMAGES),
+    ('--subset a.txt', '', IMAGES),
+    ('--shorten', '', 'other training: it has `train_cfg.max_iters = 12`, and '
+     r'this one 20 \(.* add --cfg-options train_cfg.max_iters=20'),
     ('--infobatch', '--infobatch --cfg-options train_cfg.max_iters=14', None),
-    ('--infobatch --without a/review.csv',
-     '--infobatch --without a/again.csv', None),
+    ('--infobatch --without a.csv', '--infobatch --without c.csv', None),
 ])
 def test_resume_of_another_training(train, first, then, message):
     """It is refused before anything is written."""
     Path('a.txt').write_text('1\n3\n5\n')
-    for name, image in ('a/review', 1), ('b/review', 2), ('a/again', 1):
-        Path(name).parent.mkdir(exist_ok=True)
+    for name, image, rank in ('a', 1, 1), ('b', 2, 1), ('c', 1, 2):
         Path(f'{name}.csv').write_text(
-            f'image,verdict,rank\n3,hard,{len(name)}\n{image},wrong,1\n')
+            f'image,verdict,rank\n3,hard,{3 - rank}\n{image},wrong,{rank}\n')
     config = write(f'again-20k_{abs(hash((first, then)))}')
-    options = [*OPTIONS.split(), *then.split()]
-    train(config, *options[1:3], *first.split(), '--cfg-options',
-          'default_hooks.checkpoint.interval=4')
+    train(config, '--work-dir', 'there', *first.split())
     files = [*Path('there').iterdir()]
+    resume = [config, '--work-dir', 'there', '--resume', *then.split()]
     if message is None:
-        train(config, *options)
+        train(*resume)
         return
     with pytest.raises(SystemExit, match=message):
-        train(config, *options)
+        train(*resume)
     assert [*Path('there').iterdir()] == files
 
 
