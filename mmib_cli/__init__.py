@@ -89,8 +89,8 @@ def main(args: Optional[List[str]] = None) -> None:
         prog='mmib',
         description='InfoBatch data pruning for MMEngine, MMSegmentation and '
         'MMPretrain.',
-        epilog='commands:\n' +
-        '\n'.join(f'  {name:10}{text}' for name, text in COMMANDS.items()) +
+        epilog='commands:\n' + '\n'.join(f'  {name:10}{text}'
+                                         for name, text in COMMANDS.items()) +
         '\n\n`mmib COMMAND --help` tells the arguments of a command.',
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('command', choices=COMMANDS, metavar='COMMAND')

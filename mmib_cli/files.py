@@ -3,20 +3,19 @@
 import os
 import os.path as osp
 import re
-import sys
 from importlib.util import find_spec
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Iterator, List, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
-from mmengine.utils import mkdir_or_exist
 
 from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import (PACKAGES, allow_scoped_bases, has_scoped_base,
-                             installed_configs, is_lazy, resolve_config)
+from mmib.config.zoo import (PACKAGES, has_scoped_base, installed_configs,
+                             is_lazy, resolve_config)
 from mmib.errors import Refusal
-from mmib.runner.checks import check_stack, type_name
+from mmib.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -24,37 +23,6 @@ _LENGTH_IN_NAME = dict(
     iteration=re.compile(r'(?<=[-_])(\d+)k(?=[-_]|$)'),
     epoch=re.compile(r'(?<=[-_])(\d+)e(?=[-_]|$)'))
 _BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
-
-
-def write_changed(
-        config: str,
-        out: str,
-        change: Callable[[Config], Config],
-        listing: Callable[[Config], Config] = lambda cfg: cfg) -> None:
-    """Write a config that is made from another one, and print what differs.
-
-    Args:
-        config (str): Path or name of the original config.
-        out (str): ``.py`` file to write, or a folder, where the file has the
-            name of :func:`converted_name`.
-        change (Callable): Makes the new config from the original one.
-        listing (Callable): Puts a list of images into the original config
-            first, which isn't printed. Defaults to no list.
-    """
-    check_stack()
-    allow_scoped_bases()
-    path = find_config(config)
-    before = read(path)
-    listed = listing(before)
-    after = change(listed)
-    if not out.endswith('.py'):
-        out = osp.join(out, converted_name(path, before, after) + '.py')
-    if osp.exists(out):
-        sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
-    mkdir_or_exist(osp.dirname(osp.abspath(out)))
-    write_child(path, before, after, out)
-    print(report(listed, after))
-    print(f'\nWritten to {out}')
 
 
 def find_config(path: str) -> str:
@@ -82,28 +50,21 @@ def read(path: str) -> Config:
     return Config.fromfile(path)
 
 
-def zoo_name(path: str, folder: str) -> Optional[str]:
-    """Name of a config relative to a folder, None where the config lies
-    outside of the folder."""
-    name = osp.relpath(osp.realpath(path), osp.realpath(folder))
-    if name.split(osp.sep)[0] == osp.pardir or osp.isabs(name):
-        return None
-    return name.replace(osp.sep, '/')
-
-
 def base_expression(path: str, folder: str) -> str:
     """``_base_`` for a config in a folder, which works on other machines too.
     """
+    real = Path(path).resolve()
     for package in filter(find_spec, PACKAGES):
-        name = zoo_name(path, installed_configs(package))
-        if name is not None:
+        configs = Path(installed_configs(package)).resolve()
+        if configs in real.parents:
+            name = real.relative_to(configs).as_posix()
             return (f"(\n    __import__('{package}').__path__[0] +\n"
                     f"    '/.mim/configs/{name}')")
     path = osp.abspath(path)
     # MMEngine reads ".." as text. Behind a link a relative path would be right
     # from one side alone.
     relative = osp.relpath(path, folder)
-    if relative != osp.relpath(osp.realpath(path), osp.realpath(folder)):
+    if relative != osp.relpath(real, osp.realpath(folder)):
         relative = path
     return repr(relative.replace(osp.sep, '/'))
 

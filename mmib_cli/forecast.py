@@ -4,7 +4,6 @@
 CONFIG has InfoBatch already, or --infobatch converts it as `mmib train` does.
 The data set is read for the length of a pass, if the data is there.
 """
-import argparse
 from typing import List, Tuple
 
 from mmengine.config import Config, DictAction
@@ -18,7 +17,7 @@ from mmib.runner.checks import check_stack
 
 from .files import find_config, read, report, summary
 from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
-                      conversion, listing)
+                      conversion, listing, parser_of)
 
 
 def pass_length(cfg: Config) -> Tuple[int, int]:
@@ -44,10 +43,7 @@ def pass_length(cfg: Config) -> Tuple[int, int]:
 
 
 def main(args: List[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog='mmib forecast',
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of('forecast', __doc__)
     parser.add_argument('config', help=CONFIG_HELP)
     parser.add_argument(
         '--infobatch', action='store_true', help='convert CONFIG first')

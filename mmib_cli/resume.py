@@ -52,8 +52,7 @@ def check_resumed(cfg: Config, given: argparse.Namespace,
             '--work-dir.')
 
 
-def differences(before: Config, after: Config,
-                options: dict) -> Iterator[str]:
+def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
     """What makes another training of the one before. A length in the options
     is meant."""
     if infobatch_hooks(before) and not infobatch_hooks(after):

@@ -7,26 +7,6 @@ mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512,
 mmpretrain::resnet/resnet18_8xb16_cifar10,
 mmdet::retinanet/retinanet_r50_fpn_1x_coco,
 or mmib:: and the name of a config of mmib.
-
-  --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
-                 `mmib.convert`. --cfg-options change the converted config, as
-                 if it were a file: train_cfg.max_iters=100 moves nothing else,
-                 and passes are pruned as much. InfoBatchHook is the last of
-                 custom_hooks. Without --work-dir the folder has the name of
-                 the converted config.
-  --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
-                 the control that pruning has to beat.
-  --score        Train the baseline as it is, and score its images, for
-                 `mmib report` to show those with the highest scores.
-  --policy TYPE  With --infobatch: type of the policy (default: Neyman).
-  --ratio RATIO  Share of the baseline's iterations (default: that of the
-                 policy, of most 0.6).
-  --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
-  --subset FILE  Train on the images that FILE lists alone, with or without
-                 --infobatch or --shorten.
-  --without FILE Leave out the images that FILE lists. Of a review.csv, which
-                 the page of `mmib report` saves, these are the images that
-                 were judged wrong. With or without the options above.
 """
 import argparse
 import copy
@@ -44,7 +24,7 @@ from mmib.errors import Refusal
 
 from .files import converted_name, read, report, text_of
 from .options import (add_conversion_options, check_infobatch, check_spelling,
-                      conversion, listing, shortening)
+                      conversion, listing, parser_of, shortening)
 from .resume import CHECKSUM, check_resumed
 from .scripts import run_script, show_help
 
@@ -94,13 +74,31 @@ def prepare(convert: Optional[Callable[[Config], Config]],
 
 
 def main(args: List[str]) -> None:
-    if {'-h', '--help'} & set(args):
-        show_help('train.py', __doc__)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument('--infobatch', action='store_true')
-    parser.add_argument('--shorten', action='store_true')
-    parser.add_argument('--score', action='store_true')
+    parser = parser_of(
+        'train',
+        __doc__,
+        usage='%(prog)s CONFIG ...',
+        add_help=False,
+        allow_abbrev=False)
+    parser.add_argument(
+        '--infobatch',
+        action='store_true',
+        help='convert CONFIG, of the baseline, first. --cfg-options change '
+        'the converted config, as if it were a file: train_cfg.max_iters=100 '
+        'moves nothing else. Without --work-dir the folder has its name')
+    parser.add_argument(
+        '--shorten',
+        action='store_true',
+        help='train as short, and prune nothing: the control that pruning has '
+        'to beat')
+    parser.add_argument(
+        '--score',
+        action='store_true',
+        help='train the baseline as it is, and score its images for `mmib '
+        'report`')
     add_conversion_options(parser)
+    if {'-h', '--help'} & set(args):
+        show_help('train.py', parser.format_help())
     ours, others = parser.parse_known_args(args)
     check_spelling(others, parser)
     if ours.infobatch + ours.shorten + ours.score > 1:
@@ -111,7 +109,7 @@ def main(args: List[str]) -> None:
         convert = conversion(ours)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta')
-        convert = shortening(ours.ratio)
+        convert = shortening(ours)
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')

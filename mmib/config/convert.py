@@ -155,8 +155,9 @@ def lists_checksum(cfg: Config) -> Optional[str]:
     if lists is None:
         return None
     names = [
-        images is not None and sorted(
-            name for _, name in _entries(images, left_out=name == 'without'))
+        images is not None
+        and sorted(name
+                   for _, name in _entries(images, left_out=name == 'without'))
         for name, images in lists.items()
     ]
     return f'{zlib.crc32(repr(names).encode()):08x}'

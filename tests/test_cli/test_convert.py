@@ -82,9 +82,10 @@ def test_a_base_by_its_name(convert, tmp_path, monkeypatch):
 
 def test_what_is_written_loads_as_it_was(convert, tmp_path):
     """Also infinite numbers, and dicts that lose a key."""
-    (tmp_path / 'base.py').write_text(
-        OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n"
-        "x = dict(y=(float('-inf'), ))\n")
+    (tmp_path /
+     'base.py').write_text(OWN +
+                           "custom_hooks = [dict(type='A', b=float('inf'))]\n"
+                           "x = dict(y=(float('-inf'), ))\n")
     (tmp_path / 'own.py').write_text("_base_ = 'base.py'\n")
     for name in ('base', 'own'):
         convert(f'{name}.py', f'short_{name}.py')
@@ -96,9 +97,9 @@ def test_what_is_written_loads_as_it_was(convert, tmp_path):
 
 def test_a_lazy_config(convert, tmp_path):
     """It is written in full, as a text config can't inherit it."""
-    (tmp_path / 'lazy.py').write_text(
-        'from mmengine.runner import IterBasedTrainLoop\n' +
-        OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
+    (tmp_path / 'lazy.py'
+     ).write_text('from mmengine.runner import IterBasedTrainLoop\n' +
+                  OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
     convert('lazy.py', 'out.py')
     expected = mmib.convert(Config.fromfile('lazy.py'))
     assert Config.fromfile('out.py').to_dict() == expected.to_dict()

@@ -15,8 +15,10 @@ def test_what_is_told(run, capsys):
     place = osp.dirname(mmib.__file__)
     assert f'mmib: {mmib.__version__}, {place}' in lines
     assert f'PyTorch: {torch.__version__}' in lines
-    assert {f'onedl-mmengine: {mmengine.__version__}',
-            f'mmengine: {mmengine.__version__}'} & {*lines}
+    assert {
+        f'onedl-mmengine: {mmengine.__version__}',
+        f'mmengine: {mmengine.__version__}'
+    } & {*lines}
     assert any(line.startswith(('onedl-mmseg', 'mmseg')) for line in lines)
 
 

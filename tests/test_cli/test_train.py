@@ -244,7 +244,7 @@ def test_help_has_both(train, capsys):
         train('--help')
     assert stop.value.code == 0
     output = capsys.readouterr().out
-    assert '--infobatch    Convert CONFIG' in output
+    assert '--infobatch     convert CONFIG' in output
     assert '--resume' in output and '--cfg-options' in output
 
 
