@@ -84,23 +84,19 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
     head = f'# {kind}: {share} of {osp.basename(path)}'
     if is_lazy(path) or has_scoped_base(path):
         head += ', in\n# full, as it can\'t be inherited everywhere.\n'
-        text = text_of(after)
+        text = after.pretty_text
     else:
         base = base_expression(path, osp.dirname(osp.abspath(out)))
         head += f'.\n_base_ = {base}\n'
-        text = text_of(Config(child(before.to_dict(), after.to_dict())))
+        difference = child(before.to_dict(), after.to_dict())
+        text = Config(difference).pretty_text
     with open(out, 'w', encoding='utf-8') as file:
-        file.write(head + text)
-
-
-def text_of(cfg: Config) -> str:
-    """The text of a config, which loads as the config."""
-    return loadable(cfg.pretty_text)
+        file.write(head + loadable(text))
 
 
 def loadable(text: str) -> str:
-    """The text of a config that MMEngine has written. It writes infinite
-    numbers as ``inf``, which it doesn't know when it reads them."""
+    """The ``pretty_text`` of a config as it can be loaded. MMEngine writes
+    infinite numbers as ``inf``, which it doesn't know when it reads them."""
     if re.search(r'\b(inf|nan)\b', text) is None:
         return text
     return f'from math import inf, nan\n{text}\ndel inf, nan\n'

@@ -31,9 +31,11 @@ def check_resumed(cfg: Config, given: argparse.Namespace,
     """
     if given.resume is None and not cfg.get('resume'):
         return
-    path = given.cfg_options.get('load_from')
-    if given.resume not in (None, 'auto'):
-        path = given.resume
+    path = given.resume
+    if path in (None, 'auto'):
+        # These scripts forget the one in CONFIG.
+        forgets = path and cfg.get('default_scope') in ('mmpretrain', 'mmdet')
+        path = (given.cfg_options if forgets else cfg).get('load_from')
     path = path or find_latest_checkpoint(work_dir)
     if path is None or not osp.isfile(path):
         return

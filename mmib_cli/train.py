@@ -22,7 +22,7 @@ import mmib
 from mmib.config.convert import lists_checksum
 from mmib.errors import Refusal
 
-from .files import converted_name, read, report, text_of
+from .files import converted_name, loadable, read, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, parser_of, shortening)
 from .resume import CHECKSUM, check_resumed
@@ -69,7 +69,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     # A work folder has the name of its config.
     path = osp.join(folder, f'{name}.py')
     with open(path, 'w', encoding='utf-8') as file:
-        file.write(text_of(after))
+        file.write(loadable(after.pretty_text))
     return path
 
 

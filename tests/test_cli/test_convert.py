@@ -68,41 +68,29 @@ def test_a_config_of_ones_own_to_a_file(convert, tmp_path):
     ]
 
 
-def test_a_base_by_its_name(convert, tmp_path, monkeypatch):
-    """The file loads where nothing of mmib has changed MMEngine, as in
-    MMSegmentation's own train.py."""
-    (tmp_path / 'base.py').write_text(f"_base_ = '{NAME}.py'\n")
-    (tmp_path / 'own.py').write_text("_base_ = ['base.py']\n")
+INFINITE = OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n"
+LAZY = ('from mmengine.runner import IterBasedTrainLoop\n' +
+        OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
+
+
+@pytest.mark.parametrize('text, is_child', [
+    (INFINITE, True),
+    ("_base_ = ['base.py']\nx = dict(y=(float('-inf'), ))\n", True),
+    ("_base_ = 'by_name.py'\n", False),
+    (LAZY, False),
+])
+def test_what_is_written_loads_as_it_was(convert, tmp_path, monkeypatch, text,
+                                         is_child):
+    """Also where nothing of mmib has changed MMEngine, as in MMSegmentation's
+    own train.py."""
+    (tmp_path / 'base.py').write_text(INFINITE)
+    (tmp_path / 'by_name.py').write_text(f"_base_ = '{NAME}.py'\n")
+    (tmp_path / 'own.py').write_text(text)
     convert('own.py', 'short.py')
-    converted = mmib.convert(Config.fromfile('own.py')).to_dict()
+    expected = mmib.convert(Config.fromfile('own.py')).to_dict()
     monkeypatch.setattr(Config, '_get_cfg_path', staticmethod(FIND_BASE))
-    assert Config.fromfile('short.py').to_dict() == converted
-    assert '_base_' not in (tmp_path / 'short.py').read_text()
-
-
-def test_what_is_written_loads_as_it_was(convert, tmp_path):
-    """Also infinite numbers, and dicts that lose a key."""
-    (tmp_path /
-     'base.py').write_text(OWN +
-                           "custom_hooks = [dict(type='A', b=float('inf'))]\n"
-                           "x = dict(y=(float('-inf'), ))\n")
-    (tmp_path / 'own.py').write_text("_base_ = 'base.py'\n")
-    for name in ('base', 'own'):
-        convert(f'{name}.py', f'short_{name}.py')
-        expected = mmib.convert(Config.fromfile(f'{name}.py'))
-        cfg = Config.fromfile(f'short_{name}.py')
-        assert cfg.to_dict() == expected.to_dict()
-        assert cfg.custom_hooks[0].b == float('inf')
-
-
-def test_a_lazy_config(convert, tmp_path):
-    """It is written in full, as a text config can't inherit it."""
-    (tmp_path / 'lazy.py'
-     ).write_text('from mmengine.runner import IterBasedTrainLoop\n' +
-                  OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
-    convert('lazy.py', 'out.py')
-    expected = mmib.convert(Config.fromfile('lazy.py'))
-    assert Config.fromfile('out.py').to_dict() == expected.to_dict()
+    assert Config.fromfile('short.py').to_dict() == expected
+    assert ('_base_' in (tmp_path / 'short.py').read_text()) is is_child
 
 
 @pytest.mark.parametrize('outside', [True, False])
