@@ -90,4 +90,4 @@ def main(args: List[str]) -> None:
     if parsed.infobatch:
         print(f'\n{report(before, after, *slots)}')
     else:
-        print('\n'.join(summary(after, after, *slots)))
+        print('\n'.join(summary(before, after, *slots)))

@@ -201,7 +201,7 @@ def shown(path):
     return [(int(number), int(rank)) for number, rank in rows]
 
 
-def test_the_next_round(run):
+def test_the_next_round(run, capsys):
     """A report of a training without some images has numbers of the whole
     data set, and shows what wasn't judged."""
     config = file_config('round-20k_files')
@@ -210,7 +210,9 @@ def test_the_next_round(run):
     run('train', config, '--infobatch', '--without', review, '--cfg-options',
         'default_hooks.checkpoint.interval=4')
     work_dir = 'work_dirs/round-12k-infobatch_files_without_review'
+    capsys.readouterr()
     run('report', work_dir, '--no-predictions')
+    assert f'Reading {work_dir}, which takes' in capsys.readouterr().err
     cards = shown(f'{work_dir}/report.html')
     table = pd.read_csv(f'{work_dir}/report_images.csv')
     names = ["'=6.jpg", *(f'{i}.jpg' for i in range(6))]
