@@ -2,32 +2,27 @@
 """The command ``mmib``.
 
 The command lies beside the package ``mmib``: ``import mmib`` takes seconds and
-needs a stack, and ``mmib --help`` and ``mmib env`` work without one.
+needs a stack, and ``mmib --help`` works without one.
 """
 import argparse
 import io
+import os
+import shlex
 import sys
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Iterator, List, Optional
 
-# The module of each sub-command, whose ``main`` takes the arguments, and what
-# the sub-command does.
-COMMANDS = {
-    'train': ('mmib_cli.train', 'train a model, also with InfoBatch'),
-    'test': ('mmib_cli.test', 'test a checkpoint'),
-    'convert': ('mmib_cli.convert', 'write a config that trains with '
-                'InfoBatch'),
-    'shorten': ('mmib_cli.shorten', 'write the control of it: as short, '
-                'nothing is pruned'),
-    'forecast': ('mmib_cli.forecast', 'say what a training will prune and '
-                 'save'),
-    'report': ('mmib_cli.report', 'write one HTML file that shows a '
-               'training'),
-    'review': ('mmib_cli.review', 'say what a review of a report has found, '
-               'and what is left'),
-    'env': ('mmib_cli.env', 'print versions and devices, for a bug report'),
-}
+# What each sub-command does. Its module has its name.
+COMMANDS = dict(
+    train='train a model, also with InfoBatch',
+    test='test a checkpoint',
+    convert='write a config that trains with InfoBatch',
+    shorten='write the control of it: as short, nothing is pruned',
+    forecast='say what a training will prune and save',
+    report='write one HTML file that shows a training',
+    review='say what a review of a report has found, and what is left',
+    env='print versions and devices, for a bug report')
 
 
 def refusal(error: Optional[BaseException]) -> Optional[str]:
@@ -50,26 +45,37 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
     return None
 
 
+def mistake(error: Exception) -> Optional[str]:
+    """The message of an error that says enough: of a file or a stack that is
+    missing, or a part of a config that isn't known."""
+    text = str(error.args[0] if len(error.args) == 1 else error)
+    if isinstance(error, FileNotFoundError) or (isinstance(
+            error, KeyError) and ' is not in the ' in text) or (isinstance(
+                error, ModuleNotFoundError) and error.name == 'mmengine'):
+        # Before that a worker of a data loader has its traceback.
+        return text.strip().splitlines()[-1]
+    return None
+
+
 @contextmanager
-def one_line_refusals() -> Iterator[None]:
-    """End the process with a sentence where mmib refuses something."""
+def one_line_errors(call: List[str]) -> Iterator[None]:
+    """End the process with a sentence where mmib refuses something, where a
+    config has a known mistake, and where somebody stops the command."""
     try:
         yield
     except Exception as error:
-        text = refusal(error)
+        text = refusal(error) or mistake(error)
         if text is None:
             raise
         sys.exit(f'Error: {text}')
-
-
-def _import_mmib() -> None:
-    try:
-        import_module('mmib')
-    except ModuleNotFoundError as error:
-        if error.name != 'mmengine':
-            raise
-        # mmib says what to install where there is no stack.
-        sys.exit(f'Error: {error}')
+    except KeyboardInterrupt:
+        text = 'Stopped.'
+        if call[0] == 'train':
+            resume = [] if '--resume' in call else ['--resume']
+            text += (' To go on from the last checkpoint: ' +
+                     shlex.join(['mmib', *call, *resume]))
+        print(f'\n{text}', file=sys.stderr)
+        sys.exit(130)
 
 
 def main(args: Optional[List[str]] = None) -> None:
@@ -83,9 +89,8 @@ def main(args: Optional[List[str]] = None) -> None:
         prog='mmib',
         description='InfoBatch data pruning for MMEngine, MMSegmentation and '
         'MMPretrain.',
-        epilog='commands:\n' +
-        '\n'.join(f'  {name:10}{text}'
-                  for name, (_, text) in COMMANDS.items()) +
+        epilog='commands:\n' + '\n'.join(f'  {name:10}{text}'
+                                         for name, text in COMMANDS.items()) +
         '\n\n`mmib COMMAND --help` tells the arguments of a command.',
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('command', choices=COMMANDS, metavar='COMMAND')
@@ -94,7 +99,9 @@ def main(args: Optional[List[str]] = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may be no text in UTF-8.
         sys.stdout.reconfigure(errors='backslashreplace')
-    with one_line_refusals():
-        if parsed.command != 'env':
-            _import_mmib()
-        import_module(COMMANDS[parsed.command][0]).main(parsed.args)
+    # Modules beside a config are found, as with `python`. What is installed
+    # comes first: the folder may be the source of a library.
+    sys.path.append(os.getcwd())
+    with one_line_errors([parsed.command, *parsed.args]):
+        import_module('mmib')  # Says what to install where there is no stack.
+        import_module(f'mmib_cli.{parsed.command}').main(parsed.args)

@@ -3,21 +3,19 @@
 import os
 import os.path as osp
 import re
-import sys
-import tempfile
 from importlib.util import find_spec
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Iterator, List, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
-from mmengine.utils import mkdir_or_exist
 
 from mmib.config.outlook import forecast_of
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import (PACKAGES, allow_scoped_bases, installed_configs,
-                             is_lazy, resolve_config, without_scoped_bases)
+from mmib.config.zoo import (PACKAGES, has_scoped_base, installed_configs,
+                             is_lazy, resolve_config)
 from mmib.errors import Refusal
-from mmib.runner.checks import check_stack, type_name
+from mmib.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -27,40 +25,14 @@ _LENGTH_IN_NAME = dict(
 _BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
 
 
-def write_changed(
-        config: str,
-        out: str,
-        change: Callable[[Config], Config],
-        listing: Callable[[Config], Config] = lambda cfg: cfg) -> None:
-    """Write a config that is made from another one, and print what differs.
-
-    Args:
-        config (str): Path or name of the original config.
-        out (str): ``.py`` file to write, or a folder, where the file has the
-            name of :func:`converted_name`.
-        change (Callable): Makes the new config from the original one.
-        listing (Callable): Puts a list of images into the original config
-            first, which isn't printed. Defaults to no list.
-    """
-    check_stack()
-    allow_scoped_bases()
-    path = find_config(config)
-    before = load(path)
-    listed = listing(before)
-    after = change(listed)
-    if not out.endswith('.py'):
-        out = osp.join(out, converted_name(path, before, after) + '.py')
-    if osp.exists(out):
-        sys.exit(f'Error: {out} exists: remove it, or give another OUT.')
-    mkdir_or_exist(osp.dirname(osp.abspath(out)))
-    write_child(path, before, after, out)
-    print(report(listed, after))
-    print(f'\nWritten to {out}')
-
-
 def find_config(path: str) -> str:
     """Find a config by its path or name (:func:`resolve_config`), and check
     that the file is there."""
+    package, scoped, _ = path.partition('::')
+    if scoped and package not in PACKAGES:
+        raise Refusal(
+            f'`{package}::` is no library: give one of '
+            f'{", ".join(f"{name}::" for name in PACKAGES)}, or a path.')
     path = resolve_config(path)
     if not path.endswith(('.py', '.yaml', '.yml', '.json')):
         raise Refusal(f'{path} is no config, whose name ends with .py: '
@@ -72,93 +44,62 @@ def find_config(path: str) -> str:
     return path
 
 
-def load(path: str) -> Config:
-    """Load a config that a text config can inherit, and refuse a lazy one."""
-    if is_lazy(path):
-        raise Refusal(
-            f'{path} is a lazy config (`read_base`), which no text config can '
-            'inherit: convert it when it is trained, with `mmib train '
-            f'{path} --infobatch`.')
-    return read(path)
-
-
 def read(path: str) -> Config:
     """Read a config, whose parts must have the form that MMEngine wants."""
     check_parts(Config.fromfile(path, import_custom_modules=False))
     return Config.fromfile(path)
 
 
-def zoo_name(path: str, folder: str) -> Optional[str]:
-    """Name of a config relative to a folder, None where the config lies
-    outside of the folder."""
-    name = osp.relpath(osp.realpath(path), osp.realpath(folder))
-    if name.split(osp.sep)[0] == osp.pardir or osp.isabs(name):
-        return None
-    return name.replace(osp.sep, '/')
-
-
 def base_expression(path: str, folder: str) -> str:
     """``_base_`` for a config in a folder, which works on other machines too.
     """
+    real = Path(path).resolve()
     for package in filter(find_spec, PACKAGES):
-        name = zoo_name(path, installed_configs(package))
-        if name is not None:
+        configs = Path(installed_configs(package)).resolve()
+        if configs in real.parents:
+            name = real.relative_to(configs).as_posix()
             return (f"(\n    __import__('{package}').__path__[0] +\n"
                     f"    '/.mim/configs/{name}')")
     path = osp.abspath(path)
     # MMEngine reads ".." as text. Behind a link a relative path would be right
     # from one side alone.
     relative = osp.relpath(path, folder)
-    if relative != osp.relpath(osp.realpath(path), osp.realpath(folder)):
+    if relative != osp.relpath(real, osp.realpath(folder)):
         relative = path
     return repr(relative.replace(osp.sep, '/'))
 
 
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """Write a changed config as a child of the original one, which lies at
-    ``path``. Where it wouldn't load as ``after``, nothing is written."""
+    ``path``; in full where a child wouldn't load.
+
+    The library's own script finds a base ``mmib::`` nowhere, and ``mmseg::``
+    on OpenMMLab's stack alone. No text config inherits a lazy one.
+    """
     (unit, old), (_, new) = length_of(before), length_of(after)
     share = f'{100 * new / old:.3g} % of the {unit}s'
     if unit == 'epoch' and infobatch_hooks(after):
         share = f'the {old} epochs, each shorter,'
-    folder = osp.dirname(osp.abspath(out))
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
     head = f'# {kind}: {share} of {osp.basename(path)}'
-    texts = [
-        f'{head}.\n_base_ = {base_expression(path, folder)}\n'
-        f'{Config(child(before.to_dict(), after.to_dict())).pretty_text}',
-        # On OneDL's stack, where a base has "mmseg::", the library's own
-        # script would ask for OpenMMLab's.
-        f'{head}, in\n# full, as its bases are not found everywhere.\n'
-        f'{after.pretty_text}'
-    ]
-    for text in texts:
-        differences = differences_when_loaded(text, after, folder)
-        if not differences:
-            with open(out, 'w', encoding='utf-8') as file:
-                file.write(text)
-            return
-    raise Refusal(
-        f'{path} cannot be converted to a file, because this does not '
-        f'load as it was written:\n{table(differences)}\nConvert it when '
-        f'it is trained, with `mmib train {path} --infobatch`.')
+    if is_lazy(path) or has_scoped_base(path):
+        head += ', in\n# full, as it can\'t be inherited everywhere.\n'
+        text = after.pretty_text
+    else:
+        base = base_expression(path, osp.dirname(osp.abspath(out)))
+        head += f'.\n_base_ = {base}\n'
+        difference = child(before.to_dict(), after.to_dict())
+        text = Config(difference).pretty_text
+    with open(out, 'w', encoding='utf-8') as file:
+        file.write(head + loadable(text))
 
 
-def differences_when_loaded(text: str, cfg: Config,
-                            folder: str) -> List[Tuple]:
-    """Load a text from a folder as a library's own script would, and list
-    what differs from a config, or the error."""
-    # The file is closed before it is read, as Windows wants it.
-    descriptor, path = tempfile.mkstemp(suffix='.py', dir=folder)
-    try:
-        with open(descriptor, 'w', encoding='utf-8') as file:
-            file.write(text)
-        with without_scoped_bases():
-            return changes(cfg, Config.fromfile(path))
-    except Exception as error:
-        return [(type(error).__name__, error)]
-    finally:
-        os.remove(path)
+def loadable(text: str) -> str:
+    """The ``pretty_text`` of a config as it can be loaded. MMEngine writes
+    infinite numbers as ``inf``, which it doesn't know when it reads them."""
+    if re.search(r'\b(inf|nan)\b', text) is None:
+        return text
+    return f'from math import inf, nan\n{text}\ndel inf, nan\n'
 
 
 def changes(before: Config, after: Config) -> List[Tuple[str, Any, Any]]:
@@ -251,30 +192,49 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
 
 
-def summary(before: Config, after: Config) -> str:
-    """What a conversion makes of a training, in a few sentences; none where
-    nothing is pruned."""
+def summary(before: Config, after: Config, *slots: int) -> List[str]:
+    """Sentences on what becomes of a training; none where it has no part of
+    mmib.
+
+    Args:
+        before (Config): The config before conversion, or the same.
+        after (Config): The config of the training.
+        *slots: Images of a pass, GPUs, and repeats of an image, where the data
+            were read, as for :func:`forecast_of`.
+    """
     hooks = infobatch_hooks(after)
     if not hooks:
-        return ''
+        return []
     hook = HOOKS.build(hooks[0])
-    text = ' '.join(forecast_of(after, hook).lines)
+    expected = forecast_of(after, hook, *slots)
+    lines = expected.lines
     (unit, full_length), (_, length) = length_of(before), length_of(after)
-    if length < full_length:
-        text += f' It saves {full_length - length} of {full_length} {unit}s.'
-    elif unit == 'iteration' and hook.policy.prunes:
-        text += ('\nWarning: the training is as long as before and makes more '
-                 'passes. Lower the ratio to save iterations.')
+    if length < full_length and not slots:
+        lines.append(f'It saves {full_length - length} of {full_length} '
+                     f'{unit}s.')
+    if not hook.policy.prunes:
+        return lines
+    if unit == 'iteration' and not slots and expected.share is not None:
+        lines.append('Without the data it is left out that the first pass is '
+                     'a full one: where they are, `mmib forecast` tells the '
+                     'share with it.')
+    if expected.share == 1:
+        lines.append('Warning: it prunes nothing. Train longer, raise '
+                     '`delta`, or change the `policy`.')
+    elif (unit, full_length) == ('iteration', length) and before is not after:
+        lines.append('Warning: the training is as long as before and makes '
+                     'more passes. Lower the ratio to save iterations.')
     batch_sampler = before.train_dataloader.get('batch_sampler') or {}
     if type_name(batch_sampler) == 'AspectRatioBatchSampler':
-        text += (
-            '\nWarning: `AspectRatioBatchSampler` is dropped: a batch may '
+        lines.append(
+            'Warning: `AspectRatioBatchSampler` is dropped: a batch may '
             'have upright and wide images, which are padded to one size, so '
             'that an iteration takes longer.')
-    return text
+    return lines
 
 
-def report(before: Config, after: Config) -> str:
-    """What a conversion changes, and for InfoBatch what is to be expected."""
+def report(before: Config, after: Config, *slots: int) -> str:
+    """What a conversion changes, and for InfoBatch what is to be expected,
+    with the arguments of :func:`summary`."""
     text = table([('field', 'before', 'after'), *changes(before, after)])
-    return f'{text}\n\n{summary(before, after)}'.rstrip()
+    return '\n'.join([text, '', *summary(before, after, *slots)]).rstrip()

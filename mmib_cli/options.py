@@ -1,9 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The options that conversion has in every sub-command."""
-import argparse
 import difflib
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from functools import partial
-from typing import Callable, List, Optional
+from typing import Any, Callable, List
 
 import mmib
 from mmib.config.convert import list_images
@@ -13,19 +13,16 @@ from mmib.pruning import Policy
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
 
 
-def file_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """The arguments of a command that makes a config from another one."""
-    parser = argparse.ArgumentParser(
+def parser_of(command: str, text: str, **others: Any) -> ArgumentParser:
+    """A parser that shows a text as it is written."""
+    return ArgumentParser(
         prog=f'mmib {command}',
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help=CONFIG_HELP)
-    parser.add_argument(
-        'out', help='.py file to write, or a folder, which names the file')
-    return parser
+        description=text,
+        formatter_class=RawDescriptionHelpFormatter,
+        **others)
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+def add_conversion_options(parser: ArgumentParser) -> None:
     """Let a command choose how to convert."""
     parser.add_argument(
         '--ratio',
@@ -52,14 +49,14 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         'those that were judged wrong')
 
 
-def conversion(args: argparse.Namespace) -> Callable:
+def conversion(args: Namespace) -> Callable:
     """``mmib.convert`` with the options that are given."""
     policy = args.policy and dict(type=args.policy)
     others = {} if args.delta is None else dict(delta=args.delta)
     return partial(mmib.convert, ratio=args.ratio, policy=policy, **others)
 
 
-def listing(args: argparse.Namespace) -> Callable:
+def listing(args: Namespace) -> Callable:
     """``list_images`` with the files of --subset and --without, if one is
     given."""
     if args.subset is None and args.without is None:
@@ -67,14 +64,13 @@ def listing(args: argparse.Namespace) -> Callable:
     return partial(list_images, images=args.subset, without=args.without)
 
 
-def shortening(ratio: Optional[float]) -> Callable:
+def shortening(args: Namespace) -> Callable:
     """``mmib.shorten`` with the ratio, if one is given."""
-    return partial(
-        mmib.shorten, ratio=Policy.default_ratio if ratio is None else ratio)
+    ratio = Policy.default_ratio if args.ratio is None else args.ratio
+    return partial(mmib.shorten, ratio=ratio)
 
 
-def check_infobatch(args: argparse.Namespace, *names: str,
-                    **others: str) -> None:
+def check_infobatch(args: Namespace, *names: str, **others: str) -> None:
     """Refuse options that are given without what they need: --infobatch, and
     for ``others`` what is named."""
     others.update(dict.fromkeys(names, '--infobatch'))
@@ -83,14 +79,12 @@ def check_infobatch(args: argparse.Namespace, *names: str,
             raise Refusal(f'--{name} needs {needed}.')
 
 
-def check_spelling(args: List[str], parser: argparse.ArgumentParser) -> None:
+def check_spelling(args: List[str], parser: ArgumentParser) -> None:
     """Refuse options for a library's script that are nearly an option of mmib.
 
     The script would refuse such an option too, and show only its own ones.
     """
-    ours = [
-        name for action in parser._actions for name in action.option_strings
-    ]
+    ours = [*parser._option_string_actions]
     for option in (each.partition('=')[0] for each in args):
         close = difflib.get_close_matches(option, ours, 1, 0.8)
         if option.startswith('--') and close:

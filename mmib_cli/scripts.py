@@ -8,17 +8,16 @@ import runpy
 import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Callable, Iterator, List, Optional
 
 import torch.distributed as dist
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 from mmengine.runner import Runner
 from torch import nn
 
 from mmib.config.parts import check_parts
-from mmib.config.zoo import (LIBRARIES, allow_scoped_bases, mim_folder,
-                             resolve_config)
+from mmib.config.zoo import LIBRARIES, allow_scoped_bases, mim_folder
 from mmib.errors import Refusal
 from mmib.runner.checks import check_stack
 
@@ -26,71 +25,74 @@ from .files import find_config
 
 
 def run_script(
-        name: str,
-        args: List[str],
-        change: Callable[[str, Config],
-                         Config] = lambda path, cfg: cfg) -> None:
-    """Run a script of the library of a config. The script reads the config
-    first.
+    name: str,
+    args: List[str],
+    prepare: Callable[[argparse.Namespace, str],
+                      str] = lambda given, path: path
+) -> None:
+    """Run a script of the library of a config.
 
     Args:
         name (str): File of the script in ``tools``.
         args (list[str]): Arguments of the script. The config may be named by
             its package, such as ``mmseg::...``.
-        change (Callable): Takes the path of the config and the config, and
-            returns the config to use. Defaults to the config itself.
+        prepare (Callable): Takes what :func:`parse` finds and the path of the
+            config, and returns the path of the config to use. Defaults to the
+            same path.
     """
-
-    def read(fromfile: Callable, path: str, *args: Any,
-             **kwargs: Any) -> Config:
-        path = find_config(path)
-        return change(path, fromfile(path, *args, **kwargs))
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument('--launcher')
-    launcher = parser.parse_known_args(args)[0].launcher
-
+    given = parse(name, args)
     check_stack()
     allow_scoped_bases()
-    script = osp.join(mim_folder(library_of(args)), 'tools', name)
-    change_next_config(read)
-    sys.argv[1:] = args
-    on_cpu = launcher == 'pytorch' and get_device() == 'cpu'
+    path = find_config(given.config)
+    # Custom modules are imported where processes train together.
+    cfg = Config.fromfile(path, import_custom_modules=False)
+    check_parts(cfg)
+    on_cpu = given.launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
-        runpy.run_path(script, run_name='__main__')
+        path = prepare(given, path)
+        args = [path if arg == given.config else arg for arg in args]
+        _run(library_of(cfg), name, args)
 
 
-def library_of(args: List[str]) -> str:
-    """The library whose script trains the config in the arguments: the one of
-    its ``default_scope``, or any that is installed where the config names
-    none."""
-    for path in map(resolve_config, args):
-        if path.endswith('.py') and osp.isfile(path):
-            # Custom modules are imported where processes train together.
-            cfg = Config.fromfile(path, import_custom_modules=False)
-            check_parts(cfg)
-            scope = cfg.get('default_scope')
-            if scope in LIBRARIES:
-                return scope
+def parse(name: str, args: List[str]) -> argparse.Namespace:
+    """The arguments of a script that all libraries have, and that stand before
+    the config or say what becomes of it."""
+    parser = argparse.ArgumentParser(
+        prog=f'mmib {osp.splitext(name)[0]}',
+        usage='%(prog)s CONFIG ..., and --help lists all options',
+        add_help=False,
+        allow_abbrev=False)
+    parser.add_argument('config', metavar='CONFIG')
+    parser.add_argument('--work-dir')
+    parser.add_argument('--launcher')
+    parser.add_argument('--local-rank', '--local_rank')
+    # With a checkpoint in MMPretrain and MMDetection.
+    parser.add_argument('--resume', nargs='?', const='auto')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, default={})
+    return parser.parse_known_args(args)[0]
+
+
+def show_help(name: str, text: str) -> None:
+    """Print a text, and the help of a script of a library."""
+    print(text)
+    _run(library_of(Config()), name, ['--help'])
+
+
+def _run(library: str, name: str, args: List[str]) -> None:
+    sys.argv[1:] = args
+    script = osp.join(mim_folder(library), 'tools', name)
+    runpy.run_path(script, run_name='__main__')
+
+
+def library_of(cfg: Config) -> str:
+    """The library whose script trains a config: the one of its
+    ``default_scope``, or any that is installed where the config names none."""
+    scope = cfg.get('default_scope')
+    if scope in LIBRARIES:
+        return scope
     installed = (name for name in LIBRARIES if find_spec(name) is not None)
     return next(installed, next(iter(LIBRARIES)))
-
-
-def change_next_config(change: Callable[..., Config]) -> None:
-    """Let ``change(fromfile, path, *args, **kwargs)`` read the next config.
-
-    The libraries' ``tools/train.py`` read the config of the training first,
-    and have no place to change it. The function can go when mmib no longer
-    runs these scripts.
-    """
-    fromfile = Config.fromfile
-
-    def changed(path: str, *args: Any, **kwargs: Any) -> Config:
-        # Later configs stay as they are.
-        Config.fromfile = staticmethod(fromfile)
-        return change(fromfile, path, *args, **kwargs)
-
-    Config.fromfile = staticmethod(changed)
 
 
 @contextmanager

@@ -6,15 +6,14 @@ part of mmib in it.
 """
 from typing import List
 
-from .files import write_changed
-from .options import file_parser, shortening
+from .convert import write
+from .options import parser_of, shortening
 
 
 def main(args: List[str]) -> None:
-    parser = file_parser('shorten', __doc__)
+    parser = parser_of('shorten', __doc__)
     parser.add_argument(
         '--ratio',
         type=float,
         help='share of the iterations to run (default: 0.6)')
-    parsed = parser.parse_args(args)
-    write_changed(parsed.config, parsed.out, shortening(parsed.ratio))
+    write(parser, args, shortening)

@@ -6,10 +6,10 @@ config of mmib.
 """
 from typing import List
 
-from .scripts import run_script
+from .scripts import run_script, show_help
 
 
 def main(args: List[str]) -> None:
     if {'-h', '--help'} & set(args):
-        print(__doc__)
+        show_help('test.py', __doc__)
     run_script('test.py', args)

@@ -7,105 +7,115 @@ mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512,
 mmpretrain::resnet/resnet18_8xb16_cifar10,
 mmdet::retinanet/retinanet_r50_fpn_1x_coco,
 or mmib:: and the name of a config of mmib.
-
-  --infobatch    Convert CONFIG, of the baseline, to InfoBatch first, with
-                 `mmib.convert`. --cfg-options change the converted config, as
-                 if it were a file: train_cfg.max_iters=100 moves nothing else,
-                 and passes are pruned as much. InfoBatchHook is the last of
-                 custom_hooks. Without --work-dir the folder has the name of
-                 the converted config.
-  --shorten      Shorten CONFIG as much and prune nothing, with `mmib.shorten`:
-                 the control that pruning has to beat.
-  --score        Train the baseline as it is, and score its images, for
-                 `mmib report` to show those with the highest scores.
-  --policy TYPE  With --infobatch: type of the policy (default: Neyman).
-  --ratio RATIO  Share of the baseline's iterations (default: that of the
-                 policy, of most 0.6).
-  --delta DELTA  With --infobatch: fraction that prunes (default: 0.85).
-  --subset FILE  Train on the images that FILE lists alone, with or without
-                 --infobatch or --shorten.
-  --without FILE Leave out the images that FILE lists. Of a review.csv, which
-                 the page of `mmib report` saves, these are the images that
-                 were judged wrong. With or without the options above.
 """
 import argparse
 import copy
 import os
 import os.path as osp
 from functools import partial
-from typing import Callable, List
+from tempfile import TemporaryDirectory
+from typing import Callable, List, Optional
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 
 import mmib
+from mmib.config.convert import lists_checksum
 from mmib.errors import Refusal
 
-from .files import converted_name, report
+from .files import converted_name, loadable, read, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
-                      conversion, listing, shortening)
-from .scripts import run_script
+                      conversion, listing, parser_of, shortening)
+from .resume import CHECKSUM, check_resumed
+from .scripts import run_script, show_help
 
 
-def change_config(convert: Callable[[Config], Config],
-                  listing: Callable[[Config], Config], suffix: str,
-                  options: dict, path: str, before: Config) -> Config:
-    """Make the config to train, print what differs, and name its folder.
+def prepare(convert: Optional[Callable[[Config], Config]],
+            listing: Callable[[Config], Config], suffix: str, folder: str,
+            given: argparse.Namespace, path: str) -> str:
+    """Make the config to train, and print what differs.
 
     Args:
-        convert (Callable): Makes the config to train from the original one.
+        convert (Callable, optional): Makes the config to train from the
+            original one.
         listing (Callable): Puts a list of images into the original one first.
-        suffix (str): End of the folder's name.
-        options (dict): What the script changes of the config to train.
+        suffix (str): End of the name of the config to train, and so of the
+            work folder.
+        folder (str): Folder for the config to train.
+        given (Namespace): The arguments of the library's script.
         path (str): Path of the original config.
-        before (Config): The original config.
+
+    Returns:
+        str: Path of the config to train, the original one if it stays.
     """
-    before = listing(before)
-    after = convert(before)
-    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0':
-        trained = copy.deepcopy(after)
-        trained.merge_from_dict(options)
+    original = read(path)
+    before = listing(original)
+    after = convert(before) if convert else before
+    trained = copy.deepcopy(after)
+    trained.merge_from_dict(given.cfg_options)
+    name = converted_name(path, before, after) if convert else osp.splitext(
+        osp.basename(path))[0]
+    name += suffix
+    check_resumed(
+        trained, given, given.work_dir or trained.get('work_dir')
+        or osp.join('work_dirs', name))
+    rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
+    if convert and rank == '0':
         print(report(before, trained), flush=True)
-    if after.get('work_dir') is None:
-        # The baseline has the folder of CONFIG's name.
-        name = converted_name(path, before, after)
-        after.work_dir = osp.join('./work_dirs', name + suffix)
-    return after
+    checksum = lists_checksum(trained)
+    if after is original and checksum is None:
+        return path
+    if checksum is not None:
+        after[CHECKSUM] = checksum
+    # A work folder has the name of its config.
+    path = osp.join(folder, f'{name}.py')
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(loadable(after.pretty_text))
+    return path
 
 
 def main(args: List[str]) -> None:
-    if {'-h', '--help'} & set(args):
-        print(__doc__)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument('--infobatch', action='store_true')
-    parser.add_argument('--shorten', action='store_true')
-    parser.add_argument('--score', action='store_true')
+    parser = parser_of(
+        'train',
+        __doc__,
+        usage='%(prog)s CONFIG ...',
+        add_help=False,
+        allow_abbrev=False)
+    parser.add_argument(
+        '--infobatch',
+        action='store_true',
+        help='convert CONFIG, of the baseline, first. --cfg-options change '
+        'the converted config, as if it were a file: train_cfg.max_iters=100 '
+        'moves nothing else. Without --work-dir the folder has its name')
+    parser.add_argument(
+        '--shorten',
+        action='store_true',
+        help='train as short, and prune nothing: the control that pruning has '
+        'to beat')
+    parser.add_argument(
+        '--score',
+        action='store_true',
+        help='train the baseline as it is, and score its images for `mmib '
+        'report`')
     add_conversion_options(parser)
+    if {'-h', '--help'} & set(args):
+        show_help('train.py', parser.format_help())
     ours, others = parser.parse_known_args(args)
-    script = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    script.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
-    options = script.parse_known_args(others)[0].cfg_options
     check_spelling(others, parser)
     if ours.infobatch + ours.shorten + ours.score > 1:
         raise Refusal('--infobatch prunes, --shorten trains its control, '
                       'and --score the baseline: give one of them.')
+    convert: Optional[Callable] = None
     if ours.infobatch:
         convert = conversion(ours)
-    elif ours.score:
-        check_infobatch(
-            ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        convert = partial(
-            mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     elif ours.shorten:
         check_infobatch(ours, 'policy', 'delta')
-        convert = shortening(ours.ratio)
+        convert = shortening(ours)
     else:
         check_infobatch(
             ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.subset is None and ours.without is None:
-            run_script('train.py', others)
-            return
-        convert = copy.deepcopy
+        if ours.score:
+            convert = partial(
+                mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
     # A training with another list or policy must not go on from these
     # checkpoints.
     subset, without = (
@@ -113,5 +123,6 @@ def main(args: List[str]) -> None:
         for name in (ours.subset, ours.without))
     parts = (subset, without and f'without_{without}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
-    change = partial(change_config, convert, listing(ours), suffix, options)
-    run_script('train.py', others, change)
+    with TemporaryDirectory(prefix='mmib-') as folder:
+        run_script('train.py', others,
+                   partial(prepare, convert, listing(ours), suffix, folder))

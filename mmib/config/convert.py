@@ -2,11 +2,13 @@
 """From a config of the baseline to one that trains with InfoBatch."""
 import copy
 import os
+import zlib
 from inspect import isclass
 from typing import Any, Optional, Sequence, Union
 
 from mmengine.config import Config
 
+from ..data.lists import entries_of
 from ..errors import Refusal
 from ..hook import InfoBatchHook
 from ..pruning import Policy, ToBudget
@@ -106,15 +108,16 @@ def list_images(cfg: Config,
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
-    No data is read.
+    The lists are read, and no data.
+
+    Raises:
+        Refusal: If a list can't be used.
     """
     cfg = copy.deepcopy(cfg)
-    outer = cfg.get('train_dataloader') or {}
-    if not isinstance(outer.get('dataset'), dict):
+    outer = _around_listed(cfg)
+    if outer is None:
         raise Refusal('The config has no data set whose images could be '
                       'listed: add `train_dataloader.dataset`.')
-    while type_name(outer['dataset']) in _OUTER_WRAPPERS:
-        outer = outer['dataset']
     if type_name(outer['dataset']) != 'ListedImages':
         outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
     for name, given in (('images', images), ('without', without)):
@@ -127,8 +130,46 @@ def list_images(cfg: Config,
                 f'{outer["dataset"][name]!r}: take the config without it, or '
                 'give one list of both (`mmib review` merges reviews).')
         outer['dataset'][name] = given
+    lists_checksum(cfg)  # Checks the lists.
     add_import(cfg, 'mmib')
     return cfg
+
+
+def listed_images(cfg: Config) -> Optional[dict]:
+    """The lists of ``ListedImages`` in a config, ``images`` and ``without``,
+    as the config has them. None where nothing is listed."""
+    outer = _around_listed(cfg)
+    if outer is None or type_name(outer['dataset']) != 'ListedImages':
+        return None
+    return {name: outer['dataset'].get(name) for name in ('images', 'without')}
+
+
+def lists_checksum(cfg: Config) -> Optional[str]:
+    """Checksum of what :func:`listed_images` names, whatever the files are
+    called. None where nothing is listed.
+
+    Raises:
+        Refusal: If a list can't be used.
+    """
+    lists = listed_images(cfg)
+    if lists is None:
+        return None
+    names = [
+        images is not None and sorted(
+            name for _, name in entries_of(images, left_out=name == 'without'))
+        for name, images in lists.items()
+    ]
+    return f'{zlib.crc32(repr(names).encode()):08x}'
+
+
+def _around_listed(cfg: Config) -> Optional[dict]:
+    """What has the data set that ``ListedImages`` wraps, or would wrap."""
+    outer = cfg.get('train_dataloader') or {}
+    while isinstance(outer.get('dataset'), dict):
+        if type_name(outer['dataset']) not in _OUTER_WRAPPERS:
+            return outer
+        outer = outer['dataset']
+    return None
 
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:

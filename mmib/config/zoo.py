@@ -3,9 +3,8 @@
 import difflib
 import glob
 import os.path as osp
-from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Iterator, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from mmengine.config import Config
 
@@ -90,17 +89,6 @@ def allow_scoped_bases() -> None:
     Config._get_cfg_path = staticmethod(_find_base)
 
 
-@contextmanager
-def without_scoped_bases() -> Iterator[None]:
-    """Read configs as MMEngine does without mmib."""
-    changed = Config._get_cfg_path
-    Config._get_cfg_path = staticmethod(_find_base_by_distribution)
-    try:
-        yield
-    finally:
-        Config._get_cfg_path = staticmethod(changed)
-
-
 _find_base_by_distribution = Config._get_cfg_path
 
 
@@ -113,6 +101,17 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
             # mmib has no models of its own: no scope.
             return found, None if package == 'mmib' else package
     return _find_base_by_distribution(path, filename)
+
+
+def has_scoped_base(path: str) -> bool:
+    """Whether a config, or one that it inherits, inherits another one by a
+    name such as ``mmseg::...``, which MMEngine doesn't find everywhere.
+
+    MMEngine has no public function that lists the bases of a file.
+    """
+    return osp.isfile(path) and any(
+        '::' in base or has_scoped_base(osp.join(osp.dirname(path), base))
+        for base in Config._get_base_files(path))
 
 
 def is_lazy(path: str) -> bool:

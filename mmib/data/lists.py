@@ -37,7 +37,7 @@ def find_images(images: Images,
     where the path isn't known. A list of images to leave out may be the file
     of a review, of which those that were judged wrong count.
     """
-    entries = _entries(images, left_out)
+    entries = entries_of(images, left_out)
     if _are_integers(images):
         paths = list
     numbers, note = _as_numbers(entries, num_images, paths), ''
@@ -70,7 +70,7 @@ def _are_integers(images: Images) -> bool:
         isinstance(image, (int, np.integer)) for image in images)
 
 
-def _entries(images: Images, left_out: bool) -> List[Entry]:
+def entries_of(images: Images, left_out: bool) -> List[Entry]:
     if isinstance(images, (str, os.PathLike)):
         entries = _read(images, left_out)
     elif hasattr(images, '__iter__'):

@@ -17,7 +17,7 @@ from mmib import convert, tasks  # noqa: E402
 from mmib.batch import BatchContext  # noqa: E402
 from mmib.config import zoo  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
-from mmib_cli.files import load, write_child  # noqa: E402
+from mmib_cli.files import read, write_child  # noqa: E402
 
 from .test_configs import check_schedule  # noqa: E402
 
@@ -87,7 +87,7 @@ def outcome(name, folder, monkeypatch):
     """What comes of a config, in a few words."""
     path = zoo.resolve_config(f'mmpretrain::{name}')
     try:
-        before = load(path)
+        before = read(path)
     except Exception as error:
         assert refusal(error) is None
         return 'broken: ' + reason(BROKEN, f'{type(error).__name__}: {error}')
@@ -96,9 +96,10 @@ def outcome(name, folder, monkeypatch):
     except Exception as error:
         return 'refused: ' + reason(REFUSED, refusal(error) or repr(error))
     out = str(folder / 'converted.py')
-    # It compares the loaded file with the conversion.
     write_child(path, before, after, out)
-    check(before, Config.fromfile(out))
+    written = Config.fromfile(out)
+    assert written.to_dict() == after.to_dict()
+    check(before, written)
     try:
         model = build(after.model, monkeypatch)
     except Exception as error:

@@ -13,7 +13,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('LOCAL_RANK', '0')
     # What commands replace, they may leave replaced.
-    for name in ('fromfile', '_get_cfg_path'):
-        monkeypatch.setattr(Config, name, getattr(Config, name))
+    monkeypatch.setattr(Config, '_get_cfg_path', Config._get_cfg_path)
     monkeypatch.setattr(sys, 'argv', ['mmib'])
+    monkeypatch.setattr(sys, 'path', [*sys.path])
     return lambda *arguments: main([str(each) for each in arguments])

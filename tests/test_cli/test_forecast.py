@@ -59,9 +59,10 @@ def test_a_baseline_is_converted(forecast):
         'param_scheduler': []
     })
     lines = forecast('--infobatch', '--policy', 'QuantileTiers', **changes)
-    assert lines == TIERS
+    assert lines[0] == TIERS[0] and lines[-3:] == TIERS[1:]
+    assert 'train_cfg.max_iters 50 30'.split() in map(str.split, lines)
     lines = forecast('--infobatch', '--ratio', 0.8, '--delta', 0.5, **changes)
-    assert lines[1].endswith(' prunes until iteration 20 of 40.')
+    assert lines[-3].endswith(' prunes until iteration 20 of 40.')
     assert 'needs 50 iterations: 10 saved.' in lines[-1]
 
 
@@ -127,13 +128,23 @@ def test_a_warning(forecast):
 
 def test_without_data(run, capsys):
     run('forecast', NO_DATA)
-    missing, *lines = capsys.readouterr().out.strip().splitlines()[-4:]
+    missing, *lines = capsys.readouterr().out.strip().splitlines()[-5:]
     assert missing.startswith("The data isn't there (")
     assert 'data/ade/ADEChallengeData2016' in missing
-    assert lines[1:] == [
+    assert lines[1:3] == [
         TIERS[2], 'It runs about 57 % of the iterations that the baseline '
         'needs for as many passes.'
     ]
+    # As `mmib convert`, which reads no data.
+    assert lines[3].startswith('Without the data it is left out that the fir')
+
+
+def test_an_empty_list_of_annotations(run, tmp_path):
+    write_images('data', 16)
+    (tmp_path / 'data' / 'none.txt').write_text('')
+    with pytest.raises(SystemExit, match='has no images: check `ann_file`'):
+        run('forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch',
+            '--cfg-options', 'train_dataloader.dataset.ann_file=none.txt')
 
 
 @pytest.mark.parametrize('arguments, changes, message', [

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import importlib
 import os.path as osp
 import runpy
+import shlex
 import subprocess
 import sys
 
@@ -28,7 +30,7 @@ def test_help_names_the_commands_without_torch():
                  'finally:\n'
                  "    sys.exit('torch' in sys.modules)\n")
     assert result.returncode == 0, result.stderr
-    for name, (_, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         assert f'  {name} ' in result.stdout and text in result.stdout
 
 
@@ -69,6 +71,27 @@ def test_scripts_are_the_commands(script, command, monkeypatch):
     runpy.run_path(
         osp.join(ROOT, 'tools', f'{script}.py'), run_name='__main__')
     assert called == [[command, 'a', '--b']]
+
+
+@pytest.mark.parametrize('command, line', [
+    ('train a b.py --x "c d"', "Stopped. To go on from the last checkpoint: "
+     "mmib train a b.py --x 'c d' --resume"),
+    ('train a --resume', 'Stopped. To go on from the last checkpoint: '
+     'mmib train a --resume'),
+    ('report a', 'Stopped.'),
+])
+def test_a_stop_says_how_to_go_on(command, line, monkeypatch, capsys):
+
+    def stop(args):
+        raise KeyboardInterrupt
+
+    words = shlex.split(command)
+    monkeypatch.setattr(
+        importlib.import_module(f'mmib_cli.{words[0]}'), 'main', stop)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 130
+    assert capsys.readouterr().err.strip() == line
 
 
 def test_what_is_a_refusal():

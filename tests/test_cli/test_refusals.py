@@ -11,12 +11,11 @@ BASED = "_base_ = 'own.py'\n"
 FILES = {
     'own.py': CONFIG,
     'pruned.py': CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n",
-    'lazy.py': 'from mmengine.optim import SGD\n',
-    'infinite.py': CONFIG +
-    "\ncustom_hooks = [dict(type='A', b=float('inf'))]",
     'based.py': BASED,
-    'infinite_based.py': BASED + "x = dict(b=float('inf'))\n",
     'own.pth': '',
+    'empty.txt': '\n',
+    'review.csv': 'image,verdict,rank\n3,hard,1\n',
+    'verdict.csv': 'image,verdict,rank\n3,bad,1\n',
 }
 OPTION = '--infobatch --cfg-options '
 NO_CONFIG = 'There is no config onw.py; a relative path'
@@ -24,60 +23,67 @@ EXISTS = ' exists: remove it, or give another OUT'
 PRUNES = '.* InfoBatch already: '
 
 
-@pytest.mark.parametrize(
-    'command, message',
-    [
-        ('train own.py --ratio 0.8',
-         '--ratio needs --infobatch, or --shorten'),
-        ('train own.py --policy Budget', '--policy needs --infobatch'),
-        ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
-        ('train own.py --shorten --infobatch',
-         '--infobatch prunes, .* give one of them'),
-        ('train own.py --score --shorten',
-         '--infobatch prunes, .* give one of them'),
-        ('train own.py --score --ratio 0.5', '--ratio needs --infobatch'),
-        ('convert own.py out.py --policy ScoreOnly --ratio 0.5',
-         '.*ScoreOnly prunes nothing and runs all iterations'),
-        ('train own.py --infobtach',
-         '--infobtach is no option: did you mean --infobatch'),
-        ('train own.py --infobatch --ratoi=0.8',
-         '--ratoi is .* did you mean --ratio'),
-        ('train own.py --infobatch --policy neyman',
-         r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
-        ('train own.py --infobatch --ratio 0.1',
-         '`train_cfg.max_iters = 2` .* by a larger --ratio where'),
-        ('train own.py --infobatch --delta 85',
-         '`delta` .* but got 85.0: .* --delta'),
-        (f'train own.py {OPTION} custom_hooks.0.policy.num_stratas=3',
-         '`num_stratas` in the `policy` .* did you mean `num_strata`'),
-        (f'train own.py {OPTION} train_cfg.max_iters=5',
-         '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
-        ('train onw.py', NO_CONFIG),
-        ('train onw.py --infobatch', NO_CONFIG),
-        ('train pruned.py --shorten', PRUNES),
-        ('train mmseg::a/b', '.*has no config `mmseg::a/b`'),
-        ('test own.pth own.py', 'own.pth is no config, .* CONFIG first'),
-        ('forecast onw.py', NO_CONFIG),
-        ('convert onw.py out.py', NO_CONFIG),
-        ('convert own.pth out.py', 'own.pth is no config'),
-        ('convert own.py own.py', f'own.py{EXISTS}'),
-        ('convert own.py link.py', f'link.py{EXISTS}'),
-        # Also where the conversion would fail.
-        ('convert based.py own.py', f'own.py{EXISTS}'),
-        ('convert infinite_based.py own.py', f'own.py{EXISTS}'),
-        ('convert lazy.py out.py',
-         '.*lazy config.*mmib train lazy.py --infobatch'),
-        ('convert infinite.py out.py',
-         '.*cannot be converted to a file.*NameError'),
-        ('convert mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512x out.py',
-         '.*upernet_r50.*Close'),
-        ('shorten pruned.py out.py', PRUNES),
-    ])
+@pytest.mark.parametrize('command, message', [
+    ('train own.py --ratio 0.8', '--ratio needs --infobatch, or --shorten'),
+    ('train own.py --policy Budget', '--policy needs --infobatch'),
+    ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
+    ('train own.py --shorten --infobatch',
+     '--infobatch prunes, .* give one of them'),
+    ('train own.py --score --shorten',
+     '--infobatch prunes, .* give one of them'),
+    ('train own.py --score --ratio 0.5', '--ratio needs --infobatch'),
+    ('convert own.py out.py --policy ScoreOnly --ratio 0.5',
+     '.*ScoreOnly prunes nothing and runs all iterations'),
+    ('train own.py --infobtach',
+     '--infobtach is no option: did you mean --infobatch'),
+    ('train own.py --infobatch --ratoi=0.8',
+     '--ratoi is .* did you mean --ratio'),
+    ('train own.py --infobatch --policy neyman',
+     r'neyman is .* \(did you mean Neyman\?\): correct --policy of the'),
+    ('train own.py --infobatch --ratio 0.1',
+     '`train_cfg.max_iters = 2` .* by a larger --ratio where'),
+    ('train own.py --infobatch --delta 85',
+     '`delta` .* but got 85.0: .* --delta'),
+    (f'train own.py {OPTION} custom_hooks.0.policy.num_stratas=3',
+     '`num_stratas` in the `policy` .* did you mean `num_strata`'),
+    (f'train own.py {OPTION} train_cfg.max_iters=5',
+     '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
+    *[(f'{command} own.py{option} {lists}', message)
+      for command, option in (('train', ''), ('train', ' --infobatch'),
+                              ('convert', ' out.py'),
+                              ('forecast', ' --infobatch'))
+      for lists, message in (
+          ('--without none.csv', "none.csv can't be read: No such file"),
+          ('--subset empty.txt', 'empty.txt has no images'),
+          ('--subset review.csv', 'review.csv is a review.*--without'),
+          ('--without review.csv', 'review.csv has no images to leave'),
+          ('--without verdict.csv', '.*has the verdict `bad`'))],
+    ('train onw.py', NO_CONFIG),
+    ('train onw.py --infobatch', NO_CONFIG),
+    ('train pruned.py --shorten', PRUNES),
+    ('train mmseg::a/b', '.*has no config `mmseg::a/b`'),
+    ('convert mmsegg::a/b out.py', '`mmsegg::` is no library: .* mmseg::'),
+    ('train own.py --cfg-options train_dataloader.dataset.type=Indx',
+     'Indx is not in the mmseg::dataset registry'),
+    ('report runs', r'runs has .* below it, .* one of runs/a, runs/b/c\.'),
+    ('test own.pth own.py', 'own.pth is no config, .* CONFIG first'),
+    ('forecast onw.py', NO_CONFIG),
+    ('convert onw.py out.py', NO_CONFIG),
+    ('convert own.pth out.py', 'own.pth is no config'),
+    ('convert own.py own.py', f'own.py{EXISTS}'),
+    ('convert own.py link.py', f'link.py{EXISTS}'),
+    ('convert based.py own.py', f'own.py{EXISTS}'),
+    ('convert mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512x out.py',
+     '.*upernet_r50.*Close'),
+    ('shorten pruned.py out.py', PRUNES),
+])
 def test_refusals(run, tmp_path, command, message):
     """Nothing is written."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / 'link.py').symlink_to('own.py')
+    for name in ('a', 'b/c'):
+        (tmp_path / 'runs' / name / '20260101_000000').mkdir(parents=True)
     with pytest.raises(SystemExit) as stop:
         run(*command.split())
     assert re.match(f'(?s)Error: {message}', stop.value.code)
@@ -86,6 +92,8 @@ def test_refusals(run, tmp_path, command, message):
     for name, text in FILES.items():
         assert (tmp_path / name).read_text() == text
     assert not os.path.exists('out.py')
+    if 'csv' in command or 'txt' in command:
+        assert not os.path.exists('work_dirs')
 
 
 def test_other_errors_keep_their_traceback(run, tmp_path):

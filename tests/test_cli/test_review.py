@@ -275,7 +275,7 @@ def test_the_commands_of_a_page(run, monkeypatch):
             f'{name.replace("review", "reviews")}')
 
 
-def test_the_next_round(run):
+def test_the_next_round(run, capsys):
     """A report of a training without some images has numbers of the whole
     data set, and shows what wasn't judged."""
     config = file_config('round-20k_files')
@@ -285,7 +285,9 @@ def test_the_next_round(run):
     run('train', config, '--infobatch', '--without', listed, '--cfg-options',
         'default_hooks.checkpoint.interval=4')
     work_dir = 'work_dirs/round-12k-infobatch_files_without_listed'
+    capsys.readouterr()
     run('report', work_dir, '--no-predictions')
+    assert f'Reading {work_dir}, which takes' in capsys.readouterr().err
     cards = shown(f'{work_dir}/report.html')
     table = pd.read_csv(f'{work_dir}/report_images.csv')
     names = ["'=6.jpg", *(f'{i}.jpg' for i in range(6))]

@@ -79,7 +79,7 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     printed = capsys.readouterr().out
     assert re.search(r'train_cfg.max_iters +2000 +100\n', printed)
     assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
-    assert 'prunes until iteration 85 of 100. It keeps about 0.55' in printed
+    assert 'prunes until iteration 85 of 100.\nIt keeps about 0.55' in printed
     # And nothing else of the converted config has changed.
     assert dumped('here').param_scheduler[0].end == 12
     log = read_log('here')
@@ -169,16 +169,69 @@ def test_score_is_the_baseline_with_scores(train, capsys):
     assert hook.policy.type == 'ScoreOnly' and hook.delta == 1
 
 
+def test_modules_beside_the_config(train):
+    """They are found, as by ``python``."""
+    Path('beside_config.py').write_text(
+        'from mmseg.registry import DATASETS\n'
+        'from tests.system.small_training import IndexDataset\n'
+        '@DATASETS.register_module(force=True)\n'
+        'class Beside(IndexDataset):\n'
+        '    pass\n')
+    train(
+        write(
+            'beside-20k_six',
+            CONFIG.replace('IndexDataset', 'Beside') +
+            "\ncustom_imports = dict(imports=['beside_config'])\n"),
+        '--infobatch')
+    assert 'Iter(train) [12/12]' in read_log(
+        'work_dirs/beside-12k-infobatch_six')
+
+
 def test_without_infobatch_it_is_the_baseline(train):
     train(write('baseline'))
     log = read_log('work_dirs/baseline')
     assert 'Iter(train) [20/20]' in log and 'InfoBatch' not in log
 
 
+HOOK = r'has InfoBatchHook, .* \(add --infobatch'
+IMAGES = 'it has other images'
+
+
+@pytest.mark.parametrize('first, then, message', [
+    ('--infobatch', '', HOOK + '.*; it has `train_cfg.max_iters = 12`, and '),
+    ('--infobatch', '--cfg-options train_cfg.max_iters=12', HOOK),
+    ('--score', '--cfg-options resume=True', HOOK),
+    ('--infobatch --without a.csv', '--infobatch --without b.csv', IMAGES),
+    ('--subset a.txt', '', IMAGES),
+    ('--shorten', '', 'other training: it has `train_cfg.max_iters = 12`, and '
+     r'this one 20 \(.* add --cfg-options train_cfg.max_iters=20'),
+    ('--infobatch', '--infobatch --cfg-options train_cfg.max_iters=14', None),
+    ('--infobatch --without a.csv', '--infobatch --without c.csv', None),
+])
+def test_resume_of_another_training(train, first, then, message):
+    """It is refused before anything is written."""
+    Path('a.txt').write_text('1\n3\n5\n')
+    for name, image, rank in ('a', 1, 1), ('b', 2, 1), ('c', 1, 2):
+        Path(f'{name}.csv').write_text(
+            f'image,verdict,rank\n3,hard,{3 - rank}\n{image},wrong,{rank}\n')
+    config = write(f'again-20k_{abs(hash((first, then)))}')
+    train(config, '--work-dir', 'there', *first.split())
+    files = [*Path('there').iterdir()]
+    resume = [config, '--work-dir', 'there', *then.split()]
+    if 'resume' not in then:
+        resume.append('--resume')
+    if message is None:
+        train(*resume)
+        return
+    with pytest.raises(SystemExit, match=message):
+        train(*resume)
+    assert [*Path('there').iterdir()] == files
+
+
 def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
-    with pytest.raises(FileNotFoundError, match='data/ade'):
+    with pytest.raises(SystemExit, match='Error: .*No such file.* .data/ade'):
         train(f'mmseg::{name}', '--infobatch', '--cfg-options',
               'model.pretrained=None')
     cfg = dumped('work_dirs/upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
@@ -193,7 +246,7 @@ def test_help_has_both(train, capsys):
         train('--help')
     assert stop.value.code == 0
     output = capsys.readouterr().out
-    assert '--infobatch    Convert CONFIG' in output
+    assert '--infobatch     convert CONFIG' in output
     assert '--resume' in output and '--cfg-options' in output
 
 
@@ -237,10 +290,8 @@ def test_layers_that_need_gpus(monkeypatch):
     (('mmpretrain', ), 'mmpretrain'),
     ((), 'mmseg'),
 ])
-def test_a_config_of_no_library(monkeypatch, tmp_path, installed, library):
+def test_a_config_of_no_library(monkeypatch, installed, library):
     """Trained by the script of one that is installed."""
     monkeypatch.setattr(scripts, 'find_spec', lambda name: name
                         if name in installed else None)
-    config = tmp_path / 'own.py'
-    config.write_text('default_scope = None')
-    assert scripts.library_of([str(config)]) == library
+    assert scripts.library_of(Config()) == library

@@ -10,7 +10,7 @@ import mmib
 from mmib import convert
 from mmib.config import zoo
 from mmib.errors import Refusal
-from mmib_cli.files import base_expression, zoo_name
+from mmib_cli.files import base_expression
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = 'upernet/upernet_r18_1xb8-1k_camvid-144x192'
@@ -62,12 +62,14 @@ def test_names_of_the_zoo():
     assert names == sorted(names)
 
 
-def test_name_of_a_path(tmp_path):
-    assert zoo_name(PATH, MMSEG) == NAME + '.py'
-    assert zoo_name(str(tmp_path / 'a.py'), MMSEG) is None
+def test_base_of_a_path(tmp_path):
     link = tmp_path / 'link.py'
     link.symlink_to(PATH)
-    assert zoo_name(str(link), MMSEG) == NAME + '.py'
+    assert base_expression(str(link), str(tmp_path)) == base_expression(
+        PATH, str(tmp_path))
+    assert eval(base_expression(PATH, str(tmp_path))) == PATH
+    own = str(tmp_path / 'a.py')
+    assert base_expression(own, str(tmp_path / 'b')) == "'../a.py'"
 
 
 @pytest.mark.parametrize('name, cfg', [
@@ -82,8 +84,7 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert child.train_cfg.max_iters == 5
     assert child.model.backbone == base.model.backbone
     assert convert(child).train_cfg.max_iters == 3
-    with zoo.without_scoped_bases():
-        assert Config._get_cfg_path is FIND_BASE
+    assert zoo.has_scoped_base(str(config)) and not zoo.has_scoped_base(cfg)
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
 
@@ -106,8 +107,8 @@ def test_configs_of_an_installed_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(mmib.__spec__, 'submodule_search_locations',
                         [str(tmp_path)])
     assert zoo.resolve_config('mmib::upernet/a') == str(folder / 'a.py')
-    assert zoo_name(str(folder / 'a.py'),
-                    zoo.installed_configs('mmib')) == 'upernet/a.py'
+    assert "'/.mim/configs/upernet/a.py'" in base_expression(
+        str(folder / 'a.py'), str(tmp_path))
 
 
 def test_a_library_that_is_missing(tmp_path, monkeypatch):
