@@ -32,7 +32,7 @@ def trainings_below(folder: str) -> List[str]:
 
 
 def write_report(work_dir: str,
-                 compare: Optional[str] = None,
+                 compare: Sequence[str] = (),
                  out: Optional[str] = None,
                  num_images: int = 12,
                  predictions: bool = True,
@@ -42,7 +42,7 @@ def write_report(work_dir: str,
 
     Args:
         work_dir (str): Folder of the training.
-        compare (str, optional): Folder of another training.
+        compare (Sequence[str]): Folders of other trainings. Defaults to ().
         out (str, optional): The page. Defaults to ``report.html`` in the
             folder.
         num_images (int): Images of each end of the ranking. Defaults to 12.
@@ -66,16 +66,16 @@ def write_report(work_dir: str,
     reviews = reviews or ()
     judged = {row.image for path in reviews for row in read_review(path)}
     run = read_run(work_dir)
-    other = read_run(compare) if compare is not None else None
+    others = [read_run(folder) for folder in compare]
     out = osp.join(work_dir, 'report.html') if out is None else out
     _check_writable(out, reviews)
     checkpoint, unread = read_newest(work_dir, run.start)
-    notes, section = notes_on(run, other, checkpoint, unread), None
+    notes, section = notes_on(run, others, checkpoint, unread), None
     if checkpoint is None or checkpoint.images is None:
         if rank_by != 'score':
             raise Refusal(f'--rank-by {rank_by} needs a checkpoint with a '
                           f'state of InfoBatch. {" ".join(unread)}')
-        write_page(out, run, other, notes, section)
+        write_page(out, run, others, notes, section)
         return [out]
     table = f'{osp.splitext(out)[0]}_images.csv'
     _check_writable(table, reviews)
@@ -89,7 +89,7 @@ def write_report(work_dir: str,
     section = render_gallery(gallery, rank_by, checkpoint.name,
                              f'{run.name} {run.start} {checksum}',
                              osp.basename(table), run.config, reviews)
-    write_page(out, run, other, notes + gallery.notes, section)
+    write_page(out, run, others, notes + gallery.notes, section)
     return [out, table]
 
 
@@ -110,9 +110,11 @@ def main(args: List[str]) -> None:
     parser.add_argument('work_dir', help='folder of the training')
     parser.add_argument(
         '--compare',
+        nargs='+',
+        default=(),
         metavar='WORK_DIR',
-        help='folder of another training to show beside it, such as the '
-        'baseline')
+        help='folders of other trainings to show beside it, such as the '
+        'baseline with several seeds')
     parser.add_argument(
         '--out', help='file to write (default: report.html in work_dir)')
     parser.add_argument(

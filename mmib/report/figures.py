@@ -2,9 +2,10 @@
 """Plots of a run as pictures that stand in a page, for light and dark."""
 import base64
 import io
+import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
@@ -88,10 +89,10 @@ def _to_uri(svg: str) -> str:
     return f'data:image/svg+xml;base64,{data}'
 
 
-def progress(run: Run, other: Optional[Run]) -> List[Picture]:
+def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
     """The first metric, the loss and other metrics, each by iterations and, if
     a training prunes, by full equivalent."""
-    runs = [run] if other is None else [run, other]
+    runs = [run, *others]
     kinds = ['iterations', 'full equivalent'][:1 + any(r.prunes for r in runs)]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
@@ -111,8 +112,11 @@ def progress(run: Run, other: Optional[Run]) -> List[Picture]:
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    for run, curve, color, line in zip(runs, curves, (RUN, OTHER),
-                                       ('-', '--')):
+    # Others alike, as they may be seeds of one training.
+    styles = itertools.chain([(RUN, '-')],
+                             itertools.cycle([(OTHER, '--'), (OTHER, ':'),
+                                              (OTHER, '-.')]))
+    for run, curve, (color, line) in zip(runs, curves, styles):
         if curve is None or not len(curve.values):
             continue
         x = curve.iterations

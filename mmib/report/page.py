@@ -6,10 +6,11 @@ import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 
 from ..log.reporter import worth_in_words
@@ -56,16 +57,16 @@ def environment_of(folder: str) -> jinja2.Environment:
     return environment
 
 
-def render(run: Run, other: Optional[Run], notes: List[str],
+def render(run: Run, others: Sequence[Run], notes: List[str],
            section: Optional[Section]) -> str:
     """Draw the plots, and fill ``template.html``."""
-    progress = figures.progress(run, other)
+    progress = figures.progress(run, others)
     environment = environment_of(osp.dirname(__file__))
     return environment.get_template('template.html').render(
         version=__version__,
         run=run,
-        other=other,
-        summary=summary(run, other),
+        others=others,
+        summary=summary(run, others),
         notes=notes,
         # Those of the first metric and the loss, and all others.
         progress=progress[:4],
@@ -99,7 +100,7 @@ def number(value: Optional[float], digits: int = 4) -> str:
     return f'{value:.{digits}g}'
 
 
-def summary(run: Run, other: Optional[Run]) -> List[Figure]:
+def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:
     """The row of figures on top."""
     note = 'finished' if run.finished else ''
     if run.max_iters and run.last_iter < run.max_iters:
@@ -112,9 +113,9 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
                 'Full equivalent', number(round(full)),
                 f'iterations that the baseline needs for as many passes: '
                 f'{run.saved_iters / max(full, 1):.0%} saved'))
-    figures += _times(run, other) + _quality(run, other)
+    figures += _times(run, others) + _quality(run, others)
     if run.prunes:
-        figures.append(_worth(run, other))
+        figures.append(_worth(run, others))
     if run.pruned and run.visits:
         figures.append(
             Figure(
@@ -124,15 +125,16 @@ def summary(run: Run, other: Optional[Run]) -> List[Figure]:
     return figures
 
 
-def _times(run: Run, other: Optional[Run]) -> List[Figure]:
+def _times(run: Run, others: Sequence[Run]) -> List[Figure]:
     if run.seconds is None:
         return []
     notes = [_validation(run)]
     if run.num_starts > 1:
         notes.append(f'in {run.num_starts} starts')
-    if other is not None and other.seconds is not None:
-        notes.append(f'{other.name}: {_time(other.seconds)} '
-                     f'{_validation(other)}')
+    notes += [
+        f'{other.name}: {_time(other.seconds)} {_validation(other)}'
+        for other in others if other.seconds is not None
+    ]
     return [Figure('Wall time', _time(run.seconds), ', '.join(notes))]
 
 
@@ -144,19 +146,28 @@ def _time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _quality(run: Run, other: Optional[Run]) -> List[Figure]:
+def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
     if not run.metrics:
         return []
     name, curve = next(iter(run.metrics.items()))
-    note = f'at iteration {number(curve.iterations[-1])}'
-    if other is not None and name in other.metrics:
-        compared = other.metrics[name]
-        note += (f'; {other.name}: {compared.values[-1]:.2f} at '
-                 f'{number(compared.iterations[-1])}')
-    return [Figure(name, f'{curve.values[-1]:.2f}', note)]
+    best = int(curve.values.argmax())
+    notes = [
+        f'at iteration {number(curve.iterations[-1])}; highest '
+        f'{curve.values[best]:.2f} at {number(curve.iterations[best])}'
+    ]
+    compared = [other for other in others if name in other.metrics]
+    for other in compared:
+        iterations, values = other.metrics[name]
+        notes.append(f'{other.name}: {values[-1]:.2f} at '
+                     f'{number(iterations[-1])}')
+    if len(compared) > 1:
+        last = [other.metrics[name].values[-1] for other in compared]
+        notes.append(f'mean of these {len(last)}: {np.mean(last):.2f}, '
+                     f'standard deviation {np.std(last, ddof=1):.2f}')
+    return [Figure(name, f'{curve.values[-1]:.2f}', '; '.join(notes))]
 
 
-def _worth(run: Run, other: Optional[Run]) -> Figure:
+def _worth(run: Run, others: Sequence[Run]) -> Figure:
     title = 'Choice of images'
     if run.worth is None or not math.isfinite(run.worth.low):
         return Figure(
@@ -164,22 +175,37 @@ def _worth(run: Run, other: Optional[Run]) -> Figure:
             'visits followed a plan')
     words = worth_in_words(run.worth, 'On average the', '.')
     return Figure(title, f'V {run.worth.value:.2f}',
-                  words + _gain(run, run.worth, other))
+                  words + _gain(run, run.worth, others))
 
 
-def _gain(run: Run, worth: VarianceRatio, other: Optional[Run]) -> str:
-    """What the choice of images can have brought, by what a plain training of
-    another length tells of more steps."""
+def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
+    """What the choice of images can have brought, by what plain trainings of
+    another length tell of more steps."""
     name = next(iter(run.metrics), '')
-    if other is None or other.prunes or name not in other.metrics:
+    plain = [
+        other for other in others if not other.prunes and name in other.metrics
+    ]
+    if not plain:
         return ''
-    curve, compared = run.metrics[name], other.metrics[name]
-    longer = math.log(compared.iterations[-1] / curve.iterations[-1])
-    brought = gain(worth, longer, compared.values[-1] - curve.values[-1])
+    curve = run.metrics[name]
+    # Of several lengths the first one counts.
+    length = plain[0].metrics[name].iterations[-1]
+    seeds = [
+        other for other in plain
+        if other.metrics[name].iterations[-1] == length
+    ]
+    longer = math.log(length / curve.iterations[-1])
+    differ = np.mean([other.metrics[name].values[-1]
+                      for other in seeds]) - curve.values[-1]
+    if abs(longer) > 0.05 and differ * longer <= 0:
+        return (f' More iterations brought no {name} here, so what the choice '
+                'brought can\'t be told.')
+    brought = gain(worth, longer, float(differ))
     if brought is None:
         return (' Compare with a plain training of another length to see what '
                 f'that is in {name}.')
     value, low, high = brought
-    return (f' By what more iterations brought in {other.name}, that can have '
+    names = ', '.join(other.name for other in seeds)
+    return (f' By what more iterations brought in {names}, that can have '
             f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
             'spread of seeds comes on top).')

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a report says beside what the log has, and its file."""
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from .checkpoint import Checkpoint
 from .page import Section, render
@@ -10,11 +10,11 @@ from .read import Run
 _RELIABLE = 0.1
 
 
-def write_page(path: str, run: Run, other: Optional[Run], notes: List[str],
+def write_page(path: str, run: Run, others: Sequence[Run], notes: List[str],
                section: Optional[Section]) -> None:
-    """Write the page of a training, beside another one or alone, with notes on
-    top and a section at the end."""
-    text = render(run, other, notes, section)
+    """Write the page of a training, beside others or alone, with notes on top
+    and a section at the end."""
+    text = render(run, others, notes, section)
     with open(path, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
 
@@ -29,11 +29,11 @@ def unreliable(run: Run) -> str:
             'longer, or rank by pixels.')
 
 
-def notes_on(run: Run, other: Optional[Run], checkpoint: Optional[Checkpoint],
+def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
              unread: List[str]) -> List[str]:
     """What is missing of a training, and why."""
     notes = list(run.notes)
-    if other is not None:
+    for other in others:
         notes += [f'{other.name}: {note}' for note in other.notes]
     if not run.has_infobatch:
         return [

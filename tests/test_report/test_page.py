@@ -23,7 +23,7 @@ def choice(tmp_path):
             [train_line(1, 1.), metric(iterations, miou)],
             config=PLAIN,
             **others)
-        figures = summary(run, read_run(str(folder)))
+        figures = summary(run, [read_run(str(folder))])
         figure, = [x for x in figures if x.title == 'Choice of images']
         assert figure.value == 'V 0.90' and 'up to 10 %' in figure.note
         return figure.note.partition('random it is 1).')[-1]
@@ -47,7 +47,34 @@ def test_by_a_shorter_training(choice):
 @pytest.mark.parametrize('iterations', [40, 45])
 def test_a_training_as_long_tells_nothing_of_more_steps(choice, iterations):
     """Or little more, which the choice makes up for."""
-    assert 'plain training of another length' in choice(iterations, 38.)
+    assert 'plain training of another length' in choice(iterations, 42.)
+
+
+@pytest.mark.parametrize('iterations, miou', [(80, 39.), (20, 41.)])
+def test_more_iterations_that_brought_nothing(choice, iterations, miou):
+    assert choice(iterations, miou) == (
+        ' More iterations brought no mIoU here, so what the choice brought '
+        'can\'t be told.')
+
+
+def test_several_seeds(choice, tmp_path):
+    """Their mean and spread, also in what the choice can have brought."""
+    run = read_run(str(write_finished(tmp_path / 'pruned')))
+    seeds = [
+        read_run(
+            str(
+                write_start(
+                    tmp_path / f'seed{i}',
+                    [train_line(1, 1.), val_line(80, miou)],
+                    config=PLAIN))) for i, miou in enumerate((41., 42., 43.))
+    ]
+    notes = {figure.title: figure.note for figure in summary(run, seeds)}
+    assert notes['mIoU'] == (
+        'at iteration 40; highest 40.00 at 40; seed0: 41.00 at 80; '
+        'seed1: 42.00 at 80; seed2: 43.00 at 80; '
+        'mean of these 3: 42.00, standard deviation 1.00')
+    assert 'brought in seed0, seed1, seed2, that can have brought +0.36' in (
+        notes['Choice of images'])
 
 
 @pytest.mark.parametrize('others', [
@@ -65,5 +92,5 @@ def test_a_training_that_only_scores(tmp_path):
     plans = [plan(iteration, iteration, 12) for iteration in (0, 4, 8)]
     records = [{'begins': BEGINS}, *plans, {'ends': dict(ENDS, pruned=0)}]
     run = read_run(str(write_start(tmp_path / 'run', records=records)))
-    assert [figure.title for figure in summary(run, None)
-            ] == ['Iterations', 'Wall time', 'mIoU']
+    assert [figure.title
+            for figure in summary(run)] == ['Iterations', 'Wall time', 'mIoU']
