@@ -136,34 +136,16 @@ def _read(path: str) -> Checkpoint:
 
 
 def _load(path: str) -> Any:
+    allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
     try:
-        allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
         with torch.serialization.safe_globals(allowed):
             # Only what is used is read of a file that may be large.
             return torch.load(
                 path, map_location='cpu', weights_only=True, mmap=True)
-    except AttributeError as error:
-        raise _Unreadable(
-            'isn\'t read: torch 2.6 or later can read it without running '
-            'anything in it') from error
     # A damaged file may raise anything.
     except Exception as error:
-        foreign = _foreign(path)
-        if foreign:
-            raise _Unreadable(
-                f'isn\'t read, and nothing in it was run: it holds {foreign}, '
-                'which isn\'t data') from error
-        raise _Unreadable('is damaged, so it isn\'t used') from error
-
-
-def _foreign(path: str) -> str:
-    """Objects in a file that aren't data."""
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:
-        return ''
-    return ', '.join(f'`{name}`' for name in sorted(names)
-                     if name not in _IGNORED)
+        raise _Unreadable('is damaged, or holds more than data, so it isn\'t '
+                          'used') from error
 
 
 def _images(tables: Dict[str, Any]) -> pd.DataFrame:
