@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A loop of one's own in plain torch trains as the hook does."""
-import functools
 import os
 import os.path as osp
 import subprocess
@@ -19,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from mmib import InfoBatchHook, Session
-from mmib.pruning import Neyman, QuantileTiers
+from mmib.pruning import Neyman
 
 from .processes import run_ranks
 
@@ -65,8 +64,8 @@ def slots_of(session):
     return slots.indices.tolist(), slots.weights.tolist()
 
 
-def train_with_hook(rank, results, policy):
-    hook = InfoBatchHook(policy(), delta=0.7)
+def train_with_hook(rank, results):
+    hook = InfoBatchHook(Neyman(), delta=0.7)
     slots = Slots(hook)
     with tempfile.TemporaryDirectory() as work_dir:
         runner = Runner(
@@ -79,7 +78,7 @@ def train_with_hook(rank, results, policy):
                 sampler=dict(type='InfoBatchSampler', seed=5)),
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.5)),
             train_cfg=dict(by_epoch=True, max_epochs=EPOCHS),
-            experiment_name=f'own_loop_{rank}_{policy.__name__}')
+            experiment_name=f'own_loop_{rank}')
         for each in (hook, slots):
             runner.register_hook(each)
         if get_dist_info()[1] > 1:
@@ -88,11 +87,11 @@ def train_with_hook(rank, results, policy):
     results[rank] = slots.steps
 
 
-def train_in_own_loop(rank, results, policy):
+def train_in_own_loop(rank, results):
     dataset, model = make_dataset(), Classifier()
     if get_dist_info()[1] > 1:
         model = DistributedDataParallel(model)
-    session = Session(dataset, policy(), EPOCHS, delta=0.7, seed=5)
+    session = Session(dataset, Neyman(), EPOCHS, delta=0.7, seed=5)
     loader = DataLoader(dataset, BATCH_SIZE, sampler=session.sampler)
     layer = getattr(model, 'module', model).layer
     outputs = []
@@ -110,11 +109,10 @@ def train_in_own_loop(rank, results, policy):
     results[rank] = steps
 
 
-@pytest.mark.parametrize('policy', [Neyman, QuantileTiers])
 @pytest.mark.parametrize('world_size', [1, 2])
-def test_slot_for_slot(policy, world_size):
+def test_slot_for_slot(world_size):
     by_hook, own = (
-        run_ranks(functools.partial(train, policy=policy), world_size)
+        run_ranks(train, world_size)
         for train in (train_with_hook, train_in_own_loop))
     for ours, theirs in zip(by_hook, own, strict=True):
         assert len(ours) < 0.9 * EPOCHS * -(-130 // BATCH_SIZE // world_size)
@@ -138,10 +136,9 @@ def test_the_example_goes_on_where_it_stopped(tmp_path):
     folders = tmp_path / 'whole', tmp_path / 'stopped'
     for folder in folders:
         folder.mkdir()
-    whole = run_example(folders[0])
-    run_example(folders[1], '8')
-    rest = run_example(folders[1])
+    whole = run_example(folders[0], '3')
+    run_example(folders[1], '2')
+    rest = run_example(folders[1], '3')
     assert rest['session']['iteration'] == whole['session']['iteration']
-    assert whole['session']['iteration'] == pytest.approx(0.6 * 20 * 4000, 50)
     for name, value in whole['model'].items():
         assert torch.equal(value, rest['model'][name])
