@@ -56,25 +56,15 @@ def test_ratio_0_is_the_baseline(tmp_path, world_size, num_workers, drop_last,
         'train_dataloader.persistent_workers': num_workers > 0,
         'param_scheduler': SCHEDULES['warm-up and cosine'],
     }
-    runs = []
     ours = dict(type='InfoBatchHook', policy=KEEPS, priority=priority)
-    for name, hook in (('baseline', {}), ('ours', {
-            'policy': KEEPS,
-            'custom_hooks': [ours]
-    })):
-        train = functools.partial(
-            train_rank,
-            work_dir=str(tmp_path / name),
-            changes=by_epoch(**{
-                'policy': None,
-                **changes,
-                **hook
-            }))
-        if world_size > 1:
-            runs.append(run_ranks(train, world_size))
-        else:
-            train(0, steps := [None])
-            runs.append(steps)
+    runs = [
+        run_ranks(
+            functools.partial(
+                train_rank,
+                work_dir=str(tmp_path / str(len(hooks))),
+                changes=by_epoch(policy, **changes, **hooks)), world_size)
+        for policy, hooks in ((None, {}), (KEEPS, dict(custom_hooks=[ours])))
+    ]
     for before, after in zip(*runs, strict=True):
         for name in ('iter', 'images', 'lr'):
             assert column(before, name) == column(after, name)
