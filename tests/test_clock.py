@@ -146,14 +146,3 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
             assert steps == (epoch + 1) * per_epoch
         # With what `drop_last` leaves.
         position = begin + size
-
-
-@given(st.integers(1, 1000), st.integers(1, 100), st.booleans())
-def test_full_epochs_step_as_the_baseline(size, slots_per_iter, drop_last):
-    iters = size // slots_per_iter if drop_last else -(-size // slots_per_iter)
-    schedule = ScheduleSteps(iters)
-    schedule.enter(0, 0)
-    slots = iters * slots_per_iter if drop_last else size
-    schedule.expect(slots)
-    for i in range(iters):
-        assert schedule.due(min((i + 1) * slots_per_iter, slots)) == 1

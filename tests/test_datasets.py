@@ -198,13 +198,13 @@ def test_images_without_paths_are_counted():
     assert len(set(checksums)) == 3
 
 
-def deliver(cfg, batch_size=3, seed=0):
+def deliver(cfg, batch_size=3):
     """Compare the batches of some passes over a data set. Returns what is
     known of its parts, the indices of each batch whose own image was
     delivered, and the warnings."""
     dataset, warnings = build(cfg), []
     check = DeliveryCheck(dataset, warnings.append)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     order = np.concatenate([rng.permutation(len(dataset)) for _ in range(6)])
     delivered = []
     for start in range(0, len(order) - batch_size + 1, batch_size):
@@ -252,8 +252,7 @@ def test_paths_that_tell_nothing(cfg, tried):
     assert all('the pipeline changes `img_path`' in each for each in warnings)
 
 
-@pytest.mark.parametrize('num_workers', [0, 2])
-def test_an_image_that_cannot_be_read(tmp_path, num_workers):
+def test_an_image_that_cannot_be_read(tmp_path):
     """Another one is delivered, and its loss isn't the score of the first.
     Those that can be read have one score each, whatever repeats them."""
     broken = path_dataset(broken=(2, 5))
@@ -262,7 +261,7 @@ def test_an_image_that_cannot_be_read(tmp_path, num_workers):
     runner = small_runner(
         tmp_path, **{
             'train_dataloader.dataset': dict(cfg, _delete_=True),
-            'train_dataloader.num_workers': num_workers,
+            'train_dataloader.num_workers': 2,
             'train_cfg.max_iters': 40
         })
     hook, table = infobatch_hook(runner), {}
@@ -321,12 +320,10 @@ def test_one_part_that_renames_its_images():
     assert len(warnings) == 2
 
 
-@pytest.mark.parametrize('seed', range(3))
-def test_the_first_image_cannot_be_read(seed):
+def test_the_first_image_cannot_be_read():
     """In batches of one, that says nothing of the others."""
-    first = int(np.random.default_rng(seed).permutation(7)[0])
-    _, delivered, warnings = deliver(
-        path_dataset(broken=(first, )), batch_size=1, seed=seed)
+    first = int(np.random.default_rng(0).permutation(7)[0])
+    _, delivered, warnings = deliver(path_dataset(broken=(first, )), 1)
     assert set(sum(delivered, [])) == {*range(7)} - {first}
     warning, = warnings
     assert f'another image than abroken/{first},' in warning

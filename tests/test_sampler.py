@@ -14,7 +14,6 @@ from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.config.outlook import clock_of_config
 from mmib.errors import Refusal
 from mmib.pruning import EpochPlan
-from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
 
 SIZE = 11
@@ -136,25 +135,6 @@ def test_a_pass_that_was_left_goes_on(size, times, limits):
     assert loaded.full_pass().tolist() == expected
 
 
-def baseline_and_ours(rank, results):
-    ours = by_iterations(seed=None)
-    own_seed = ours.seed
-    results[rank] = own_seed, head(ours, 20), head(
-        InfiniteSampler(range(SIZE), seed=own_seed), 20)
-
-
-def test_real_ranks_agree_on_a_seed():
-    results = run_ranks(baseline_and_ours, 2)
-    assert len({seed for seed, _, _ in results}) == 1
-    for _, ours, baseline in results:
-        assert ours == baseline
-    stream = [
-        i for step in zip(*(ours for _, ours, _ in results)) for i in step
-    ]
-    for start in (0, SIZE, 2 * SIZE):
-        assert sorted(stream[start:start + SIZE]) == list(range(SIZE))
-
-
 @pytest.mark.parametrize('shuffle', [True, False])
 @pytest.mark.parametrize('is_shuffled', [True, False])
 def test_the_order_of_plans(shuffle, is_shuffled):
@@ -169,7 +149,7 @@ def test_the_order_of_plans(shuffle, is_shuffled):
     assert pairs(sampler.take(4)) == [(i, i + 0.5) for i in expected]
 
 
-@pytest.mark.parametrize('size', [3, SIZE, 1000])
+@pytest.mark.parametrize('size', [3, 1000])
 def test_a_loader_that_ran_ahead_of_the_hook(size):
     """OpenMMLab's loop starts the workers when it is built."""
     sampler = by_iterations(range(size))
@@ -245,17 +225,6 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
     whole = connected(by_iterations(), prune_by_start)
     head(whole, len(together))
     assert together == pairs(whole.take(len(together)))
-
-
-def test_what_was_read_before_the_state_does_not_count():
-    """OpenMMLab's loop reads when it is built, before the checkpoint."""
-    one, two = by_iterations(), by_iterations()
-    head(one, 5)
-    head(two, 8)
-    two.load_state_dict(one.state_dict())
-    connected(two)
-    assert head(two, 6) == head(one, 6)
-    assert two.position == 5
 
 
 @pytest.mark.parametrize('with_hook', [True, False])
@@ -347,42 +316,6 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
         loader = DataLoader(
             range(size), batch_size, sampler=sampler, drop_last=drop_last)
         assert len(list(loader)) == len(loader) == clock.iters_per_epoch
-
-
-def test_others_read_full_passes():
-    """As PreciseBNHook does, once the loop has its first batch."""
-    ours, baseline = by_epochs(), DefaultSampler(range(SIZE), seed=5)
-    connected(ours, keep(4)).begin_epoch()
-    assert len(list(ours)) == 4
-    with pytest.raises(Refusal, match='Something else than the training loop'):
-        list(ours)
-    ours.take(4)
-    assert list(ours) == list(baseline)
-    ours.end_epoch()
-    assert list(ours) == list(baseline)
-    ours.begin_epoch()
-    assert len(list(ours)) == 4
-
-
-@pytest.mark.parametrize('world_size', [1, 2, 3])
-@pytest.mark.parametrize('taken', [2, 7])
-def test_state_within_an_epoch_goes_on_with_the_rest(taken, world_size):
-    """Also at its last batch."""
-    sampler = connected(by_epochs(), keep(7))
-    sampler.begin_epoch()
-    plan = list(sampler)
-    sampler.take(taken)
-    later = on_rank(by_epochs(seed=9), 0, world_size)
-    later.load_state_dict(sampler.state_dict())
-    assert later.seed == 5
-    connected(later, keep(3)).begin_epoch()
-    left = -(-(7 - taken) // world_size)
-    assert len(later) == left
-    assert list(later) == (2 * plan[taken:])[:left * world_size:world_size]
-    later.take(left)
-    later.end_epoch()
-    later.begin_epoch()
-    assert len(list(later)) == -(-3 // world_size)
 
 
 def test_a_position_by_epochs():

@@ -69,8 +69,7 @@ def test_going_on_is_exact(policy, stream, drop_last, batch_size, data):
     assert str(three.tables.state_dict()) == str(one.tables.state_dict())
 
 
-@pytest.mark.parametrize('stream', [False, True])
-@pytest.mark.parametrize('persistent', [False, True])
+@pytest.mark.parametrize('stream, persistent', [(False, True), (True, False)])
 def test_going_on_with_workers(stream, persistent):
     """What was in flight is drawn again."""
     kwargs = dict(drop_last=True)

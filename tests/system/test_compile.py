@@ -1,13 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """``compile`` compiles in the first steps, and never again. Backends that
 generate code need a compiler: ``test_gpu.py``."""
-import pytest
 import torch
 from mmengine.hooks import Hook
 from torch._dynamo.utils import counters
 
-from .small_training import (BASELINE, MAX_ITERS, build, check_resumed, column,
-                             infobatch_hook, train)
+from .small_training import MAX_ITERS, build, column, train
 
 
 class Frames(Hook):
@@ -20,20 +18,12 @@ class Frames(Hook):
         self.counts.append(counters['frames']['total'])
 
 
-@pytest.mark.parametrize('changes', [
-    BASELINE,
-    {},
-    {
-        'custom_hooks.0.policy': dict(type='Neyman', ratio=0.6)
-    },
-])
-def test_nothing_is_compiled_again(tmp_path, changes):
+def test_nothing_is_compiled_again(tmp_path):
     """Plans of several lengths, and annealing."""
-    expected = train(build(tmp_path / 'eager', **changes))
+    expected = train(build(tmp_path / 'eager'))
     torch._dynamo.reset()
     counters.clear()
-    changes = dict(changes, compile=dict(backend='aot_eager'))
-    runner = build(tmp_path, **changes)
+    runner = build(tmp_path, compile=dict(backend='aot_eager'))
     frames = Frames()
     runner.register_hook(frames)
     steps = train(runner)
@@ -44,5 +34,3 @@ def test_nothing_is_compiled_again(tmp_path, changes):
         torch.testing.assert_close(
             torch.tensor(column(steps, name)),
             torch.tensor(column(expected, name)))
-    if infobatch_hook(runner) is not None:
-        check_resumed(tmp_path, runner, steps, **changes)

@@ -29,10 +29,8 @@ from tests.system.small_models import describe, heads_of, read_model
 from tests.test_tasks.contract import check_weights, take_step
 
 PAGE = osp.join(osp.dirname(__file__), 'families.md')
-# A cascade, two kinds of losses in a head, hard pixels, edges, and a plain
-# network.
+# A cascade, two kinds of losses in a head, edges, and hard pixels.
 SAMPLE = ('encnet/encnet_r50-d8_4xb4-80k_ade20k-512x512',
-          'fcn/fcn_r18-d8_4xb2-80k_cityscapes-512x1024',
           'ocrnet/ocrnet_hr18s_4xb4-80k_ade20k-512x512',
           'pidnet/pidnet-s_2xb6-120k_1024x1024-cityscapes',
           'stdc/stdc1_4xb12-80k_cityscapes-512x1024')

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What can go wrong in a training, done to a real one. ``docs/systems.md`` is
 the table of it; what a checkpoint can be resumed with is in
-``test_resume.py``, and a damaged one in ``tests/test_state.py``."""
+``test_resume.py``, and a damaged one in ``tests/test_checkpoint.py``."""
 import builtins
 import os
 import os.path as osp

@@ -131,17 +131,13 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, loss,
     assert (scores_of(runner) != 1).all()
 
 
-# What the score of the task is, and arguments of the hook.
-SCORES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     'score, hook', [
         ('gradient', {}),
         ('loss', dict(ema=0.8)),
         ('loss', dict(policy=dict(type='Neyman', ratio=0.67))),
     ],
     ids=str)
-
-
-@SCORES
 @pytest.mark.parametrize('num_workers', [0, 2])
 def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
                                     num_workers):
@@ -161,16 +157,6 @@ def test_no_score_waits_for_the_gpu(tmp_path, monkeypatch, score, hook,
     runner.train()
     assert len(records) == 100
     assert (scores_of(runner) != 1).all()
-
-
-@SCORES
-def test_resume_with_scores_of_other_kinds(tmp_path, monkeypatch, score, hook):
-    monkeypatch.setattr(segmentation.TASK, 'score', score)
-    changes = of_hook(hook)
-    runner = build(tmp_path, **changes)
-    steps = train(runner)
-    assert np.max(column(steps, 'weights')) > 1
-    check_resumed(tmp_path, runner, steps, **changes)
 
 
 def test_what_the_guard_sees(monkeypatch):

@@ -163,7 +163,6 @@ def iter_of(checkpoint):
 SAMPLE = [
     # Its plans are shorter than the lookahead.
     Kill(Setting('Budget', 1, 2, size=13), 36, 0.02),
-    Kill(Setting('QuantileTiers', 1, 2, size=29), 44, 0.01),
     Kill(Setting('MeanThreshold', 2, 0), 47, 0., victim=0),
     Kill(Setting('QuantileTiers', 2, 2), 33, 0.01),
     Kill(Setting('Neyman', 2, 2, by_epoch=True), 36, 0.01),

@@ -136,7 +136,7 @@ def test_draws():
     assert 0.1 < wrong / len(answered) < 0.3
 
 
-def build(folder, work_dir, **changes):
+def build(folder, work_dir):
     cfg = config_of('lora', folder)
     cfg.train_dataloader.batch_size = 4
     cfg.train_dataloader.dataset.update(
@@ -147,27 +147,16 @@ def build(folder, work_dir, **changes):
     cfg.train_cfg.update(max_iters=50, val_interval=50)
     cfg.work_dir = str(work_dir)
     cfg.experiment_name = f'llama_{uuid.uuid4()}'
-    cfg = mmib.convert(cfg)
-    cfg.default_hooks.checkpoint.interval = 18
-    cfg.merge_from_dict(changes)
-    return Runner.from_cfg(cfg)
+    return Runner.from_cfg(mmib.convert(cfg))
 
 
-def test_training_and_resume(folder, tmp_path):
+def test_training(folder, tmp_path):
     runner = build(folder, tmp_path)
     base = torch.load(folder / 'base.pth')['state_dict']
-    losses = train(runner)
-    assert len(losses) == 30
+    assert len(train(runner)) == 30
     planner = infobatch_hook(runner).training.planner
     assert infobatch_hook(runner).training.lacks_norms is False
     assert planner.mean_ratio.mean().value > 0
     after = weights_of(runner)
     kept = 'llama.base_model.model.model.embed_tokens.weight'
     assert torch.equal(after[kept], base['llama.model.embed_tokens.weight'])
-    again = build(
-        folder,
-        tmp_path / 'resumed',
-        resume=True,
-        load_from=str(tmp_path / 'iter_18.pth'))
-    assert train(again) == losses[18:]
-    torch.testing.assert_close(weights_of(again), after, rtol=0, atol=0)

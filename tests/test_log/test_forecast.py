@@ -3,7 +3,7 @@ import pytest
 
 from mmib.clock import EpochClock, IterationClock
 from mmib.log.forecast import forecast
-from mmib.pruning import MeanThreshold, Neyman, RandomPruning, ScoreOnly
+from mmib.pruning import MeanThreshold, RandomPruning, ScoreOnly
 
 HALF = RandomPruning(ratio=0.5)
 
@@ -27,18 +27,6 @@ def test_by_epochs(start, begins):
     assert expected.full_iters == 100
     iters = 100 - 5 * (8 - begins)
     assert f'It runs {iters} iterations and covers 10.0' in expected.lines[-1]
-
-
-@pytest.mark.parametrize('by_epoch', [False, True])
-@pytest.mark.parametrize('start', [0., 0.3])
-def test_a_budget_is_met(by_epoch, start):
-    clock = (
-        EpochClock(1000, 10, 100, 100, 0.85, start)
-        if by_epoch else IterationClock(1000, 10, 6000, 0.85, start))
-    expected = forecast(Neyman(ratio=0.6), clock)
-    iters, full_iters, passes = clock.outcome(expected.share)
-    assert iters == pytest.approx(6000) and passes == pytest.approx(100)
-    assert full_iters == expected.full_iters == pytest.approx(10000)
 
 
 def test_what_prunes_nothing():

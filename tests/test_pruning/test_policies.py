@@ -11,8 +11,8 @@ from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           UpperConfidenceBound)
 from mmib.pruning.plan import prune_tiers
 from mmib.registry import build_policy
-from tests.test_pruning.inputs import (FINITE, RATIOS, RNGS, SCORES, SHARES,
-                                       drawn, needing)
+from tests.test_pruning.inputs import (RATIOS, RNGS, SCORES, SHARES, drawn,
+                                       needing)
 
 PAPER = st.one_of(
     st.builds(MeanThreshold, RATIOS),
@@ -59,12 +59,6 @@ def test_every_tier_keeps_its_share_and_its_weight(policy, scores, rng):
             assert len(members) / kept <= 1 / (1 - ratio) + 1e-6
     # Each plan stands for the whole data set.
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
-
-
-@given(ANY, FINITE, st.integers(1, 60), RNGS)
-def test_ties_are_never_pruned(policy, score, size, rng):
-    plan = policy(np.full(size, score, np.float32), rng)
-    assert plan.is_full and sorted(plan.indices) == list(range(size))
 
 
 @pytest.mark.parametrize('score', [0.1, 1 / 3, 0.7, 1e-3])

@@ -116,14 +116,3 @@ def test_users_register_their_own(table):
     assert wrap(table, type('Sub', (model, ), {})()) == ['head.loss_a']
     with pytest.raises(Refusal, match='OwnOwnModel, which is `model`'):
         wrap(table, own(model)())
-
-
-def test_losses_that_are_only_logged_stay(table):
-    model = Model(head=Head(loss_a=nn.ModuleList([Loss(), Loss()])))
-    first, second = model.head.loss_a
-    (_, wrapped), = table.wrap(
-        model,
-        BatchContext(),
-        is_only_logged=lambda head, name, loss: loss is second)
-    assert list(model.head.loss_a) == [*wrapped['loss_a'], second]
-    assert wrapped['loss_a'][0].loss is first

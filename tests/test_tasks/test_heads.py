@@ -6,10 +6,8 @@ import torch
 import torch.nn as nn
 from mmengine.registry import DefaultScope
 from mmengine.structures import InstanceData, PixelData
-from mmseg.models.decode_heads.point_head import point_sample
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
-from mmseg.utils import MatchMasks
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
@@ -33,18 +31,6 @@ def ce(**kwargs):
 
 def dice(**kwargs):
     return dict(type='DiceLoss', **kwargs)
-
-
-OHEM = dict(type='OHEMPixelSampler', min_kept=40)
-# Losses of a head, and what samples pixels for them. Other types of heads are
-# in tests/system/test_families.py.
-HEADS = {
-    'OHEM': ([ce()], dict(OHEM, thresh=0.3)),
-    'OHEM of losses': ([ce(), ce(loss_weight=0.4, loss_name='loss_b')], OHEM),
-    'CE and Dice': ([ce(), dice(loss_weight=3.)], None),
-    'CE and Lovasz': ([ce(), dict(type='LovaszLoss', reduction='none')], None),
-    'CE and Tversky': ([ce(), dict(type='TverskyLoss')], None),
-}
 
 
 def make_samples():
@@ -71,11 +57,12 @@ def make_model(losses, **kwargs):
                     copy.deepcopy(losses), num_classes=C, **kwargs)))
 
 
-@pytest.mark.parametrize('name', HEADS)
-def test_the_weight_of_an_image_multiplies_its_gradient(name):
-    """Whatever the head does with its losses."""
-    losses, sampler = HEADS[name]
+def test_pixels_that_are_sampled_by_two_losses():
+    """The head calls its losses for the choice, too. Other heads are in
+    tests/system/test_families.py."""
     inputs = torch.randn(B, 3, SIZE, SIZE)
+    losses = [ce(), ce(loss_weight=0.4, loss_name='loss_b')]
+    sampler = dict(type='OHEMPixelSampler', min_kept=40)
     known, _ = check_weights(lambda: make_model(losses, sampler=sampler),
                              inputs, make_samples(), WEIGHTS)
     assert known.scores.isfinite().all()
@@ -88,39 +75,9 @@ def wrap_losses(model, batch):
     return [x for x in model.modules() if isinstance(x, InfoBatchLoss)]
 
 
-@pytest.mark.skipif(point_sample is None, reason='needs ops of mmcv')
-@pytest.mark.parametrize('num_masks', [(2, 5, 0), (9, 1, 3)])
-def test_masks_of_each_image(num_masks):
-    """Counted as they are matched, with more masks than queries too."""
-    num_queries = 6
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        matcher = MatchMasks(
-            num_points=16,
-            num_queries=num_queries,
-            num_classes=C,
-            assigner=dict(
-                type='HungarianAssigner',
-                match_costs=[
-                    dict(type='ClassificationCost', weight=2.),
-                    dict(type='DiceCost', weight=5., pred_act=True, eps=1.)
-                ]))
-        loss = InfoBatchLoss(
-            MODELS.build(dice(use_sigmoid=True, ignore_index=None)))
-    _follow_matching(matcher, [], [loss])
-    instances = [
-        InstanceData(
-            labels=torch.arange(n) % C,
-            masks=torch.randint(0, 2, (n, SIZE, SIZE))) for n in num_masks
-    ]
-    _, targets, mask_weights, _ = matcher.get_targets(
-        torch.randn(B, num_queries, C + 1),
-        torch.randn(B, num_queries, SIZE, SIZE), instances)
-    assert loss.rows_per_image == (mask_weights > 0).sum(1).tolist()
-    assert sum(loss.rows_per_image) == len(targets)
-
-
 def test_what_follows_the_matching():
-    """As the test before, with a matcher that needs no ops of mmcv."""
+    """Masks are counted as they are matched, with more of them than queries
+    too. The matchers of the heads need ops of mmcv: test_families.py."""
 
     class Matcher:
 

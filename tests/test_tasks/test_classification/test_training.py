@@ -36,11 +36,6 @@ BASELINE = {
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-    return train(tmp_path_factory.mktemp('work_dir'))
-
-
-@pytest.fixture(scope='module')
 def trained_on_mixtures(tmp_path_factory):
     cfg = config(tmp_path_factory.mktemp('work_dir'))
     ema = dict(type='EMAHook', update_buffers=True)
@@ -52,9 +47,8 @@ def losses(runner):
     return history.data[0]
 
 
-@pytest.mark.parametrize('name', ['trained', 'trained_on_mixtures'])
-def test_training_scores_each_image_and_saves_iterations(request, name):
-    runner = request.getfixturevalue(name)
+def test_training_scores_each_image_and_saves_iterations(trained_on_mixtures):
+    runner = trained_on_mixtures
     session = infobatch_hook(runner).training
     scores = session.tables.scores
     assert np.isfinite(scores).all() and (scores != 1).all()
@@ -89,20 +83,18 @@ def test_a_trained_model_is_one_without_mmib(trained_on_mixtures):
     }
 
 
-@pytest.mark.parametrize('changes', [{}, MIXED], ids=['plain', 'mixed'])
-def test_off_is_off(tmp_path, changes):
-    off = train(tmp_path, **changes, custom_hooks=NO_PRUNING)
-    baseline = train(tmp_path, **changes, **BASELINE)
+def test_off_is_off(tmp_path):
+    off = train(tmp_path, **MIXED, custom_hooks=NO_PRUNING)
+    baseline = train(tmp_path, **MIXED, **BASELINE)
     np.testing.assert_allclose(losses(off), losses(baseline), rtol=1e-6)
     assert len(np.unique(losses(off))) > 30
 
 
-@pytest.mark.parametrize('changes', [{}, MIXED], ids=['plain', 'mixed'])
-def test_scoring_alone_is_the_baseline(tmp_path, changes):
+def test_scoring_alone_is_the_baseline(tmp_path):
     """To the last bit."""
     hook = dict(type='InfoBatchHook', policy=dict(type='ScoreOnly'), delta=1.)
-    scored = train(tmp_path, **changes, custom_hooks=[hook])
-    baseline = train(tmp_path, **changes, **BASELINE)
+    scored = train(tmp_path, **MIXED, custom_hooks=[hook])
+    baseline = train(tmp_path, **MIXED, **BASELINE)
     np.testing.assert_array_equal(losses(scored), losses(baseline))
     assert_equal(weights_of(scored), weights_of(baseline))
     assert (infobatch_hook(scored).training.tables.scores != 1).all()

@@ -67,27 +67,6 @@ FCOS = dict(
         strides=[8, 16],
         regress_ranges=((-1, 24), (24, 1e8)),
         loss_bbox=dict(type='GIoULoss')))
-ATSS = dict(
-    DETECTOR,
-    type='ATSS',
-    bbox_head=dict(
-        HEAD,
-        type='ATSSHead',
-        norm_cfg=None,
-        anchor_generator=dict(
-            type='AnchorGenerator',
-            octave_base_scale=4,
-            scales_per_octave=1,
-            ratios=[1.],
-            strides=[8, 16]),
-        bbox_coder=CODER,
-        loss_cls=dict(type='FocalLoss', use_sigmoid=True),
-        loss_bbox=dict(type='GIoULoss'),
-        loss_centerness=dict(type='CrossEntropyLoss', use_sigmoid=True)),
-    train_cfg=dict(
-        assigner=dict(type='ATSSAssigner', topk=4),
-        allowed_border=-1,
-        pos_weight=-1))
 ATTENTION = dict(embed_dims=16, num_heads=2, dropout=0.)
 LAYER = dict(
     self_attn_cfg=ATTENTION,
