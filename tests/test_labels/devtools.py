@@ -150,13 +150,20 @@ class Browser:
             self('Input.dispatchKeyEvent', type='keyUp', **event)
 
     def click(self, selector) -> None:
-        """Scroll to an element and click it."""
-        x, y = self.run("""(() => {
+        """Scroll to an element and click it, once it lies still: what was
+        unfolded or scrolled moves for some frames."""
+        place = """(() => {
             const found = document.querySelector(%s);
-            found.scrollIntoView({block: 'center'});
+            found.scrollIntoView({block: 'center', behavior: 'instant'});
             const box = found.getBoundingClientRect();
             return [box.x + box.width / 2, box.y + box.height / 2];
-        })()""" % json.dumps(selector))
+        })()""" % json.dumps(selector)
+        last, end = None, time.time() + 60
+        while (x_y := self.run(place)) != last:
+            assert time.time() < end, selector
+            last = x_y
+            time.sleep(0.1)
+        x, y = last
         for kind in ('mousePressed', 'mouseReleased'):
             self(
                 'Input.dispatchMouseEvent',
@@ -165,6 +172,11 @@ class Browser:
                 y=y,
                 button='left',
                 clickCount=1)
+
+    def unfold(self, selector) -> None:
+        """Click the summary of an element, and wait until it is open."""
+        self.click(f'{selector} > summary')
+        self.wait(f'document.querySelector({json.dumps(selector)}).open')
 
     def picture(self, path) -> None:
         """Write what is seen as a PNG file."""
