@@ -210,13 +210,14 @@ class Reporter:
         write_line(self._runner.log_dir, **record.to_dict())
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
+        saved = (f'{record.saved_iters:.0f} iterations saved so far, '
+                 if self._training.planner.policy.prunes else '')
         self._logger.info(
             f'InfoBatch: virtual epoch {record.epoch}, '
             f'{self._left()}: '
             f'{record.kept} of {clock.pass_length} images '
             f'(kept share {kept_share:.3f}{threshold}), '
-            f'{record.saved_iters:.0f} iterations saved so far, mean score '
-            f'{record.mean_score:.4f}'
+            f'{saved}mean score {record.mean_score:.4f}'
             f'{worth_in_words(record.variance_ratio, ", the last", "")}')
         self.non_finite(record.non_finite)
 

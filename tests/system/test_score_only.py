@@ -90,3 +90,4 @@ def test_what_it_tells(tmp_path):
     log = read_log(tmp_path)
     assert 'InfoBatch: ScoreOnly() prunes nothing: the training is the' in log
     assert 'WARNING - InfoBatch' not in log
+    assert 'virtual epoch 1, ' in log and 'saved so far' not in log
