@@ -147,8 +147,8 @@ def test_what_readme_tells_to_expect():
     said = re.search(
         r'With 90 % of them a plain training lost (\S+) points on CIFAR-10 '
         r'and (\S+) on CamVid, and each tenth below (\S+) and (\S+) more, in '
-        r'three to eight seeds. Where more iterations bring little, fewer cost '
-        r'little: with 60 % of 72 passes over CIFAR-10 it was (\d\.\d)\.',
+        r'three to eight seeds. Where more iterations bring little, fewer '
+        r'cost little: with 60 % of 72 passes over CIFAR-10 it was (\d\.\d)\.',
         in_one_line('README.md'))
     # CIFAR-10 first, then CamVid.
     first, last = ([
