@@ -99,6 +99,23 @@ def test_a_loop_with_another_batch_size(policy, stream, before, after, at):
     assert rest.progress == 1
 
 
+@pytest.mark.parametrize('epoch', range(7))
+def test_a_loop_that_begins_afresh(epoch):
+    """A full epoch of the baseline, then pruned ones, but in annealing."""
+    session, whole = own(), own()
+    session.start_afresh(7 * epoch, epoch, 2)
+    plans, of_whole = plans_of(session), plans_of(whole)
+    loop(session, 2)
+    loop(whole, 2)
+    assert len(plans) == 6 - epoch
+    assert session.clock.first_pruned == epoch + 1
+    for number, (record, plan) in enumerate(plans, epoch):
+        assert record.covered == number
+        assert plan.is_full is (number == epoch or number >= 4)
+        if of_whole[number][1].is_full:
+            assert dealt([of_whole[number]]) == dealt([(record, plan)])
+
+
 @pytest.mark.parametrize('stream', [False, True])
 def test_what_only_scores(stream):
     """The baseline to the last bit, and a score for each image."""
