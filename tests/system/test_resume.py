@@ -112,6 +112,8 @@ TRAININGS = {
         delta=1,
         policy=dict(type='Neyman', ratio=0.7, num_strata=3,
                     min_keep=0.3)), ITERS),
+    'UpperConfidenceBound': (hook(
+        policy=dict(type='UpperConfidenceBound', period=2)), ITERS),
     'FlexibleRunner': (FLEXIBLE, ITERS),
     'epochs, FlexibleRunner': (of_epochs(**FLEXIBLE), WITHIN),
     'epochs, workers, drop_last': (of_epochs(
