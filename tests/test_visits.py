@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mmib.errors import Refusal
 from mmib.pruning import Slots
-from mmib.visits import (AVERAGE, Tables, VisitLog, norms_of, ratio_of,
-                         reliability_of, rounds)
-from mmib.worth import pair_sums, tier_sums, variance_ratio
+from mmib.visits import AVERAGE, Tables, VisitLog, rounds
+from mmib.worth import pair_sums, tier_sums
 from tests.system.processes import run_ranks
 
 INF, NAN = math.inf, math.nan
@@ -151,36 +150,6 @@ def test_rounds_have_an_image_once(images):
         numbers[each].tolist() for each in rounds(np.array(images, int), 7)
     ]
     assert found == list(expected.values()) or not images
-
-
-def test_sums_tell_ratio_norms_and_reliability():
-    rng = np.random.default_rng(0)
-    tiers = rng.integers(1, 4, 60)
-    weights = np.array([4, 2, 1.])[tiers - 1]
-    norms, before, noise = rng.gamma(2, size=(3, 60)).astype(np.float32)
-    tables, nothing = Tables(np.arange(60)), Tables(np.arange(60))
-    indices, scores = np.arange(60), before + noise
-    # First visits tell nothing, nor do full passes.
-    add(tables, slots_of(indices, 1., 1), 1, before + 1, norms)
-    add(tables, slots_of(indices), 2, before, norms)
-    sums, pairs = tables.read_sums()
-    assert ratio_of(sums) is reliability_of(pairs) is None
-    # In units of the mean weight of each plan.
-    add(tables, slots_of(indices, 3 * weights, tiers, 3.), 3, scores, norms)
-    sums, pairs = tables.read_sums()
-    np.testing.assert_allclose(
-        ratio_of(sums), variance_ratio(1 / weights, norms), rtol=0.02)
-    assert ratio_of(sums).value == pytest.approx(
-        variance_ratio(1 / weights, norms).value)
-    np.testing.assert_allclose(
-        norms_of(sums).mean_squares,
-        [(norms[tiers == t]**2).mean() for t in (1, 2, 3)],
-        rtol=1e-6)
-    assert reliability_of(pairs) == pytest.approx(
-        np.corrcoef(before, scores)[0, 1], rel=1e-5)
-    # They are read once.
-    sums, pairs = tables.read_sums()
-    assert sums.shape == nothing.sums.shape and not pairs.any()
 
 
 def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():

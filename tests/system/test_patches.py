@@ -48,7 +48,9 @@ def test_restart_loader(tmp_path, patched):
         'train_cfg.type': 'SkippingTrainLoop',
         'train_dataloader.num_workers': 2
     }
-    steps = train(build(tmp_path, **changes))
+    # Until the end of the test, which stops its workers at once.
+    runner = build(tmp_path, **changes)
+    steps = train(runner)
     resumed = build(
         tmp_path / 'resumed',
         resume=True,

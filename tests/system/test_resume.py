@@ -112,13 +112,15 @@ TRAININGS = {
         delta=1,
         policy=dict(type='Neyman', ratio=0.7, num_strata=3,
                     min_keep=0.3)), ITERS),
+    'UpperConfidenceBound': (hook(
+        policy=dict(type='UpperConfidenceBound', period=2)), ITERS),
     'FlexibleRunner': (FLEXIBLE, ITERS),
     'epochs, FlexibleRunner': (of_epochs(**FLEXIBLE), WITHIN),
     'epochs, workers, drop_last': (of_epochs(
         **{
             'train_dataloader.num_workers': 2,
             'train_dataloader.drop_last': True
-        }), WITHIN),
+        }), WITHIN[1:7:2]),
 }
 SKIPS_NOTHING = {
     'train_cfg.fast_forward_on_resume': True,
@@ -201,10 +203,11 @@ def test_a_second_training_needs_a_new_runner(tmp_path):
 def test_a_finished_training_without_annealing_goes_on(tmp_path):
     """Later it ends; what was in flight then is trained on first."""
     changes = hook(delta=1)
-    steps = train(
-        build(tmp_path, **{
-            **changes, 'default_hooks.checkpoint.interval': 35
-        }))
+    # Until the end of the test, which stops its workers at once.
+    runner = build(tmp_path, **{
+        **changes, 'default_hooks.checkpoint.interval': 35
+    })
+    steps = train(runner)
     _, later = resume(tmp_path / 'longer', tmp_path / 'iter_35.pth', **{
         **changes, 'train_cfg.max_iters': 60
     })
