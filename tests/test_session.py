@@ -236,6 +236,9 @@ def test_losses_stand_in_for_norms(scale):
     assert session.worth.value == 1
     said.assert_called_once()
     assert "can't be seen" in said.call_args.args[0]
+    rest = own(RandomPruning(0.5))
+    rest.load_state_dict(state_of(session))
+    assert rest.lacks_norms
     session = own()
     session.tables.score = 'gradient'
     images = next(iter(DataLoader(range(SIZE), 4, sampler=session.sampler)))

@@ -17,6 +17,7 @@ from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
 from mmib.report.read import read_run
+from mmib.runner.checkpoint import seal
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
                                          by_epoch, edges)
 from tests.system.processes import run_ranks
@@ -288,6 +289,21 @@ def test_another_policy(finished, tmp_path):
     log = read_log(tmp_path)
     assert 'the next plans are drawn by QuantileTiers(' in log
     assert re.search(r'kept share 0\.\d+, below a score of', log)
+
+
+def test_other_images(finished, tmp_path):
+    """Or the same in another order, as the checksum of their paths tells."""
+    checkpoint = load(finished[0] / 'iter_14.pth')
+    state = dict(checkpoint['infobatch'], images_checksum=1)
+    del state['checksum']
+    checkpoint['infobatch'] = seal(state)
+    path = tmp_path / 'other.pth'
+    torch.save(checkpoint, path)
+    _, steps = resume(tmp_path, path)
+    assert ('the checkpoint is of other images than '
+            '`train_dataloader.dataset` has') in read_log(tmp_path)
+    # A full pass first.
+    assert {weight for _, weight in slots(steps)[:11]} == {1}
 
 
 def test_a_state_of_another_version(finished, tmp_path):
