@@ -5,7 +5,6 @@ a server. The training may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 import argparse
-import glob
 import os
 import os.path as osp
 import sys
@@ -16,19 +15,6 @@ from mmib.errors import Refusal
 from mmib.labels.rankings import RANKINGS
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
-# The name of a start of a training, a time.
-_START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
-
-
-def trainings_below(folder: str) -> List[str]:
-    """Work folders in a folder that is none itself, one or two levels deep."""
-    root = glob.escape(folder)
-    if any(glob.glob(osp.join(root, name)) for name in (_START, '*.pth')):
-        return []
-    starts = (
-        path for level in ('*', osp.join('*', '*'))
-        for path in glob.glob(osp.join(root, level, _START)))
-    return sorted({*map(osp.dirname, starts)})
 
 
 def write_report(work_dir: str,
@@ -105,7 +91,7 @@ def _check_writable(path: str, reviews: Sequence[str]) -> None:
             'with --out.') from error
 
 
-def main(args: List[str]) -> None:
+def _parse(args: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog='mmib report', description=__doc__)
     parser.add_argument('work_dir', help='folder of the training')
     parser.add_argument(
@@ -145,10 +131,11 @@ def main(args: List[str]) -> None:
     if parsed.no_predictions and parsed.rank_by != 'score':
         parser.error(f'--rank-by {parsed.rank_by} is of predictions: leave '
                      '--no-predictions out')
-    below = trainings_below(parsed.work_dir)
-    if below:
-        raise Refusal(f'{parsed.work_dir} has trainings below it, and is '
-                      f'none: give one of {", ".join(below)}.')
+    return parsed
+
+
+def main(args: List[str]) -> None:
+    parsed = _parse(args)
     print(
         f'Reading {parsed.work_dir}, which takes up to a minute ...',
         file=sys.stderr,

@@ -73,6 +73,22 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     return path
 
 
+def change_of(ours: argparse.Namespace) -> Optional[Callable]:
+    """What makes the config to train from CONFIG, None where it stays."""
+    if ours.infobatch + ours.shorten + ours.score > 1:
+        raise Refusal('--infobatch prunes, --shorten trains its control, '
+                      'and --score the baseline: give one of them.')
+    if ours.infobatch:
+        return conversion(ours)
+    if ours.shorten:
+        check_infobatch(ours, 'policy', 'delta')
+        return shortening(ours)
+    check_infobatch(ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
+    return partial(
+        mmib.convert, policy=dict(
+            type='ScoreOnly'), delta=1.) if ours.score else None
+
+
 def main(args: List[str]) -> None:
     parser = parser_of(
         'train',
@@ -101,21 +117,7 @@ def main(args: List[str]) -> None:
         show_help('train.py', parser.format_help())
     ours, others = parser.parse_known_args(args)
     check_spelling(others, parser)
-    if ours.infobatch + ours.shorten + ours.score > 1:
-        raise Refusal('--infobatch prunes, --shorten trains its control, '
-                      'and --score the baseline: give one of them.')
-    convert: Optional[Callable] = None
-    if ours.infobatch:
-        convert = conversion(ours)
-    elif ours.shorten:
-        check_infobatch(ours, 'policy', 'delta')
-        convert = shortening(ours)
-    else:
-        check_infobatch(
-            ours, 'policy', 'delta', ratio='--infobatch, or --shorten')
-        if ours.score:
-            convert = partial(
-                mmib.convert, policy=dict(type='ScoreOnly'), delta=1.)
+    convert = change_of(ours)
     # A training with another list or policy must not go on from these
     # checkpoints.
     subset, without = (

@@ -68,8 +68,8 @@ class Recorder(Hook):
             'iter': runner.iter,
             self.metric: float(metrics[self.metric])
         })
-        if session := session_of(runner):
-            self.evals[-1]['v'] = session.planner.mean_ratio.mean().value
+        if training := training_of(runner):
+            self.evals[-1]['v'] = training.planner.mean_ratio.mean().value
         self._last = time.time()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -92,8 +92,8 @@ class Recorder(Hook):
             metric=self.metric,
             quality=self.evals[-1][self.metric],
             evals=self.evals)
-        if session := session_of(runner):
-            planner, position = session.planner, session.sampler.position
+        if training := training_of(runner):
+            planner, position = training.planner, training.sampler.position
             v, *interval, _ = planner.mean_ratio.mean()
             found.update(
                 virtual_epochs=planner.current.covered_until(position),
@@ -102,8 +102,8 @@ class Recorder(Hook):
         return found
 
 
-def session_of(runner: Runner) -> Any:
-    """What a training that prunes knows of it, or None."""
+def training_of(runner: Runner) -> Any:
+    """The training of InfoBatchHook, None without it."""
     hooks = [hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)]
     return hooks[0].training if hooks else None
 

@@ -39,6 +39,7 @@ def find_images(images: Images,
     """
     entries = entries_of(images, left_out)
     if _are_integers(images):
+        # Whatever the images are called.
         paths = list
     numbers, note = _as_numbers(entries, num_images, paths), ''
     if numbers is None:
@@ -71,6 +72,12 @@ def _are_integers(images: Images) -> bool:
 
 
 def entries_of(images: Images, left_out: bool) -> List[Entry]:
+    """The entries of a list, as :func:`find_images` takes it, and where each
+    stands.
+
+    Raises:
+        Refusal: If the list can't be read or is empty.
+    """
     if isinstance(images, (str, os.PathLike)):
         entries = _read(images, left_out)
     elif hasattr(images, '__iter__'):

@@ -5,7 +5,6 @@ import glob
 import json
 import math
 import os.path as osp
-import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -19,6 +18,8 @@ from ..log.plan_log import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 
+# The folder of a start of a training, which is named after its time.
+_START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
 # What a validation line of MMEngine has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
@@ -146,18 +147,17 @@ def read_run(work_dir: str) -> Run:
     """
     if not osp.isdir(work_dir):
         raise Refusal(f'{work_dir} is no folder.')
-    folders = sorted(
-        folder for folder in glob.glob(osp.join(glob.escape(work_dir), '*'))
-        if re.fullmatch(r'\d{8}_\d{6}', osp.basename(folder)))
-    every = [_read_start(folder) for folder in folders]
+    folders = glob.glob(osp.join(glob.escape(work_dir), _START))
+    every = [_read_start(folder) for folder in sorted(folders)]
     # Tests of a checkpoint leave folders too.
     starts = [s for s in every if s.begins or s.losses or s.metrics]
     if not starts and not every and not glob.glob(
             osp.join(glob.escape(work_dir), '*.pth')):
-        raise Refusal(
-            f'{work_dir} has nothing of a training: a report is made of the '
-            'work folder of one, which has folders named after times and '
-            'checkpoints.')
+        below = _trainings_below(work_dir)
+        raise Refusal(f'{work_dir} has nothing of a training: ' + (
+            f'it has trainings below it, give one of {", ".join(below)}.'
+            if below else 'a report is made of the work folder of one, which '
+            'has folders named after times and checkpoints.'))
     notes = []
     if not starts:
         notes.append('The log has no line of the training: it was stopped '
@@ -176,6 +176,15 @@ def read_run(work_dir: str) -> Run:
                      ' be read, and are left out.')
     config = _config_of(work_dir, newest or every[-1:], notes)
     return _run_of(work_dir, run, config, newest, notes)
+
+
+def _trainings_below(folder: str) -> List[str]:
+    """Work folders, one or two levels deep."""
+    starts = [
+        path for level in ('*', osp.join('*', '*'))
+        for path in glob.glob(osp.join(glob.escape(folder), level, _START))
+    ]
+    return sorted({*map(osp.dirname, starts)})
 
 
 def _read_start(folder: str) -> _Start:
@@ -277,16 +286,7 @@ def _config_of(work_dir: str, starts: List[_Start],
 
 def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
             notes: List[str]) -> Run:
-    plans: List[PlanRecord] = []
-    losses: List[Tuple[int, float]] = []
-    metrics: List[Tuple[int, Dict[str, float]]] = []
-    # From its first iteration on, a later start replaces what an earlier one
-    # had.
-    for start in starts:
-        first = start.first_iter
-        plans = [p for p in plans if p.iter < first] + start.plans
-        losses = [p for p in losses if p[0] <= first] + start.losses
-        metrics = [p for p in metrics if p[0] <= first] + start.metrics
+    plans, losses, metrics = _joined(starts)
     begins = starts[-1].begins if starts else {}
     ends = starts[-1].ends if starts else {}
     if not begins:
@@ -328,6 +328,20 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
         seconds=sum(each[-1] - each[0] for each in times) or None,
         num_starts=len(starts),
         notes=notes)
+
+
+def _joined(starts: List[_Start]) -> Tuple[list, list, list]:
+    """Plans, losses and metrics of all starts. From its first iteration on, a
+    later start replaces what an earlier one had."""
+    plans: List[PlanRecord] = []
+    losses: List[Tuple[int, float]] = []
+    metrics: List[Tuple[int, Dict[str, float]]] = []
+    for start in starts:
+        first = start.first_iter
+        plans = [p for p in plans if p.iter < first] + start.plans
+        losses = [p for p in losses if p[0] <= first] + start.losses
+        metrics = [p for p in metrics if p[0] <= first] + start.metrics
+    return plans, losses, metrics
 
 
 def _saved(plan: Optional[PlanRecord], last_iter: int, begins: dict) -> float:
