@@ -49,7 +49,7 @@ def table(cells: pd.DataFrame, against: str) -> pd.DataFrame:
         raise ValueError(f'The results have no arm {against}, but '
                          f'{sorted(cells["arm"].unique())}: give --against.')
     best = seeds.loc[against].mean(axis=1).idxmax()
-    of_arms = cells.groupby(['arm', 'lr'], sort=False)
+    of_arms = cells.groupby(['arm', 'lr'])
     found = pd.DataFrame({
         'seeds': of_arms.size(),
         'iterations': of_arms['iters'].first(),
