@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import List, Optional, Tuple
 
-from .errors import Refusal
 from .plan_record import PlanRecord
 from .pruning import Progress
 
@@ -18,23 +17,25 @@ class Clock(ABC):
         delta (float): Fraction of the training after which nothing is pruned,
             in [0, 1].
         start (float): Fraction of the training before which nothing is
-            pruned. Defaults to 0.
+            pruned.
+        schedule_iters (int): Iterations of the schedule, for which learning
+            rates are made: by iterations those of the training, by epochs
+            those of the baseline.
+        lookahead (int): Slots that may be in flight when a plan is drawn.
+            Defaults to 0.
     """
 
     unit: str
     """str: What the training counts, ``'iteration'`` or ``'epoch'``."""
-    schedule_iters: int
-    """int: Iterations of the schedule, for which learning rates are made: by
-    iterations those of the training, by epochs those of the baseline."""
-    lookahead = 0
-    """int: Slots that may be in flight when a plan is drawn."""
 
     def __init__(self,
                  pass_length: int,
                  slots_per_iter: int,
                  length: int,
                  delta: float,
-                 start: float = 0.) -> None:
+                 start: float,
+                 schedule_iters: int,
+                 lookahead: int = 0) -> None:
         self.pass_length = pass_length
         self.slots_per_iter = slots_per_iter
         self.length = length
@@ -44,18 +45,15 @@ class Clock(ABC):
         """int: Annealing begins after so many of :attr:`unit`."""
         self.fresh_from = 0
         """int: The slot at which all scores were 1."""
-
-    @property
-    def min_gap(self) -> int:
+        self.schedule_iters = schedule_iters
+        self.min_gap = max(lookahead, schedule_iters // 1000 * slots_per_iter)
         """int: Least slots between two reads of the scores, and between two
         lines of log: a thousandth of the training, and the lookahead."""
-        return max(self.lookahead,
-                   self.schedule_iters // 1000 * self.slots_per_iter)
 
     @abstractmethod
     def place(self, slot: int) -> int:
-        """Where a plan that begins with a slot lies: at this slot, by epochs
-        in the epoch that has begun."""
+        """Where a plan that begins with a slot lies, to compare with the two
+        places below: at this slot, by epochs in the epoch that has begun."""
 
     @property
     @abstractmethod
@@ -72,14 +70,6 @@ class Clock(ABC):
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before anything can be pruned."""
         return self.first_pruned >= self.first_annealing
-
-    def may_prune(self, slot: int) -> bool:
-        """Whether a plan that begins with a slot may prune."""
-        return self.place(slot) >= self.first_pruned
-
-    def is_annealing(self, slot: int) -> bool:
-        """Whether a plan that begins with a slot belongs to annealing."""
-        return self.place(slot) >= self.first_annealing
 
     def until_annealing(self, slot: int) -> Optional[int]:
         """Slots from one before annealing until annealing. None by epochs,
@@ -116,11 +106,6 @@ class Clock(ABC):
         that cover as many passes, and these passes, by the kept share of the
         plans that prune."""
 
-    @abstractmethod
-    def check_length(self) -> None:
-        """Refuse a training of less than two passes over the data: nothing
-        can be pruned in the first one."""
-
     def go_on(self, iteration: int, position: int) -> None:
         """Begin, or go on, after so many iterations and slots."""
 
@@ -128,6 +113,7 @@ class Clock(ABC):
         """Plain Python values."""
         return dict(
             unit=self.unit,
+            pass_length=self.pass_length,
             slots_per_iter=self.slots_per_iter,
             annealing_at=self.annealing_at,
             fresh_from=self.fresh_from)
@@ -170,9 +156,8 @@ class IterationClock(Clock):
                  start: float = 0.,
                  first_pass: Optional[int] = None,
                  lookahead: int = 0) -> None:
-        super().__init__(pass_length, slots_per_iter, length, delta, start)
-        self.schedule_iters = length
-        self.lookahead = lookahead
+        super().__init__(pass_length, slots_per_iter, length, delta, start,
+                         length, lookahead)
         self._first_pass = first_pass or pass_length
         # Slots before the training, had it always had this batch size.
         self.zero = 0
@@ -225,21 +210,6 @@ class IterationClock(Clock):
         passes = full_iters * self.slots_per_iter / self.pass_length
         return self.length, full_iters, passes
 
-    def check_length(self) -> None:
-        passes = self.length * self.slots_per_iter / self.pass_length
-        if passes < 2:
-            raise Refusal(
-                f'`train_cfg.max_iters = {self.length}` with '
-                f'{self.slots_per_iter} images in an iteration is '
-                f'{passes:.2f} passes over {self.pass_length} images. '
-                'InfoBatch needs two, as nothing can be pruned in the first '
-                'one: train for at least '
-                f'{-(-2 * self.pass_length // self.slots_per_iter)} '
-                'iterations, by a larger --ratio where conversion has '
-                'shortened the training, or remove InfoBatchHook and '
-                'InfoBatchSampler. To try a config in a few iterations, take '
-                'a few images: `train_dataloader.dataset.indices=64`.')
-
 
 class EpochClock(Clock):
     """The clock of a training that counts epochs, each a virtual epoch.
@@ -263,9 +233,9 @@ class EpochClock(Clock):
                  length: int,
                  delta: float,
                  start: float = 0.) -> None:
-        super().__init__(pass_length, slots_per_iter, length, delta, start)
+        super().__init__(pass_length, slots_per_iter, length, delta, start,
+                         length * iters_per_epoch)
         self.iters_per_epoch = iters_per_epoch
-        self.schedule_iters = length * iters_per_epoch
         self.epoch = 0
         """int: The epoch that has begun last, from 0."""
 
@@ -315,18 +285,3 @@ class EpochClock(Clock):
             self.first_annealing - self.first_pruned, 0)
         iters = self.schedule_iters - pruned * (1 - share)
         return iters, self.schedule_iters, self.length
-
-    def check_length(self) -> None:
-        if self.length < 2:
-            raise Refusal(
-                f'`train_cfg.max_epochs` is {self.length}, and InfoBatch '
-                'needs 2 or more, as nothing can be pruned in the first '
-                'epoch: train for longer, or remove InfoBatchHook and '
-                'InfoBatchSampler. To try a config in a short time, take a '
-                'few images: `train_dataloader.dataset.indices=64`.')
-        if self.iters_per_epoch == 0:
-            raise Refusal(
-                f'An iteration has {self.slots_per_iter} images, the data set '
-                f'{self.pass_length}, and `drop_last` leaves them all: lower '
-                '`train_dataloader.batch_size`, or remove '
-                '`train_dataloader.drop_last`.')

@@ -19,8 +19,8 @@ from .pruning import Policy
 from .registry import build_policy
 from .runner import step_size
 from .runner.checkpoint import before_saving, opened, seal
-from .runner.checks import (check_batch, check_hook_arguments, check_ranks,
-                            check_training, no_scores)
+from .runner.checks import (check_batch, check_hook_arguments, check_length,
+                            check_ranks, check_training, no_scores)
 from .runner.compat import restart_loader
 from .runner.epochs import EpochDriver
 from .training import Training
@@ -116,7 +116,7 @@ class InfoBatchHook(Hook):
         if runner.iter > 0:
             self._resume(runner)
         elif self.policy.prunes:
-            self.training.clock.check_length()
+            check_length(self.training.clock)
         self._loaded = None
         self._reporter.training_begins()
         self.training.sampler.connect(self.training.draw)
@@ -156,10 +156,10 @@ class InfoBatchHook(Hook):
         sampler.by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         slots_per_iter = loader.batch_size * sampler.world_size
         if sampler.by_epoch:
-            return EpochClock(sampler.pass_length, slots_per_iter, len(loader),
+            return EpochClock(sampler.num_indices, slots_per_iter, len(loader),
                               runner.max_epochs, self.delta, self.start)
         return IterationClock(
-            sampler.pass_length,
+            sampler.num_images,
             slots_per_iter,
             runner.max_iters,
             self.delta,
@@ -213,7 +213,7 @@ class InfoBatchHook(Hook):
         if batch_idx == 0:
             # A hook may change them, as MMPretrain's SwitchRecipeHook does.
             self._attach_losses(runner)
-        batch_size = self.training.sampler.batch_length(self._batch_size)
+        batch_size = self.training.batch_length(self._batch_size)
         check_batch(data_batch, batch_size)
         for record in self.training.begin_batch(batch_size, self._device):
             self._reporter.epoch_begins(record)

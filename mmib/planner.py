@@ -83,7 +83,7 @@ class Planner:
         clock, last = self._clock, self.newest
         saved_iters = 0. if last is None else (
             last.saved_iters + clock.gain(last, start, iteration))
-        annealing = clock.is_annealing(start)
+        annealing = clock.place(start) >= clock.first_annealing
         plan: Optional[EpochPlan] = None
         learned: Dict[str, Any] = {}
         if not annealing:
@@ -131,7 +131,8 @@ class Planner:
         what is recorded of the visits since scores were read."""
         clock = self._clock
         is_due = start - self._read_start >= clock.min_gap
-        if not (clock.may_prune(start) and self._tables.knows_scores):
+        may_prune = clock.place(start) >= clock.first_pruned
+        if not (may_prune and self._tables.knows_scores):
             if is_due:
                 # So that the log doesn't grow over many passes.
                 self._merge()

@@ -83,6 +83,67 @@ class FullPasses:
             self._order = self._permutation(self._generator)
 
 
+class SlotQueue:
+    """Slots that were dealt and not trained on: those in flight, then those
+    that wait to be issued.
+
+    Args:
+        slots (Slots): The slots, none of which was issued yet. Defaults to
+            none.
+    """
+
+    def __init__(self, slots: Slots = _NO_SLOTS) -> None:
+        self.slots = slots
+        self.num_issued = 0
+        """int: Slots of all ranks that are in flight."""
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_waiting(self) -> int:
+        """int: Slots of all ranks that weren't issued."""
+        return len(self.slots) - self.num_issued
+
+    def append(self, slots: Slots) -> None:
+        """Deal more slots."""
+        self.slots = Slots.join([self.slots, slots])
+
+    def issue(self, rank: int, world_size: int) -> int:
+        """Issue a slot to each rank, and return the index of this rank's."""
+        index = self.slots.indices[self.num_issued + rank]
+        self.num_issued += world_size
+        return int(index)
+
+    def take(self, count: int) -> Slots:
+        """Take the oldest slots in flight."""
+        taken, self.slots = self.slots[:count], self.slots[count:]
+        self.num_issued -= count
+        return taken
+
+    def forget_tiers(self) -> None:
+        """Learn nothing from slots of plans of another policy."""
+        tiers = np.zeros_like(self.slots.tiers)
+        self.slots = replace(self.slots, tiers=tiers)
+
+    def state_dict(self) -> dict:
+        """Tensors. Slots in flight are among them, as nobody has trained on
+        them."""
+        return {
+            name: torch.from_numpy(array.copy())
+            for name, array in vars(self.slots).items()
+        }
+
+    @classmethod
+    def of_state(cls, state_dict: dict) -> 'SlotQueue':
+        """Go on from :meth:`state_dict`."""
+        return cls(
+            Slots(**{
+                name: tensor.numpy()
+                for name, tensor in state_dict.items()
+            }))
+
+
 @DATA_SAMPLERS.register_module()
 class InfoBatchSampler(Sampler):
     """The baseline's sampler without what :class:`InfoBatchHook` prunes.
@@ -137,6 +198,8 @@ class InfoBatchSampler(Sampler):
         self.epoch = 0
         self.position = 0
         """int: Slots of all ranks before the oldest one in flight."""
+        self.queue = SlotQueue()
+        """SlotQueue: Slots from :attr:`position` on."""
         self.is_open = False
         """bool: By epochs, whether an epoch has begun and isn't over."""
         self.awaits_batch = False
@@ -146,25 +209,19 @@ class InfoBatchSampler(Sampler):
         calls it, where no hook begins epochs."""
         self.num_indices = len(dataset)
         """int: Indices of the data set, with all repeats."""
-        self._num_images = len(unwrap_repeats(dataset))
+        self.num_images = len(unwrap_repeats(dataset))
+        """int: Indices of the data set, without repeats."""
         self._draw_plan: Optional[DrawPlan] = None
         # A training that begins while no hook is connected is a config error.
         self._built_in_training = _in_training()
         self._num_readers = 0
         self._num_slots = 0
         self._awaits_loop = False  # By epochs: it reads next.
-        self._slots, self._issued = _NO_SLOTS, 0
         self.restart(0)
-
-    @property
-    def pass_length(self) -> int:
-        """int: Slots of a full pass."""
-        return self.num_indices if self.by_epoch else self._num_images
 
     def __iter__(self) -> Iterator[int]:
         """Issue the slots of this rank."""
         # This runs at the first `next`: torch may call `iter` without it.
-        self._check_hook()
         if not self.by_epoch:
             yield from self._stream()
             return
@@ -172,8 +229,8 @@ class InfoBatchSampler(Sampler):
             self.begins()
         if self._awaits_loop:
             self._awaits_loop = False
-            while self._issued < len(self._slots):
-                yield self._issue()
+            while self.queue.num_waiting:
+                yield self.queue.issue(self.rank, self.world_size)
         elif self.awaits_batch:
             raise _other_reader()
         else:
@@ -183,27 +240,25 @@ class InfoBatchSampler(Sampler):
 
     def _stream(self) -> Iterator[int]:
         self._num_readers += 1
-        self._check_readers()
+        if self._num_readers > 1 and self._draw_plan is not None:
+            raise _other_reader()
         while True:
-            self._check_hook()
-            while self._issued + self.world_size > len(self._slots):
+            if (self._draw_plan is None and not self._built_in_training
+                    and _in_training()):
+                raise _no_hook()
+            while self.queue.num_waiting < self.world_size:
                 if not self._extend():
                     return
-            index = self._issue()
+            index = self.queue.issue(self.rank, self.world_size)
             if self._draw_plan is None:
                 self.take(1)
             yield index
-
-    def _issue(self) -> int:
-        index = self._slots.indices[self._issued + self.rank]
-        self._issued += self.world_size
-        return int(index)
 
     def __len__(self) -> int:
         """Slots of a full pass by iterations; slots of this rank in the epoch
         by epochs: the baseline's samplers count them so."""
         if self.by_epoch is False:
-            return self.pass_length
+            return self.num_images
         slots = self._num_slots if self.is_open else self.num_indices
         return -(-slots // self.world_size)
 
@@ -222,12 +277,7 @@ class InfoBatchSampler(Sampler):
         """
         if self.by_epoch:
             return self._passes.of_epoch(self.epoch)
-        return self._passes.next(self._num_images, limit)
-
-    def batch_length(self, batch_size: int) -> int:
-        """Images of this rank in the next batch, of which the data loader asks
-        for ``batch_size``. The last batch of an epoch may be shorter."""
-        return min(batch_size, self._issued // self.world_size)
+        return self._passes.next(self.num_images, limit)
 
     def begin_epoch(self) -> None:
         """Draw the plan of an epoch, unless a checkpoint had begun one: then
@@ -236,16 +286,15 @@ class InfoBatchSampler(Sampler):
             self._extend()
             self.is_open = True
         # A checkpoint may be of another number of ranks.
-        self._slots = _rounded_up(self._slots, self.world_size)
-        self._num_slots = len(self._slots)
-        self._issued = 0
+        self.queue = SlotQueue(_rounded_up(self.queue.slots, self.world_size))
+        self._num_slots = len(self.queue)
         self._awaits_loop = True
-        self.awaits_batch = len(self._slots) > 0
+        self.awaits_batch = self._num_slots > 0
 
     def end_epoch(self) -> None:
         """Leave the slots that didn't fill a batch, as ``drop_last`` does."""
-        self.position += len(self._slots)
-        self._slots = _NO_SLOTS
+        self.position += len(self.queue)
+        self.queue = SlotQueue()
         self.is_open = self._awaits_loop = self.awaits_batch = False
 
     def connect(self, draw_plan: DrawPlan) -> None:
@@ -259,18 +308,19 @@ class InfoBatchSampler(Sampler):
             draw_plan (Callable): Called as ``draw_plan(start, rng)`` with the
                 number of the plan's first slot. None ends the stream.
         """
+        if self._num_readers > 1 and not self.by_epoch:
+            raise _other_reader()
         in_flight = 0
         if self._draw_plan is None:
             in_flight = self.position - self._in_flight_from
         self._draw_plan = draw_plan
-        self._check_readers()
         if in_flight:
             num_readers = self._num_readers
             self.restart(self._in_flight_from)
             self._num_readers = num_readers
-            while not self.by_epoch and len(self._slots) < in_flight:
+            while not self.by_epoch and len(self.queue) < in_flight:
                 self._extend()
-            self._issued = min(in_flight, len(self._slots))
+            self.queue.num_issued = min(in_flight, len(self.queue))
 
     def take(self, batch_size: int) -> Slots:
         """Take the oldest slots in flight.
@@ -285,45 +335,26 @@ class InfoBatchSampler(Sampler):
         Raises:
             Refusal: If fewer slots are in flight.
         """
-        end = batch_size * self.world_size
-        if end > self._issued:
+        count = batch_size * self.world_size
+        if count > self.queue.num_issued:
             raise Refusal(
                 f'A batch of {batch_size} images arrived, but only '
-                f'{self._issued // self.world_size} are in flight: the '
-                'indices of `train_dataloader` must come from its '
+                f'{self.queue.num_issued // self.world_size} are in flight: '
+                'the indices of `train_dataloader` must come from its '
                 'InfoBatchSampler alone, in order.')
-        taken = self._slots[:end]
-        self._slots = self._slots[end:]
-        self._issued -= end
-        self.position += end
+        self.position += count
         self.awaits_batch = False
-        return taken
-
-    @property
-    def num_waiting(self) -> int:
-        """int: Slots of all ranks that were dealt and not taken."""
-        return len(self._slots)
-
-    @property
-    def is_issued(self) -> bool:
-        """bool: Whether all slots that were dealt were issued."""
-        return self._issued == len(self._slots)
+        return self.queue.take(count)
 
     def skip(self, num_indices: int) -> None:
         """MMEngine's loop calls this where it resumes. The state of a
         checkpoint has gone to the position before, so nothing is done."""
 
     def state_dict(self) -> dict:
-        """Everything that the rest of the stream follows from, with the slots
-        in flight: they were not trained on."""
-        slots = {
-            name: torch.from_numpy(array.copy())
-            for name, array in vars(self._slots).items()
-        }
+        """Everything that the rest of the stream follows from."""
         return dict(
-            slots,
+            slots=self.queue.state_dict(),
             seed=self.seed,
-            size=self.pass_length,
             is_open=self.is_open,
             position=self.position,
             full_passes=self._passes.state_dict(),
@@ -335,27 +366,20 @@ class InfoBatchSampler(Sampler):
         self.restart(0)
         self.position = self._in_flight_from = state_dict['position']
         self.is_open = state_dict['is_open']
-        self._slots = Slots(
-            **{name: state_dict[name].numpy()
-               for name in vars(_NO_SLOTS)})
+        self.queue = SlotQueue.of_state(state_dict['slots'])
         self._passes.load_state_dict(state_dict['full_passes'])
         self._plans_rng.bit_generator.state = state_dict['plans_rng']
-
-    def forget_tiers(self) -> None:
-        """Learn nothing from slots of plans of another policy."""
-        tiers = np.zeros_like(self._slots.tiers)
-        self._slots = replace(self._slots, tiers=tiers)
 
     def restart(self, position: int) -> None:
         """Draw the full passes again from the seed, up to a position. What was
         issued went to nobody."""
         self._passes = FullPasses(self.num_indices, self.shuffle, self.seed)
         self._plans_rng = np.random.default_rng(self.seed)
-        self._slots, self._issued = _NO_SLOTS, 0
+        self.queue = SlotQueue()
         self._num_readers = 0
         self._in_flight_from = self.position = position
         if not self.by_epoch:
-            self._passes.skip(position, self._num_images)
+            self._passes.skip(position, self.num_images)
 
     def _extend(self) -> bool:
         """Append the next plan to the slots, or tell that there is none."""
@@ -363,32 +387,27 @@ class InfoBatchSampler(Sampler):
         if self._draw_plan is None:
             plan = EpochPlan.full(self.full_pass())
         else:
-            start = self.position + len(self._slots)
+            start = self.position + len(self.queue)
             plan = self._draw_plan(start, self._plans_rng)
         if plan is None:
             return False
         slots = plan.slots()
         if plan.is_shuffled and not self.shuffle:
             slots = slots[np.argsort(slots.indices)]
-        self._slots = Slots.join([self._slots, slots])
+        self.queue.append(slots)
         return True
 
-    def _check_hook(self) -> None:
-        if (self._draw_plan is None and not self._built_in_training
-                and _in_training()):
-            raise Refusal(
-                'InfoBatchSampler is read before any InfoBatchHook, and would '
-                'prune nothing. If the config has none: add `custom_hooks = '
-                "[dict(type='InfoBatchHook')]`, or set "
-                '`train_dataloader.sampler.type` back to '
-                f'{BASELINES[0]!r}, where the training counts epochs to '
-                f'{BASELINES[1]!r}. If it has one: a hook '
-                'before it reads from `train_dataloader`; let that one build '
-                'a data loader of its own.')
 
-    def _check_readers(self) -> None:
-        if self._num_readers > 1 and self._draw_plan and not self.by_epoch:
-            raise _other_reader()
+def _no_hook() -> Refusal:
+    return Refusal(
+        'InfoBatchSampler is read before any InfoBatchHook, and would '
+        'prune nothing. If the config has none: add `custom_hooks = '
+        "[dict(type='InfoBatchHook')]`, or set "
+        '`train_dataloader.sampler.type` back to '
+        f'{BASELINES[0]!r}, where the training counts epochs to '
+        f'{BASELINES[1]!r}. If it has one: a hook '
+        'before it reads from `train_dataloader`; let that one build '
+        'a data loader of its own.')
 
 
 def _other_reader() -> Refusal:

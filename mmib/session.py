@@ -139,7 +139,7 @@ class Session(Training):
         # The batch before may have been the short one of another epoch.
         if self.sampler.awaits_batch or not self._batch_size:
             self._batch_size = size
-        due = self.sampler.batch_length(self._batch_size)
+        due = self.batch_length(self._batch_size)
         if size != due:
             raise Refusal(
                 f'`Session.mean` got {size} losses where {due} are due: call '
@@ -155,14 +155,14 @@ class Session(Training):
         assert isinstance(clock, EpochClock)
         warning = ''
         if sampler.is_open and not self._goes_on:
-            left = sampler.num_waiting // sampler.world_size
+            left = len(sampler.queue) // sampler.world_size
             if self._is_over or not sampler.awaits_batch:
                 if sampler.awaits_batch or 0 < self._batch_size <= left:
                     warning = f'epoch {clock.epoch + 1} ended'
                 sampler.end_epoch()
                 clock.epoch += 1
             # An iterator of which no batch was trained on is none.
-            elif sampler.is_issued:
+            elif not sampler.queue.num_waiting:
                 warning = f'epoch {clock.epoch + 1} begins again'
         if warning:
             print_log(
@@ -182,7 +182,7 @@ class Session(Training):
     def _is_over(self) -> bool:
         """bool: Whether nothing can come any more of the open epoch."""
         # With `drop_last` the loader leaves what doesn't fill a batch.
-        left = self.sampler.num_waiting // self.sampler.world_size
+        left = len(self.sampler.queue) // self.sampler.world_size
         return not self._goes_on and (left == 0 or self._drop_last
                                       and left < self._batch_size)
 
@@ -242,11 +242,12 @@ def _clock_of(sampler: InfoBatchSampler, policy: Policy, epochs: Optional[int],
         raise Refusal('`delta` of a Session must be in [0, 1], and `start` in '
                       '[0, 1) and less than `delta`, but got '
                       f'`delta={delta}` and `start={start}`.')
-    size = sampler.pass_length
     if sampler.by_epoch:
+        size = sampler.num_indices
         return EpochClock(size, 1, size, epochs, delta, start)
     ratio = policy.ratio if isinstance(policy,
                                        ToBudget) else policy.default_ratio
+    size = sampler.num_images
     length = round(ratio * epochs * size)
     length -= length % sampler.world_size
     return IterationClock(

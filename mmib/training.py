@@ -90,6 +90,12 @@ class Training:
             clock.epoch = epoch
         sampler.begin_epoch()
 
+    def batch_length(self, batch_size: int) -> int:
+        """Images of this rank in the next batch, of which the data loader asks
+        for ``batch_size``. The last batch of an epoch may be shorter."""
+        sampler = self.sampler
+        return min(batch_size, sampler.queue.num_issued // sampler.world_size)
+
     def begin_batch(self, batch_size: int,
                     device: torch.device) -> List[PlanRecord]:
         """Give the losses the weights of the batch that has arrived.
@@ -228,7 +234,7 @@ class Training:
         if not planner.is_same_policy(of_planner):
             # Its tiers say nothing to another policy.
             self.tables.forget_sums()
-            sampler.forget_tiers()
+            sampler.queue.forget_tiers()
         self.lacks_norms = state_dict['lacks_norms']
         return changes
 
@@ -248,11 +254,11 @@ class Training:
         with _told_as_damaged():
             unit = state_dict['clock']['unit']
             score = state_dict['tables']['score']
-            before = state_dict['sampler']['size'], len(
+            before = state_dict['clock']['pass_length'], len(
                 state_dict['tables']['scores'])
         if unit != self.clock.unit:
             return f'the checkpoint is of a training that counts {unit}s'
-        now = self.sampler.pass_length, len(self.tables.scores)
+        now = self.clock.pass_length, len(self.tables.scores)
         if before != now:
             was, has = (f'{images} images' +
                         (f', {slots} with repeats' if slots > images else '')

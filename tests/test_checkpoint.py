@@ -89,9 +89,9 @@ def test_another_version(version):
 
 
 @pytest.mark.parametrize('path, change', [(path, change) for change, paths in (
-    ('missing', 'version clock.unit sampler.size sampler.plans_rng tables '
+    ('missing', 'version clock.unit clock.pass_length sampler.plans_rng tables '
      'tables.scores tables.ema planner.plans planner.starts iteration'),
-    ('None', 'clock sampler.indices tables.pairs planner'))
+    ('None', 'clock sampler.slots.indices tables.pairs planner'))
                                           for path in paths.split()])
 def test_what_is_missing_or_of_another_kind(path, change):
     """As where a loop of one's own saves without a seal."""

@@ -8,6 +8,7 @@ from mmib.clock import EpochClock, IterationClock
 from mmib.errors import Refusal
 from mmib.plan_record import PlanRecord
 from mmib.pruning import Budget, Neyman
+from mmib.runner.checks import check_length
 from mmib.runner.epochs import ScheduleSteps
 
 
@@ -16,8 +17,7 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
     clock = EpochClock(100, 10, 10, 20, 0.85, start)
     for epoch in range(20):
         clock.epoch = epoch
-        assert clock.is_annealing(100 * epoch) is (epoch >= 17)
-        assert clock.may_prune(100 * epoch) is (epoch >= first)
+        assert clock.place(100 * epoch) == epoch
     assert (clock.first_pruned, clock.first_annealing) == (first, 17)
 
 
@@ -42,9 +42,10 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
         elif position == end:
             break
         kept = limit = 1000
-        if not clock.is_annealing(position):
+        place = clock.place(position)
+        if place < clock.first_annealing:
             limit = clock.until_annealing(position) or 10**9
-            if clock.may_prune(position):
+            if place >= clock.first_pruned:
                 policy.begin_plan(clock.progress(position, saved))
                 kept = policy._num_kept(policy._kept_share(), 1000)
                 shares.append(kept / 1000)
@@ -91,7 +92,7 @@ def test_what_changed():
     ]
     resumed.go_on(16, 160)
     assert resumed.until_annealing(160) == 14 * 20
-    assert [resumed.is_annealing(slot) for slot in (439, 440)] == [False, True]
+    assert resumed.first_annealing == resumed.place(440) == 440
     assert resumed.iteration_at(180, 0) == 17
     assert EpochClock(100, 10, 10, 6, 1).load_state_dict(
         EpochClock(100, 10, 10, 6, 1).state_dict()) == []
@@ -104,9 +105,9 @@ def test_what_changed():
 ])
 def test_trainings_that_are_too_short(clock, match):
     with pytest.raises(Refusal, match=match):
-        clock.check_length()
-    IterationClock(100, 10, 20, 1).check_length()
-    EpochClock(100, 10, 10, 2, 1).check_length()
+        check_length(clock)
+    check_length(IterationClock(100, 10, 20, 1))
+    check_length(EpochClock(100, 10, 10, 2, 1))
 
 
 @given(

@@ -238,8 +238,8 @@ def test_memory_does_not_grow(with_hook):
         head(iterator, 100)
         if with_hook:
             sampler.take(100)
-    assert len(sampler._slots) <= 100
-    base = sampler._slots.indices
+    assert len(sampler.queue) <= 100
+    base = sampler.queue.slots.indices
     assert (base if base.base is None else base.base).nbytes <= 100 * 8
 
 
@@ -287,7 +287,7 @@ def test_ranks_share_the_slots_of_an_epoch(kept, world_size, batch_size,
             slots, batches = [], list(loader)
             assert len(batches) == len(loader)
             for batch in batches:
-                taken = sampler.take(sampler.batch_length(batch_size)).indices
+                taken = sampler.take(len(batch)).indices
                 assert taken[rank::world_size].tolist() == batch
                 slots += taken.tolist()
                 sizes[-1].append(len(batch))

@@ -161,7 +161,7 @@ def test_other_ranks():
         steps, plans, saved = zip(*of_ranks)
         assert plans[0] == plans[1] and str(saved[0]) == str(saved[1])
         expected = []
-        for plan in (state['sampler']['indices'].tolist(), *plans[0]):
+        for plan in (state['sampler']['slots']['indices'].tolist(), *plans[0]):
             expected += plan if stream else plan + plan[:len(plan) % 2]
         dealt = [
             index for batches in zip(*steps) for slots in zip(*batches)
@@ -171,7 +171,7 @@ def test_other_ranks():
         assert 0 <= len(expected) - len(dealt) <= stream
         alone = own(stream=stream)
         alone.load_state_dict(saved[0])
-        left = saved[0]['sampler']['indices'].tolist()
+        left = saved[0]['sampler']['slots']['indices'].tolist()
         indices = [index for step in loop(alone, 2) for index in step[0]]
         assert left and indices[:len(left)] == left
 

@@ -79,7 +79,7 @@ def test_savings_with_another_batch_size():
     rest = part.resumed_by(
         DrivenTraining(MeanThreshold(ratio=0), 6, annealing_iter=40))
     assert len(rest.changes) == 3 and part.saved > 3
-    left = rest.sampler.num_waiting
+    left = len(rest.sampler.queue)
     saved = part.saved + left * (SIZE / part.records[-1].kept - 1) / 6
     assert rest.train(60).saved == pytest.approx(saved)
     part = DrivenTraining(Budget(ratio=0.6), 4).train(30)
@@ -224,8 +224,8 @@ def test_another_policy(before, policy, goes_on):
         f'the next plans are drawn by {policy!r} instead of {before!r}'
     ]
     assert (str(policy.state_dict()) == str(before.state_dict())) is goes_on
-    assert rest.sampler.num_waiting > 0
-    assert not rest.sampler.state_dict()['tiers'].any()
+    assert len(rest.sampler.queue) > 0
+    assert not rest.sampler.queue.slots.tiers.any()
     assert not rest.tables.sums.any() and not rest.tables.pairs.any()
     rest.train(60)
     assert rest.plans[0][0].variance_ratio is None
@@ -271,7 +271,7 @@ def test_normalized_weights():
     rest = plain.resumed_by(
         DrivenTraining(RandomPruning(0.5), 3, 1, normalize=True))
     assert rest.changes == ['from the next plan on the mean weight is 1']
-    left = rest.sampler.num_waiting
+    left = len(rest.sampler.queue)
     weights = np.array(rest.train(40).slots).T[1]
     assert left > 0 and (weights[:left] == np.float32(SIZE / 7)).all()
     np.testing.assert_allclose(weights[left:], 1, rtol=1e-6)

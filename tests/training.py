@@ -97,7 +97,7 @@ class DrivenTraining:
         self.batch_size, self.lookahead = batch_size, lookahead
         self.sampler = InfoBatchSampler(dataset, seed=3)
         self.sampler.by_epoch = False
-        clock = IterationClock(self.sampler.pass_length, batch_size, max_iters,
+        clock = IterationClock(self.sampler.num_images, batch_size, max_iters,
                                annealing_iter / max_iters, start,
                                self.sampler.num_indices,
                                lookahead * batch_size)

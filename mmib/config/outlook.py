@@ -7,6 +7,7 @@ from mmengine.config import Config
 from ..clock import Clock, EpochClock, IterationClock
 from ..hook import InfoBatchHook
 from ..log.forecast import Forecast, forecast
+from ..runner.checks import check_length
 from ..runner.step_size import decide
 from .parts import length_of
 
@@ -29,7 +30,7 @@ def forecast_of(cfg: Config,
         slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
     clock = clock_of_config(cfg, hook, *slots)
     if num_images is not None and hook.policy.prunes:
-        clock.check_length()
+        check_length(clock)
     return forecast(hook.policy, clock, mean_weight.is_one, num_images
                     is not None)
 

@@ -12,6 +12,7 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
+from ..clock import Clock, EpochClock
 from ..data.delivery import DeliveryCheck
 from ..errors import Refusal
 from ..training import Training
@@ -167,6 +168,36 @@ def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
             'The ranks have read different images, or the same in another '
             'order: `train_dataloader.dataset` must be the same on all '
             'machines.')
+
+
+def check_length(clock: Clock) -> None:
+    """Check that a training has two passes over the data: nothing can be
+    pruned in the first one."""
+    size, batch = clock.pass_length, clock.slots_per_iter
+    if isinstance(clock, EpochClock):
+        if clock.length < 2:
+            raise Refusal(
+                f'`train_cfg.max_epochs` is {clock.length}, and InfoBatch '
+                'needs 2 or more, as nothing can be pruned in the first '
+                'epoch: train for longer, or remove InfoBatchHook and '
+                'InfoBatchSampler. To try a config in a short time, take a '
+                'few images: `train_dataloader.dataset.indices=64`.')
+        if clock.iters_per_epoch == 0:
+            raise Refusal(
+                f'An iteration has {batch} images, the data set {size}, and '
+                '`drop_last` leaves them all: lower '
+                '`train_dataloader.batch_size`, or remove '
+                '`train_dataloader.drop_last`.')
+    elif clock.length * batch < 2 * size:
+        raise Refusal(
+            f'`train_cfg.max_iters = {clock.length}` with {batch} images in '
+            f'an iteration is {clock.length * batch / size:.2f} passes over '
+            f'{size} images. InfoBatch needs two, as nothing can be pruned in '
+            f'the first one: train for at least {-(-2 * size // batch)} '
+            'iterations, by a larger --ratio where conversion has shortened '
+            'the training, or remove InfoBatchHook and InfoBatchSampler. To '
+            'try a config in a few iterations, take a few images: '
+            '`train_dataloader.dataset.indices=64`.')
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:

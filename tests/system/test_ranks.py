@@ -70,7 +70,7 @@ def train_with_global_batch(rank, results, **changes):
             plans=[epoch for _, epoch, _ in plans],
             drawn=[at for at, _, plan in plans if not plan.is_full],
             saves=saves,
-            lookahead=hook and hook.training.clock.lookahead,
+            lookahead=hook and hook.training.clock.min_gap,
             scores=hook and hook.training.tables.scores,
             collectives=collectives())
 
