@@ -89,7 +89,8 @@ def test_another_version(version):
 
 
 @pytest.mark.parametrize('path, change', [(path, change) for change, paths in (
-    ('missing', 'version clock.unit clock.pass_length sampler.plans_rng tables '
+    ('missing',
+     'version clock.unit clock.pass_length sampler.plans_rng tables '
      'tables.scores tables.ema planner.plans planner.starts iteration'),
     ('None', 'clock sampler.slots.indices tables.pairs planner'))
                                           for path in paths.split()])
