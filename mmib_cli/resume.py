@@ -2,13 +2,13 @@
 """Go on with a training, and not with another one."""
 import argparse
 import os.path as osp
-from typing import Iterator
+from typing import Iterator, Optional
 
 import torch
 from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
-from mmib.config.convert import listed_images, lists_checksum
+from mmib.config.convert import listed_images
 from mmib.config.parts import LENGTH_FIELD, infobatch_hooks
 from mmib.errors import Refusal
 
@@ -18,11 +18,12 @@ from .files import loadable
 CHECKSUM = 'listed_images'
 
 
-def check_resumed(cfg: Config, given: argparse.Namespace,
-                  work_dir: str) -> None:
-    """Refuse to go on with the checkpoint of another training, which no one
-    would see: with pruning where CONFIG has none, with other listed images, or
-    of another length.
+def check_work_dir(cfg: Config, given: argparse.Namespace,
+                   work_dir: str) -> None:
+    """Refuse a work folder of another training, which no one would see: to go
+    on with its checkpoint where pruning, the listed images or the length
+    differ; or to train in its place where a list of the same name was another
+    one.
 
     Args:
         cfg (Config): The config to train.
@@ -30,6 +31,12 @@ def check_resumed(cfg: Config, given: argparse.Namespace,
         work_dir (str): The work folder.
     """
     if given.resume is None and not cfg.get('resume'):
+        if CHECKSUM in cfg and not given.work_dir and osp.isdir(work_dir):
+            before = _config_in(find_latest_checkpoint(work_dir))
+            if before.get(CHECKSUM, cfg[CHECKSUM]) != cfg[CHECKSUM]:
+                raise Refusal(
+                    f'{work_dir} has a training with other images, of lists '
+                    'of the same names: give this one another --work-dir.')
         return
     path = given.resume
     if path in (None, 'auto'):
@@ -37,21 +44,25 @@ def check_resumed(cfg: Config, given: argparse.Namespace,
         forgets = path and cfg.get('default_scope') in ('mmpretrain', 'mmdet')
         path = (given.cfg_options if forgets else cfg).get('load_from')
     path = path or find_latest_checkpoint(work_dir)
-    if path is None or not osp.isfile(path):
-        return
-    # The tensors stay in the file.
-    checkpoint = torch.load(
-        path, map_location='cpu', weights_only=False, mmap=True)
-    text = checkpoint.get('meta', {}).get('cfg')
-    if text is None:
-        return
-    before = Config.fromstring(loadable(text), '.py')
-    found = '; '.join(differences(before, cfg, given.cfg_options))
+    before = _config_in(path)
+    found = '; '.join(
+        differences(before, cfg, given.cfg_options) if before else ())
     if found:
         raise Refusal(
             f'--resume would go on with {path}, which is of another training: '
             f'{found}. Give all options of that training again, or another '
             '--work-dir.')
+
+
+def _config_in(path: Optional[str]) -> Config:
+    """The config in a checkpoint, empty where there is none."""
+    if path is None or not osp.isfile(path):
+        return Config()
+    # The tensors stay in the file.
+    checkpoint = torch.load(
+        path, map_location='cpu', weights_only=False, mmap=True)
+    text = checkpoint.get('meta', {}).get('cfg')
+    return Config.fromstring(loadable(text), '.py') if text else Config()
 
 
 def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
@@ -60,7 +71,7 @@ def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
     if infobatch_hooks(before) and not infobatch_hooks(after):
         yield ('it has InfoBatchHook, and this one has none (add --infobatch, '
                'or --score)')
-    lists = [before.get(CHECKSUM), lists_checksum(after)]
+    lists = [before.get(CHECKSUM), after.get(CHECKSUM)]
     # The library's own script writes no checksum.
     if lists[0] != lists[1] and (lists[0] or not listed_images(before)):
         yield ('it has other images (correct --subset and --without, and '

@@ -25,7 +25,7 @@ from mmib.errors import Refusal
 from .files import converted_name, loadable, read, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, parser_of, shortening)
-from .resume import CHECKSUM, check_resumed
+from .resume import CHECKSUM, check_work_dir
 from .scripts import run_script, show_help
 
 
@@ -55,17 +55,17 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     name = converted_name(path, before, after) if convert else osp.splitext(
         osp.basename(path))[0]
     name += suffix
-    check_resumed(
+    checksum = lists_checksum(trained)
+    if checksum is not None:
+        after[CHECKSUM] = trained[CHECKSUM] = checksum
+    check_work_dir(
         trained, given, given.work_dir or trained.get('work_dir')
         or osp.join('work_dirs', name))
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
         print(report(before, trained), flush=True)
-    checksum = lists_checksum(trained)
     if after is original and checksum is None:
         return path
-    if checksum is not None:
-        after[CHECKSUM] = checksum
     # A work folder has the name of its config.
     path = osp.join(folder, f'{name}.py')
     with open(path, 'w', encoding='utf-8') as file:

@@ -228,6 +228,22 @@ def test_resume_of_another_training(train, first, then, message):
     assert [*Path('there').iterdir()] == files
 
 
+def test_another_list_of_the_same_name(train):
+    """Its training doesn't take the place of the one before."""
+    config, option = write('named-20k'), ('--subset', 'named.txt')
+    folder = Path('work_dirs/named-20k_named')
+    for names, work_dir in (('1\n3\n5\n', ()), ('1\n3\n4\n', None),
+                            ('1\n3\n4\n', ('--work-dir', 'other'))):
+        Path('named.txt').write_text(names)
+        if work_dir is None:
+            files = [*folder.iterdir()]
+            with pytest.raises(SystemExit, match=f'{folder} has a training'):
+                train(config, *option)
+            assert [*folder.iterdir()] == files
+        else:
+            train(config, *option, *work_dir)
+
+
 def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
