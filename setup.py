@@ -84,8 +84,8 @@ setup(
     packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
     package_data={
         'mmib': ['py.typed'],
-        'mmib.labels': ['gallery.css', 'gallery.html', 'review.js'],
-        'mmib.report': ['template.html'],
+        'mmib.labels': ['gallery.css', 'gallery.html', 'rank.html', 'review.js'],
+        'mmib.report': ['run.html', 'shell.html'],
         'mmib_cli': ['py.typed']
     },
     cmdclass={'build_py': BuildWithMim},

@@ -5,10 +5,11 @@ a server. The training may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 import argparse
+import functools
 import os
 import os.path as osp
 import sys
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from mmib.data.verdicts import read_review
 from mmib.errors import Refusal
@@ -54,7 +55,7 @@ def write_report(work_dir: str,
     run = read_run(work_dir)
     others = [read_run(folder) for folder in compare]
     out = osp.join(work_dir, 'report.html') if out is None else out
-    _check_writable(out, reviews)
+    check_writable(out, reviews)
     checkpoint, unread = read_newest(work_dir, run.start)
     notes, section = notes_on(run, others, checkpoint, unread), None
     if checkpoint is None or checkpoint.images is None:
@@ -64,7 +65,7 @@ def write_report(work_dir: str,
         write_page(out, run, others, notes, section)
         return [out]
     table = f'{osp.splitext(out)[0]}_images.csv'
-    _check_writable(table, reviews)
+    check_writable(table, reviews)
     checksum = checkpoint.images_checksum
     gallery = take_pictures(run.config, checkpoint.images, RANKINGS[rank_by],
                             checkpoint.weights, num_images, checksum,
@@ -79,7 +80,25 @@ def write_report(work_dir: str,
     return [out, table]
 
 
-def _check_writable(path: str, reviews: Sequence[str]) -> None:
+def needs_report(main: Callable[[List[str]], None]) -> Callable:
+    """A command that says which extra it needs where that isn't installed."""
+
+    @functools.wraps(main)
+    def checked(args: List[str]) -> None:
+        try:
+            main(args)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRA:
+                raise
+            raise Refusal(
+                f'this command needs {error.name}, which isn\'t installed: '
+                "pip install 'mmib[report]'") from error
+
+    return checked
+
+
+def check_writable(path: str, reviews: Sequence[str]) -> None:
+    """Check that a page or a table can be written, and is no review."""
     if osp.realpath(path) in map(osp.realpath, reviews):
         raise Refusal(f'{path} is a review: give another file with --out.')
     try:
@@ -115,9 +134,9 @@ def _parse(args: List[str]) -> argparse.Namespace:
         choices=RANKINGS,
         default='score',
         help='what ranks the images: score, a moving average from the '
-        'training (default); or pixels, the mean of the highest 5 %% of the '
-        'pixel losses of the network, which then predicts all images: this '
-        'finds small errors too')
+        'training (default); or pixels, regions or margin, see `mmib rank '
+        '--help`, for which the network predicts all images: this finds small '
+        'errors too')
     parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(
@@ -134,19 +153,14 @@ def _parse(args: List[str]) -> argparse.Namespace:
     return parsed
 
 
+@needs_report
 def main(args: List[str]) -> None:
     parsed = _parse(args)
     print(
         f'Reading {parsed.work_dir}, which takes up to a minute ...',
         file=sys.stderr,
         flush=True)
-    try:
-        paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
-                             parsed.images, not parsed.no_predictions,
-                             parsed.rank_by, parsed.review)
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        raise Refusal(f'a report needs {error.name}, which isn\'t installed: '
-                      "pip install 'mmib[report]'") from error
+    paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
+                         parsed.images, not parsed.no_predictions,
+                         parsed.rank_by, parsed.review)
     print('\n'.join(paths))

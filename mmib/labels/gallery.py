@@ -2,7 +2,7 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import pandas as pd
@@ -11,11 +11,11 @@ from mmengine.device import get_device
 from torch import Tensor
 
 from ..errors import Refusal
-from .images import CannotShow, TrainingImages
+from .images import CannotShow, DatasetImages
 from .layers import (IGNORED, box_layer, class_layer, confusions, heat_layer,
                      side_of, to_uri)
-from .predictions import Predictor, pixel_losses, rank_by_pixels
-from .rankings import Ranking
+from .predictions import Predictor, compare, measure
+from .rankings import RANKINGS, Ranking, largest_region
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
@@ -26,6 +26,9 @@ _PROBABLE = 0.3
 # A network whose loss is more than this share of the loss of guessing is too
 # young: it ranks scenes that it hasn't learned before wrong labels.
 _YOUNG = 0.5
+# Why images of which something was predicted have no ranking.
+_NOTHING = ('this ranking is of other labels, or nothing was predicted before '
+            'a stop')
 # Columns of what is known of images, and their titles on a card.
 _FIGURES = dict(
     average='average score',
@@ -97,8 +100,8 @@ def take_pictures(config: Config,
                   checksum: Optional[int] = None,
                   predictions: bool = True,
                   judged: Optional[Set[str]] = None) -> Gallery:
-    """Show images at each end of a ranking, as far as possible: what is
-    missing is told in notes.
+    """Show the images of a training at each end of a ranking, as far as
+    possible: what is missing is told in notes.
 
     Args:
         config (Config): Of the data set and the network. It is code, and is
@@ -119,15 +122,91 @@ def take_pictures(config: Config,
         Refusal: If the images can't be ranked or found.
     """
     gallery = Gallery(images.copy())
-    images, notes = gallery.images, gallery.notes
-    ranks_now = ranking.of_pixels is not None and (ranking.column
-                                                   not in images)
-    reader = _open_reader(config, images, checksum, notes)
+    ranks_now = ranking.of is not None and ranking.column not in images
+    reader = _open_reader(config, gallery.images, checksum, gallery.notes)
     predictor = None
     if reader is not None and predictions and (count or ranks_now):
-        predictor = _open_predictor(config, weights, notes)
+        predictor = _open_predictor(config, weights, gallery.notes)
     if ranks_now:
-        gallery.doubt = _rank(images, ranking, reader, predictor, notes)
+        if reader is None or predictor is None:
+            raise Refusal('The images can\'t be ranked, as there are no '
+                          f'predictions. {"".join(gallery.notes[-1:])}')
+        _measure(gallery, reader, predictor, [ranking],
+                 config.get('val_dataloader') or {})
+    return _show(gallery, ranking, count, reader, predictor, judged)
+
+
+def rank_images(config: Config,
+                weights: Dict[str, Tensor],
+                split: str,
+                rank_by: Optional[str],
+                count: int,
+                scores: Optional[pd.DataFrame] = None,
+                checksum: Optional[int] = None,
+                judged: Optional[Set[str]] = None) -> Tuple[Gallery, str]:
+    """Rank the images of any data set of a config by what a network says of
+    them, and show both ends.
+
+    Args:
+        config (Config): Of the data set and the network. It is code, and is
+            run.
+        weights (dict[str, Tensor]): Of the network.
+        split (str): ``'train'``, ``'val'`` or ``'test'``.
+        rank_by (str, optional): Name of the ranking. If None, the last one of
+            :data:`~mmib.labels.rankings.RANKINGS` that there is.
+        count (int): How many images to show of each end.
+        scores (pd.DataFrame, optional): What a training has noted of each
+            image. Left out where the images are others.
+        checksum (int, optional): Of the images of ``scores``.
+        judged (set[str], optional): Paths or numbers of images that aren't
+            shown. Defaults to None.
+
+    Returns:
+        tuple[Gallery, str]: The images, and the name of the ranking.
+
+    Raises:
+        Refusal: If the images can't be ranked.
+    """
+    if config.get('default_scope') == 'mmdet':
+        raise Refusal(
+            'mmib rank compares classes of images and pixels. To rank the '
+            'images of a detector, train it with `mmib train CONFIG --score`, '
+            'then call `mmib report`.')
+    try:
+        reader = DatasetImages(config, split)
+        if scores is not None:
+            reader.check(len(scores), checksum)
+    except CannotShow as error:
+        raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
+                      f'ranked: {error}.') from error
+    try:
+        predictor = Predictor(config, weights, get_device())
+    except CannotShow as error:
+        raise Refusal(f'The checkpoint can\'t be used with this config: '
+                      f'{error}.') from error
+    if scores is None:
+        scores = pd.DataFrame(index=range(len(reader.numbers)))
+    gallery = Gallery(scores)
+    _add_paths(gallery.images, reader)
+    _measure(gallery, reader, predictor, [*RANKINGS.values()],
+             config.get('val_dataloader') or {})
+    found = [
+        name for name, ranking in RANKINGS.items()
+        if ranking.column in gallery.images
+    ]
+    if rank_by is not None and rank_by not in found:
+        raise Refusal(f'There is no ranking by {rank_by} here: give '
+                      f'--rank-by {" or ".join(found)}.')
+    rank_by = rank_by or found[-1]
+    return _show(gallery, RANKINGS[rank_by], count, reader, predictor,
+                 judged), rank_by
+
+
+def _show(gallery: Gallery, ranking: Ranking, count: int,
+          reader: Optional[DatasetImages], predictor: Optional[Predictor],
+          judged: Optional[Set[str]]) -> Gallery:
+    """Fill a gallery whose table of images has the column of the ranking."""
+    images = gallery.images
     if reader is not None:
         unlabelled = _unlabelled(images, ranking, reader)
         images.loc[unlabelled, ranking.column] = np.nan
@@ -139,7 +218,7 @@ def take_pictures(config: Config,
     ranks = {number: rank for rank, number in enumerate(order, 1)}
     gallery.num_ranked = len(order)
     if judged:
-        order = _not_judged(order, images, judged, notes)
+        order = _not_judged(order, images, judged, gallery.notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     # A list has either paths or numbers, and an image once.
@@ -159,30 +238,34 @@ def take_pictures(config: Config,
 
 
 def _open_reader(config: Config, images: pd.DataFrame, checksum: Optional[int],
-                 notes: List[str]) -> Optional[TrainingImages]:
+                 notes: List[str]) -> Optional[DatasetImages]:
     try:
-        reader = TrainingImages(config, len(images), checksum)
+        reader = DatasetImages(config)
+        reader.check(len(images), checksum)
     except CannotShow as error:
         notes.append(
             'Images have their numbers in the training, no paths or pictures, '
             f'and take no verdicts, because of the data set: {error}.')
         return None
-    paths = reader.paths()
-    images['path'] = pd.Series(paths, dtype=object)
-    images.index = pd.Index(reader.numbers)
-    if any(paths):
+    _add_paths(images, reader)
+    if images['path'].any():
         return reader
     notes.append('Images have numbers instead of paths: the data set has no '
                  'files.')
     return reader if reader.has_pixels else None
 
 
+def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
+    images['path'] = pd.Series(reader.paths(), dtype=object)
+    images.index = pd.Index(reader.numbers)
+
+
 def _unlabelled(images: pd.DataFrame, ranking: Ranking,
-                reader: TrainingImages) -> List[int]:
+                reader: DatasetImages) -> List[int]:
     """Numbers of the images of which no pixel has a label: their loss is 0, or
     there is none."""
     values, found = images[ranking.column], []
-    suspect = values.isna() if ranking.of_pixels else values == 0
+    suspect = values.isna() if ranking.of else values == 0
     for number in images.index[suspect]:
         try:
             labels = reader.read(number).get('gt_seg_map')
@@ -215,46 +298,55 @@ def _open_predictor(config: Config, weights: Dict[str, Tensor],
         return None
 
 
-def _rank(images: pd.DataFrame, ranking: Ranking,
-          reader: Optional[TrainingImages], predictor: Optional[Predictor],
-          notes: List[str]) -> str:
-    """Predict all images. Returns that the network is too young for the
-    ranking, or nothing."""
-    reason, mean, guess = ''.join(notes[-1:]), 0., 0.
-    values = np.full(len(images), np.nan)
-    if reader is not None and predictor is not None:
-        assert ranking.of_pixels is not None
-        values, reason, (mean, guess) = rank_by_pixels(reader, predictor,
-                                                       ranking.of_pixels)
-    num_unknown = np.isnan(values).sum()
-    if num_unknown == len(values):
-        raise Refusal('The images can\'t be ranked by pixels, as there '
-                      f'are no predictions. {reason}')
-    if reason:
-        notes.append(f'{num_unknown} of {len(values)} images have no loss: '
-                     f'{reason}.')
-    images[ranking.column] = values
-    if not mean > _YOUNG * guess:
-        return ''
-    return (f'The network is too young for this ranking: the mean of its '
-            f'pixel losses, {mean:.2f}, is more than half of {guess:.2f}, the '
-            'loss of guessing each pixel by how frequent the classes are. '
-            'Scenes that the network hasn\'t learned yet may come before '
-            'wrong labels. Train longer, then rank again.')
+def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
+             rankings: Sequence[Ranking], loader: dict) -> None:
+    """Make the columns of rankings by what the network says of all images. If
+    it is too young for that, this is a doubt.
+
+    Args:
+        loader (dict): The data loader of a test, whose batch size and workers
+            are taken.
+    """
+    measured = measure(reader, predictor, rankings,
+                       loader.get('batch_size') or 1,
+                       loader.get('num_workers') or 0)
+    num_images = len(gallery.images)
+    if not measured.columns:
+        raise Refusal('The images can\'t be ranked: '
+                      f'{measured.reason or _NOTHING}.')
+    for name, column in measured.columns.items():
+        gallery.images[name] = column
+    unknown = np.isnan(column).sum() - (num_images - measured.num_seen)
+    if measured.num_seen < num_images:
+        gallery.notes.append(f'Stopped after {measured.num_seen} of '
+                             f'{num_images} images: others have no rank.')
+    if unknown and measured.reason:
+        gallery.notes.append(
+            f'{unknown} of {measured.num_seen} images aren\'t '
+            f'ranked: {measured.reason}.')
+    if measured.mean > _YOUNG * measured.guess:
+        gallery.doubt = (
+            'The network is too young for this ranking: its mean loss, '
+            f'{measured.mean:.2f}, is more than half of {measured.guess:.2f}, '
+            'the loss of guessing by how frequent the classes are. Scenes that'
+            ' the network hasn\'t learned yet may come before wrong labels. '
+            'Train longer, then rank again.')
 
 
 def _card(images: pd.DataFrame, ranking: Ranking, number: int, rank: int,
           by_path: bool) -> Card:
     titles = dict({ranking.column: ranking.title}, **_FIGURES)
     # Where nothing was pruned, that isn't told of each image.
-    figures = [(title, images[name][number]) for name, title in titles.items()
-               if name in images and images[name].any()]
+    figures = [
+        (title, images[name][number]) for name, title in titles.items()
+        if name == ranking.column or name in images and images[name].any()
+    ]
     path = images['path'][number] if 'path' in images else None
     name = path if path and by_path else str(number)
     return Card(number, path, name, figures, rank)
 
 
-def _add_pictures(card: Card, reader: TrainingImages,
+def _add_pictures(card: Card, reader: DatasetImages,
                   predict: Optional[Predictor], side: int) -> None:
     try:
         for name, layer in _layers(card, reader, predict):
@@ -264,7 +356,7 @@ def _add_pictures(card: Card, reader: TrainingImages,
                     f'{error}.'
 
 
-def _layers(card: Card, reader: TrainingImages,
+def _layers(card: Card, reader: DatasetImages,
             predict: Optional[Predictor]) -> Iterator[_Layer]:
     """The image, and what is labelled and predicted. What can't be drawn is
     added to the card in words."""
@@ -299,14 +391,14 @@ def _layers(card: Card, reader: TrainingImages,
                      found.labels.tolist())
 
 
-def _boxes(card: Card, reader: TrainingImages, name: str, boxes: List[list],
+def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
            labels: List[int]) -> _Layer:
     names = reader.names(sorted(set(labels)))
     card.classes.append((f'{name}:', names or 'none'))
     return name, box_layer(card.size[::-1], boxes, labels, reader.palette)
 
 
-def _pixels(card: Card, reader: TrainingImages, sample: Any,
+def _pixels(card: Card, reader: DatasetImages, sample: Any,
             labels: Optional[np.ndarray]) -> Iterator[_Layer]:
     """What is predicted of pixels, their loss, and where the prediction
     differs from the labels."""
@@ -315,8 +407,8 @@ def _pixels(card: Card, reader: TrainingImages, sample: Any,
     yield 'prediction', layer
     if labels is None:
         return
-    losses = pixel_losses(sample, labels)
-    yield 'loss', heat_layer(losses)
+    compared = compare(sample, dict(gt_seg_map=labels))
+    yield 'loss', heat_layer(compared['losses'])
     for label, other, share in confusions(labels, predicted)[:_PAIRS]:
         known, seen = reader.names(label), reader.names(other)
         card.pair = card.pair or f'{known}, {seen}'
@@ -324,9 +416,12 @@ def _pixels(card: Card, reader: TrainingImages, sample: Any,
                              f'{100 * share:.0f} % of the pixels'))
     differs = (labels != predicted) & (labels != IGNORED)
     yield 'differences', layer * differs[..., None]
+    region = largest_region(compared['gaps'])
+    if region.any():
+        yield 'region', layer * region[..., None]
 
 
-def _add_class(card: Card, reader: TrainingImages, sample: Any,
+def _add_class(card: Card, reader: DatasetImages, sample: Any,
                label: Any) -> None:
     predicted = reader.names(sample.pred_label.cpu())
     if label is not None and reader.names(label) != predicted:

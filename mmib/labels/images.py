@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The images of a training set: their paths, pixels and labels."""
+"""The images of a data set: their paths, pixels and labels."""
 import copy
 from typing import Any, List, Optional
 
@@ -25,21 +25,22 @@ def in_short(error: Exception) -> str:
     return f'{type(error).__name__}: {sentence}'
 
 
-class TrainingImages:
-    """Reads the images of a training set by their numbers in the whole data
-    set, of which the training may have had a list. What the config of the
-    training imports is imported.
+class DatasetImages:
+    """Reads the images of a data set of a config by their numbers in the whole
+    data set, of which a training may have had a list. What the config imports
+    is imported.
+
+    Args:
+        config (Config): Of a training or a test.
+        split (str): ``'train'``, ``'val'`` or ``'test'``. Defaults to
+            ``'train'``.
 
     Raises:
-        CannotShow: If the data set can't be built, or has other images than
-            the checkpoint.
+        CannotShow: If the data set can't be built.
     """
 
-    def __init__(self,
-                 config: Config,
-                 num_images: int,
-                 checksum: Optional[int] = None) -> None:
-        part = (config.get('train_dataloader') or {}).get('dataset')
+    def __init__(self, config: Config, split: str = 'train') -> None:
+        part = (config.get(f'{split}_dataloader') or {}).get('dataset')
         if part is None:
             raise CannotShow('the config has none')
         try:
@@ -57,14 +58,21 @@ class TrainingImages:
         # What a data set may raise isn't known.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
+        indices = np.unique(self._of_index, return_index=True)[1]
+        self._indices = dict(zip(self.numbers, indices.tolist()))
+
+    def check(self, num_images: int, checksum: Optional[int]) -> None:
+        """Check that these are the images of a checkpoint.
+
+        Raises:
+            CannotShow: If they are others.
+        """
         if len(self.numbers) != num_images:
             raise CannotShow(f'the data set has {len(self.numbers)} images '
                              f'here, and the checkpoint {num_images}')
         if checksum not in (None, images_checksum(self._dataset)):
             raise CannotShow('the data set has other images here than the '
                              'checkpoint, or the same in another order')
-        indices = np.unique(self._of_index, return_index=True)[1]
-        self._indices = dict(zip(self.numbers, indices.tolist()))
 
     @property
     def classes(self) -> List[str]:

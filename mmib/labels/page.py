@@ -13,6 +13,7 @@ from mmengine.config import Config
 
 from ..data.verdicts import escaped
 from ..report.page import Section, environment_of
+from ..version import __version__
 from .gallery import Gallery
 from .rankings import RANKINGS
 
@@ -35,9 +36,29 @@ def write_table(path: str, images: pd.DataFrame) -> None:
         errors='backslashreplace')
 
 
-def render_gallery(gallery: Gallery, rank_by: str, network: str, key: str,
-                   table: str, config: Config,
-                   reviews: Sequence[str]) -> Section:
+def render_page(config: Config, split: str, network: str, notes: List[str],
+                section: Section) -> str:
+    """A page that has nothing but a gallery, of the images of a data set."""
+    name = osp.splitext(osp.basename(config.filename))[0]
+    return environment_of(
+        osp.dirname(__file__)).get_template('rank.html').render(
+            version=__version__,
+            title=name,
+            split=split,
+            network=network,
+            config=config.filename,
+            notes=notes,
+            section=section)
+
+
+def render_gallery(gallery: Gallery,
+                   rank_by: str,
+                   network: str,
+                   key: str,
+                   table: str,
+                   config: Config,
+                   reviews: Sequence[str],
+                   split: str = 'train') -> Section:
     """The part of a page that shows a gallery and takes verdicts on it.
 
     Args:
@@ -48,6 +69,8 @@ def render_gallery(gallery: Gallery, rank_by: str, network: str, key: str,
         table (str): Name of the table of all images, beside the page.
         config (Config): Of the training.
         reviews (Sequence[str]): Files of the reviews before.
+        split (str): Whose images these are. Only ``'train'``, the default, is
+            trained without some of them.
     """
     environment = environment_of(osp.dirname(__file__))
     number = _round(reviews)
@@ -55,7 +78,9 @@ def render_gallery(gallery: Gallery, rank_by: str, network: str, key: str,
     script, commands = '', []
     if gallery.takes_verdicts:
         script = Path(__file__).with_name('review.js').read_text('utf-8')
-        commands = _commands(config, reviews, file, f'reviews-{number}.csv')
+        if split == 'train':
+            commands = _commands(config, reviews, file,
+                                 f'reviews-{number}.csv')
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
         rank_by=rank_by,

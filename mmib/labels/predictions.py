@@ -2,7 +2,8 @@
 """What the network of a checkpoint says of an image."""
 import copy
 import math
-from typing import Any, Callable, Optional, Tuple
+import sys
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -11,10 +12,12 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.utils import track_iter_progress
+from mmengine.utils import ProgressBar
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from .images import CannotShow, TrainingImages, in_short
+from .images import CannotShow, DatasetImages, in_short
+from .rankings import Ranking
 
 # Libraries of which predictions are shown.
 _SCOPES = ('mmseg', 'mmpretrain', 'mmdet')
@@ -52,16 +55,34 @@ class Predictor:
         if missing:
             raise CannotShow(f'the checkpoint lacks `{missing[0]}`')
 
-    @torch.no_grad()
-    def __call__(self, info: dict) -> Any:
-        """Predict an image by its :meth:`TrainingImages.info`. The sample has
-        ``pred_sem_seg`` and ``seg_logits``, ``pred_label``, or
-        ``pred_instances``."""
+    def load(self, info: dict) -> Any:
+        """What the network takes, by the :meth:`DatasetImages.info` of an
+        image."""
         try:
-            return self._model.test_step(
-                pseudo_collate([self._pipeline(info)]))[0]
+            return self._pipeline(info)
         except Exception as error:
             raise CannotShow(in_short(error)) from error
+
+    @torch.no_grad()
+    def predict(self, inputs: List[Any]) -> List[Any]:
+        """Predict images by what :meth:`load` returned: together where they
+        have one size. The sample of each has ``pred_sem_seg`` and
+        ``seg_logits``, ``pred_label``, or ``pred_instances``; or is a
+        :class:`CannotShow` that says why there is none."""
+        if len({each['inputs'].shape for each in inputs}) == 1:
+            try:
+                return list(self._model.test_step(pseudo_collate(inputs)))
+            except Exception as error:
+                if len(inputs) == 1:
+                    return [CannotShow(in_short(error))]
+        return [sample for each in inputs for sample in self.predict([each])]
+
+    def __call__(self, info: dict) -> Any:
+        """Predict one image by its :meth:`DatasetImages.info`."""
+        sample, = self.predict([self.load(info)])
+        if isinstance(sample, CannotShow):
+            raise sample
+        return sample
 
 
 def _build(config: Config) -> BaseModel:
@@ -89,13 +110,37 @@ def _test_pipeline_of(config: Config) -> list:
     raise CannotShow('the config has no pipeline for tests')
 
 
-def pixel_losses(sample: Any, labels: np.ndarray) -> np.ndarray:
-    """Compare the labels of the pixels of an image with what
-    :class:`Predictor` returns: the loss of each pixel, of shape (H, W), NaN
-    where the label is no class."""
-    if 'seg_logits' not in sample:
-        raise CannotShow('the network doesn\'t tell classes of pixels')
-    logits: Tensor = sample.seg_logits.data
+def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
+    """Compare the labels of an image with what :class:`Predictor` returns.
+
+    Args:
+        sample (DataSample): The prediction.
+        labelled (dict): What :meth:`DatasetImages.read` returned.
+
+    Returns:
+        dict[str, np.ndarray]: Of segmentation ``losses``, the loss of each
+        pixel, and ``gaps``, the probability of its predicted class less that
+        of the labelled one, of shape (H, W), NaN where the label is no class.
+        Of classification ``losses`` of shape () and ``leads``, the
+        log-probability of each class less that of the labelled one, of shape
+        (C,), NaN for the labelled one. And ``labels``, without those that are
+        no class.
+    """
+    if 'seg_logits' in sample and 'gt_seg_map' in labelled:
+        return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
+    if 'pred_score' in sample and np.size(labelled.get('gt_label', ())) == 1:
+        log = sample.pred_score.double().clamp(1e-30).log().cpu().numpy()
+        label = int(np.ravel(labelled['gt_label'])[0])
+        leads = log - log[label]
+        leads[label] = math.nan
+        return dict(losses=-log[label], leads=leads, labels=np.array(label))
+    if 'seg_logits' in sample or 'pred_score' in sample:
+        raise CannotShow('the data set has no label of it, or several')
+    raise CannotShow('the network tells no probabilities of classes')
+
+
+def _compare_pixels(logits: Tensor,
+                    labels: np.ndarray) -> Dict[str, np.ndarray]:
     if labels.shape != logits.shape[1:]:
         raise CannotShow(f'labels of {labels.shape} pixels don\'t fit a '
                          f'prediction of {tuple(logits.shape[1:])}')
@@ -104,42 +149,119 @@ def pixel_losses(sample: Any, labels: np.ndarray) -> np.ndarray:
         logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
     target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
     ignored = (target < 0) | (target >= len(logits))
-    losses = F.cross_entropy(
-        logits[None].float(),
-        target.masked_fill(ignored, 0)[None],
-        reduction='none')[0]
-    return losses.masked_fill(ignored, math.nan).cpu().numpy()
+    target = target.masked_fill(ignored, 0)[None]
+    losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
+    highest = logits.float().softmax(0).amax(0)
+    arrays = (
+        each.masked_fill(ignored, math.nan).cpu().numpy()
+        for each in (losses, highest - (-losses).exp()))
+    known = labels[~ignored.cpu().numpy()]
+    return dict(zip(('losses', 'gaps'), arrays), labels=known)
 
 
-def rank_by_pixels(
-    reader: TrainingImages, predict: Predictor,
-    of_pixels: Callable[[np.ndarray], float]
-) -> Tuple[np.ndarray, Optional[str], Tuple[float, float]]:
-    """Predict all images, and make a number of the losses of the pixels of
-    each: these numbers, NaN of images where it fails; why it fails, of the
-    last of them; and :func:`mean_and_guess`."""
-    values = np.full(len(reader.numbers), np.nan)
-    reason, total, counts = None, 0., np.zeros(1 << 16, np.int64)
-    for place, number in enumerate(track_iter_progress(reader.numbers)):
+class _Inputs(Dataset):
+    """For each image what the network takes and what is labelled, or why they
+    can't be had."""
+
+    def __init__(self, reader: DatasetImages, predictor: 'Predictor') -> None:
+        self._reader, self._load = reader, predictor.load
+
+    def __len__(self) -> int:
+        return len(self._reader.numbers)
+
+    def __getitem__(self, place: int) -> Tuple[Any, Any]:
+        number = self._reader.numbers[place]
         try:
-            labels = reader.read(number).get('gt_seg_map')
-            if labels is None:
-                raise CannotShow('the pipeline loads no labels')
-            losses = pixel_losses(predict(reader.info(number)), labels)
+            labelled = self._reader.read(number)
+            kept = {
+                name: labelled[name]
+                for name in ('gt_seg_map', 'gt_label') if name in labelled
+            }
+            return self._load(self._reader.info(number)), kept
         except CannotShow as error:
-            reason = str(error)
+            return None, str(error)
+
+
+class Measured(NamedTuple):
+    """What the network says of all images.
+
+    Args:
+        columns (dict[str, np.ndarray]): Number of each image by the column of
+            each ranking, float64 of shape (N,), NaN where it isn't known.
+        num_seen (int): How many images were reached until somebody stopped it.
+        reason (str): Why the last image that has no number has none.
+        mean (float): The mean loss.
+        guess (float): That of guessing by how frequent the classes are.
+    """
+
+    columns: Dict[str, np.ndarray]
+    num_seen: int
+    reason: str
+    mean: float
+    guess: float
+
+
+def measure(reader: DatasetImages,
+            predictor: Predictor,
+            rankings: Sequence[Ranking],
+            batch_size: int = 1,
+            num_workers: int = 0) -> Measured:
+    """Predict all images, and make the number of each ranking that is of such
+    predictions. Ctrl-C keeps what is there."""
+    columns: Dict[str, np.ndarray] = {}
+    reason, total, counts = '', 0., np.zeros(1 << 16, np.int64)
+    loader = DataLoader(
+        _Inputs(reader, predictor),
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=list)
+    bar = ProgressBar(len(reader.numbers), file=sys.stderr)
+    try:
+        for batch in loader:
+            for seen in _seen(predictor, batch):
+                if isinstance(seen, str):
+                    reason = seen
+                    bar.update()
+                    continue
+                for ranking in rankings:
+                    if ranking.of is None or ranking.array not in seen:
+                        continue
+                    column = columns.setdefault(
+                        ranking.column, np.full(len(reader.numbers), np.nan))
+                    column[bar.completed] = ranking.of(seen[ranking.array])
+                total += np.nansum(seen['losses'], dtype=np.float64)
+                counts += np.bincount(
+                    seen['labels'].ravel(), minlength=len(counts))
+                bar.update()
+    except KeyboardInterrupt:
+        pass
+    print(file=sys.stderr)
+    return Measured(columns, bar.completed, reason,
+                    *mean_and_guess(total, counts))
+
+
+def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
+    """What :func:`compare` says of each image of a batch, or why nothing is
+    known of it."""
+    inputs = [each for each, _ in batch if each is not None]
+    samples = iter(predictor.predict(inputs))
+    for each, labelled in batch:
+        if each is None:
+            yield labelled
             continue
-        values[place] = of_pixels(losses)
-        total += np.nansum(losses, dtype=np.float64)
-        labels = labels[~np.isnan(losses)]
-        counts += np.bincount(labels, minlength=len(counts))
-    return values, reason, mean_and_guess(total, counts)
+        try:
+            sample = next(samples)
+            if isinstance(sample, CannotShow):
+                raise sample
+            yield compare(sample, labelled)
+        except CannotShow as error:
+            yield str(error)
 
 
 def mean_and_guess(total: float, counts: np.ndarray) -> Tuple[float, float]:
-    """The mean pixel loss, and that of guessing each pixel by how frequent the
-    classes are, from the sum of the losses of pixels and how many of them each
-    class labels."""
-    pixels = max(counts.sum(), 1)
-    shares = counts[counts > 0] / pixels
-    return total / pixels, float(-(shares * np.log(shares)).sum())
+    """The mean loss, and that of guessing each label by how frequent the
+    classes are, from the sum of the losses and how many labels each class has.
+    """
+    labels = max(counts.sum(), 1)
+    shares = counts[counts > 0] / labels
+    return total / labels, float(-(shares * np.log(shares)).sum())

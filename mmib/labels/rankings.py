@@ -1,12 +1,16 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Rankings of images: the highest are looked at first."""
+"""Rankings of images: the highest are looked at first. Functions of arrays."""
 import math
 from typing import Callable, NamedTuple, Optional
 
+import cv2
 import numpy as np
 
 # Share of the pixels that ranks an image.
 TOP_PIXELS = 0.05
+# Smallest difference between the probabilities of the predicted and the
+# labelled class of a pixel for which the network is confident.
+_CONFIDENT = 0.5
 
 
 def top_pixels(losses: np.ndarray) -> float:
@@ -18,6 +22,47 @@ def top_pixels(losses: np.ndarray) -> float:
     return float(highest.mean()) if count else math.nan
 
 
+def largest_region(gaps: np.ndarray) -> np.ndarray:
+    """The connected pixels that differ most from their labels: what a person
+    would repair first (Rottmann and Reese, 2022).
+
+    Args:
+        gaps (np.ndarray): Probability of the predicted class less that of the
+            labelled one, of each pixel, float of shape (H, W). NaN where
+            nothing is labelled.
+
+    Returns:
+        np.ndarray: Whether each pixel belongs to the region, bool of shape
+        (H, W).
+    """
+    differs = (gaps > _CONFIDENT).astype(np.uint8)
+    # Borders of objects differ everywhere, in lines that connect them.
+    differs = cv2.morphologyEx(differs, cv2.MORPH_OPEN, np.ones((3, 3)))
+    _, regions = cv2.connectedComponents(differs, connectivity=4)
+    weights = np.bincount(regions.ravel(), np.nan_to_num(gaps).ravel())
+    weights[0] = 0  # Outside of all regions.
+    return regions == (weights.argmax() or -1)
+
+
+def region_share(gaps: np.ndarray) -> float:
+    """The sum of the gaps in the :func:`largest_region`, over the labelled
+    pixels, NaN where nothing is labelled."""
+    labelled = np.count_nonzero(~np.isnan(gaps))
+    if labelled == 0:
+        return math.nan
+    return float(gaps[largest_region(gaps)].sum()) / labelled
+
+
+def margin(leads: np.ndarray) -> float:
+    """How far the most probable other class is above the labelled one.
+
+    Args:
+        leads (np.ndarray): Log-probability of each class less that of the
+            labelled one, float of shape (C,). NaN for the labelled one.
+    """
+    return float(np.nanmax(leads))
+
+
 class Ranking(NamedTuple):
     """A ranking of images by one number each.
 
@@ -25,14 +70,18 @@ class Ranking(NamedTuple):
         column (str): Where a table of images has the number.
         title (str): What the number is.
         sentence (str): What a high one means.
-        of_pixels (Callable, optional): Makes it of the losses of the pixels of
-            an image. Defaults to None: the training has made it.
+        array (str): What of a prediction the number is made of, see
+            :func:`~mmib.labels.predictions.compare`. Defaults to '': the
+            training has made the number.
+        of (Callable, optional): Makes the number of this array. Defaults to
+            None.
     """
 
     column: str
     title: str
     sentence: str
-    of_pixels: Optional[Callable[[np.ndarray], float]] = None
+    array: str = ''
+    of: Optional[Callable[[np.ndarray], float]] = None
 
 
 RANKINGS = dict(
@@ -45,4 +94,14 @@ RANKINGS = dict(
         'loss_pixels', 'loss',
         'The mean of the highest 5 % of the pixel losses of '
         'the network ranks. Where it is high, some labels are unlike the '
-        'predictions.', top_pixels))
+        'predictions.', 'losses', top_pixels),
+    regions=Ranking(
+        'region', 'largest region',
+        'The largest connected area in which the network is sure of another '
+        'class than the label ranks, as a share of the labelled pixels.',
+        'gaps', region_share),
+    margin=Ranking(
+        'margin', 'margin',
+        'How far the network holds another class for more probable than the '
+        'labelled one ranks, in logarithms. Below 0 the network agrees with '
+        'the label.', 'leads', margin))

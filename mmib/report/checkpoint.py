@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..errors import Refusal
 from ..log.plan_log import RUN_KEY
 from ..runner.checkpoint import opened
 from ..training import VERSION
@@ -110,10 +111,24 @@ def _newest_first(work_dir: str) -> List[str]:
     return sorted(paths, key=lambda path: path != last)
 
 
+def read_checkpoint(path: str) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        Refusal: If it can't be read.
+    """
+    try:
+        return _read(path)
+    except _Unreadable as error:
+        raise Refusal(f'{path} {error}.') from error
+
+
 def _read(path: str) -> Checkpoint:
     content = _load(path)
     try:
-        run = content['message_hub']['runtime_info'].get(RUN_KEY, '')
+        # Published weights have no message hub.
+        hub = content.get('message_hub') or dict(runtime_info={})
+        run = hub['runtime_info'].get(RUN_KEY, '')
         weights = content['state_dict'].items()
     except (LookupError, TypeError, AttributeError) as error:
         raise _Unreadable('is no checkpoint of a training') from error

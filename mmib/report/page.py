@@ -40,10 +40,10 @@ class Section(NamedTuple):
     script: Markup
 
 
-def environment_of(folder: str) -> jinja2.Environment:
-    """For templates in a folder."""
+def environment_of(folder: str = '') -> jinja2.Environment:
+    """For templates in a folder, and those of a report."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader([folder, osp.dirname(__file__)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -59,11 +59,11 @@ def environment_of(folder: str) -> jinja2.Environment:
 
 def render(run: Run, others: Sequence[Run], notes: List[str],
            section: Optional[Section]) -> str:
-    """Draw the plots, and fill ``template.html``."""
+    """Draw the plots, and fill ``run.html``."""
     progress = figures.progress(run, others)
-    environment = environment_of(osp.dirname(__file__))
-    return environment.get_template('template.html').render(
+    return environment_of().get_template('run.html').render(
         version=__version__,
+        title=run.name,
         run=run,
         others=others,
         summary=summary(run, others),

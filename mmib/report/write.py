@@ -14,7 +14,11 @@ def write_page(path: str, run: Run, others: Sequence[Run], notes: List[str],
                section: Optional[Section]) -> None:
     """Write the page of a training, beside others or alone, with notes on top
     and a section at the end."""
-    text = render(run, others, notes, section)
+    write_text(path, render(run, others, notes, section))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a page. Its paths may be no text in UTF-8."""
     with open(path, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
 

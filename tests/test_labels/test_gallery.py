@@ -17,11 +17,11 @@ from mmengine.structures import PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.labels.gallery import take_pictures
-from mmib.labels.images import CannotShow, TrainingImages
+from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
-from mmib.labels.predictions import Predictor, mean_and_guess, pixel_losses
+from mmib.labels.predictions import Predictor, compare, mean_and_guess
 from mmib.labels.rankings import RANKINGS, top_pixels
 
 from ..system.small_training import write_images
@@ -55,7 +55,7 @@ def root(tmp_path_factory):
 
 
 def test_paths_pixels_and_labels(root):
-    images = TrainingImages(config_of(root), 4)
+    images = DatasetImages(config_of(root))
     path = root / 'images' / 'training' / '2.jpg'
     assert images.paths()[2] == str(path)
     results = images.read(2)
@@ -72,7 +72,7 @@ def test_a_list_that_is_read_late(root):
     config = config_of(root)
     config.train_dataloader.dataset = dict(
         type='ListedImages', dataset=part, images=[2, 0], lazy_init=True)
-    paths = TrainingImages(config, 2).paths()
+    paths = DatasetImages(config).paths()
     assert [os.path.basename(path) for path in paths] == ['0.jpg', '2.jpg']
 
 
@@ -83,7 +83,7 @@ def test_repeated_images_have_one_number(root):
     twice = dict(type='RepeatDataset', times=2, dataset=part)
     config.train_dataloader.dataset = dict(
         type='ConcatDataset', datasets=[part, twice])
-    images = TrainingImages(config, 8)
+    images = DatasetImages(config)
     assert images.paths()[4:] == images.paths()[:4]
     assert 'gt_seg_map' in images.read(7)
 
@@ -95,16 +95,16 @@ def test_repeated_images_have_one_number(root):
 ])
 def test_other_data(root, changes, match):
     with pytest.raises(CannotShow, match=match):
-        TrainingImages(config_of(root, **changes), 4)
+        DatasetImages(config_of(root, **changes)).check(4, None)
 
 
 def test_config_without_data():
     with pytest.raises(CannotShow, match='the config has none'):
-        TrainingImages(Config(), 4)
+        DatasetImages(Config())
     imports = dict(custom_imports=dict(imports=['nowhere']))
     with pytest.raises(CannotShow, match='Failed to import nowhere'):
-        TrainingImages(
-            Config(dict(imports, train_dataloader=dict(dataset=dict()))), 4)
+        DatasetImages(
+            Config(dict(imports, train_dataloader=dict(dataset=dict()))))
 
 
 def images_of(scores):
@@ -253,7 +253,7 @@ def test_images_that_share_a_path(root):
     assert cards[0].path == cards[4].path == '3.jpg'
 
 
-@pytest.mark.parametrize('ranking', RANKINGS)
+@pytest.mark.parametrize('ranking', ['score', 'pixels', 'regions'])
 def test_images_without_labels(tmp_path, ranking, monkeypatch):
     """They have no loss, and would lie among the easiest."""
     write_images(str(tmp_path), 4)
@@ -264,6 +264,12 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
 
         def __init__(self, *args):
             pass
+
+        def load(self, info):
+            return info
+
+        def predict(self, inputs):
+            return [*map(self, inputs)]
 
         def __call__(self, info):
             shape = cv2.imread(info['img_path']).shape[:2]
@@ -382,7 +388,7 @@ def test_model_that_does_not_fit():
 
 def losses_of(logits, labels):
     sample = SegDataSample(seg_logits=PixelData(data=logits))
-    return pixel_losses(sample, labels)
+    return compare(sample, dict(gt_seg_map=labels))['losses']
 
 
 def test_losses_of_an_image():
@@ -419,5 +425,7 @@ def test_losses_without_labels_and_of_a_binary_model():
     losses = losses_of(
         torch.full((1, 2, 2), 0.75), np.uint8([[1, 1], [0, 255]]))
     assert top_pixels(losses) == pytest.approx(-np.log(0.25))
-    with pytest.raises(CannotShow, match='classes of pixels'):
-        pixel_losses(SegDataSample(), ignored)
+    with pytest.raises(CannotShow, match='no probabilities of classes'):
+        compare(SegDataSample(), dict(gt_seg_map=ignored))
+    with pytest.raises(CannotShow, match='no label of it'):
+        compare(SegDataSample(seg_logits=PixelData(data=ignored[None])), {})

@@ -17,7 +17,7 @@ from mmengine.runner import Runner  # noqa: E402
 
 from mmib import convert  # noqa: E402
 from mmib.labels import gallery as pictures  # noqa: E402
-from mmib.labels.images import TrainingImages  # noqa: E402
+from mmib.labels.images import DatasetImages  # noqa: E402
 from mmib.labels.layers import box_layer, to_uri  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.labels.rankings import RANKINGS  # noqa: E402
@@ -75,7 +75,7 @@ def test_boxes_of_labels_and_of_predictions(tmp_path, monkeypatch):
     cfg = Config.fromfile(str(next((tmp_path / 'work_dir').glob('*.py'))))
     cfg.test_dataloader = dict(dataset=dataset)
     checkpoint, _ = read_newest(str(tmp_path / 'work_dir'), 0.)
-    reader = TrainingImages(cfg, 4)
+    reader = DatasetImages(cfg)
     predict = Predictor(cfg, checkpoint.weights, 'cpu')
     # A network so young is sure of nothing.
     scores = predict(reader.info(0)).pred_instances.scores

@@ -13,7 +13,7 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.datasets import CIFAR10  # noqa: E402
 
-from mmib.labels.images import CannotShow, TrainingImages  # noqa: E402
+from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.report.read import read_run  # noqa: E402
 from mmib_cli.report import write_report  # noqa: E402
@@ -109,7 +109,7 @@ def test_predictions_are_those_of_the_model(trained):
     cfg = Config.fromfile(str(next(trained.glob('*.py'))))
     state = torch.load(
         str(trained / 'epoch_8.pth'), weights_only=False)['state_dict']
-    reader = TrainingImages(cfg, 16)
+    reader = DatasetImages(cfg)
     predict = Predictor(cfg, state, 'cpu')
     names = [
         reader.names(predict(reader.info(number)).pred_label)
@@ -151,11 +151,11 @@ def test_a_data_set_that_holds_its_images(monkeypatch):
         type='CIFAR10',
         data_root='nowhere',
         pipeline=[dict(type='PackInputs')])
-    reader = TrainingImages(
+    reader = DatasetImages(
         Config(
             dict(
                 default_scope='mmpretrain',
-                train_dataloader=dict(dataset=dataset))), 3)
+                train_dataloader=dict(dataset=dataset))))
     assert reader.paths() == [None] * 3 and reader.has_pixels
     results = reader.read(2)
     # Red in the order of OpenCV.

@@ -18,7 +18,7 @@ from mmseg.structures import SegDataSample
 import mmib.labels
 import mmib.report
 import mmib_cli
-from mmib.labels.images import CannotShow, TrainingImages
+from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.predictions import Predictor
 
 from ..system.processes import run_ranks
@@ -166,17 +166,24 @@ def test_ranked_by_predictions(folders, tmp_path):
     np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
     assert 'average score <b>' in text and 'last score <b>' in text
     # It was trained on noise.
-    assert 'The network is too young for this ranking: the mean of' in text
+    assert 'The network is too young for this ranking: its mean loss' in text
 
 
 def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
 
-    def knows(predictor, info):
-        labels = cv2.imread(info['seg_map_path'], 0).astype(np.int64) - 1
-        logits = torch.arange(5)[:, None, None] == torch.from_numpy(labels)
-        return SegDataSample(seg_logits=PixelData(data=3. * logits))
+    def knows(predictor, inputs):
+        samples = []
+        for each in inputs:
+            path = each['data_samples'].seg_map_path
+            labels = torch.from_numpy(cv2.imread(path, 0).astype(np.int64) - 1)
+            logits = 3. * (torch.arange(5)[:, None, None] == labels)
+            samples.append(
+                SegDataSample(
+                    seg_logits=PixelData(data=logits),
+                    pred_sem_seg=PixelData(data=labels[None])))
+        return samples
 
-    monkeypatch.setattr(Predictor, '__call__', knows)
+    monkeypatch.setattr(Predictor, 'predict', knows)
     out = tmp_path / 'report.html'
     write_report(folders['killed'], '--out', out, '--rank-by', 'pixels')
     text = text_of(out)
@@ -185,24 +192,24 @@ def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
 
 def test_images_without_a_loss(folders, tmp_path, monkeypatch):
     """They come after all others, and the page says why."""
-    read = TrainingImages.read
+    read = DatasetImages.read
 
     def fails_once(images, number):
         if number == 3:
             raise CannotShow('it is broken')
         return read(images, number)
 
-    monkeypatch.setattr(TrainingImages, 'read', fails_once)
+    monkeypatch.setattr(DatasetImages, 'read', fails_once)
     out = tmp_path / 'report.html'
     write_report(folders['killed'], '--out', out, '--images', 1, '--rank-by',
                  'pixels')
-    assert '1 of 12 images have no loss: it is broken.' in text_of(out)
+    assert re.search('1 of 12 images aren.*ranked: it is broken', text_of(out))
     table = pd.read_csv(tmp_path / 'report_images.csv')
     assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
 
 
 @pytest.mark.parametrize('name, options, match', [
-    ('finished', ['--rank-by', 'pixels'], 'by pixels, as .* numbers'),
+    ('finished', ['--rank-by', 'pixels'], 'ranked, as .* numbers'),
     ('stopped', ['--rank-by', 'pixels'], 'needs a checkpoint .* There is no'),
     ('finished', ['--rank-by', 'pixels', '--no-predictions'], '2'),
 ])

@@ -1,0 +1,201 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Images of data sets ranked by a network that was trained without mmib."""
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import Runner
+from scipy import ndimage
+
+from mmib.labels.predictions import Predictor
+
+from ..system.small_training import BASELINE, write_images
+from ..test_report.work_dirs import files_config
+
+
+def write_scenes(root):
+    """Blocks, each of a class, which is seen by the colour."""
+    write_images(str(root), 8)
+    rng = np.random.default_rng(0)
+    colours = rng.integers(256, size=(6, 3))
+    for path in root.glob('annotations/*/*.png'):
+        blocks = rng.integers(1, 6, (6, 6)).repeat(16, 0).repeat(16, 1)
+        cv2.imwrite(str(path), blocks)
+        folder = root / 'images' / path.parent.name
+        cv2.imwrite(str(folder / f'{path.stem}.jpg'), colours[blocks])
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """Folder of a baseline, its config and its last checkpoint, as sure of
+    itself as after a long training."""
+    root = tmp_path_factory.mktemp('baseline')
+    write_scenes(root / 'data')
+    work_dir = root / 'run'
+    cfg = files_config(root / 'data', work_dir, **BASELINE)
+    Runner.from_cfg(cfg).train()
+    config, = work_dir.glob('*.py')
+    path = work_dir / 'iter_40.pth'
+    checkpoint = torch.load(str(path), weights_only=False)
+    checkpoint['state_dict']['decode_head.conv_seg.weight'] *= 30
+    torch.save(checkpoint, str(path))
+    return work_dir, config, path
+
+
+@pytest.fixture
+def rank(run, trained):
+    return lambda *options: run('rank', *trained[1:], '--out', 'out', *options)
+
+
+def table_of(split):
+    return pd.read_csv(f'out/rank_{split}_images.csv')
+
+
+def compared(config, checkpoint, split):
+    """Pixel losses and regions of each image, computed in another way: image
+    by image in the model's own words, and with scipy."""
+    cfg = Config.fromfile(str(config))
+    model = MODELS.build(cfg.model).eval()
+    weights = torch.load(str(checkpoint), weights_only=False)['state_dict']
+    model.load_state_dict(weights)
+    part = cfg[f'{split}_dataloader'].dataset
+    tested = DATASETS.build(
+        dict(part, pipeline=cfg.val_dataloader.dataset.pipeline))
+    for number in range(len(tested)):
+        with torch.no_grad():
+            sample, = model.test_step(pseudo_collate([tested[number]]))
+        mask = cv2.imread(sample.seg_map_path, cv2.IMREAD_UNCHANGED)
+        labels = torch.from_numpy(mask.astype(np.int64) - 1)
+        logits = sample.seg_logits.data.double()
+        known = (labels >= 0) & (labels < len(logits))
+        logs = logits.log_softmax(0)
+        of_label = logs.gather(0, labels.clamp(0)[None])[0]
+        losses = np.sort(-of_label[known].numpy())[::-1]
+        gaps = (logs.amax(0).exp() - of_label.exp()).masked_fill(~known, 0)
+        square = np.ones((3, 3))
+        regions, count = ndimage.label(
+            ndimage.binary_dilation(
+                ndimage.binary_erosion(gaps > 0.5, square, border_value=1),
+                square))
+        sums = ndimage.sum_labels(gaps.numpy(), regions, range(1, count + 1))
+        yield (losses[:-(-len(losses) // 20)].mean(),
+               max(sums, default=0) / int(known.sum()))
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_rankings_of_a_baseline(rank, trained, split):
+    """Page, table, and the same numbers as by another way."""
+    rank('--data', split, '--images', 2)
+    table = table_of(split)
+    losses, regions = zip(*compared(*trained[1:], split))
+    np.testing.assert_allclose(table.loss_pixels, losses, 1e-5)
+    np.testing.assert_allclose(table.region, regions, 1e-5, 1e-7)
+    assert len({*regions}) == len(regions)
+    text = Path(f'out/rank_{split}.html').read_text()
+    first = table.region.idxmax()
+    assert f'Images of <code>{split}_dataloader</code>' in text
+    assert re.search(f'image of image {first}"', text)
+    # The other split is not what a training reads.
+    assert ('--without review.csv' in text) == (split == 'train')
+    assert 'average score' not in text
+
+
+def test_the_ranking_is_chosen(rank):
+    rank('--rank-by', 'pixels', '--images', 1)
+    first = table_of('train').loss_pixels.idxmax()
+    text = Path('out/rank_train.html').read_text()
+    assert re.findall('image of image (\\d+)', text)[0] == str(first)
+    with pytest.raises(
+            SystemExit,
+            match='no ranking by margin here: give '
+            '--rank-by pixels or regions'):
+        rank('--rank-by', 'margin')
+
+
+def test_scores_of_a_training_are_columns(run, trained, tmp_path):
+    work_dir = tmp_path / 'scored'
+    Runner.from_cfg(files_config(trained[0].parent / 'data', work_dir)).train()
+    run('rank', next(work_dir.glob('*.py')), work_dir / 'iter_40.pth')
+    table = pd.read_csv(work_dir / 'rank_train_images.csv')
+    assert table[['score', 'average', 'region',
+                  'loss_pixels']].notna().all(axis=None)
+
+
+def test_stopped(rank, monkeypatch, capsys):
+    """What was predicted until then is ranked."""
+    predict, calls = Predictor.predict, []
+
+    def stops(predictor, inputs):
+        calls.append(inputs)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return predict(predictor, inputs)
+
+    monkeypatch.setattr(Predictor, 'predict', stops)
+    rank()
+    assert table_of(
+        'train').region.notna().tolist() == [True] * 3 + [False] * 5
+    said = 'Stopped after 3 of 8 images: others have no rank.'
+    assert said in capsys.readouterr().err
+    assert said in Path('out/rank_train.html').read_text()
+
+
+def test_review_goes_on(rank, trained):
+    """Images that were judged aren't shown again."""
+    rank('--images', 1)
+    first = table_of('train').sort_values('region').path.iloc[-1]
+    Path('review.csv').write_text(f'image,verdict,rank\n{first},hard,1\n')
+    rank('--images', 1, '--review', 'review.csv')
+    shown = re.findall("data-row='\\[\"(.*?)\"",
+                       Path('out/rank_train.html').read_text())
+    assert shown and first not in shown
+
+
+def broken(config, checkpoint, **changes):
+    cfg = Config.fromfile(str(config))
+    cfg.merge_from_dict(changes)
+    cfg.dump('broken.py')
+    return 'broken.py', checkpoint
+
+
+@pytest.mark.parametrize('changes, match', [
+    ({
+        'model.decode_head.in_channels': 7
+    }, 'checkpoint can.t be used with '),
+    ({
+        'model.decode_head.num_convs': 2
+    }, 'the checkpoint lacks `decode'),
+    ({
+        'default_scope': 'mmdet'
+    }, 'train it with `mmib train CONFIG --score`'),
+    ({
+        'train_dataloader.dataset.data_root': 'nowhere'
+    }, 'can.t be ranked: '),
+])
+def test_what_does_not_fit(run, trained, changes, match):
+    config, checkpoint = trained[1:]
+    run('env')  # Into the folder of the test.
+    with pytest.raises(SystemExit, match=match):
+        run('rank', *broken(config, checkpoint, **changes), '--out', 'out')
+    with pytest.raises(SystemExit, match='There is no checkpoint nowhere.pth'):
+        run('rank', config, 'nowhere.pth')
+    Path('text.pth').write_text('text')
+    with pytest.raises(SystemExit, match='text.pth is damaged, or holds more'):
+        run('rank', config, 'text.pth')
+
+
+def test_data_without_labels(run, trained, tmp_path):
+    data = tmp_path / 'data'
+    shutil.copytree(trained[0].parent / 'data', data)
+    shutil.rmtree(data / 'annotations')
+    changes = {'train_dataloader.dataset.data_root': str(data)}
+    with pytest.raises(SystemExit, match='can.t be ranked: .*annotations'):
+        run('rank', *broken(*trained[1:], **changes), '--out', 'out')
