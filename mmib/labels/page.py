@@ -17,13 +17,14 @@ from ..version import __version__
 from .gallery import Gallery
 from .rankings import RANKINGS
 
-# Of the table of all images, before all others. What isn't known is empty.
-_COLUMNS = ('path', 'score', 'average', 'visits', 'pruned', 'last_visit')
+# Of the table of all images, before all others.
+_COLUMNS = ('score', 'average', 'visits', 'pruned', 'last_visit')
 
 
 def write_table(path: str, images: pd.DataFrame) -> None:
     """Write what is known of all images."""
-    names = dict.fromkeys([*_COLUMNS, *images])
+    known = [name for name in _COLUMNS if name in images]
+    names = dict.fromkeys(['path', *known, *images])
     images = images.reindex(columns=list(names))
     images['path'] = images['path'].map(escaped, na_action='ignore')
     # A path may be no text in UTF-8. A line break in one is quoted where lines
@@ -84,6 +85,7 @@ def render_gallery(gallery: Gallery,
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
         rank_by=rank_by,
+        split=split,
         ranking=RANKINGS[rank_by],
         network=network,
         key=key,

@@ -307,7 +307,7 @@ def test_the_table_of_all_images(tmp_path):
     read = pd.read_csv(tmp_path / 'images.csv', index_col='image')
     assert read.path[:4].tolist() == paths[:4]
     assert list(read) == [
-        'path', 'score', 'average', 'visits', 'pruned', 'last_visit', 'more'
+        'path', 'score', 'average', 'visits', 'pruned', 'more'
     ]
 
 
