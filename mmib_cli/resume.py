@@ -74,8 +74,8 @@ def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
     lists = [before.get(CHECKSUM), after.get(CHECKSUM)]
     # The library's own script writes no checksum.
     if lists[0] != lists[1] and (lists[0] or not listed_images(before)):
-        yield ('it has other images (correct --subset and --without, and '
-               'their files)')
+        yield ('it has other images, or other labels (correct --subset, '
+               '--without and --relabel, and their files)')
     for name in LENGTH_FIELD.values():
         old, new = ((cfg.get('train_cfg') or {}).get(name)
                     for cfg in (before, after))
