@@ -77,8 +77,8 @@ def _round(reviews: Sequence[str]) -> int:
     return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
 
 
-def _commands(config: Config, reviews: Sequence[str], file: str,
-              merged: str, option: str) -> List[str]:
+def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
+              option: str) -> List[str]:
     """What trains without what was judged wrong in all rounds, or with its
     right labels."""
     commands = []

@@ -70,6 +70,35 @@ def test_a_folder_of_images(run):
         assert 'of 160 visits of images were pruned' in text
 
 
+@pytest.mark.parametrize('label, changes, message', [
+    ('frog', {}, 'line 2 of review.csv has the label `frog`, which is no cla'),
+    ('cat', dict(classes=None), 'CustomDataset has no names of classes, '),
+    ('cat', dict(type='MultiLabelDataset'), 'can\'t change the classes of '
+     'MultiLabelDataset, whose images have no `gt_label` of one class'),
+])
+def test_labels_that_no_training_can_take(run, label, changes, message):
+    """Nothing is built or written."""
+    Path('review.csv').write_text(
+        f'image,verdict,rank,label\n0,wrong,1,{label}\n')
+    Path('labels.txt').write_text('0.png 0\n1.png 1\n')
+    Path('labels.json').write_text(
+        '{"metainfo": {}, "data_list": [{"img_path": "0.png", '
+        '"gt_label": [0, 1]}]}')
+    config = baseline('refused')
+    cfg = Config.fromfile(config)
+    multi = 'type' in changes
+    cfg.train_dataloader.dataset = dict(
+        dict(
+            type='CustomDataset',
+            ann_file=f'labels.{"json" if multi else "txt"}',
+            classes=['cat', 'dog'],
+            pipeline=[dict(type='PackInputs')]), **changes)
+    cfg.dump(config)
+    with pytest.raises(SystemExit, match=message):
+        run('train', config, '--relabel', 'review.csv')
+    assert not Path('work_dirs').exists()
+
+
 def test_forecast(run, capsys):
     run('forecast', baseline('forecast'), '--infobatch')
     assert 'A pass is 22 images' in capsys.readouterr().out

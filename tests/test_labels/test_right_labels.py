@@ -16,17 +16,17 @@ from mmengine.hooks import Hook  # noqa: E402
 from mmengine.registry import HOOKS  # noqa: E402
 
 import mmib_cli  # noqa: E402
-from mmib.report.checkpoint import read_newest  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 
-from .test_page import (browser, current, rows_of, said, save,  # noqa: E402
-                        verdicts)
+from . import test_page  # noqa: E402
+from .test_page import current, rows_of, said, save, verdicts  # noqa: E402
 
-__all__ = ['browser']  # A fixture.
-
-CLASSES = ('black', 'grey', 'greyish', '<i>white')
-# Images of the last class that lie in the folder of the first one.
+browser = test_page.browser
+# Their numbers are in the order of the alphabet.
+CLASSES = ('<i>white', 'black', 'grey', 'greyish')
+WHITE = CLASSES[0]
+# Images of the first class that lie in the folder of the second one.
 WRONG = ('black/0.png', 'black/1.png')
 
 
@@ -48,8 +48,8 @@ def write_images(root):
     for label, name in enumerate(CLASSES):
         (root / name).mkdir(parents=True)
         for i in range(6):
-            shade = 3 if f'{name}/{i}.png' in WRONG else label
-            image = rng.integers(30, size=(16, 16, 3)) + 70 * shade
+            shade = 0 if f'{name}/{i}.png' in WRONG else label
+            image = rng.integers(30, size=(16, 16, 3)) + 70 * (-shade % 4)
             cv2.imwrite(str(root / name / f'{i}.png'), image)
 
 
@@ -74,7 +74,8 @@ def write_config(path):
             dataset=dict(dataset, _delete_=True),
             sampler=dict(type='DefaultSampler', shuffle=True)),
         optim_wrapper=dict(optimizer=dict(lr=0.5)),
-        train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=12, val_interval=12),
+        train_cfg=dict(
+            _delete_=True, by_epoch=True, max_epochs=12, val_interval=12),
         val_dataloader=loader,
         val_cfg=dict(),
         val_evaluator=dict(type='Accuracy'))
@@ -101,7 +102,7 @@ def base(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(browser, base):  # noqa: F811
+def opened(browser, base):
     page = base / 'run' / 'report.html'
     browser.errors.clear()
     browser.open(page)
@@ -111,13 +112,13 @@ def opened(browser, base):  # noqa: F811
     assert not browser.errors
 
 
-def given(browser):  # noqa: F811
+def given(browser):
     """What the inputs of the cards show, '' where they have none."""
     return browser.run('[...document.querySelectorAll(".card input")]'
                        '.map(input => input.hidden ? null : input.value)')
 
 
-def predicted(browser):  # noqa: F811
+def predicted(browser):
     return browser.run('[...document.querySelectorAll(".card")]'
                        '.map(card => card.dataset.predicted)')
 
@@ -125,7 +126,7 @@ def predicted(browser):  # noqa: F811
 def test_labels_by_keys(opened, base):
     """1, Enter, and the next one."""
     proposed = predicted(opened)
-    assert proposed[:2] == [CLASSES[3]] * 2
+    assert proposed[:2] == [WHITE] * 2
     # Where the network agrees with the label it proposes none.
     nothing = proposed.index('')
     opened.press('2', '1', 'Enter')
@@ -134,7 +135,7 @@ def test_labels_by_keys(opened, base):
     opened.press('1', *'ITE', 'Enter', '1', *'grey', 'Enter', '1', 'Escape')
     assert current(opened) == 4
     assert said(opened) == '4 of 12 looked at, 4 wrong'
-    assert given(opened)[:5] == [CLASSES[3], CLASSES[3], 'grey', '', None]
+    assert given(opened)[:5] == [WHITE, WHITE, 'grey', '', None]
     # What several classes have, or none, isn't taken.
     for letters in ('gr', 'zebra'):
         opened.press('1', *letters, 'Enter')
@@ -146,11 +147,10 @@ def test_labels_by_keys(opened, base):
     assert given(opened)[nothing] == '' and current(opened) == nothing + 1
     rows = rows_of(save(opened))
     assert [*rows[0]][-1] == 'label'
-    assert [row['label'] for row in rows[:5]
-            ] == [CLASSES[3], CLASSES[3], 'grey', '', '']
+    assert [row['label'] for row in rows[:5]] == [WHITE, WHITE, 'grey', '', '']
     assert [row['verdict'] for row in rows[:4]] == ['wrong'] * 4
     opened.open(base / 'run' / 'report.html')
-    assert given(opened)[:4] == [CLASSES[3], CLASSES[3], 'grey', '']
+    assert given(opened)[:4] == [WHITE, WHITE, 'grey', '']
 
 
 def test_labels_are_taken_back(opened):
@@ -164,7 +164,7 @@ def test_labels_are_taken_back(opened):
     opened.press('1', 'Enter', 'ArrowLeft', '2')
     assert (verdicts(opened)[0], given(opened)[0]) == ('hard', None)
     opened.press('u')
-    assert given(opened)[0] == CLASSES[3]
+    assert given(opened)[0] == WHITE
     # The same verdict keeps the label, which can be changed and removed.
     opened.press('1', *'grey', 'Enter')
     assert given(opened)[0] == 'grey'
@@ -208,7 +208,7 @@ def test_labels_below_the_large_picture(opened):
     opened.press('3', 'Escape')
     opened.wait('document.activeElement.matches(".card:nth-child(4)")')
     assert verdicts(opened)[:3] == ['wrong', 'wrong', 'unsure']
-    assert given(opened)[:3] == [CLASSES[3], '', None]
+    assert given(opened)[:3] == [WHITE, '', None]
 
 
 def test_the_list_can_be_read_aloud(opened):
@@ -218,10 +218,9 @@ def test_the_list_can_be_read_aloud(opened):
         const input = document.activeElement;
         return [input.ariaLabel, input.placeholder,
                 [...input.list.options].map(option => option.value)];
-    })()''') == ['right class', f'Enter: {CLASSES[3]}',
-             sorted(CLASSES)]
-    assert opened.run('document.querySelectorAll("i:not(.legend i)").length'
-                      ) == 0
+    })()''') == ['right class', f'Enter: {WHITE}', [*CLASSES]]
+    assert opened.run(
+        'document.querySelectorAll("i:not(.legend i)").length') == 0
 
 
 def labels_of(*arguments):
@@ -230,10 +229,7 @@ def labels_of(*arguments):
     mmib_cli.main(['train', *arguments])
     found = dict(NoteLabels.seen)
     assert len(found) == len(NoteLabels.seen)
-    return {name: CLASSES_IN_ORDER[label] for name, label in found.items()}
-
-
-CLASSES_IN_ORDER = sorted(CLASSES)
+    return {name: CLASSES[label] for name, label in found.items()}
 
 
 def test_the_whole_way(opened, base, monkeypatch):
@@ -244,11 +240,8 @@ def test_the_whole_way(opened, base, monkeypatch):
     monkeypatch.chdir(base)
     names = ['/'.join(row['image'].split('/')[-2:]) for row in rows_of(path)]
     path.rename(base / 'review.csv')
-    expected = {
-        f'{name}/{i}.png': name
-        for name in CLASSES for i in range(6)
-    }
-    expected.update({names[0]: CLASSES[3], names[1]: 'grey'})
+    expected = {f'{name}/{i}.png': name for name in CLASSES for i in range(6)}
+    expected.update({names[0]: WHITE, names[1]: 'grey'})
     del expected[names[2]]
     text = (base / 'run' / 'report.html').read_text('utf-8')
     command = unescape(re.search('<pre>(.*?)</pre>', text, re.S)[1])
@@ -261,5 +254,14 @@ def test_the_whole_way(opened, base, monkeypatch):
     log = next((base / 'run_review').glob('*/*.log')).read_text()
     assert 'the data set has 23 of 24 images; with labels of review.csv: 2; ' \
         'left out by review.csv: 1' in log
-    checkpoint = read_newest(str(base / 'run_review'))[0]
-    assert len(checkpoint.images) == 23
+    # Of the next round numbers are those of all images, and it goes on.
+    mmib_cli.main([
+        'report', 'run_review', '--no-predictions', '--images', '50',
+        '--review', 'review.csv'
+    ])
+    report = (base / 'run_review' / 'report.html').read_text('utf-8')
+    assert len(rows_of(base / 'run_review' / 'report_images.csv')) == 23
+    assert names[0] not in re.findall('class="path">(.*?)<', report)
+    command = unescape(re.search('<pre>(.*?)</pre>', report, re.S)[1])
+    assert ('--cfg-options train_dataloader.dataset.relabel=reviews-2.csv'
+            in command)
