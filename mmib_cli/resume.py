@@ -35,8 +35,9 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
             before = _config_in(find_latest_checkpoint(work_dir))
             if before.get(CHECKSUM, cfg[CHECKSUM]) != cfg[CHECKSUM]:
                 raise Refusal(
-                    f'{work_dir} has a training with other images, of lists '
-                    'of the same names: give this one another --work-dir.')
+                    f'{work_dir} has a training with other images or labels, '
+                    'of files of the same names: give this one another '
+                    '--work-dir.')
         return
     path = given.resume
     if path in (None, 'auto'):
