@@ -156,7 +156,8 @@ class ListedImages:
         wrong, note = find_wrong(self.relabel, num_images, paths)
         right = {number for number, row in wrong.items() if row.label}
         both = right.intersection(listed if self.without is not None else ())
-        for row in (wrong[number] for number in both):
+        if both:
+            row = wrong[min(both)]
             raise Refusal(
                 f'{row.where} gives `{row.image}` the label `{row.label}`, '
                 'and `without` (--without) leaves that image out: give '

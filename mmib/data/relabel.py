@@ -70,19 +70,15 @@ def _change(dataset: Any, rows: Dict[int, Judged]) -> None:
 
 def _part_of(dataset: Any, index: int) -> Tuple[Any, int]:
     """The data set that an index of wrappers leads to, and the index there."""
-    while True:
-        if isinstance(dataset, ConcatDataset):
-            part = bisect_right(dataset.cumulative_sizes, index)
-            index -= [0, *dataset.cumulative_sizes][part]
-            dataset = dataset.datasets[part]
-            continue
-        if isinstance(dataset, RepeatDataset):
-            index %= len(dataset.dataset)
-        elif isinstance(dataset, ClassBalancedDataset):
-            index = dataset.repeat_indices[index]
-        else:
-            return dataset, index
-        dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset):
+        part = bisect_right(dataset.cumulative_sizes, index)
+        index -= [0, *dataset.cumulative_sizes][part]
+        return _part_of(dataset.datasets[part], index)
+    if isinstance(dataset, RepeatDataset):
+        return _part_of(dataset.dataset, index % len(dataset.dataset))
+    if isinstance(dataset, ClassBalancedDataset):
+        return _part_of(dataset.dataset, dataset.repeat_indices[index])
+    return dataset, index
 
 
 def _number_of(dataset: Any, classes: List[str], row: Judged) -> int:

@@ -75,6 +75,8 @@
   }
 
   function keyInInput(event, input) {
+    // The key of the verdict may still be held down.
+    if (event.repeat && event.key.length === 1) event.preventDefault();
     // Who writes Chinese needs these keys to choose characters.
     if (event.isComposing || !['Enter', 'Escape'].includes(event.key)) return;
     event.preventDefault();

@@ -195,6 +195,15 @@ def test_labels_by_clicks(opened):
     assert given(opened)[:2] == [None, 'black']
 
 
+def test_a_key_that_is_held_down_is_no_label(opened):
+    opened.press('2', '1')
+    typed = dict(type='keyDown', key='1', code='1', text='1')
+    opened('Input.dispatchKeyEvent', autoRepeat=True, **typed)
+    assert given(opened)[0] == ''
+    opened('Input.dispatchKeyEvent', **typed)
+    assert given(opened)[0] == '1'
+
+
 def test_labels_below_the_large_picture(opened):
     opened.press('2', 'Enter', '1')
     place = opened.run('''(() => {
