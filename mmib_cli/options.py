@@ -47,6 +47,11 @@ def add_conversion_options(parser: ArgumentParser) -> None:
         metavar='FILE',
         help='leave out the images that this file lists, or of a review.csv '
         'those that were judged wrong')
+    parser.add_argument(
+        '--relabel',
+        metavar='FILE',
+        help='train with the right labels of a review.csv, and leave out the '
+        'images that were judged wrong and have none')
 
 
 def conversion(args: Namespace) -> Callable:
@@ -57,11 +62,13 @@ def conversion(args: Namespace) -> Callable:
 
 
 def listing(args: Namespace) -> Callable:
-    """``list_images`` with the files of --subset and --without, if one is
-    given."""
-    if args.subset is None and args.without is None:
+    """``list_images`` with the files of --subset, --without and --relabel, if
+    one is given."""
+    files = dict(
+        images=args.subset, without=args.without, relabel=args.relabel)
+    if {*files.values()} == {None}:
         return lambda cfg: cfg
-    return partial(list_images, images=args.subset, without=args.without)
+    return partial(list_images, **files)
 
 
 def shortening(args: Namespace) -> Callable:

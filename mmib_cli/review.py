@@ -2,8 +2,9 @@
 """Say what a review has found, and what to expect of the next images.
 
 A review.csv is what the page of `mmib report` saves. Those of several people
-are merged. An image of which they say different things counts as unsure, until
-somebody changes a file.
+are merged. An image of which they say different things counts as unsure, and
+one that they give different labels stays wrong without a label, until somebody
+changes a file.
 """
 import argparse
 from typing import Iterator, List
@@ -88,5 +89,5 @@ def main(args: List[str]) -> None:
                 row.image for row in merged if row.verdict == WRONG))
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
-        said = ', '.join(f'{row.verdict} in {row.where}' for row in rows)
+        said = ', '.join(f'{row.said} in {row.where}' for row in rows)
         print(f'Verdicts differ on {rows[0].image}: {said}')

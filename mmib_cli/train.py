@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Callable, List, Optional
 
 from mmengine.config import Config
+from mmengine.registry import DATASETS, DefaultScope
 
 import mmib
-from mmib.config.convert import lists_checksum
+from mmib.config.convert import listed_images, lists_checksum
 from mmib.errors import Refusal
 
 from .files import converted_name, loadable, read, report
@@ -61,6 +62,8 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     check_work_dir(
         trained, given, given.work_dir or trained.get('work_dir')
         or osp.join('work_dirs', name))
+    if (listed_images(trained) or {}).get('relabel') is not None:
+        check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
         print(report(before, trained), flush=True)
@@ -71,6 +74,15 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
     return path
+
+
+def check_labels(cfg: Config) -> None:
+    """Refuse labels that the training data can't take, before anything else is
+    built: only the data set knows its classes."""
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        dataset = DATASETS.build(copy.deepcopy(cfg.train_dataloader.dataset))
+        if hasattr(dataset, 'full_init'):
+            dataset.full_init()
 
 
 def change_of(ours: argparse.Namespace) -> Optional[Callable]:
@@ -120,10 +132,11 @@ def main(args: List[str]) -> None:
     convert = change_of(ours)
     # A training with another list or policy must not go on from these
     # checkpoints.
-    subset, without = (
+    subset, without, relabel = (
         osp.splitext(osp.basename(name or ''))[0]
-        for name in (ours.subset, ours.without))
-    parts = (subset, without and f'without_{without}', ours.policy)
+        for name in (ours.subset, ours.without, ours.relabel))
+    parts = (subset, without and f'without_{without}', relabel
+             and f'relabel_{relabel}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
     with TemporaryDirectory(prefix='mmib-') as folder:
         run_script('train.py', others,

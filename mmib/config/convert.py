@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence, Union
 
 from mmengine.config import Config
 
-from ..data.lists import entries_of
+from ..data.lists import entries_of, judged_wrong
 from ..errors import Refusal
 from ..hook import InfoBatchHook
 from ..pruning import Policy, ToBudget
@@ -101,10 +101,11 @@ def convert(cfg: Config,
 
 def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
-                without: Union[str, Sequence, None] = None) -> Config:
+                without: Union[str, Sequence, None] = None,
+                relabel: Optional[str] = None) -> Config:
     """Let :class:`~mmib.data.datasets.ListedImages` wrap the data set in a
-    copy of a config, with the images to show, the images to leave out, or
-    both.
+    copy of a config, with the images to show, the images to leave out, the
+    review that has right labels, or some of them.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
@@ -120,7 +121,8 @@ def list_images(cfg: Config,
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != 'ListedImages':
         outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
-    for name, given in (('images', images), ('without', without)):
+    lists = dict(images=images, without=without, relabel=relabel)
+    for name, given in lists.items():
         if given is None:
             continue
         if outer['dataset'].get(name) is not None:
@@ -136,12 +138,13 @@ def list_images(cfg: Config,
 
 
 def listed_images(cfg: Config) -> Optional[dict]:
-    """The lists of ``ListedImages`` in a config, ``images`` and ``without``,
-    as the config has them. None where nothing is listed."""
+    """The lists of ``ListedImages`` in a config, ``images``, ``without`` and
+    ``relabel``, as the config has them. None where nothing is listed."""
     outer = _around_listed(cfg)
     if outer is None or type_name(outer['dataset']) != 'ListedImages':
         return None
-    return {name: outer['dataset'].get(name) for name in ('images', 'without')}
+    names = 'images', 'without', 'relabel'
+    return {name: outer['dataset'].get(name) for name in names}
 
 
 def lists_checksum(cfg: Config) -> Optional[str]:
@@ -154,11 +157,16 @@ def lists_checksum(cfg: Config) -> Optional[str]:
     lists = listed_images(cfg)
     if lists is None:
         return None
-    names = [
+    review = lists.pop('relabel')
+    names: list = [
         images is not None and sorted(
             name for _, name in entries_of(images, left_out=name == 'without'))
         for name, images in lists.items()
     ]
+    if review is not None:
+        names.append(
+            sorted((image, row.label)
+                   for image, row in judged_wrong(review).items()))
     return f'{zlib.crc32(repr(names).encode()):08x}'
 
 

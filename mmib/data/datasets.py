@@ -3,7 +3,7 @@
 wrapper that shows only listed images."""
 import os.path as osp
 import zlib
-from typing import Any, Dict, List, Optional, Sized
+from typing import Any, Dict, List, Optional, Sized, Tuple
 
 import numpy as np
 from mmengine.dataset import (BaseDataset, ClassBalancedDataset, RepeatDataset,
@@ -13,13 +13,15 @@ from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
 from ..errors import Refusal
-from .lists import Images, find_images
+from .lists import Images, find_images, find_wrong
+from .relabel import change_labels
+from .verdicts import Path
 
 
 @DATASETS.register_module()
 class ListedImages:
-    """A wrapper that shows the listed images of a data set, and no others, or
-    leaves listed images out.
+    """A wrapper that shows the listed images of a data set, and no others,
+    leaves listed images out, or gives images the right labels of a review.
 
     Images come in the order of the data set, with all their repeats. A
     data set that derives from ``BaseDataset`` takes one of them, too, in
@@ -36,13 +38,18 @@ class ListedImages:
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.
+        relabel (str or Path, optional): File of a review of a data set whose
+            images have one class each. Those that were judged wrong have the
+            label that the review gives. Those without one are left out.
+            Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.
 
     Raises:
         Refusal: If ``images`` or ``without`` is neither a file nor a list, if
             none is given, if a list can't be used, if there are other
-            arguments, or if the data set mixes its images.
+            arguments, if the data set mixes its images, or if labels can't be
+            changed.
 
     Examples:
         >>> dict(
@@ -55,6 +62,7 @@ class ListedImages:
                  dataset: Any,
                  images: Optional[Images] = None,
                  without: Optional[Images] = None,
+                 relabel: Optional[Path] = None,
                  lazy_init: bool = False,
                  **others: Any) -> None:
         for name in others:
@@ -62,14 +70,16 @@ class ListedImages:
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
                 f'set `train_dataloader.dataset.dataset.{name}`, of the data '
                 'set that it wraps.')
-        if images is None and without is None:
+        if images is None and without is None and relabel is None:
             raise Refusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
-                'those to show, or `without`, those to leave out.')
+                'those to show, or `without`, those to leave out, or '
+                '`relabel`, a review that has their labels.')
         self.dataset = (
             DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
         self.images = images
         self.without = without
+        self.relabel = relabel
         self._fully_initialized = False
         if not lazy_init:
             self.full_init()
@@ -100,24 +110,12 @@ class ListedImages:
                 '`train_dataloader.dataset`, mixes other images into those of '
                 'the list: let MultiImageMixDataset wrap ListedImages.')
         of_index = image_numbers(self.dataset)
-        num_images = int(of_index.max()) + 1
-        numbers, text = np.arange(num_images), ''
-        for images, left_out in ((self.images, False), (self.without, True)):
-            if images is None:
-                continue
-            listed, note = find_images(
-                images, num_images,
-                lambda: image_paths(self.dataset, of_index), left_out)
-            name = images if isinstance(images, str) else 'a list'
-            found = np.isin(numbers, listed)
-            numbers = numbers[found != left_out]
-            text += (f'; left out by {name}: {found.sum()}'
-                     if left_out else f', those of {name}')
-            text += f' ({note})' if note else ''
+        numbers, text = self._read_lists(of_index)
         if len(numbers) == 0:
             raise Refusal(
-                '`without` of ListedImages in `train_dataloader.dataset` '
-                'leaves out all images: list fewer.')
+                '`without`, or `relabel`, of ListedImages in '
+                '`train_dataloader.dataset` leaves out all images: list '
+                'fewer.')
         # Those that are shown, increasing.
         self.numbers = numbers
         self.indices = np.flatnonzero(np.isin(of_index, numbers))
@@ -130,9 +128,47 @@ class ListedImages:
         # File names may be no text in UTF-8.
         text = text.encode(errors='backslashreplace').decode()
         print_log(
-            f'InfoBatch: the data set has {len(numbers)} of {num_images} '
-            f'images{text}.', 'current')
+            f'InfoBatch: the data set has {len(numbers)} of '
+            f'{of_index.max() + 1} images{text}.', 'current')
         self._fully_initialized = True
+
+    def _read_lists(self, of_index: np.ndarray) -> Tuple[np.ndarray, str]:
+        """Numbers of the images to show, increasing, which have the right
+        labels; and how they were found, for the log."""
+        num_images = int(of_index.max()) + 1
+
+        def paths() -> List[Optional[str]]:
+            return image_paths(self.dataset, of_index)
+
+        numbers, text = np.arange(num_images), ''
+        for images, left_out in ((self.images, False), (self.without, True)):
+            if images is None:
+                continue
+            listed, note = find_images(images, num_images, paths, left_out)
+            name = images if isinstance(images, str) else 'a list'
+            found = np.isin(numbers, listed)
+            numbers = numbers[found != left_out]
+            text += (f'; left out by {name}: {found.sum()}'
+                     if left_out else f', those of {name}')
+            text += f' ({note})' if note else ''
+        if self.relabel is None:
+            return numbers, text
+        wrong, note = find_wrong(self.relabel, num_images, paths)
+        right = {number for number, row in wrong.items() if row.label}
+        both = right.intersection(listed if self.without is not None else ())
+        if both:
+            row = wrong[min(both)]
+            raise Refusal(
+                f'{row.where} gives `{row.image}` the label `{row.label}`, '
+                'and `without` (--without) leaves that image out: give '
+                '`relabel` (--relabel) alone, or remove the image from one '
+                'of the files.')
+        change_labels(self.dataset, of_index, wrong)
+        shown = np.setdiff1d(numbers, [*(wrong.keys() - right)])
+        text += (f'; with labels of {self.relabel}: '
+                 f'{np.isin(shown, [*right]).sum()}; left out by '
+                 f'{self.relabel}: {len(numbers) - len(shown)}')
+        return shown, text + f' ({note})' * bool(note)
 
     @force_full_init
     def get_data_info(self, idx: int) -> Dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from mmengine.logging import print_log
 
 from ..errors import Refusal
-from .verdicts import WRONG, is_table, open_text, read_review
+from .verdicts import WRONG, Judged, Path, is_table, open_text, read_review
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
@@ -41,6 +41,42 @@ def find_images(images: Images,
     if _are_integers(images):
         # Whatever the images are called.
         paths = list
+    numbers, note = _find_each(entries, num_images, paths)
+    return np.sort(np.array(numbers, np.int64)), note
+
+
+def find_wrong(review: Path, num_images: int,
+               paths: Callable[[], Paths]) -> Tuple[Dict[int, Judged], str]:
+    """Find the images that a review judged wrong, as :func:`find_images` does:
+    what the review says of each, by number; and how they were found."""
+    wrong = judged_wrong(review)
+    entries = [(row.where, image) for image, row in wrong.items()]
+    numbers, note = _find_each(entries, num_images, paths)
+    return dict(zip(numbers, wrong.values())), note
+
+
+def judged_wrong(review: Path) -> Dict[str, Judged]:
+    """What a review says of each image that was judged wrong.
+
+    Raises:
+        Refusal: If the review can't be read, or none is wrong.
+    """
+    if not isinstance(review, (str, os.PathLike)):
+        raise Refusal('`relabel` of ListedImages in `train_dataloader.dataset`'
+                      f' must be the name of a file, but got {review!r}.')
+    # Two rankings may have an image.
+    wrong = {
+        row.image: row
+        for row in read_review(review) if row.verdict == WRONG
+    }
+    if not wrong:
+        raise _error(f'{review} has no images to leave out, as none is wrong')
+    return wrong
+
+
+def _find_each(entries: List[Entry], num_images: int,
+               paths: Callable[[], Paths]) -> Tuple[List[int], str]:
+    """The number of each entry, and how they were found."""
     numbers, note = _as_numbers(entries, num_images, paths), ''
     if numbers is None:
         numbers, note = _find(entries, paths())
@@ -50,7 +86,7 @@ def find_images(images: Images,
             raise _error(f'{where} is the image of {first[number]} again: '
                          'list an image once')
         first[number] = where
-    return np.sort(np.array(numbers, np.int64)), note
+    return numbers, note
 
 
 def as_line(image: str) -> str:
@@ -95,13 +131,12 @@ def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
     with open_text(path) as file:
         lines = re.split('\r\n?|\n', file.read())
     if is_table(lines[0]):
-        rows = read_review(path)
         if not left_out:
+            read_review(path)
             raise _error(f'{path} is a review, which says what to leave out: '
                          'give it as `without` (--without)')
-        # Two rankings may have an image.
-        wrong = {row.image: row.where for row in rows if row.verdict == WRONG}
-        return [(where, image) for image, where in wrong.items()]
+        return [(row.where, image)
+                for image, row in judged_wrong(path).items()]
     return [(f'line {number} of {path}', _of_line(line.strip()))
             for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -199,7 +234,8 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
 def _error(text: str) -> ValueError:
     return Refusal(
         f'{text}. Correct the list of ListedImages in '
-        '`train_dataloader.dataset` (--subset or --without of the command).')
+        '`train_dataloader.dataset` (--subset, --without or --relabel of the '
+        'command).')
 
 
 def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:

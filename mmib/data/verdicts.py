@@ -11,7 +11,8 @@ from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
 # Files may lack those after the rank.
-COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images')
+COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images',
+           'label')
 # A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
 # comes first. So a real apostrophe gets another one.
 _ESCAPED = tuple("=+-@'\t\r")
@@ -22,7 +23,8 @@ class Judged(NamedTuple):
     """An image, by its path or number in the data set, what was said of it,
     its rank from 1, its score and the date as the file has them, the name of
     the ranking, '' where it isn't known, how many images that ranks, 0 where
-    it isn't known, and the line of the file, for errors."""
+    it isn't known, the name of the right class of a wrong image, '' where none
+    was given, and the line of the file, for errors."""
 
     image: str
     verdict: str
@@ -31,7 +33,13 @@ class Judged(NamedTuple):
     date: str = ''
     ranking: str = ''
     images: int = 0
+    label: str = ''
     where: str = ''
+
+    @property
+    def said(self) -> str:
+        """str: The verdict, and the right class where one was given."""
+        return self.verdict + f' ({self.label})' * bool(self.label)
 
 
 def is_table(line: str) -> bool:
@@ -95,12 +103,12 @@ def read_review(path: Path) -> List[Judged]:
                     # Another ranking has it too.
                     for other in others:
                         if (other.ranking != row.ranking
-                                and other.verdict == row.verdict):
+                                and other.said == row.said):
                             continue
                         raise Refusal(
                             f'{where}, `{row.image}`, is the image of '
-                            f'{other.where} again, first {other.verdict}, '
-                            f'then {row.verdict}: keep one of the lines.')
+                            f'{other.where} again, first {other.said}, '
+                            f'then {row.said}: keep one of the lines.')
                     others.append(row)
                 # A cell may have line breaks.
                 where = f'line {lines.line_num + 1} of {path}'
@@ -125,6 +133,11 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
     if values['verdict'] not in VERDICTS:
         raise Refusal(f'{where} has the verdict `{values["verdict"]}`: '
                       f'give one of {", ".join(VERDICTS)}.')
+    if values.get('label') and values['verdict'] != WRONG:
+        raise Refusal(
+            f'{where} has the label `{values["label"]}` and the verdict '
+            f'{values["verdict"]}: only a wrong image has a right label, so '
+            f'remove the label, or make the verdict {WRONG}.')
     rank = values.pop('rank')
     if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
         raise Refusal(f'{where} has the rank `{rank}`: give a number '

@@ -44,7 +44,8 @@ class Card:
     is known of it, first of what ranks it; its rank from 1; width and height
     of its pictures, and their names and data URIs, first of the image and then
     of layers over it; its labels and predictions in words; the class that is
-    labelled and the one that is predicted; and why pictures are missing."""
+    labelled and the one that is predicted; the predicted class where it is
+    another one than the label; and why pictures are missing."""
 
     number: int
     path: Optional[str]
@@ -55,6 +56,7 @@ class Card:
     pictures: List[Tuple[str, str]] = field(default_factory=list)
     classes: List[Tuple[str, str]] = field(default_factory=list)
     pair: str = ''
+    predicted: str = ''
     note: str = ''
 
 
@@ -76,6 +78,7 @@ class Gallery:
         folder (str): The folder that all cards have in common.
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
             class that pixels may have.
+        labels (list[str]): Names of the classes of which each image has one.
         doubt (str): Why the ranking may tell little, or nothing.
         notes (list[str]): Sentences on what is missing and why.
     """
@@ -88,6 +91,7 @@ class Gallery:
     takes_verdicts: bool = False
     folder: str = ''
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
+    labels: List[str] = field(default_factory=list)
     doubt: str = ''
     notes: List[str] = field(default_factory=list)
 
@@ -232,6 +236,8 @@ def _show(gallery: Gallery, ranking: Ranking, count: int,
     if reader is not None:
         for card in cards:
             _add_pictures(card, reader, predictor, side_of(len(cards)))
+        if cards and reader.has_one_class:
+            gallery.labels = list(dict.fromkeys(reader.classes))
         if any(len(card.pictures) > 1 for card in cards):
             gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
     return gallery
@@ -426,6 +432,7 @@ def _add_class(card: Card, reader: DatasetImages, sample: Any,
     predicted = reader.names(sample.pred_label.cpu())
     if label is not None and reader.names(label) != predicted:
         card.pair = f'{reader.names(label)}, {predicted}'
+        card.predicted = predicted
     if 'pred_score' in sample and sample.pred_label.numel() == 1:
         probability = sample.pred_score[sample.pred_label].item()
         predicted += f', {100 * probability:.0f} %'

@@ -11,6 +11,7 @@ from mmengine.utils import import_modules_from_strings
 
 from ..data.datasets import (image_numbers, image_paths, images_checksum,
                              numbers_in_whole, unwrap_repeats)
+from ..data.relabel import has_one_class
 
 
 class CannotShow(Exception):
@@ -98,6 +99,12 @@ class DatasetImages:
         """bool: Whether the data set holds its images itself."""
         return (hasattr(self._dataset, 'get_data_info')
                 and 'img' in self._dataset.get_data_info(0))
+
+    @property
+    def has_one_class(self) -> bool:
+        """bool: Whether each image has one class."""
+        return (hasattr(self._dataset, 'get_data_info')
+                and has_one_class(self._dataset.get_data_info(0)))
 
     def names(self, labels: Any) -> str:
         """Names of one or more classes by number, or their numbers where names

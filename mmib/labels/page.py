@@ -81,7 +81,8 @@ def render_gallery(gallery: Gallery,
         script = Path(__file__).with_name('review.js').read_text('utf-8')
         if split == 'train':
             commands = _commands(config, reviews, file,
-                                 f'reviews-{number}.csv')
+                                 f'reviews-{number}.csv',
+                                 'relabel' if gallery.labels else 'without')
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
         rank_by=rank_by,
@@ -103,22 +104,23 @@ def _round(reviews: Sequence[str]) -> int:
     return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
 
 
-def _commands(config: Config, reviews: Sequence[str], file: str,
-              merged: str) -> List[str]:
-    """What trains without what was judged wrong in all rounds."""
+def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
+              option: str) -> List[str]:
+    """What trains without what was judged wrong in all rounds, or with its
+    right labels."""
     commands = []
     if reviews:
         commands.append(['mmib', 'review', *reviews, file, '--out', merged])
         file = merged
     train = ['mmib', 'train', config.filename]
     name, part = 'train_dataloader.dataset', config.train_dataloader.dataset
-    while part.get('without') is None and 'dataset' in part:
+    while part.get(option) is None and 'dataset' in part:
         name, part = f'{name}.dataset', part.dataset
-    if part.get('without') is None:
-        train += ['--without', file]
+    if part.get(option) is None:
+        train += [f'--{option}', file]
     else:
         # The list of the round before.
-        train += ['--cfg-options', f'{name}.without={file}']
+        train += ['--cfg-options', f'{name}.{option}={file}']
     if config.get('work_dir'):
         work_dir = osp.normpath(config.work_dir)
         train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']

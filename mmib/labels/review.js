@@ -7,6 +7,8 @@
   const [gallery, bar, large] = ['gallery', 'bar', 'large'].map(
     id => document.getElementById(id));
   const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
+  const labels = [...gallery.querySelectorAll('#labels option')].map(
+    option => option.value);
   const storageKey = `mmib-review-${gallery.dataset.report}`;
 
   let cards = [...gallery.querySelectorAll('.card')];
@@ -18,6 +20,7 @@
 
   const isFolded = card => card.closest('details:not([open])');
   const verdictOf = card => verdicts[card.dataset.number]?.verdict;
+  const labelOf = card => verdicts[card.dataset.number]?.label || '';
   const layersOf = card => [...card.querySelectorAll('image')];
 
   function load() {
@@ -41,10 +44,53 @@
     return before;
   }
 
-  function judge(verdict) {
+  function judge(verdict, label, card = current) {
     const date = new Date().toISOString().replace(/\.\d+/, '');
-    done.push([current, change(current, verdict && {verdict, date})]);
+    done.push([card, change(card, verdict && {verdict, date, label})]);
     show();
+  }
+
+  // The right class of a wrong image.
+
+  function askLabel() {
+    const input = (large.open ? large : current).querySelector('input');
+    if (!input || input.hidden) return false;
+    input.focus();
+    input.select();
+    return true;
+  }
+
+  function giveLabel(input) {
+    const card = input.closest('.card') || current;
+    const [text, lower] = [input.value, input.value.toLowerCase()];
+    const found = labels.filter(name => name.toLowerCase().includes(lower));
+    const label = !text || labels.includes(text) ? text :
+      found.length === 1 && found[0];
+    input.setCustomValidity(label !== false ? '' : !found.length ?
+      'No class is called so' :
+      `${found.length} classes have this: ${found.slice(0, 5).join('; ')}`);
+    if (label === false) return false;
+    if (label !== labelOf(card)) judge('wrong', label || undefined, card);
+    return true;
+  }
+
+  function keyInInput(event, input) {
+    // The key of the verdict may still be held down.
+    if (event.repeat && event.key.length === 1) event.preventDefault();
+    // Who writes Chinese needs these keys to choose characters.
+    if (event.isComposing || !['Enter', 'Escape'].includes(event.key)) return;
+    event.preventDefault();
+    const {predicted} = (input.closest('.card') || current).dataset;
+    if (event.key === 'Escape') show();  // as it was
+    else {
+      input.value ||= predicted;
+      if (!giveLabel(input)) {
+        input.reportValidity();
+        return;
+      }
+    }
+    if (large.open) large.querySelector('.view').focus();
+    step(1);
   }
 
   function undo() {
@@ -62,6 +108,14 @@
     for (const button of gallery.querySelectorAll('button[value]')) {
       const verdict = verdictOf(button.closest('.card') || current);
       button.setAttribute('aria-pressed', button.value === verdict);
+    }
+    for (const input of gallery.querySelectorAll('input')) {
+      const card = input.closest('.card') || current;
+      input.hidden = verdictOf(card) !== 'wrong';
+      input.value = labelOf(card);
+      const {predicted} = card.dataset;
+      input.placeholder = predicted ? `Enter: ${predicted}` : 'right class';
+      input.setCustomValidity('');
     }
     // The lowest are there to compare.
     const shown = cards.filter(card => !card.closest('details'));
@@ -154,10 +208,12 @@
     const rows = cards.filter(verdictOf).map(card => {
       const [image, rank, score] = JSON.parse(card.dataset.row);
       const {verdict, date} = verdicts[card.dataset.number];
-      return [image, verdict, rank, score, date, ranking, images];
+      return [
+        image, verdict, rank, score, date, ranking, images, labelOf(card)];
     }).sort((a, b) => a[2] - b[2]);
-    rows.unshift(
-      ['image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images']);
+    rows.unshift([
+      'image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images',
+      'label']);
     const text = rows.map(row => row.map(cell).join(',') + '\r\n').join('');
     // Bytes of a path that are no UTF-8 are surrogates, as in Python.
     const parts = text.split(/([\udc80-\udcff])/u).map(
@@ -180,7 +236,10 @@
     u: undo,
   };
   VERDICTS.forEach((verdict, i) => {
-    byKey[i + 1] = () => { judge(verdict); step(1); };
+    byKey[i + 1] = () => {
+      judge(verdict, verdict === 'wrong' && labelOf(current) || undefined);
+      if (!askLabel()) step(1);
+    };
   });
   const byName = {
     look: openLarge, close: () => large.close(), layer: nextLayer, undo, save,
@@ -190,6 +249,7 @@
   document.addEventListener('keydown', event => {
     const {target, altKey, ctrlKey, metaKey, shiftKey} = event;
     const card = target.closest('.card');
+    if (target.matches('input')) return keyInInput(event, target);
     const key = event.key.toLowerCase();
     const action = !ctrlKey && !metaKey ? byKey[key] :
       key === 'z' && !shiftKey && undo;
@@ -212,6 +272,7 @@
     const card = target.closest('.card');
     current = card || current;
     // A button that a key has pressed keeps the focus.
+    if (target.matches('input')) return;
     if (card && detail) card.focus({preventScroll: true});
     const button = target.closest('button');
     const picture = target.closest('.pictures svg');
@@ -220,7 +281,12 @@
       openLarge();
     } else if (button && button.value) {
       judge(button.value === verdictOf(current) ? undefined : button.value);
+      askLabel();
     } else if (button) byName[button.dataset.is]();
+  });
+  // By the mouse a class is taken from the list, or left half written.
+  gallery.addEventListener('change', ({target}) => {
+    if (target.matches('input') && !giveLabel(target)) show();
   });
   large.addEventListener('close', () => go(current));
   find(bar, 'order').addEventListener('change', sort);

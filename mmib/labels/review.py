@@ -19,18 +19,21 @@ def merge(
 ) -> Tuple[List[Judged], List[List[Judged]]]:
     """Merge the reviews of several people: each image once in each ranking, by
     rank; and all that was said of each image whose verdicts differ, which is
-    unsure."""
+    unsure, or whose labels do, which is wrong, without a label."""
     by_image: Dict[str, List[Judged]] = {}
     for row in chain(*reviews):
         by_image.setdefault(row.image, []).append(row)
     merged, conflicts = [], []
     for rows in by_image.values():
-        verdict = rows[0].verdict
-        if any(other.verdict != verdict for other in rows):
+        verdicts = {row.verdict for row in rows}
+        labels = {row.label for row in rows if row.label}
+        if len(verdicts) > 1 or len(labels) > 1:
             conflicts.append(rows)
-            verdict = UNSURE
+            labels = set()
+        verdict = UNSURE if len(verdicts) > 1 else rows[0].verdict
+        label = labels.pop() if labels else ''
         for row in {row.ranking: row for row in reversed(rows)}.values():
-            merged.append(row._replace(verdict=verdict))
+            merged.append(row._replace(verdict=verdict, label=label))
     return sorted(merged, key=lambda row: (row.ranking, row.rank)), conflicts
 
 

@@ -70,6 +70,70 @@ def test_a_folder_of_images(run):
         assert 'of 160 visits of images were pruned' in text
 
 
+@pytest.mark.parametrize('label, changes, message', [
+    ('frog', {}, 'line 2 of review.csv has the label `frog`, which is no cla'),
+    ('cat', dict(classes=None), 'CustomDataset has no names of classes, '),
+    ('cat', dict(type='MultiLabelDataset'), 'can\'t change the classes of '
+     'MultiLabelDataset, whose images have no `gt_label` of one class'),
+])
+def test_labels_that_no_training_can_take(run, label, changes, message):
+    """Nothing is built or written."""
+    Path('review.csv').write_text(
+        f'image,verdict,rank,label\n0,wrong,1,{label}\n')
+    Path('labels.txt').write_text('0.png 0\n1.png 1\n')
+    Path('labels.json').write_text(
+        '{"metainfo": {}, "data_list": [{"img_path": "0.png", '
+        '"gt_label": [0, 1]}]}')
+    config = baseline('refused')
+    cfg = Config.fromfile(config)
+    multi = 'type' in changes
+    cfg.train_dataloader.dataset = dict(
+        dict(
+            type='CustomDataset',
+            ann_file=f'labels.{"json" if multi else "txt"}',
+            classes=['cat', 'dog'],
+            pipeline=[dict(type='PackInputs')]), **changes)
+    cfg.dump(config)
+    with pytest.raises(SystemExit, match=message):
+        run('train', config, '--relabel', 'review.csv')
+    assert not Path('work_dirs').exists()
+
+
+def test_other_labels_are_another_training(run):
+    """Of the same file name, too."""
+    for i in range(8):
+        cv2.imwrite(f'{i}.png', np.full((16, 16, 3), 30 * i, np.uint8))
+    Path('labels.txt').write_text(''.join(f'{i}.png {i % 2}\n'
+                                          for i in range(8)))
+    config = baseline('labels')
+    cfg = Config.fromfile(config)
+    cfg.train_dataloader.dataset = dict(
+        type='CustomDataset',
+        ann_file='labels.txt',
+        classes=['cat', 'dog'],
+        pipeline=[dict(type='LoadImageFromFile'),
+                  dict(type='PackInputs')])
+    cfg.default_hooks = dict(checkpoint=dict(type='CheckpointHook'))
+    cfg.dump(config)
+    arguments = ('train', config, '--infobatch', '--relabel', 'review.csv',
+                 '--no-persistent-workers')
+    for label, others, message in (('dog', (), None),
+                                   ('', (),
+                                    'has a training with other images or'),
+                                   ('', ('--resume', ),
+                                    'has other images, or other labels'),
+                                   ('dog', ('--resume', ), None)):
+        Path('review.csv').write_text(
+            f'image,verdict,rank,label\n0,wrong,1,{label}\n')
+        if message is None:
+            run(*arguments, *others)
+            folder, = Path('work_dirs').iterdir()
+            assert folder.name == 'labels-24-infobatch_relabel_review'
+            continue
+        with pytest.raises(SystemExit, match=message):
+            run(*arguments, *others)
+
+
 def test_forecast(run, capsys):
     run('forecast', baseline('forecast'), '--infobatch')
     assert 'A pass is 22 images' in capsys.readouterr().out

@@ -15,6 +15,7 @@ FILES = {
     'own.pth': '',
     'empty.txt': '\n',
     'review.csv': 'image,verdict,rank\n3,hard,1\n',
+    'wrong.csv': 'image,verdict,rank,label\n0,wrong,1,even\n',
     'verdict.csv': 'image,verdict,rank\n3,bad,1\n',
 }
 OPTION = '--infobatch --cfg-options '
@@ -57,7 +58,11 @@ PRUNES = '.* InfoBatch already: '
           ('--subset empty.txt', 'empty.txt has no images'),
           ('--subset review.csv', 'review.csv is a review.*--without'),
           ('--without review.csv', 'review.csv has no images to leave'),
-          ('--without verdict.csv', '.*has the verdict `bad`'))],
+          ('--without verdict.csv', '.*has the verdict `bad`'),
+          ('--relabel empty.txt', 'line 1 of empty.txt has no column `image'),
+          ('--relabel review.csv', 'review.csv has no images to leave'))],
+    ('train own.py --relabel wrong.csv', '.*IndexDataset, which doesn.t derive'
+     r'.*: leave out the wrong images by `without` \(--without\)'),
     ('train onw.py', NO_CONFIG),
     ('train onw.py --infobatch', NO_CONFIG),
     ('train pruned.py --shorten', PRUNES),

@@ -94,6 +94,22 @@ def test_several_reviewers(review, run, capsys):
         review('a.csv', '--list', 'wrong.txt')
 
 
+def test_reviewers_who_give_different_labels(review, capsys):
+    header = 'image,verdict,rank,label\n'
+    for name, labels in (('a.csv', ('cat', 'cat')), ('b.csv', ('', 'dog'))):
+        Path(name).write_text(header +
+                              ''.join(f'{i}.jpg,wrong,{i},{label}\n'
+                                      for i, label in enumerate(labels, 1)))
+    review('a.csv', 'b.csv', '--out', 'merged.csv')
+    text = capsys.readouterr().out
+    assert '2 images were looked at: 2 wrong, 0 hard, 0 unsure.' in text
+    assert text.endswith(
+        'Verdicts differ on 2.jpg: wrong (cat) in line 3 of a.csv, wrong '
+        '(dog) in line 3 of b.csv\n')
+    assert [row.said
+            for row in read_review('merged.csv')] == ['wrong (cat)', 'wrong']
+
+
 def test_other_rankings_and_no_verdicts(review, capsys):
     review(write('a.csv', numbered('wh')), write('b.csv', numbered('hw', 2)))
     text = capsys.readouterr().out

@@ -203,6 +203,7 @@ IMAGES = 'it has other images'
     ('--score', '--cfg-options resume=True', HOOK),
     ('--infobatch --without a.csv', '--infobatch --without b.csv', IMAGES),
     ('--subset a.txt', '', IMAGES),
+    ('--without a.csv', '--relabel a.csv', IMAGES),
     ('--shorten', '', 'other training: it has `train_cfg.max_iters = 12`, and '
      r'this one 20 \(.* add --cfg-options train_cfg.max_iters=20'),
     ('--infobatch', '--infobatch --cfg-options train_cfg.max_iters=14', None),

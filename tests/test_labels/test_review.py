@@ -28,7 +28,9 @@ ROWS = st.lists(
         TEXT.filter(bool)
         | st.sampled_from(['=1', "'a", '-', ';=1', '\t=1']),
         st.sampled_from(VERDICTS), st.integers(1, 10**15), SHORT, SHORT, SHORT,
-        st.integers(0, 10**15), st.just('')),
+        st.integers(0, 10**15), SHORT,
+        st.just('')).map(lambda row: row._replace(label=row.label *
+                                                  (row.verdict == WRONG))),
     unique_by=lambda row: row.image)
 
 
@@ -164,6 +166,37 @@ def test_merge():
                                            ('c', UNSURE, 3)]
     assert conflicts == [[first[2], second[1]]]
     assert merge([]) == ([], [])
+
+
+def test_merge_labels():
+    """One label beside none is kept, and two are a conflict."""
+    cat = Judged('a', WRONG, 1, ranking='score', label='cat')
+    none, dog, hard = (cat._replace(label='', ranking='pixels'),
+                       cat._replace(label='dog', where='there'),
+                       cat._replace(label='', verdict=HARD))
+    for reviews in ([[cat], [none]], [[none], [cat]], [[cat], [none], [cat]]):
+        merged, conflicts = merge(reviews)
+        assert merged == [none._replace(label='cat'), cat] and not conflicts
+    merged, conflicts = merge([[cat], [none], [dog]])
+    assert [row.said for row in merged] == [WRONG, WRONG]
+    assert conflicts == [[cat, none, dog]]
+    merged, conflicts = merge([[cat], [hard]])
+    assert [row.said for row in merged] == [UNSURE]
+    assert conflicts == [[cat, hard]]
+
+
+def test_labels_are_of_wrong_images(review):
+    header = 'image,verdict,rank,ranking,label\n'
+    cat, none = read_review(
+        review("a,wrong,1,score,'=cat\na,wrong,1,pixels,'=cat\n", header))
+    assert (cat.label, cat.said) == ('=cat', 'wrong (=cat)')
+    for text, match in (
+        ('a,hard,1,score,cat\n',
+         'line 2 of .* has the label `cat` and the verdict hard: only a'),
+        ('a,wrong,1,score,cat\na,wrong,1,pixels,dog\n', 'line 3 of .*, '
+         r'first wrong \(cat\), then wrong \(dog\): keep one')):
+        with pytest.raises(ValueError, match=match):
+            read_review(review(text, header))
 
 
 def test_an_image_of_two_rankings(review):
