@@ -216,7 +216,7 @@ PARTS = [path_dataset(), path_dataset('b', 4, pipeline=RENAMED)]
 @pytest.mark.parametrize('batch_size', [1, 3])
 @pytest.mark.parametrize('cfg, comparable, replaced', [
     (DATASETS_TO_WRAP['repeat'][0], [True], []),
-    (REPEATED, [True, True], []),
+    (wrapper('RepeatDataset', concat(*PARTS), times=2), [True, False], []),
     (path_dataset(broken=(FIRST, )), [True], [FIRST]),
     (concat(path_dataset(broken=(2, )), PARTS[1]), [True, False], [2]),
     (only([3, 11], path_dataset(size=14, pipeline=RENAMED)), [False], []),
