@@ -42,8 +42,11 @@ def train(runner):
     return small_training.train_and_note(runner, note)
 
 
-@pytest.mark.parametrize(
+BOTH = pytest.mark.parametrize(
     'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+
+
+@BOTH
 def test_pruned(tmp_path, model):
     runner = build(tmp_path, model, ratio=0.75)
     steps = train(runner)
@@ -74,8 +77,7 @@ def test_two_ranks(tmp_path):
     np.testing.assert_array_equal(scores, same)
 
 
-@pytest.mark.parametrize(
-    'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+@BOTH
 def test_scoring_alone_is_the_baseline(tmp_path, model):
     """To the last bit, where the order of the images is the same."""
     changes = {'train_dataloader.batch_sampler': None}
@@ -102,16 +104,16 @@ def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
 
 def test_operations(tmp_path):
     """Two levels of two predictions each."""
+    changes = {
+        # Heads take image by image apart, and box by box.
+        'train_dataloader.dataset': dict(size=128, num_boxes=(2, )),
+        'train_cfg.max_epochs': 8,
+        'train_dataloader.drop_last': True,
+        'train_dataloader.batch_sampler': None
+    }
     plain, pruned = (
-        small.config(
-            tmp_path / name,
-            **{
-                # Heads take image by image apart, and box by box.
-                'train_dataloader.dataset': dict(size=128, num_boxes=(2, )),
-                'train_cfg.max_epochs': 8,
-                'train_dataloader.drop_last': True,
-                'train_dataloader.batch_sampler': None
-            }) for name in ('plain', 'pruned'))
+        small.config(tmp_path / name, **changes)
+        for name in ('plain', 'pruned'))
     assert_few_more(Runner.from_cfg(plain), Runner.from_cfg(convert(pruned)))
 
 
