@@ -1,25 +1,24 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import copy
 
+import numpy as np
 import pytest
+import torch
+from mmpretrain.engine.hooks import SwitchRecipeHook
+from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+from mmpretrain.structures import DataSample
+from torch.testing import assert_close
 
-pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.tasks import attach
+from mmib.tasks.classification import PairedMixup
+from tests.system.test_waiting import Watch
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from mmpretrain.engine.hooks import SwitchRecipeHook  # noqa: E402
-from mmpretrain.registry import BATCH_AUGMENTS, MODELS  # noqa: E402
-from mmpretrain.structures import DataSample  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
+from ..contract import take_step
+from .small_classifier import CLASSES, model_cfg
 
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import attach  # noqa: E402
-from mmib.tasks.classification import PairedMixup  # noqa: E402
-from tests.system.test_waiting import Watch  # noqa: E402
-
-from ..contract import take_step  # noqa: E402
-from .small_classifier import CLASSES, model_cfg  # noqa: E402
+pytestmark = pytest.mark.mmpretrain
 
 AUGMENTS = [
     dict(type='Mixup', alpha=0.8),

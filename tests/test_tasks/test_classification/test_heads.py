@@ -3,27 +3,24 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.nn as nn
+from mmengine.model import BaseModel
+from mmpretrain.models import classifiers
+from mmpretrain.registry import MODELS
+from mmpretrain.structures import DataSample, MultiTaskDataSample
+from torch.testing import assert_close
 
-pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.tasks import attach
+from mmib.tasks.classification import register_classifier, register_head
+from mmib.tasks.classification.heads import TABLE
 
-import torch  # noqa: E402
-import torch.nn as nn  # noqa: E402
-from mmengine.model import BaseModel  # noqa: E402
-from mmpretrain.models import classifiers  # noqa: E402
-from mmpretrain.registry import MODELS  # noqa: E402
-from mmpretrain.structures import DataSample  # noqa: E402
-from mmpretrain.structures import MultiTaskDataSample  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
+from .. import contract
+from .small_classifier import model_cfg
 
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import attach  # noqa: E402
-from mmib.tasks.classification import register_classifier  # noqa: E402
-from mmib.tasks.classification import register_head  # noqa: E402
-from mmib.tasks.classification.heads import TABLE  # noqa: E402
-
-from .. import contract  # noqa: E402
-from .small_classifier import model_cfg  # noqa: E402
+pytestmark = pytest.mark.mmpretrain
 
 B, C = 3, 3
 WEIGHTS = torch.tensor([1., 3., 0.5])

@@ -1,22 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings of a real Runner."""
+import numpy as np
 import pytest
+import torch
+from mmengine.runner import Runner, load_checkpoint
+from mmpretrain.registry import MODELS
 
-pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+from mmib import InfoBatchLoss
+from tests.system.operations import assert_few_more
+from tests.system.small_training import (assert_equal, infobatch_hook,
+                                         state_of, train_and_note, weights_of)
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from mmengine.runner import Runner, load_checkpoint  # noqa: E402
-from mmpretrain.registry import MODELS  # noqa: E402
+from .small_classifier import config, train
 
-from mmib import InfoBatchLoss  # noqa: E402
-from tests.system.operations import assert_few_more  # noqa: E402
-from tests.system.small_training import assert_equal  # noqa: E402
-from tests.system.small_training import infobatch_hook  # noqa: E402
-from tests.system.small_training import train_and_note  # noqa: E402
-from tests.system.small_training import state_of, weights_of  # noqa: E402
-
-from .small_classifier import config, train  # noqa: E402
+pytestmark = pytest.mark.mmpretrain
 
 MIXED = {
     'model.train_cfg': dict(augments=[

@@ -5,26 +5,23 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import torch
+from mmdet.models import dense_heads, losses
+from mmengine.optim import OptimWrapper
+from torch._dynamo.utils import counters
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmib import tasks
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.tasks import detection
+
+from ..contract import check_weights, override, take_step, told_to_call
 from . import COMPILED
+from . import small_detector as small
 
-pytest.importorskip('mmdet.models', exc_type=ImportError)
-
-import torch  # noqa: E402
-from mmdet.models import dense_heads, losses  # noqa: E402
-from mmengine.optim import OptimWrapper  # noqa: E402
-from torch._dynamo.utils import counters  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from mmib import tasks  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import detection  # noqa: E402
-
-from ..contract import check_weights  # noqa: E402
-from ..contract import override, take_step, told_to_call  # noqa: E402
-from . import small_detector as small  # noqa: E402
+pytestmark = pytest.mark.mmdet
 
 MODELS = dict(RetinaNet=small.RETINANET, FCOS=small.FCOS, DETR=small.DETR)
 

@@ -4,22 +4,21 @@ import functools
 
 import numpy as np
 import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
 
-pytest.importorskip('mmdet.models', exc_type=ImportError)
+from mmib import convert
+from mmib.batch import BatchContext
+from mmib.config.zoo import resolve_config
+from mmib.errors import Refusal
+from tests.system import small_training
+from tests.system.operations import assert_few_more
+from tests.system.processes import run_ranks
 
-import torch  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from mmengine.runner import Runner  # noqa: E402
+from . import small_detector as small
 
-from mmib import convert  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.config.zoo import resolve_config  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from tests.system import small_training  # noqa: E402
-from tests.system.operations import assert_few_more  # noqa: E402
-from tests.system.processes import run_ranks  # noqa: E402
-
-from . import small_detector as small  # noqa: E402
+pytestmark = pytest.mark.mmdet
 
 
 def note(runner, data_batch, outputs):
