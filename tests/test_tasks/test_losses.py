@@ -352,27 +352,24 @@ def test_losses_of_users():
 
 
 @pytest.mark.parametrize('weights', [None, torch.ones(B)], ids=['off', 'on'])
-def test_attributes_are_those_of_the_wrapped_loss(weights):
-    """As of a hook that changes a loss while it trains."""
+@pytest.mark.parametrize('copied', [
+    lambda loss: loss,
+    copy.deepcopy,
+    lambda loss: pickle.loads(pickle.dumps(loss)),
+])
+def test_attributes_are_those_of_the_wrapped_loss(copied, weights):
+    """As of a hook that changes a loss while it trains, or of EMAHook."""
     batch = make_batch('none')
-    loss = weighting(CrossEntropyLoss(loss_weight=0.4), weights)
+    first = weighting(CrossEntropyLoss(loss_weight=0.4), weights).eval()
+    loss = copied(first)
     assert (loss.loss_weight, loss.loss_name) == (0.4, 'loss_ce')
-    before, _ = run(loss, *batch)
+    before, _ = run(first, *batch)
     loss.loss_weight = 0.8
     assert_close(run(loss, *batch)[0], 2 * before)
+    assert first.loss_weight == (0.8 if loss is first else 0.4)
+    assert not loss.training and loss.train().loss.training
     with pytest.raises(AttributeError, match='no_such'):
         loss.no_such
-
-
-def test_a_wrapped_loss_is_copied_and_pickled():
-    """As by EMAHook."""
-    loss = InfoBatchLoss(CrossEntropyLoss(loss_weight=0.4)).eval()
-    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        assert other.loss is not loss.loss and not other.training
-        other.loss_weight = 2.
-        assert (other.loss_weight, loss.loss_weight) == (2., 0.4)
-    loss.train()
-    assert loss.training and loss.loss.training
 
 
 def test_weights_of_half_precision_are_not_rounded():
