@@ -10,16 +10,27 @@ import mmseg
 import pytest
 from mmengine.config import Config
 
+import mmib
+from mmib.config.zoo import resolve_config
+from mmib_cli.files import converted_name
 from tests.system.small_training import write_images
 
 ROOT = osp.dirname(osp.dirname(osp.abspath(__file__)))
 CONFIGS = sorted(glob.glob(osp.join(ROOT, 'configs', 'upernet', '*.py')))
-FLAGSHIP = 'upernet_r50_4xb4-{}_ade20k-512x512.py'
-MMSEG = osp.join(mmseg.__path__[0], '.mim')
 
-
-def load(name):
-    return Config.fromfile(osp.join(ROOT, 'configs', 'upernet', name))
+# Those that a conversion makes of a baseline: its ratio, and its policy.
+SHIPPED = {
+    # Under the name that a conversion gives them.
+    'upernet_r50_4xb4-48k-infobatch_ade20k-512x512': (0.6, None),
+    'upernet_r50_4xb4-64k-infobatch_ade20k-512x512': (0.8, None),
+    'upernet_r18_1xb8-600-infobatch_camvid-144x192': (0.6, None),
+    # Others.
+    'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512': (
+        0.6,
+        dict(type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.75, 0.5))),
+    'upernet_r50_4xb4-64k-infobatch-mean_ade20k-512x512': (
+        0.8, dict(type='MeanThreshold', ratio=0.5)),
+}
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=osp.basename)
@@ -27,17 +38,29 @@ def test_configs_load_from_any_folder(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cfg = Config.fromfile(path)
     iters = cfg.train_cfg.max_iters
-    assert cfg.train_cfg.type == 'IterBasedTrainLoop'
     assert cfg.param_scheduler[-1].end == iters
     for interval in (cfg.train_cfg.val_interval,
                      cfg.default_hooks.checkpoint.interval):
         assert interval == -1 or iters % interval == 0
-    pruned = 'infobatch' in osp.basename(path)
-    assert (cfg.train_dataloader.sampler.type == 'InfoBatchSampler') is pruned
-    hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
-    assert ('InfoBatchHook' in hooks) is pruned
-    if pruned:
+    if 'infobatch' in osp.basename(path):
+        assert cfg.train_dataloader.sampler.type == 'InfoBatchSampler'
+        assert cfg.custom_hooks[-1].type == 'InfoBatchHook'
         assert cfg.custom_imports.imports == ['mmib']
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_shipped_configs_are_those_of_a_conversion(name):
+    ratio, policy = SHIPPED[name]
+    baseline = ('mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
+                if 'ade' in name else
+                'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192')
+    path = resolve_config(baseline)
+    before = Config.fromfile(path)
+    after = mmib.convert(before, ratio, policy=policy)
+    shipped = osp.join(ROOT, 'configs', 'upernet', f'{name}.py')
+    assert after.to_dict() == Config.fromfile(shipped).to_dict()
+    if policy is None:
+        assert name == converted_name(path, before, after)
 
 
 def test_metafiles_name_all_configs():
@@ -87,15 +110,12 @@ def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
     """As it is from another folder, but for size, device and downloads."""
     data_root = tmp_path / 'ade'
     write_images(data_root, 12)
-    changes = dict.fromkeys([
-        f'{split}_dataloader.dataset.data_root'
+    changes = {
+        f'{split}_dataloader.dataset.data_root': data_root
         for split in ('train', 'val', 'test')
-    ], data_root)
-    changes.update(
-        dict.fromkeys([
-            f'model.{part}.norm_cfg.type'
-            for part in ('backbone', 'decode_head', 'auxiliary_head')
-        ], 'BN'))
+    }
+    for part in ('backbone', 'decode_head', 'auxiliary_head'):
+        changes[f'model.{part}.norm_cfg.type'] = 'BN'
     changes.update({
         'model.pretrained': None,
         'model.data_preprocessor.size': '(64,64)',
@@ -111,15 +131,15 @@ def test_flagship_trains_with_the_train_script_of_mmseg(tmp_path):
     })
     run = subprocess.run([
         sys.executable,
-        osp.join(MMSEG, 'tools', 'train.py'),
-        osp.join(ROOT, 'configs', 'upernet', FLAGSHIP.format('48k-infobatch')),
+        osp.join(mmseg.__path__[0], '.mim', 'tools', 'train.py'),
+        osp.join(ROOT, 'configs', 'upernet', f'{[*SHIPPED][0]}.py'),
         '--cfg-options', *(f'{k}={v}' for k, v in changes.items())
     ],
                          cwd=tmp_path,
                          capture_output=True,
                          text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
     output = run.stdout + run.stderr
+    assert run.returncode == 0, output
     assert 'InfoBatch: virtual epoch 1, ' in output
     assert 'iterations until annealing' in output
     assert 'Iter(train) [8/8]' in output

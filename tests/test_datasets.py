@@ -24,29 +24,24 @@ from tests.system.small_training import (infobatch_hook, read_log,
 
 @TRANSFORMS.register_module()
 class DrawImage(BaseTransform):
-    """Every pixel has the number in the path. Some paths can't be read."""
+    """Every pixel has the number in the path. Some paths can't be read. All
+    may be changed, as where a transform makes them absolute."""
+
+    def __init__(self, root=''):
+        self.root = root
 
     def transform(self, results):
         if 'broken' in results['img_path']:
             return None
-        value = float(results['img_path'].split('/')[-1])
-        size = (8, 8)
+        value = int(results['img_path'].split('/')[-1])
         return dict(
             results,
-            img=np.full((*size, 3), value, np.float32),
-            gt_seg_map=np.full(size,
-                               int(value) % 2, np.uint8),
+            img_path=self.root + results['img_path'],
+            img=np.full((8, 8, 3), value, np.float32),
+            gt_seg_map=np.full((8, 8), value % 2, np.uint8),
             seg_fields=['gt_seg_map'],
-            img_shape=size,
-            ori_shape=size)
-
-
-@TRANSFORMS.register_module()
-class RenameImage(BaseTransform):
-    """Changes all paths, as one that makes them absolute does."""
-
-    def transform(self, results):
-        return dict(results, img_path=f'/data/{results["img_path"]}')
+            img_shape=(8, 8),
+            ori_shape=(8, 8))
 
 
 @DATASETS.register_module()
@@ -71,7 +66,7 @@ class PathDataset(BaseDataset):
 
 PACK = [dict(type='PackSegInputs')]
 DRAW = [dict(type='DrawImage')]
-RENAMED = DRAW + [dict(type='RenameImage')] + PACK
+RENAMED = [dict(type='DrawImage', root='/data/'), *PACK]
 
 
 def path_dataset(name='a', size=7, pipeline=DRAW + PACK, **kwargs):
@@ -88,6 +83,7 @@ def concat(*datasets):
 
 
 TWO = concat(path_dataset('a', 7), path_dataset('b', 4))
+REPEATED = wrapper('RepeatDataset', TWO, times=3)
 RARE = wrapper('ClassBalancedDataset', path_dataset(), oversample_thr=0.5)
 MOSAIC = wrapper(
     'MultiImageMixDataset',
@@ -100,7 +96,7 @@ DATASETS_TO_WRAP = {
     'plain': (path_dataset(), 7, 7),
     'concat': (TWO, 11, 11),
     'repeat': (wrapper('RepeatDataset', path_dataset(), times=5), 7, 7),
-    'repeat of concat': (wrapper('RepeatDataset', TWO, times=3), 11, 11),
+    'repeat of concat': (REPEATED, 11, 11),
     'concat of repeat': (concat(
         wrapper('RepeatDataset', path_dataset('a', 7), times=2),
         path_dataset('b', 4)), 11, 18),
@@ -154,59 +150,57 @@ def moved(*names, root='/data/set/'):
     return Listed([root + name for name in names])
 
 
-def test_images_in_the_same_order():
-    """The same in another folder, in parts, repeated as a whole, or as the
-    images that `indices` has left."""
-    expected = images_checksum(moved(*NAMES))
-    for dataset in (moved(*NAMES, root=''), moved(*NAMES, root='/'),
-                    moved(*NAMES, root='../another folder/'),
-                    moved(*NAMES,
-                          root='C:/'), Listed(NAMES, serialize_data=False),
-                    EngineConcat([moved(*NAMES[:2]),
-                                  moved(*NAMES[2:])]),
-                    RepeatDataset(moved(*NAMES), times=3),
-                    Listed(['z', *NAMES], indices=[1, 2, 3, 4, 5, 6])):
-        assert images_checksum(dataset) == expected
+def only(images, dataset=path_dataset(size=14), **kwargs):
+    return dict(type='ListedImages', dataset=dataset, images=images, **kwargs)
 
 
-def test_other_images_or_another_order():
-    class_balanced = [
-        ClassBalancedDataset(moved(*NAMES), threshold)
-        for threshold in (0.1, 0.5, 0.9)
+def test_the_checksum_is_that_of_the_images_in_their_order():
+    same = [
+        *(moved(*NAMES, root=root)
+          for root in ('', '/', '../another folder/', 'C:/', '/data/set/')),
+        Listed(NAMES, serialize_data=False),
+        # In parts, repeated as a whole, or what `indices` has left.
+        EngineConcat([moved(*NAMES[:2]), moved(*NAMES[2:])]),
+        RepeatDataset(moved(*NAMES), times=3),
+        Listed(['z', *NAMES], indices=[1, 2, 3, 4, 5, 6]),
+        # Here nothing is rare.
+        ClassBalancedDataset(moved(*NAMES), 0.1)
     ]
-    checksums = set(
-        map(images_checksum, [
-            moved(*NAMES),
-            moved(*NAMES[::-1]),
-            moved(*NAMES[:2], *NAMES[:1:-1]),
-            moved(*NAMES[:-1], 'd.jpg'),
-            moved(*NAMES[:-1]),
-            EngineConcat([moved(*NAMES)] * 2), *class_balanced[1:]
-        ]))
-    assert len(checksums) == 8
-    assert images_checksum(class_balanced[0]) in checksums
-
-
-def test_images_without_paths_are_counted():
-    paths = EngineConcat([moved(*NAMES), Listed([None] * 5)])
-    checksums = [
-        images_checksum(dataset)
-        for dataset in (range(5), range(6), Listed([None] * 5), paths,
-                        ConcatDataset([range(2), range(3)]))
+    # Images without paths are counted.
+    nameless = range(5), Listed([None] * 5), ConcatDataset(
+        [range(2), range(3)])
+    two = concat(path_dataset('a', 7), path_dataset('b', 7))
+    indices = dict(type='IndexDataset', size=14)
+    others = [
+        moved(*NAMES[::-1]),
+        moved(*NAMES[:2], *NAMES[:1:-1]),
+        moved(*NAMES[:-1], 'd.jpg'),
+        moved(*NAMES[:-1]),
+        EngineConcat([moved(*NAMES)] * 2),
+        ClassBalancedDataset(moved(*NAMES), 0.5),
+        ClassBalancedDataset(moved(*NAMES), 0.9),
+        range(6),
+        EngineConcat([moved(*NAMES), Listed([None] * 5)]),
+        # Lists of as many images, with the same names in two folders too.
+        *(build(only(numbers, two)) for numbers in ([0, 1], [1, 2], [8, 9])),
+        *(build(only(numbers, indices)) for numbers in ([0, 1], [3, 4])),
+        build(two),
+        build(wrapper('RepeatDataset', only([0, 1, 2]), times=2))
     ]
-    assert checksums[0] == checksums[2] == checksums[4]
-    assert len(set(checksums)) == 3
+    groups = [[*map(images_checksum, each)]
+              for each in (same, nameless, others)]
+    assert len({*groups[0]}) == len({*groups[1]}) == 1
+    assert len({*sum(groups, [])}) == 2 + len(others)
 
 
 def deliver(cfg, batch_size=3):
     """Compare the batches of some passes over a data set. Returns what is
     known of its parts, the indices of each batch whose own image was
     delivered, and the warnings."""
-    dataset, warnings = build(cfg), []
+    dataset, warnings, delivered = build(cfg), [], []
     check = DeliveryCheck(dataset, warnings.append)
     rng = np.random.default_rng(0)
     order = np.concatenate([rng.permutation(len(dataset)) for _ in range(6)])
-    delivered = []
     for start in range(0, len(order) - batch_size + 1, batch_size):
         indices = order[start:start + batch_size]
         samples = [dataset[int(index)]['data_samples'] for index in indices]
@@ -214,12 +208,39 @@ def deliver(cfg, batch_size=3):
     return check.comparable, delivered, warnings
 
 
-@pytest.mark.parametrize('name', ['repeat', 'repeat of concat'])
-def test_repeats_where_epochs_count(name):
-    """A pass has all of them."""
-    comparable, delivered, _ = deliver(DATASETS_TO_WRAP[name][0])
-    assert set(comparable) == {True}
-    assert {len(indices) for indices in delivered} == {3}
+# In the first batch of one image.
+FIRST = int(np.random.default_rng(0).permutation(7)[0])
+PARTS = [path_dataset(), path_dataset('b', 4, pipeline=RENAMED)]
+
+
+@pytest.mark.parametrize('batch_size', [1, 3])
+@pytest.mark.parametrize('cfg, comparable, replaced', [
+    (DATASETS_TO_WRAP['repeat'][0], [True], []),
+    (wrapper('RepeatDataset', concat(*PARTS), times=2), [True, False], []),
+    (path_dataset(broken=(FIRST, )), [True], [FIRST]),
+    (concat(path_dataset(broken=(2, )), PARTS[1]), [True, False], [2]),
+    (only([3, 11], path_dataset(size=14, pipeline=RENAMED)), [False], []),
+    (only([0, 9, 2], concat(*PARTS)), [True, False], []),
+    (only([0, 2], TWO), [True, None], []),
+    (wrapper('RepeatDataset', only([0, 9], TWO), times=2), [True, True], []),
+    (only([0, 9], REPEATED), [True, True], []),
+])
+def test_paths_are_compared_in_each_part(cfg, comparable, replaced,
+                                         batch_size):
+    """All images are scored, also where paths tell nothing, but those that
+    another one replaced."""
+    known, delivered, warnings = deliver(cfg, batch_size)
+    assert known == comparable
+    assert {*sum(delivered, [])} == {*range(len(build(cfg)))} - {*replaced}
+    if not replaced and False not in comparable:
+        assert {*map(len, delivered)} == {batch_size}
+    assert len(warnings) == len(replaced) + comparable.count(False)
+    for image in replaced:
+        assert any(f'another image than abroken/{image},' in each
+                   for each in warnings)
+    if comparable == [True, False]:
+        where = 'the pipeline of part 1 of `train_dataloader.dataset` changes'
+        assert any(where in each for each in warnings)
 
 
 @DATASETS.register_module()
@@ -308,27 +329,6 @@ def test_the_advised_loading_replaces_damaged_files(tmp_path, content):
     assert dataset[1]['img_path'] != str(path)
 
 
-def test_one_part_that_renames_its_images():
-    """It is scored, and what can't be read of the other part isn't."""
-    _, delivered, warnings = deliver(
-        concat(
-            path_dataset('a', 7, broken=(2, )),
-            path_dataset('b', 4, pipeline=RENAMED)))
-    assert set(sum(delivered, [])) == {*range(11)} - {2}
-    renamed, = [each for each in warnings if 'changes `img_path`' in each]
-    assert 'the pipeline of part 1 of `train_dataloader.dataset`' in renamed
-    assert len(warnings) == 2
-
-
-def test_the_first_image_cannot_be_read():
-    """In batches of one, that says nothing of the others."""
-    first = int(np.random.default_rng(0).permutation(7)[0])
-    _, delivered, warnings = deliver(path_dataset(broken=(first, )), 1)
-    assert set(sum(delivered, [])) == {*range(7)} - {first}
-    warning, = warnings
-    assert f'another image than abroken/{first},' in warning
-
-
 def test_a_batch_in_another_order():
     dataset = build(path_dataset())
     samples = [dataset[i]['data_samples'] for i in (3, 1)]
@@ -336,13 +336,11 @@ def test_a_batch_in_another_order():
         DeliveryCheck(dataset, None)(np.array([1, 3]), samples)
 
 
-@pytest.mark.parametrize('state, parts, expected', [
-    ([True, False], 2, [True, False]),
-    ([True, False], 1, [None]),
-])
-def test_what_a_checkpoint_knows_of_paths(state, parts, expected):
+def test_what_a_checkpoint_knows_of_paths():
     """Nothing of a data set with other parts."""
-    dataset = ConcatDataset([[0]] * parts) if parts > 1 else [0]
-    check = DeliveryCheck(dataset, None)
-    check.load(state)
-    assert check.comparable == expected
+    for dataset, expected in ((ConcatDataset([[0],
+                                              [0]]), [True,
+                                                      False]), ([0], [None])):
+        check = DeliveryCheck(dataset, None)
+        check.load([True, False])
+        assert check.comparable == expected

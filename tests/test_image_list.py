@@ -37,14 +37,35 @@ def listed(tmp_path):
     return read
 
 
+# As VOC and COCO have them: images 0, 1, 2 and 3.
+DIGITS = [f'data/{name}.jpg' for name in ('000001', '000012', '9', '2')]
+# A name that is no text.
+NO_TEXT = os.fsdecode(b'data/\xff.jpg')
+
+
 @pytest.mark.parametrize('begin', [b'', codecs.BOM_UTF8])
-@pytest.mark.parametrize('lines, images', [
-    (('3', '0', '', '4'), [0, 3, 4]),
-    ((PATHS[2], PATHS[0]), [0, 2]),
-    (PATHS, [0, 1, 2, 3, 4]),
-])
-def test_lists_in_files(listed, lines, images, begin):
-    assert listed(*lines, begin=begin) == (images, '')
+@pytest.mark.parametrize(
+    'lines, paths, images',
+    [
+        (['3', '0', '', '4'], PATHS, [0, 3, 4]),
+        ([PATHS[2], PATHS[0]], PATHS, [0, 2]),
+        (PATHS, PATHS, [0, 1, 2, 3, 4]),
+        ([NO_TEXT], [*PATHS, NO_TEXT], [5]),
+        # Names without their suffix.
+        (['000012'], DIGITS, [1]),
+        (['000012', '000001'], DIGITS, [0, 1]),
+        (['data/000012', '9.jpg'], DIGITS, [1, 2]),
+        # No number of an image.
+        (['9'], DIGITS, [2]),
+        # No name of one.
+        (['0', '3'], DIGITS, [0, 3]),
+        # Number and name of one image.
+        (['0', '1'], ['a/0.jpg', 'a/1.jpg'], [0, 1]),
+        # As mmib writes images that share a path.
+        (['1'], ['a/0.jpg', 'b/1.jpg', 'b/1.jpg'], [1]),
+    ])
+def test_lists_in_files(listed, lines, paths, images, begin):
+    assert listed(*lines, paths=paths, begin=begin)[0] == images
 
 
 @pytest.mark.parametrize('lines', [
@@ -61,9 +82,12 @@ def test_annotations_are_no_lists(listed, lines):
 
 def test_lists_in_configs():
     for images in ([3, 0], ['3', '0'], np.array([3, 0]), (3, np.int32(0))):
-        numbers, _ = find(images)
+        numbers, note = find(images)
         assert numbers.tolist() == [0, 3] and numbers.dtype == np.int64
+        assert note == ''
     assert find([PATHS[4]])[0].tolist() == [4]
+    # They have numbers, whatever the images are called.
+    assert find([1, 2], DIGITS)[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize('line', [
@@ -81,40 +105,6 @@ def test_paths_that_differ_by_name():
     paths = ['a/1.jpg', 'b/2.jpg', None]
     images, note = find(['/elsewhere/2.jpg'], paths)
     assert images.tolist() == [1] and 'found by the names' in note
-
-
-# As VOC and COCO have them: images 0, 1, 2 and 3.
-DIGITS = [f'data/{name}.jpg' for name in ('000001', '000012', '9', '2')]
-
-
-@pytest.mark.parametrize(
-    'lines, images',
-    [
-        (('000012', ), [1]),
-        (('000012', '000001'), [0, 1]),
-        (('data/000012', '9.jpg'), [1, 2]),
-        # No number of an image.
-        (('9', ), [2]),
-        # No name of one.
-        (('0', '3'), [0, 3]),
-    ])
-def test_names_of_digits(listed, lines, images):
-    assert listed(*lines, paths=DIGITS)[0] == images
-
-
-def test_digits_that_may_be_number_or_name(listed):
-    with pytest.raises(
-            Refusal,
-            match='line 2 of .*, `2`, may be the number '
-            'of `data/9.jpg` or the name of `data/2.jpg`: list '):
-        listed('1', '2', paths=DIGITS)
-    with pytest.raises(Refusal, match='or the name of several images'):
-        listed('2', paths=['a/2.jpg', 'b/2.jpg', 'c/1.jpg'])
-    # Of a config that has numbers, and where these are one image.
-    assert find([1, 2], DIGITS)[0].tolist() == [1, 2]
-    assert listed('0', '1', paths=['a/0.jpg', 'a/1.jpg'])[0] == [0, 1]
-    # As mmib writes images that share a path.
-    assert listed('1', paths=['a/0.jpg', 'b/1.jpg', 'b/1.jpg'])[0] == [1]
 
 
 @pytest.mark.parametrize('names, warned', [
@@ -156,39 +146,36 @@ def test_lists_of_a_spreadsheet(tmp_path, encoding):
     assert find(path)[0].tolist() == [0, 2]
 
 
+@pytest.mark.parametrize('lines, paths, match', [
+    (['0', '5'
+      ], PATHS, 'line 2 of .*list.txt is image 5, but the data set has '
+     'images 0 to 4'),
+    (['-1'], PATHS, 'line 1 of .* is image -1'),
+    (['0', '', '4', '0'
+      ], PATHS, 'line 4 of .* the image of line 1 of .* again'),
+    ([PATHS[0], 'cat/1.jpg'], PATHS, 'line 2 of .* is the image of line 1'),
+    ([], PATHS, 'has no images'),
+    (['', ' '], PATHS, 'has no images'),
+    ([PATHS[0], '/x/cow/1.jpg'], PATHS, 'line 2 of .*, `/x/cow/1.jpg`, is no '
+     'image of the data set, whose first one is `data/cat/1.jpg`'),
+    ([PATHS[0], '1.jpg'], PATHS, 'is the end of 2 of the paths'),
+    ([PATHS[0], 'my 3.jpg'], PATHS, 'is the end of 1 of the paths'),
+    ([PATHS[0], '9 b.jpg'], PATHS, '`data/cat/1.jpg`. Correct the list'),
+    ([PATHS[0], '1'], PATHS, '`1`, is no image'),
+    (['1', '2'], DIGITS, 'line 2 of .*, `2`, may be the number of '
+     '`data/9.jpg` or the name of `data/2.jpg`: list '),
+    (['2'], ['a/2.jpg', 'b/2.jpg', 'c/1.jpg'], 'the name of several images'),
+])
+def test_errors_name_the_line(listed, lines, paths, match):
+    with pytest.raises(Refusal, match=match) as error:
+        listed(*lines, paths=paths)
+    assert 'of ListedImages in `train_dataloader.' in str(error.value)
+
+
 def test_the_table_of_all_images_is_no_list(listed):
     with pytest.raises(
-            Refusal,
-            match='line 1 of .* no column `verdict`, so '
-            'this is no review but another table, such as that of '
-            'all images: '):
+            Refusal, match='line 1 of .* no column `verdict`.* all images: '):
         listed('image,path,score', '0,data/cat/1.jpg,0.5')
-
-
-def test_a_path_that_is_no_text(listed):
-    name = os.fsdecode(b'data/\xff.jpg')
-    assert listed(name, paths=[*PATHS, name])[0] == [5]
-
-
-@pytest.mark.parametrize('lines, match', [
-    (('0', '5'), 'line 2 of .*list.txt is image 5, but the data set has '
-     'images 0 to 4'),
-    (('-1', ), 'line 1 of .* is image -1'),
-    (('0', '', '4', '0'), 'line 4 of .* is the image of line 1 of .* again'),
-    ((PATHS[0], 'cat/1.jpg'), 'line 2 of .* is the image of line 1'),
-    ((), 'has no images'),
-    (('', ' '), 'has no images'),
-    ((PATHS[0], '/x/cow/1.jpg'), r'line 2 of .*, `/x/cow/1.jpg`, is no image '
-     r'of the data set, whose first one is `data/cat/1.jpg`'),
-    ((PATHS[0], '1.jpg'), 'is the end of 2 of the paths'),
-    ((PATHS[0], 'my 3.jpg'), 'is the end of 1 of the paths'),
-    ((PATHS[0], '9 b.jpg'), 'first one is `data/cat/1.jpg`. Correct the list'),
-    ((PATHS[0], '1'), '`1`, is no image'),
-])
-def test_errors_name_the_line(listed, lines, match):
-    with pytest.raises(Refusal, match=match) as error:
-        listed(*lines)
-    assert 'of ListedImages in `train_dataloader.' in str(error.value)
 
 
 @pytest.mark.parametrize('images, paths, match', [
@@ -197,8 +184,7 @@ def test_errors_name_the_line(listed, lines, match):
     ([], PATHS, 'has no images'),
     (['a.jpg'], [None, None], "doesn't tell `img_path`"),
     (['a.jpg'], ['a.jpg', 'a.jpg'], 'path of several images'),
-    (['a.jpg'], ['x/a.jpg', 'y/a.jpg'
-                 ], 'the end of 2 of .* `x/a.jpg`, .* their last 2 parts'),
+    (['a.jpg'], ['x/a.jpg', 'y/a.jpg'], 'of 2 of .* `x/a.jpg`, .* 2 parts'),
     (3, PATHS, 'name of a file or a list of images, but got 3'),
 ])
 def test_errors_name_the_entry(images, paths, match):

@@ -28,10 +28,6 @@ def no_step(monkeypatch):
     monkeypatch.setattr(EncoderDecoder, 'train_step', train_step)
 
 
-def with_hook(**kwargs):
-    return {'custom_hooks': [dict(type='InfoBatchHook', **kwargs)]}
-
-
 @DATA_SAMPLERS.register_module()
 class OtherBatchSampler(BatchSampler):
 
@@ -44,77 +40,63 @@ def collate_without_first(batch):
     return pseudo_collate(batch[1:])
 
 
+def with_hook(**kwargs):
+    return dict(custom_hooks=[dict(type='InfoBatchHook', **kwargs)])
+
+
+def with_loader(**kwargs):
+    return {f'train_dataloader.{key}': value for key, value in kwargs.items()}
+
+
+NO_HOOKS = dict(custom_hooks=[])
 NO_HOOK = r"none: add `custom_hooks = \[dict\(type='InfoBatchHook'\)\]`"
-BAD_CONFIGS = {
-    'no hook': ({
-        'custom_hooks': []
-    }, NO_HOOK),
-    'no hook, eager': ({
-        'custom_hooks': [],
-        'train_dataloader.num_workers': 2,
-        'train_cfg.type': 'EagerTrainLoop'
-    }, NO_HOOK),
-    'a typing error in the hook': (
-        with_hook(dleta=0.8), '`dleta` in `custom_hooks` is no '
-        'argument of InfoBatchHook, which has policy, .* mean `delta`'),
-    'an argument of another hook': (with_hook(interval=5),
-                                    '`interval` .* start, normalize.'),
-    'a typing error in the sampler': ({
-        'train_dataloader.sampler.shufle': False
-    }, '`shufle` in `train_dataloader.sampler` .*mean `shuffle`'),
-    'no sampler': ({
-        'train_dataloader.sampler.type': 'InfiniteSampler'
-    }, "set `train_dataloader.sampler.type = 'InfoBatchSampler'`"),
-    'delta': (with_hook(delta=1.1), r'`delta`.* must be in \[0, 1\]'),
-    'ema': (with_hook(ema=1),
-            r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in'),
-    'too short': ({
-        'train_cfg.max_iters': 7
-    }, r'`train_cfg.max_iters = 7`.*1.91 passes over 11 .*'
-                  'at least 8 iterations'),
-    'head': ({
+EAGER = {'train_cfg.type': 'EagerTrainLoop', **with_loader(num_workers=2)}
+# What is said of each, and what changes.
+BAD_CONFIGS = [
+    (NO_HOOK, NO_HOOKS),
+    (NO_HOOK, {
+        **NO_HOOKS,
+        **EAGER
+    }),
+    ('`dleta` in `custom_hooks` is no argument of InfoBatchHook, which has '
+     'policy, .* mean `delta`', with_hook(dleta=0.8)),
+    ('`interval` .* start, normalize.', with_hook(interval=5)),
+    (r'`delta`.* must be in \[0, 1\]', with_hook(delta=1.1)),
+    (r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in',
+     with_hook(ema=1)),
+    ('`quantile` in the `policy` of InfoBatchHook .* no argument of Neyman',
+     with_hook(policy=dict(type='Neyman', quantile=0.2))),
+    ('lack the scores of their last batch.* remove `priority`',
+     with_hook(priority='LOWEST')),
+    ('keep one InfoBatchHook',
+     dict(custom_hooks=[dict(type='InfoBatchHook')] * 2)),
+    ('`shufle` in `train_dataloader.sampler` .*mean `shuffle`',
+     with_loader(sampler=dict(shufle=False))),
+    ("set `train_dataloader.sampler.type = 'InfoBatchSampler'`",
+     with_loader(sampler=dict(type='InfiniteSampler'))),
+    ('remove `train_dataloader.batch_sampler`',
+     with_loader(batch_sampler=dict(type='OtherBatchSampler'))),
+    ('remove `in_order=False`', with_loader(in_order=False)),
+    ('check `train_dataloader.collate_fn`',
+     with_loader(collate_fn=dict(type='collate_without_first'))),
+    ('empty data set.*data_root', with_loader(dataset=dict(size=0))),
+    ('`train_cfg.max_iters = 7`.*1.91 passes over 11 .*at least 8 iterations',
+     dict(train_cfg=dict(max_iters=7))),
+    ('a loss per image.* none for UnknownLoss', {
         'model.decode_head': small_head(dict(type='UnknownLoss'))
-    }, 'a loss per image.* none for UnknownLoss'),
-    'batch sampler': ({
-        'train_dataloader.batch_sampler': dict(type='OtherBatchSampler')
-    }, 'remove `train_dataloader.batch_sampler`'),
-    'order': ({
-        'train_dataloader.in_order': False
-    }, 'remove `in_order=False`'),
-    'collate': ({
-        'train_dataloader.collate_fn': dict(type='collate_without_first')
-    }, 'check `train_dataloader.collate_fn`'),
-    'empty': ({
-        'train_dataloader.dataset.size': 0
-    }, 'empty data set.*data_root'),
-    'epochs, no sampler': ({
-        **by_epoch(), 'train_dataloader.sampler.type': 'DefaultSampler'
-    }, "sampler.type = 'InfoBatchSampler'"),
-    'epochs, no hook': ({
-        **by_epoch(), 'custom_hooks': []
-    }, "InfoBatchSampler is read before .*to 'DefaultSampler'"),
-    'epochs, too short': ({
-        **by_epoch(), 'train_cfg.max_epochs': 1
-    }, 'max_epochs.* needs 2 or more'),
-    'epochs, drop_last': ({
-        **by_epoch(), 'train_dataloader.batch_size': 50,
-        'train_dataloader.drop_last': True
-    }, '`drop_last` leaves them all'),
-    'an argument of another policy': (
-        with_hook(policy=dict(type='Neyman', quantile=0.2)),
-        '`quantile` in the `policy` of InfoBatchHook .* no argument of Neyman'
-    ),
-    'priority': (with_hook(priority='LOWEST'),
-                 'lack the scores of their last batch.* remove `priority`'),
-    'two hooks': ({
-        'custom_hooks': [dict(type='InfoBatchHook')] * 2
-    }, 'keep one InfoBatchHook'),
-}
+    }),
+    ("sampler.type = 'InfoBatchSampler'",
+     by_epoch(**with_loader(**{'sampler.type': 'DefaultSampler'}))),
+    ("InfoBatchSampler is read before .*to 'DefaultSampler'",
+     by_epoch(**NO_HOOKS)),
+    ('max_epochs.* needs 2 or more', by_epoch(**{'train_cfg.max_epochs': 1})),
+    ('`drop_last` leaves them all',
+     by_epoch(**with_loader(batch_size=50, drop_last=True))),
+]
 
 
-@pytest.mark.parametrize('case', BAD_CONFIGS)
-def test_bad_configs_stop_before_the_first_step(tmp_path, case):
-    changes, message = BAD_CONFIGS[case]
+@pytest.mark.parametrize('message, changes', BAD_CONFIGS)
+def test_bad_configs_stop_before_the_first_step(tmp_path, message, changes):
     with pytest.raises(Refusal, match=message):
         small_runner(tmp_path, **changes).train()
 
@@ -137,11 +119,8 @@ class PeekHook(Hook):
 def test_a_second_reader_of_the_loader(tmp_path, loop, when, num_workers,
                                        priority):
     """It would shift the weights of all batches that follow."""
-    runner = small_runner(
-        tmp_path, **{
-            'train_cfg.type': loop,
-            'train_dataloader.num_workers': num_workers
-        })
+    changes = with_loader(num_workers=num_workers)
+    runner = small_runner(tmp_path, **{'train_cfg.type': loop, **changes})
     runner.register_hook(PeekHook(when), priority)
     # Where the hook has not begun yet, it may as well be missing.
     first = when == 'before_train' and priority == 'VERY_HIGH'
@@ -179,11 +158,9 @@ def test_two_stacks_in_one_environment(tmp_path, monkeypatch, names, mixed):
         small_runner(tmp_path).train()
 
 
-def test_a_sampler_alone_after_other_trainings(tmp_path):
-    """A training that stopped half-way leaves no trace."""
-    runner = small_runner(tmp_path, custom_hooks=[])
+def test_a_sampler_alone_after_a_training_that_stopped(tmp_path):
     with pytest.raises(Refusal):
-        runner.train()
+        small_runner(tmp_path, **NO_HOOKS).train()
     assert sorted(islice(InfoBatchSampler([0, 1]), 2)) == [0, 1]
 
 

@@ -13,10 +13,6 @@ class CutMix:
     """As a lazy config has it."""
 
 
-def mixup(**kwargs):
-    return dict(type='Mixup', alpha=0.8, **kwargs)
-
-
 @pytest.mark.parametrize('place, read', [
     (lambda augments: dict(model=dict(train_cfg=augments)),
      lambda cfg: cfg.model.train_cfg),
@@ -37,9 +33,11 @@ def mixup(**kwargs):
 ])
 def test_every_place_of_a_config(place, read):
     augments = dict(
-        augments=[mixup(),
-                  dict(type=CutMix, alpha=1.),
-                  dict(type='Mine')],
+        augments=[
+            dict(type='Mixup', alpha=0.8),
+            dict(type=CutMix, alpha=1.),
+            dict(type='Mine')
+        ],
         probs=[0.5, 0.3, 0.2])
     cfg = Config(place(augments))
     before = copy.deepcopy(cfg)
@@ -58,16 +56,15 @@ def test_every_place_of_a_config(place, read):
 
 
 def test_one_augmentation_and_imports_of_the_config():
-    cfg = Config(
-        dict(
-            model=dict(
-                train_cfg=dict(
-                    augments=dict(type='mmpretrain.ResizeMix', alpha=1.))),
-            custom_imports=dict(imports='mine', allow_failed_imports=True)))
-    converted = pair_augments(cfg)
+    augments = dict(type='mmpretrain.ResizeMix', alpha=1.)
+    imports = dict(imports='mine', allow_failed_imports=True)
+    converted = pair_augments(
+        Config(
+            dict(
+                model=dict(train_cfg=dict(augments=augments)),
+                custom_imports=imports)))
     assert converted.model.train_cfg.augments.type == 'PairedResizeMix'
-    assert converted.custom_imports == dict(
-        imports=['mine', MODULE], allow_failed_imports=True)
+    assert converted.custom_imports == dict(imports, imports=['mine', MODULE])
 
 
 @pytest.mark.parametrize('cfg', [

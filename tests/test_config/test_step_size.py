@@ -38,16 +38,12 @@ def test_decided_by_the_optimizer(changes, is_one, why):
 
 def test_several_optimizers():
     """All or nothing: a sample has one weight."""
-    wrappers = [
+    first, second, third = (
         build_optim_wrapper(torch.nn.Linear(1, 1), copy.deepcopy(cfg))
-        for cfg in (SGD, SGD, ADAMW)
-    ]
-    both = OptimWrapperDict(first=wrappers[0], second=wrappers[1])
-    assert not decide(None, both).is_one
-    mixed = OptimWrapperDict(first=wrappers[0], second=wrappers[2])
-    assert decide(None, mixed).is_one
-    cfg = dict(constructor='TwoNetworks', first=SGD, second=ADAMW)
-    assert decide(None, cfg).is_one
+        for cfg in (SGD, SGD, ADAMW))
+    assert not decide(None, OptimWrapperDict(a=first, b=second)).is_one
+    assert decide(None, OptimWrapperDict(a=first, b=third)).is_one
+    assert decide(None, dict(constructor='Mine', a=SGD, b=ADAMW)).is_one
 
 
 @pytest.mark.parametrize('cfg, is_one, told', [

@@ -2,6 +2,7 @@
 """Policies to a budget: what a budget needs, ``Budget`` and ``Neyman``."""
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -54,9 +55,9 @@ def test_a_budget_that_cannot_be_met(policy, least, size):
     plan = drawn(needing(0.04, policy), random_scores(size))
     assert len(plan) == pytest.approx(size * least, abs=2)
     assert len(plan) >= size * least - 1e-6
-    assert 'needs a kept share of 0.040, but at most ' in plan.note
-    assert f'{100 * (1 - least):g} %' in plan.note
-    assert 'Raise `ratio` in the `policy` of InfoBatchHook' in plan.note
+    assert re.search(
+        f'needs a kept share of 0.040, but at most {100 * (1 - least):g} % of '
+        'the images.*: kept share 0.*Raise `ratio` in the `policy`', plan.note)
 
 
 # Budget --------------------------------------------------------------------
@@ -77,14 +78,9 @@ def test_budget_prunes_what_it_needs(scores, share, most, rng):
     assert bool(plan.note) == (num_pruned < needed - 1e-6 * len(scores))
     np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
     assert (plan.weights <= 1 / (1 - most) * (1 + 1e-6)).all()
-
-
-@given(SCORES, SHARES, MOST, RNGS)
-@settings(max_examples=300)
-def test_budget_tiers(scores, share, most, rng):
-    plan = needing(share, Budget(max_ratio=most))(scores, rng)
     if plan.is_full:
         return
+    # Its tiers.
     edges = np.quantile(scores, (0.2, 0.85))
     low, high, rest = plan.tiers
     assert rest.kept == rest.size and rest.size
@@ -100,7 +96,7 @@ def test_budget_tiers(scores, share, most, rng):
 
     # The threshold is that of the quantile where this suffices, and
     # otherwise the lowest score that does.
-    needed = math.ceil((1 - share) * len(scores) - 1e-6)
+    needed = math.ceil(needed - 1e-6)
 
     def prunable(threshold):
         num_high = (scores < threshold).sum() - low.size
@@ -130,17 +126,6 @@ def test_budget_tiers(scores, share, most, rng):
 def test_budget_where_counts_round(size, share, kwargs, tiers):
     plan = drawn(needing(share, Budget(**kwargs)), np.arange(size))
     assert plan.tiers == tiers and not plan.note
-
-
-def test_budget_of_equal_scores():
-    plan = drawn(needing(0.41, Budget()), np.repeat([0.1, 2], 500))
-    assert len(plan) == 625 and plan.weights.max() == 4
-    assert plan.note == (
-        'the budget needs a kept share of 0.410, but at most 75 % of the '
-        'images below the highest score can be pruned: kept share 0.625. '
-        'Raise `ratio` in the `policy` of InfoBatchHook in `custom_hooks`.')
-    plan = drawn(needing(0.41, Budget()), np.ones(1000))
-    assert plan.is_full and 'kept share 1.000.' in plan.note
 
 
 # Neyman --------------------------------------------------------------------
@@ -212,8 +197,7 @@ def test_neyman_learns_nothing_from_single_visits_or_other_plans():
     RNGS)
 @example(10, 0.5, 8, False, np.random.default_rng(0))
 @example(10, 0.5, 15, False, np.random.default_rng(0))
-def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
-                                                 rng):
+def test_neyman_meets_the_budget(num_strata, share, size, ties, rng):
     scores = rng.random(size, np.float32)
     if ties:
         scores = np.floor(20 * scores)
@@ -222,11 +206,6 @@ def test_neyman_is_unbiased_and_meets_the_budget(num_strata, share, size, ties,
     norms = TierNorms(
         rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers))
     plan = checked(needing(share, policy, norms)(scores, rng), size)
-    for number, tier in enumerate(plan.tiers, 1):
-        slots = plan.tier_of_slot == (0 if plan.is_full else number)
-        assert slots.sum() == tier.kept
-        assert plan.weights[slots].sum() == pytest.approx(tier.size)
-    assert sum(tier.size for tier in plan.tiers) == size
     # Some of many equal scores may be a stratum of less images.
     least = sum(
         max(int(0.1 * tier.size), 1) for tier in plan.tiers if tier.size)

@@ -6,57 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.pruning import (AboveMean, EpsilonGreedy, QuantileTiers,
-                          RandomPruning, ScoreOnly, ShuffledTiers,
+from mmib.pruning import (EpsilonGreedy, ScoreOnly, ShuffledTiers,
                           UpperConfidenceBound)
-from mmib.pruning.plan import checked
-from tests.test_pruning.inputs import (RATIOS, RNGS, SCORES, drawn,
+from tests.test_pruning.inputs import (KEEPS, RNGS, SCORES, SELECTIONS, drawn,
                                        random_scores)
-
-KEEPS = st.floats(0.01, 1)
-PERIODS = st.integers(1, 4)
-SELECTIONS = st.builds(EpsilonGreedy, KEEPS, st.floats(
-    0, 1), PERIODS) | st.builds(UpperConfidenceBound, KEEPS, st.floats(0, 10),
-                                st.floats(0.01, 1), PERIODS)
-
-
-def check_is_plan(plan, num_images):
-    if len(plan):  # A selection of few images may be empty.
-        checked(plan, num_images)
-    assert len(np.unique(plan.indices)) == len(plan)
-    assert sum(tier.size for tier in plan.tiers) == num_images
-    assert sum(tier.kept for tier in plan.tiers) == len(plan)
-    assert plan.is_full == (len(plan) == num_images)
-    assert plan.is_full or plan.is_shuffled
-
-
-@given(RATIOS, SCORES, RNGS)
-def test_random_pruning_keeps_its_share(ratio, scores, rng):
-    plan = RandomPruning(ratio)(scores, rng)
-    check_is_plan(plan, len(scores))
-    assert len(plan) == len(scores) - int(ratio * len(scores))
-    np.testing.assert_allclose(plan.weights, len(scores) / len(plan), 1e-6)
-    assert plan.threshold == 0 and len(plan.tiers) == 1
-
-
-@given(RATIOS, SCORES, RNGS)
-def test_above_mean_prunes_above_the_mean(ratio, scores, rng):
-    plan = AboveMean(ratio)(scores, rng)
-    check_is_plan(plan, len(scores))
-    is_above = scores > np.float32(scores.astype(np.float64).mean())
-    num_above = is_above.sum()
-    kept = num_above - int(ratio * num_above)
-    assert len(plan) == len(scores) - num_above + kept
-    if plan.is_full:
-        return
-    assert plan.threshold == pytest.approx(
-        scores.astype(np.float64).mean(), rel=1e-6)
-    above = is_above[plan.indices]
-    assert plan.tiers == ((len(scores) - num_above, ) * 2, (num_above, kept))
-    np.testing.assert_array_equal(plan.tier_of_slot, 1 + above)
-    assert (plan.weights[~above] == 1).all()
-    np.testing.assert_allclose(plan.weights[above], num_above / max(kept, 1),
-                               1e-6)
 
 
 def test_what_only_scores_prunes_nothing():
@@ -64,27 +17,9 @@ def test_what_only_scores_prunes_nothing():
     assert plan.is_full and not ScoreOnly().prunes
 
 
-def test_shuffled_tiers_know_nothing_of_the_images():
-    """The tiers of ``QuantileTiers``, and each image in any of them."""
-    scores, rng = np.arange(20, dtype=np.float32), np.random.default_rng(0)
-    tiers = drawn(QuantileTiers(), scores).tiers
-    weights = np.zeros(20)
-    for _ in range(2000):
-        plan = ShuffledTiers()(scores, rng)
-        assert plan.tiers == tiers
-        weights[plan.indices] += plan.weights / 2000
-    np.testing.assert_allclose(weights, 1, atol=0.15)
-    kept = [ShuffledTiers()(scores, rng).indices for _ in range(2000)]
-    shares = np.bincount(np.concatenate(kept), minlength=20) / 2000
-    np.testing.assert_allclose(shares, len(plan) / 20, atol=0.06)
-
-
 @given(SELECTIONS, SCORES, RNGS)
-def test_selections_keep_exactly_so_many_with_weight_1(policy, scores, rng):
-    plan = policy(scores, rng)
-    check_is_plan(plan, len(scores))
-    assert len(plan) == round(policy.keep * len(scores))
-    assert (plan.weights == 1).all()
+def test_selections_keep_exactly_so_many(policy, scores, rng):
+    assert len(policy(scores, rng)) == round(policy.keep * len(scores))
 
 
 @given(KEEPS, st.floats(0, 1), SCORES, RNGS)
@@ -105,6 +40,8 @@ def test_epsilon_greedy_keeps_the_highest(keep, epsilon, scores, rng):
     (EpsilonGreedy(0.5, 0), [5, 1, 1, *6 * [2], 5], [1, 0, 0, *6 * [0.5], 1]),
     (UpperConfidenceBound(0.5), [5, 1, 1, *6 * [2], 5],
      [1, 0, 0, *6 * [0.5], 1]),
+    # Of 3, 13 and 4 images 3, 6 and 0 are pruned, whatever their scores.
+    (ShuffledTiers(), range(20), 20 * [11 / 20]),
 ], ids=str)  # yapf: disable
 def test_how_often_an_image_is_selected(policy, scores, expected):
     rng, scores = np.random.default_rng(0), np.float32(scores)

@@ -87,22 +87,19 @@ def test_types_that_a_user_may_choose():
         assert plan.tier_of_slot.dtype == np.int16
 
 
+def one_by_one(scores, rng):
+    """Slots that were drawn so make up for the others by chance."""
+    indices = np.flatnonzero(rng.random(len(scores)) < 0.3)
+    return EpochPlan(indices, np.full(len(indices), 1 / 0.3, np.float32))
+
+
 @pytest.mark.parametrize('policy, learns', [
     (MeanThreshold(), True),
     (MeanThreshold(rescale=False), False),
-    (lambda scores, rng: EpochPlan(
-        np.flatnonzero(rng.random(len(scores)) < 0.3),
-        np.full(0, 1 / 0.3, np.float32)), True),
+    (one_by_one, True),
 ])
 def test_nothing_is_learned_of_biased_plans(policy, learns):
-    """Slots that were drawn one by one make up for the others by chance."""
-
-    def with_weights(scores, rng):
-        plan = policy(scores, rng)
-        return plan if len(plan.weights) else replace(
-            plan, weights=np.full(len(plan), 1 / 0.3, np.float32))
-
-    plan = drawn_by(with_weights, 1000)
+    plan = drawn_by(policy, 1000)
     assert plan.tier_of_slot.all() == plan.tier_of_slot.any() == learns
     assert plan.is_unbiased(1000) is learns
 

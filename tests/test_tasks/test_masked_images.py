@@ -25,10 +25,17 @@ from .test_classification import small_classifier  # noqa: E402,F401
 
 PIXELS = dict(type='PixelReconstructionLoss', criterion='L2')
 COSINE = dict(type='CosineSimilarityLoss', shift_factor=2., scale_factor=2.)
-TOKENS = dict(type='CrossEntropyLoss')
+TOKENS = dict(embed_dims=16, num_embed=8, loss=dict(type='CrossEntropyLoss'))
 ARCH = dict(embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32)
 SWIN = dict(
     arch=dict(embed_dims=8, depths=[1] * 4, num_heads=[1] * 4), img_size=64)
+DECODER = dict(decoder_embed_dim=16, decoder_depth=1, decoder_num_heads=2)
+MAE_DECODER = dict(
+    DECODER,
+    type='MAEPretrainDecoder',
+    num_patches=16,
+    patch_size=8,
+    embed_dim=16)
 MAE_HEAD = dict(
     type='MAEPretrainHead', norm_pix=True, patch_size=8, loss=PIXELS)
 FEATURES = dict(
@@ -74,18 +81,6 @@ def vit(kind, **kwargs):
         dict(type=kind, arch=ARCH, img_size=32, patch_size=8), **kwargs)
 
 
-def decoder(kind='MAEPretrainDecoder', **kwargs):
-    return dict(
-        dict(
-            type=kind,
-            num_patches=16,
-            patch_size=8,
-            embed_dim=16,
-            decoder_embed_dim=16,
-            decoder_depth=1,
-            decoder_num_heads=2), **kwargs)
-
-
 def itpn(reconstruction_type, **neck):
     """iTPN without a head."""
     return dict(
@@ -110,7 +105,7 @@ MODEL = {
     'BEiT v1': dict(
         type='BEiT',
         backbone=vit('BEiTPretrainViT', final_norm=True, out_type='raw'),
-        head=dict(type='BEiTV1Head', embed_dims=16, num_embed=8, loss=TOKENS),
+        head=dict(TOKENS, type='BEiTV1Head'),
         target_generator=dict(type='RandomTokens', shape=(8, 4, 4))),
     'BEiT v2': dict(
         type='BEiT',
@@ -125,17 +120,17 @@ MODEL = {
             num_layers=1,
             early_layers=0,
             backbone_arch=dict(depth=2, **ARCH)),
-        head=dict(type='BEiTV2Head', embed_dims=16, num_embed=8, loss=TOKENS),
+        head=dict(TOKENS, type='BEiTV2Head'),
         target_generator=dict(type='RandomTokens', shape=(16, ))),
     'BYOL': dict(TWO_VIEWS, type='BYOL', base_momentum=0.01),
     'EVA': dict(
         type='EVA',
         backbone=vit('MAEViT'),
-        neck=decoder(predict_feature_dim=8),
+        neck=dict(MAE_DECODER, predict_feature_dim=8),
         head=dict(type='MIMHead', loss=COSINE),
         target_generator=dict(type='RandomTarget')),
     'MAE': dict(
-        type='MAE', backbone=vit('MAEViT'), neck=decoder(), head=MAE_HEAD),
+        type='MAE', backbone=vit('MAEViT'), neck=MAE_DECODER, head=MAE_HEAD),
     'MaskFeat': dict(
         type='MaskFeat',
         backbone=vit('MaskFeatViT', img_size=112),
@@ -147,12 +142,13 @@ MODEL = {
     'MFF': dict(
         type='MFF',
         backbone=vit('MFFViT', out_indices=[0, 1]),
-        neck=decoder(),
+        neck=MAE_DECODER,
         head=MAE_HEAD),
     'MILAN': dict(
         type='MILAN',
         backbone=vit('MILANViT'),
-        neck=decoder('MILANPretrainDecoder', predict_feature_dim=8),
+        neck=dict(
+            MAE_DECODER, type='MILANPretrainDecoder', predict_feature_dim=8),
         head=dict(type='MIMHead', loss=COSINE),
         target_generator=dict(type='RandomTarget')),
     'MixMIM': dict(
@@ -162,12 +158,12 @@ MODEL = {
             window_size=[2] * 4,
             drop_path_rate=0.,
             **SWIN),
-        neck=decoder(
-            'MixMIMPretrainDecoder',
+        neck=dict(
+            DECODER,
+            type='MixMIMPretrainDecoder',
             num_patches=4,
             encoder_stride=32,
-            embed_dim=64,
-            patch_size=None),
+            embed_dim=64),
         head=dict(
             type='MixMIMPretrainHead',
             norm_pix=True,
@@ -202,13 +198,7 @@ MODEL = {
             mid_channels=0,
             last_act=False),
         head=dict(type='SparKPretrainHead', loss=PIXELS)),
-    'iTPN': dict(
-        itpn(
-            'pixel',
-            decoder_embed_dim=16,
-            decoder_depth=1,
-            decoder_num_heads=2),
-        head=dict(MAE_HEAD, patch_size=16)),
+    'iTPN': dict(itpn('pixel', **DECODER), head=dict(MAE_HEAD, patch_size=16)),
     'iTPN of CLIP': dict(
         itpn('clip', num_outs=3, decoder_embed_dim=32),
         head=dict(
@@ -218,9 +208,9 @@ MODEL = {
             loss=dict(type='CosineSimilarityLoss')),
         target_generator=dict(type='RandomTarget')),
 }
-del MODEL['MixMIM']['neck']['patch_size']
-SIZE = dict(MaskFeat=112, MixMIM=64, SimMIM=64, SparK=64, iTPN=64)
-SIZE['iTPN of CLIP'] = 64
+SIZE = dict(
+    dict.fromkeys(['MixMIM', 'SimMIM', 'SparK', 'iTPN', 'iTPN of CLIP'], 64),
+    MaskFeat=112)
 MASK = dict(MaskFeat=14, SimMIM=16)
 # They take the masks from the samples.
 OF_SAMPLES = ('BEiT v1', 'BEiT v2', 'MaskFeat', 'SimMIM', 'iTPN of CLIP')
@@ -237,21 +227,19 @@ def build(name):
     return model.train()
 
 
-def make_batch(name, num_images=2):
+def make_batch(name):
     """Inputs, and samples with masks of different sizes."""
     generator = torch.Generator().manual_seed(0)
-
-    def rand(*shape):
-        return torch.rand(*shape, generator=generator)
-
-    size = SIZE.get(name, 32)
-    inputs = [3 * rand(num_images, 3, size, size) for _ in range(2)]
-    side = MASK.get(name, 4)
-    samples = []
-    for share in (0.3, 0.6):
-        mask = rand(side, side) < share
-        samples.append(
-            DataSample().set_mask(mask.float() if name == 'SimMIM' else mask))
+    size, side = SIZE.get(name, 32), MASK.get(name, 4)
+    inputs = [*3 * torch.rand(2, 2, 3, size, size, generator=generator)]
+    masks = [
+        torch.rand(side, side, generator=generator) < share
+        for share in (0.3, 0.6)
+    ]
+    samples = [
+        DataSample().set_mask(mask.float() if name == 'SimMIM' else mask)
+        for mask in masks
+    ]
     return inputs if name in VIEWS else inputs[0], samples
 
 

@@ -14,19 +14,17 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from mmib import tasks
 from mmib.batch import BatchContext
 from mmib.errors import Refusal
 from mmib.tasks.per_sample import weighted
-from tests.system.small_training import (infobatch_hook, train_and_note,
-                                         weights_of)
+from tests.system.small_training import train_and_note, weights_of
 
 from .contract import check_weights
 
-EXAMPLE = osp.join(
-    osp.dirname(__file__), '../../examples/any_model/regression.py')
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 
 
 @MODELS.register_module()
@@ -64,12 +62,6 @@ class Rows(Dataset):
                 torch.randn(2, generator=random))
 
 
-def batch_of(count):
-    return tuple(
-        torch.stack(part)
-        for part in zip(*map(Rows().__getitem__, range(count))))
-
-
 def expected_norms(model, rows, values):
     """Of the gradient of each sample's own loss at what the layer returns."""
     out = model.layer(rows).detach().requires_grad_()
@@ -79,7 +71,7 @@ def expected_norms(model, rows, values):
 
 
 def test_the_weight_of_a_sample_multiplies_its_losses():
-    rows, values = batch_of(2)
+    rows, values = default_collate([Rows()[0], Rows()[1]])
     known, parts = check_weights(TwoLosses, rows, values,
                                  torch.tensor([1., 3.]))
     torch.testing.assert_close(known.scores, 2 * parts)
@@ -168,12 +160,6 @@ def train(runner):
     return train_and_note(runner, lambda *step: step[-1]['loss'].item())
 
 
-def test_training(tmp_path):
-    runner = build(tmp_path)
-    assert len(train(runner)) < 0.75 * 8 * 6
-    assert infobatch_hook(runner).training.planner.mean_ratio.mean().value > 0
-
-
 @pytest.mark.parametrize('policy, rtol',
                          [(dict(type='RandomPruning', ratio=0.), 1e-5),
                           (dict(type='ScoreOnly'), 0)])
@@ -195,13 +181,13 @@ def test_a_mean_is_refused_before_the_first_step(tmp_path):
 
 
 def test_example(tmp_path):
-    root = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
     output = subprocess.run(
-        [sys.executable, osp.abspath(EXAMPLE)],
+        [sys.executable,
+         osp.join(ROOT, 'examples/any_model/regression.py')],
         cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=root),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        env=dict(os.environ, PYTHONPATH=ROOT),
+        capture_output=True,
         text=True,
-        check=True).stdout
+        check=True)
+    output = output.stdout + output.stderr
     assert 'as many passes as 1260 iterations of the baseline' in output

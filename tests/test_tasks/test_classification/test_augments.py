@@ -1,25 +1,24 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import copy
 
+import numpy as np
 import pytest
+import torch
+from mmpretrain.engine.hooks import SwitchRecipeHook
+from mmpretrain.registry import BATCH_AUGMENTS, MODELS
+from mmpretrain.structures import DataSample
+from torch.testing import assert_close
 
-pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.tasks import attach
+from mmib.tasks.classification import PairedMixup
+from tests.system.test_waiting import Watch
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from mmpretrain.engine.hooks import SwitchRecipeHook  # noqa: E402
-from mmpretrain.registry import BATCH_AUGMENTS, MODELS  # noqa: E402
-from mmpretrain.structures import DataSample  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
+from ..contract import take_step
+from .small_classifier import CLASSES, model_cfg
 
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import attach  # noqa: E402
-from mmib.tasks.classification import PairedMixup  # noqa: E402
-from tests.system.test_waiting import Watch  # noqa: E402
-
-from ..contract import take_step  # noqa: E402
-from .small_classifier import CLASSES, model_cfg  # noqa: E402
+pytestmark = pytest.mark.mmpretrain
 
 AUGMENTS = [
     dict(type='Mixup', alpha=0.8),
@@ -41,7 +40,7 @@ LABELS = {1: [2], 4: [0, 1, 2, 1], 5: [0, 1, 2, 2, 1]}
 
 
 @BATCH_AUGMENTS.register_module()
-class EachItsShare(PairedMixup):
+class PairedShares(PairedMixup):
     """Another share for each image."""
 
     def mix_inputs(self, inputs):
@@ -51,9 +50,7 @@ class EachItsShare(PairedMixup):
 
 
 def paired(augment):
-    name = augment['type']
-    return dict(
-        augment, type=name if name == 'EachItsShare' else 'Paired' + name)
+    return dict(augment, type='Paired' + augment['type'])
 
 
 def make_data(size):
@@ -65,7 +62,7 @@ def make_data(size):
         ])
 
 
-def make_model(augments, loss=LOSSES[0], probs=None):
+def make_model(augment, loss=LOSSES[0]):
     torch.manual_seed(0)
     model = MODELS.build(
         model_cfg(
@@ -74,7 +71,7 @@ def make_model(augments, loss=LOSSES[0], probs=None):
                 num_classes=CLASSES,
                 in_channels=8,
                 loss=copy.deepcopy(loss)),
-            train_cfg=dict(augments=augments, probs=probs)))
+            train_cfg=dict(augments=augment)))
     # So that the losses of images differ.
     model.head.fc.weight.data *= 30
     return model
@@ -113,9 +110,9 @@ def test_it_is_the_one_of_mmpretrain_with_pairs(augment, size, monkeypatch):
 @pytest.mark.parametrize('size', [1, 4, 5])
 @pytest.mark.parametrize(
     'augment_cfg, loss',
-    [(augment, LOSSES[0])
-     for augment in (AUGMENTS[1], dict(type='EachItsShare', alpha=1.))] +
-    [(AUGMENTS[0], loss) for loss in LOSSES[1:]],
+    [(AUGMENTS[1], LOSSES[0]),
+     (dict(type='Shares', alpha=1.), LOSSES[0])] + [(AUGMENTS[0], loss)
+                                                    for loss in LOSSES[1:]],
     ids=str)
 def test_mixtures_by_hand(augment_cfg, loss, size):
     """A row has a share of its image, and the rest of the other one."""
@@ -172,24 +169,22 @@ def test_without_infobatch_it_only_augments():
     assert batch.row_weights is batch.weights
 
 
-@pytest.mark.parametrize('name', ['Mixup', 'CutMix', 'ResizeMix'])
-def test_those_of_mmpretrain_are_refused(name):
-    model = make_model([paired(AUGMENTS[0]), dict(type=name, alpha=1.)])
-    with pytest.raises(
-            Refusal,
-            match=f"{name} in `augments` of `model.train_cfg`.*set "
-            f"`type='Paired{name}'` there instead of '{name}' and import"):
-        attach(model, BatchContext())
+def rotate(inputs, scores):
+    return inputs.roll(1, 0), scores.roll(1, 0)
 
 
-def test_others_are_refused():
-
-    def rotate(inputs, scores):
-        return inputs.roll(1, 0), scores.roll(1, 0)
-
+@pytest.mark.parametrize('other, message', [
+    *((dict(type=name, alpha=1.), f"{name} in `augments` of `model.train_cfg`"
+       f".*set `type='Paired{name}'` there instead of '{name}' and import")
+      for name in ('Mixup', 'CutMix', 'ResizeMix')),
+    (rotate, 'rotate in .*: derive it from'),
+])
+def test_others_are_refused(other, message):
     model = make_model(paired(AUGMENTS[0]))
-    model.data_preprocessor.batch_augments = rotate
-    with pytest.raises(Refusal, match='rotate in .*: derive it from'):
+    if isinstance(other, dict):
+        other = BATCH_AUGMENTS.build(other)
+    model.data_preprocessor.batch_augments.augments.append(other)
+    with pytest.raises(Refusal, match=message):
         attach(model, BatchContext())
 
 

@@ -2,24 +2,22 @@
 import copy
 
 import pytest
+import torch
+import torch.nn as nn
+from mmengine.runner.checkpoint import get_state_dict, load_state_dict
+from mmpretrain.models import losses as mmpretrain_losses
+from mmpretrain.registry import MODELS
+from torch.testing import assert_close
 
-pytest.importorskip('mmpretrain.models', exc_type=ImportError)
+from mmib import InfoBatchLoss
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.losses import check_loss
+from mmib.tasks import classification  # noqa: F401
 
-import torch  # noqa: E402
-import torch.nn as nn  # noqa: E402
-from mmengine.runner.checkpoint import get_state_dict  # noqa: E402
-from mmengine.runner.checkpoint import load_state_dict  # noqa: E402
-from mmpretrain.models import losses as mmpretrain_losses  # noqa: E402
-from mmpretrain.registry import MODELS  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
+from ..contract import check_loss_weights
 
-from mmib import InfoBatchLoss  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.losses import check_loss  # noqa: E402
-from mmib.tasks import classification  # noqa: E402,F401
-
-from ..contract import check_loss_weights  # noqa: E402
+pytestmark = pytest.mark.mmpretrain
 
 B, C = 3, 5
 WEIGHTS = torch.tensor([1., 3., 0.5])

@@ -5,26 +5,23 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import torch
+from mmdet.models import dense_heads, losses
+from mmengine.optim import OptimWrapper
+from torch._dynamo.utils import counters
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmib import tasks
+from mmib.batch import BatchContext
+from mmib.errors import Refusal
+from mmib.tasks import detection
+
+from ..contract import check_weights, override, take_step, told_to_call
 from . import COMPILED
+from . import small_detector as small
 
-pytest.importorskip('mmdet.models', exc_type=ImportError)
-
-import torch  # noqa: E402
-from mmdet.models import dense_heads, losses  # noqa: E402
-from mmengine.optim import OptimWrapper  # noqa: E402
-from torch._dynamo.utils import counters  # noqa: E402
-from torch.testing import assert_close  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from mmib import tasks  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import detection  # noqa: E402
-
-from ..contract import check_weights  # noqa: E402
-from ..contract import override, take_step, told_to_call  # noqa: E402
-from . import small_detector as small  # noqa: E402
+pytestmark = pytest.mark.mmdet
 
 MODELS = dict(RetinaNet=small.RETINANET, FCOS=small.FCOS, DETR=small.DETR)
 
@@ -89,17 +86,14 @@ def test_values_are_those_of_the_baseline_and_norms_by_hand(name):
 # DETR divides classes by the number of all queries, weighted.
 CHANGES = dict(RetinaNet=1e-4, FCOS=0.15, DETR=1e-3)
 
+NEEDS_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not COMPILED, reason='needs operations of mmcv')
+]
 
-@pytest.mark.parametrize('device', [
-    'cpu',
-    pytest.param(
-        'cuda',
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(
-                not COMPILED, reason='needs operations of mmcv')
-        ]),
-])
+
+@pytest.mark.parametrize('device',
+                         ['cpu', pytest.param('cuda', marks=NEEDS_GPU)])
 @pytest.mark.parametrize('name', MODELS)
 def test_norms_do_not_depend_on_the_batch(name, device):
     """Nor on weights, on the scale of a loss in mixed precision, and on how
@@ -115,10 +109,10 @@ def test_norms_do_not_depend_on_the_batch(name, device):
         context.begin(weights.to(device))
         loss = loss_of(model, inputs[images].to(device),
                        [samples[i].to(device) for i in images])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0)
-        OptimWrapper(
-            optimizer,
-            accumulative_counts=num_batches).update_params(1024 * loss)
+        wrapper = OptimWrapper(
+            torch.optim.SGD(model.parameters(), lr=0),
+            accumulative_counts=num_batches)
+        wrapper.update_params(1024 * loss)
         for image, norm in zip(images, context.norms.tolist()):
             norms.setdefault(image, []).append(norm)
     for own, *others in norms.values():
@@ -148,7 +142,8 @@ def step(compute, *preds, images=0, weights=(1., 3.), **kwargs):
     detection._weigh_predictions(head, context, images)
     context.begin(torch.tensor(weights))
     with NeverRead():
-        call = head.loss_by_feat if images == 0 else head.loss_and_target
+        is_dense = isinstance(images, int)
+        call = head.loss_by_feat if is_dense else head.loss_and_target
         loss = call(*preds, **kwargs)
         context.watch_loss(loss)
         loss.backward(torch.full_like(loss, 8))
@@ -164,30 +159,33 @@ class NeverRead(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-def without_gradient(head, pred):
-    with torch.no_grad():
-        head.loss(pred, 0 * pred, avg_factor=1)
-    return head.loss(pred, 0 * pred, avg_factor=4)
+def by(*factors, unseen=()):
+    """What calls the loss with each factor, as its ``avg_factor``."""
+
+    def compute(head, x):
+        with torch.no_grad():
+            for factor in unseen:
+                head.loss(x, 0 * x, avg_factor=factor)
+        return sum(head.loss(x, 0 * x, avg_factor=each) for each in factors)
+
+    return compute
 
 
 @pytest.mark.parametrize(
     'compute, expected',
     [
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=4), 1),
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=torch.tensor([4])), 1),
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=4) + head.loss(
-            x, 0 * x, avg_factor=torch.tensor(40.)), 1.1),
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=torch.tensor(4.)) +
-         head.loss(x, 0 * x, avg_factor=torch.tensor([40.])), 1.1),
-        (without_gradient, 1),
+        (by(4), 1),
+        (by(torch.tensor([4])), 1),
+        (by(4, torch.tensor(40.)), 1.1),
+        (by(torch.tensor(4.), torch.tensor([40.])), 1.1),
+        (by(4, unseen=[1]), 1),
         (lambda head, x: head.loss_sum(x, 0 * x), 1),
         # The mean over two rows of five numbers.
         (lambda head, x: head.loss(x, 0 * x), 1 / 5),
         (lambda head, x: head.loss(x, 0 * x, reduction_override='sum'), 1),
         # The head divides, too.
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=1.) / 4, 1),
-        (lambda head, x: head.loss(x, 0 * x, avg_factor=2) / torch.tensor(3.),
-         1),
+        (lambda head, x: by(1.)(head, x) / 4, 1),
+        (lambda head, x: by(2)(head, x) / torch.tensor(3.), 1),
         (lambda head, x: head.loss_sum(x, 0 * x)[None] / 4, 1),
         (lambda head, x: head.loss(x, 0 * x, reduction_override='none').sum() /
          4, 1),
@@ -217,12 +215,11 @@ def test_regions_of_each_image():
 
 
 def test_a_dimension_that_does_not_run_over_the_images():
-    head = OneHead(lambda head, x: x.sum())
-    context = BatchContext()
-    detection._weigh_predictions(head, context, 1)
-    context.begin(torch.ones(2))
     with pytest.raises(Refusal, match='dimension 1 should run over them'):
-        head.loss_by_feat(torch.rand(2, 5, requires_grad=True))
+        step(
+            lambda head, x: x.sum(),
+            torch.rand(2, 5, requires_grad=True),
+            images=1)
 
 
 def test_weights_are_not_rounded_to_half_precision():

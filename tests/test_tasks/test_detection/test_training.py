@@ -4,22 +4,21 @@ import functools
 
 import numpy as np
 import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
 
-pytest.importorskip('mmdet.models', exc_type=ImportError)
+from mmib import convert
+from mmib.batch import BatchContext
+from mmib.config.zoo import resolve_config
+from mmib.errors import Refusal
+from tests.system import small_training
+from tests.system.operations import assert_few_more
+from tests.system.processes import run_ranks
 
-import torch  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from mmengine.runner import Runner  # noqa: E402
+from . import small_detector as small
 
-from mmib import convert  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.config.zoo import resolve_config  # noqa: E402
-from mmib.errors import Refusal  # noqa: E402
-from tests.system import small_training  # noqa: E402
-from tests.system.operations import assert_few_more  # noqa: E402
-from tests.system.processes import run_ranks  # noqa: E402
-
-from . import small_detector as small  # noqa: E402
+pytestmark = pytest.mark.mmdet
 
 
 def note(runner, data_batch, outputs):
@@ -42,8 +41,11 @@ def train(runner):
     return small_training.train_and_note(runner, note)
 
 
-@pytest.mark.parametrize(
+BOTH = pytest.mark.parametrize(
     'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+
+
+@BOTH
 def test_pruned(tmp_path, model):
     runner = build(tmp_path, model, ratio=0.75)
     steps = train(runner)
@@ -74,8 +76,7 @@ def test_two_ranks(tmp_path):
     np.testing.assert_array_equal(scores, same)
 
 
-@pytest.mark.parametrize(
-    'model', [small.RETINANET, small.DETR], ids=['RetinaNet', 'DETR'])
+@BOTH
 def test_scoring_alone_is_the_baseline(tmp_path, model):
     """To the last bit, where the order of the images is the same."""
     changes = {'train_dataloader.batch_sampler': None}
@@ -102,16 +103,16 @@ def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
 
 def test_operations(tmp_path):
     """Two levels of two predictions each."""
+    changes = {
+        # Heads take image by image apart, and box by box.
+        'train_dataloader.dataset': dict(size=128, num_boxes=(2, )),
+        'train_cfg.max_epochs': 8,
+        'train_dataloader.drop_last': True,
+        'train_dataloader.batch_sampler': None
+    }
     plain, pruned = (
-        small.config(
-            tmp_path / name,
-            **{
-                # Heads take image by image apart, and box by box.
-                'train_dataloader.dataset': dict(size=128, num_boxes=(2, )),
-                'train_cfg.max_epochs': 8,
-                'train_dataloader.drop_last': True,
-                'train_dataloader.batch_sampler': None
-            }) for name in ('plain', 'pruned'))
+        small.config(tmp_path / name, **changes)
+        for name in ('plain', 'pruned'))
     assert_few_more(Runner.from_cfg(plain), Runner.from_cfg(convert(pruned)))
 
 
