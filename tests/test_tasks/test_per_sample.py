@@ -20,7 +20,8 @@ from mmib import tasks
 from mmib.batch import BatchContext
 from mmib.errors import Refusal
 from mmib.tasks.per_sample import weighted
-from tests.system.small_training import train_and_note, weights_of
+from tests.system.small_training import (infobatch_hook, train_and_note,
+                                         weights_of)
 
 from .contract import check_weights
 
@@ -158,6 +159,12 @@ def build(work_dir,
 def train(runner):
     """The losses of a training."""
     return train_and_note(runner, lambda *step: step[-1]['loss'].item())
+
+
+def test_training(tmp_path):
+    runner = build(tmp_path)
+    assert len(train(runner)) < 0.75 * 8 * 6
+    assert infobatch_hook(runner).training.planner.mean_ratio.mean().value > 0
 
 
 @pytest.mark.parametrize('policy, rtol',
