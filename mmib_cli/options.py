@@ -8,6 +8,7 @@ from typing import Any, Callable, List
 import mmib
 from mmib.config.convert import list_images
 from mmib.errors import Refusal
+from mmib.labels.repair import masks_in
 from mmib.pruning import Policy
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
@@ -47,6 +48,12 @@ def add_conversion_options(parser: ArgumentParser) -> None:
         metavar='FILE',
         help='leave out the images that this file lists, or of a review.csv '
         'those that were judged wrong')
+    parser.add_argument(
+        '--repaired',
+        metavar='DIR',
+        help='train on the masks in this folder in the place of those of the '
+        'same names: the folder of `mmib review --export`, with what Label '
+        'Studio has exported, or any folder of masks')
 
 
 def conversion(args: Namespace) -> Callable:
@@ -57,11 +64,15 @@ def conversion(args: Namespace) -> Callable:
 
 
 def listing(args: Namespace) -> Callable:
-    """``list_images`` with the files of --subset and --without, if one is
-    given."""
-    if args.subset is None and args.without is None:
+    """``list_images`` with the files of --subset, --without and --repaired,
+    if one is given."""
+    lists = dict(
+        images=args.subset,
+        without=args.without,
+        repaired=args.repaired and masks_in(args.repaired))
+    if not any(each is not None for each in lists.values()):
         return lambda cfg: cfg
-    return partial(list_images, images=args.subset, without=args.without)
+    return partial(list_images, **lists)
 
 
 def shortening(args: Namespace) -> Callable:

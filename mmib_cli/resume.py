@@ -14,7 +14,8 @@ from mmib.errors import Refusal
 
 from .files import loadable
 
-# In a config that `mmib train` trains: the checksum of its listed images.
+# In a config that `mmib train` trains: the checksum of its listed images and
+# repaired masks.
 CHECKSUM = 'listed_images'
 
 
@@ -35,8 +36,9 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
             before = _config_in(find_latest_checkpoint(work_dir))
             if before.get(CHECKSUM, cfg[CHECKSUM]) != cfg[CHECKSUM]:
                 raise Refusal(
-                    f'{work_dir} has a training with other images, of lists '
-                    'of the same names: give this one another --work-dir.')
+                    f'{work_dir} has a training with other images or masks, '
+                    'of files of the same names: give this one another '
+                    '--work-dir.')
         return
     path = given.resume
     if path in (None, 'auto'):
@@ -74,8 +76,8 @@ def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
     lists = [before.get(CHECKSUM), after.get(CHECKSUM)]
     # The library's own script writes no checksum.
     if lists[0] != lists[1] and (lists[0] or not listed_images(before)):
-        yield ('it has other images (correct --subset and --without, and '
-               'their files)')
+        yield ('it has other images or masks (correct --subset, --without '
+               'and --repaired, and their files)')
     for name in LENGTH_FIELD.values():
         old, new = ((cfg.get('train_cfg') or {}).get(name)
                     for cfg in (before, after))

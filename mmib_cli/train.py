@@ -123,7 +123,9 @@ def main(args: List[str]) -> None:
     subset, without = (
         osp.splitext(osp.basename(name or ''))[0]
         for name in (ours.subset, ours.without))
-    parts = (subset, without and f'without_{without}', ours.policy)
+    repaired = ours.repaired and osp.basename(osp.abspath(ours.repaired))
+    parts = (subset, without and f'without_{without}', repaired
+             and f'repaired_{repaired}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
     with TemporaryDirectory(prefix='mmib-') as folder:
         run_script('train.py', others,

@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence, Union
 from mmengine.config import Config
 
 from ..data.lists import entries_of
+from ..data.masks import masks_checksum
 from ..errors import Refusal
 from ..hook import InfoBatchHook
 from ..pruning import Policy, ToBudget
@@ -101,17 +102,18 @@ def convert(cfg: Config,
 
 def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
-                without: Union[str, Sequence, None] = None) -> Config:
+                without: Union[str, Sequence, None] = None,
+                repaired: Optional[str] = None) -> Config:
     """Let :class:`~mmib.data.datasets.ListedImages` wrap the data set in a
-    copy of a config, with the images to show, the images to leave out, or
-    both.
+    copy of a config, with the images to show, the images to leave out, and the
+    folder of repaired masks, as far as they are given.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
-    The lists are read, and no data.
+    The lists and repaired masks are read, and no data.
 
     Raises:
-        Refusal: If a list can't be used.
+        Refusal: If a list or a folder can't be used.
     """
     cfg = copy.deepcopy(cfg)
     outer = _around_listed(cfg)
@@ -120,7 +122,8 @@ def list_images(cfg: Config,
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != 'ListedImages':
         outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
-    for name, given in (('images', images), ('without', without)):
+    for name, given in (('images', images), ('without', without),
+                        ('repaired', repaired)):
         if given is None:
             continue
         if outer['dataset'].get(name) is not None:
@@ -128,20 +131,23 @@ def list_images(cfg: Config,
             raise Refusal(
                 f'ListedImages in the config has `{name}` already, '
                 f'{outer["dataset"][name]!r}: take the config without it, or '
-                'give one list of both (`mmib review` merges reviews).')
+                'give one of both (`mmib review` merges reviews).')
         outer['dataset'][name] = given
-    lists_checksum(cfg)  # Checks the lists.
+    lists_checksum(cfg)  # Checks the files.
     add_import(cfg, 'mmib')
     return cfg
 
 
 def listed_images(cfg: Config) -> Optional[dict]:
-    """The lists of ``ListedImages`` in a config, ``images`` and ``without``,
-    as the config has them. None where nothing is listed."""
+    """What ``ListedImages`` in a config has, ``images``, ``without`` and
+    ``repaired``, as the config has it. None where nothing is listed."""
     outer = _around_listed(cfg)
     if outer is None or type_name(outer['dataset']) != 'ListedImages':
         return None
-    return {name: outer['dataset'].get(name) for name in ('images', 'without')}
+    return {
+        name: outer['dataset'].get(name)
+        for name in ('images', 'without', 'repaired')
+    }
 
 
 def lists_checksum(cfg: Config) -> Optional[str]:
@@ -149,16 +155,19 @@ def lists_checksum(cfg: Config) -> Optional[str]:
     called. None where nothing is listed.
 
     Raises:
-        Refusal: If a list can't be used.
+        Refusal: If a list or a folder can't be used.
     """
     lists = listed_images(cfg)
     if lists is None:
         return None
-    names = [
+    repaired = lists.pop('repaired')
+    names: list = [
         images is not None and sorted(
             name for _, name in entries_of(images, left_out=name == 'without'))
         for name, images in lists.items()
     ]
+    if repaired is not None:
+        names.append(masks_checksum(repaired))
     return f'{zlib.crc32(repr(names).encode()):08x}'
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset
 
 from ..errors import Refusal
 from .lists import Images, find_images
+from .masks import Folder, replace_masks
 
 
 @DATASETS.register_module()
@@ -36,12 +37,15 @@ class ListedImages:
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.
+        repaired (str or Path, optional): Folder of masks that take the place
+            of those of the same names in the data set, of MMSegmentation.
+            Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.
 
     Raises:
         Refusal: If ``images`` or ``without`` is neither a file nor a list, if
-            none is given, if a list can't be used, if there are other
+            none is given, if a list or mask can't be used, if there are other
             arguments, or if the data set mixes its images.
 
     Examples:
@@ -55,6 +59,7 @@ class ListedImages:
                  dataset: Any,
                  images: Optional[Images] = None,
                  without: Optional[Images] = None,
+                 repaired: Optional[Folder] = None,
                  lazy_init: bool = False,
                  **others: Any) -> None:
         for name in others:
@@ -62,14 +67,16 @@ class ListedImages:
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
                 f'set `train_dataloader.dataset.dataset.{name}`, of the data '
                 'set that it wraps.')
-        if images is None and without is None:
+        if images is None and without is None and repaired is None:
             raise Refusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
-                'those to show, or `without`, those to leave out.')
+                'those to show, or `without`, those to leave out, or '
+                '`repaired`, other masks.')
         self.dataset = (
             DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
         self.images = images
         self.without = without
+        self.repaired = repaired
         self._fully_initialized = False
         if not lazy_init:
             self.full_init()
@@ -102,6 +109,9 @@ class ListedImages:
         of_index = image_numbers(self.dataset)
         num_images = int(of_index.max()) + 1
         numbers, text = np.arange(num_images), ''
+        if self.repaired is not None:
+            count = replace_masks(_leaves(self.dataset), self.repaired)
+            text = f'; {count} masks are those of {self.repaired}'
         for images, left_out in ((self.images, False), (self.without, True)):
             if images is None:
                 continue
@@ -194,6 +204,12 @@ def _parts(dataset: Any) -> list:
     if isinstance(dataset, ConcatDataset):
         return list(dataset.datasets)
     return [dataset.dataset] if hasattr(dataset, 'dataset') else []
+
+
+def _leaves(dataset: Any) -> list:
+    """The data sets within all wrappers."""
+    parts = _parts(dataset)
+    return sum(map(_leaves, parts), []) if parts else [dataset]
 
 
 def numbers_in_whole(dataset: Any) -> np.ndarray:

@@ -11,9 +11,9 @@ from mmengine.device import get_device
 from torch import Tensor
 
 from ..errors import Refusal
-from .images import CannotShow, TrainingImages
-from .layers import (IGNORED, box_layer, class_layer, confusions, heat_layer,
-                     side_of, to_uri)
+from .images import IGNORED, CannotShow, TrainingImages
+from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
+                     to_uri)
 from .predictions import Predictor, pixel_losses, rank_by_pixels
 from .rankings import Ranking
 

@@ -12,6 +12,9 @@ from mmengine.utils import import_modules_from_strings
 from ..data.datasets import (image_numbers, image_paths, images_checksum,
                              numbers_in_whole, unwrap_repeats)
 
+# A label that is no class.
+IGNORED = 255
+
 
 class CannotShow(Exception):
     """Why an image, its labels or a prediction can't be shown. The text goes
@@ -37,7 +40,7 @@ class TrainingImages:
 
     def __init__(self,
                  config: Config,
-                 num_images: int,
+                 num_images: Optional[int] = None,
                  checksum: Optional[int] = None) -> None:
         part = (config.get('train_dataloader') or {}).get('dataset')
         if part is None:
@@ -57,7 +60,7 @@ class TrainingImages:
         # What a data set may raise isn't known.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
-        if len(self.numbers) != num_images:
+        if num_images not in (None, len(self.numbers)):
             raise CannotShow(f'the data set has {len(self.numbers)} images '
                              f'here, and the checkpoint {num_images}')
         if checksum not in (None, images_checksum(self._dataset)):
@@ -110,10 +113,13 @@ class TrainingImages:
             raise CannotShow('the data set has no files')
         return self._dataset.get_data_info(self._indices[number])
 
-    def read(self, number: int) -> dict:
+    def read(self, number: int, mask: Optional[str] = None) -> dict:
         """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
-        labels, if any, ``gt_seg_map`` (of shape (H, W)) or ``gt_label``."""
+        labels, if any, ``gt_seg_map`` (of shape (H, W)), also of another mask
+        than its own, or ``gt_label``."""
         results = self.info(number)
+        if mask is not None:
+            results['seg_map_path'] = mask
         try:
             if 'img' in results:
                 # MMPretrain's data sets that hold pixels have grey ones, or

@@ -89,6 +89,18 @@ def _test_pipeline_of(config: Config) -> list:
     raise CannotShow('the config has no pipeline for tests')
 
 
+def probabilities_of(sample: Any) -> np.ndarray:
+    """The probability of each class in each pixel, of what
+    :class:`Predictor` returns, float32 of shape (C, H, W)."""
+    if 'seg_logits' not in sample:
+        raise CannotShow('the network doesn\'t tell classes of pixels')
+    logits: Tensor = sample.seg_logits.data.float()
+    if len(logits) == 1:
+        # Of a binary model mmseg gives the probability.
+        return torch.cat([1 - logits, logits]).cpu().numpy()
+    return logits.softmax(0).cpu().numpy()
+
+
 def pixel_losses(sample: Any, labels: np.ndarray) -> np.ndarray:
     """Compare the labels of the pixels of an image with what
     :class:`Predictor` returns: the loss of each pixel, of shape (H, W), NaN

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..errors import Refusal
 from ..log.plan_log import RUN_KEY
 from ..runner.checkpoint import opened
 from ..training import VERSION
@@ -86,6 +87,24 @@ def read_newest(work_dir: str,
                  f'{"that can be used" if notes else "yet"}, so the scores of '
                  'the images aren\'t known.')
     return None, notes
+
+
+def read_weights(path: str) -> Dict[str, torch.Tensor]:
+    """Read the parameters and buffers of the model in a checkpoint, or in a
+    file of these alone.
+
+    Raises:
+        Refusal: If the file can't be used.
+    """
+    try:
+        content = _load(path)
+    except _Unreadable as error:
+        raise Refusal(f'{path} {error}.') from error
+    weights = content.get('state_dict', content)
+    return {
+        name: value
+        for name, value in weights.items() if torch.is_tensor(value)
+    }
 
 
 class _Unreadable(Exception):
