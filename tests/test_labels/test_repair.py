@@ -3,6 +3,11 @@
 import json
 import os
 import pickle
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -15,6 +20,8 @@ import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, MODELS, DefaultScope
+from mmseg.datasets import BaseSegDataset
+from mmseg.registry import DATASETS
 
 from mmib.data.masks import masks_checksum, short_names
 from mmib.data.verdicts import Judged, write_review
@@ -42,6 +49,13 @@ class KeepMasks(Hook):
         for sample in data_batch['data_samples']:
             READ[Path(sample.img_path).name].append(
                 sample.gt_sem_seg.data[0].numpy())
+
+
+@DATASETS.register_module()
+class NamedDataset(BaseSegDataset):
+    """A config may name some of its classes alone, in another order."""
+
+    METAINFO = dict(classes=('sky', 'ground', 'disc', 'square', 'triangle'))
 
 
 @pytest.fixture
@@ -100,7 +114,17 @@ def raw(name):
 
 def as_labels(mask):
     """As `reduce_zero_label` makes them."""
-    return np.where(mask == 0, 255, mask - np.uint8(1))
+    return np.where(np.isin(mask, (0, 255)), 255, mask - np.uint8(1))
+
+
+def assert_read(new):
+    """The training has read these masks, and the others as they are."""
+    assert len(READ) == 6
+    for name, read in READ.items():
+        mask = name.replace('jpg', 'png')
+        for labels in read:
+            np.testing.assert_array_equal(
+                labels, as_labels(new.get(mask, raw(mask))))
 
 
 def region(name, pixels):
@@ -194,13 +218,7 @@ def test_a_training_reads_the_repaired_masks(exported, run, capsys):  # noqa
     ).out
     assert 'the data set has 6 of 6 images; 2 masks are those of out/repaired-' \
         in read_log('work_dirs/files_repaired_out')
-    new = expected()
-    assert len(READ) == 6
-    for name, read in READ.items():
-        mask = name.replace('jpg', 'png')
-        for labels in read:
-            np.testing.assert_array_equal(
-                labels, as_labels(new.get(mask, raw(mask))))
+    assert_read(expected())
     assert {path.name: path.read_bytes()
             for path in Path(MASKS).iterdir()} == before
 
@@ -452,7 +470,8 @@ def test_numbers_are_those_of_the_files(config, reduce_zero_label):
     first = int(reduce_zero_label)
     for name in ('0.png', '3.png'):
         mask = raw(name)
-        kept = np.isin(mask, (first, first + 4))
+        # What is no class of the data set stays.
+        kept = np.isin(mask, (first, first + 4)) | (mask > first + 4)
         np.testing.assert_array_equal(
             cv2.imread(f'out/masks/{name}', -1), np.where(kept, mask, 255))
     text = Path('out/label_config.xml').read_text()
@@ -510,3 +529,107 @@ def test_what_is_missing_is_named(monkeypatch):
                         'label_studio_sdk.converter', None)
     with pytest.raises(ValueError, match=r"pip install 'mmib\[repair\]'"):
         repair._brush()
+
+
+class Server:
+    """Label Studio on a port of its own, with an empty data base."""
+
+    TOKEN = '0123456789' * 4
+
+    def __init__(self, program, folder, images):
+        with socket.socket() as free:
+            free.bind(('localhost', 0))
+            port = free.getsockname()[1]
+        self.address = f'http://localhost:{port}'
+        self.process = subprocess.Popen(
+            [
+                program, 'start', '--no-browser', '--port',
+                str(port), '--username', 'somebody@example.org', '--password',
+                'secret-1', '--user-token', self.TOKEN
+            ],
+            env=dict(
+                os.environ,
+                PYTHONPATH='',
+                SENTRY_DSN='',
+                FRONTEND_SENTRY_DSN='',
+                LABEL_STUDIO_ENABLE_LEGACY_API_TOKEN='true',
+                LABEL_STUDIO_BASE_DATA_DIR=str(folder),
+                LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED='true',
+                LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(images)),
+            stdout=open(folder / 'log', 'w'),
+            stderr=subprocess.STDOUT)
+
+    def wait(self):
+        while True:
+            try:
+                return self.ask('GET', '/health')
+            except OSError:
+                assert self.process.poll() is None
+                time.sleep(1)
+
+    def ask(self, method, path, content=None):
+        request = urllib.request.Request(
+            self.address + path,
+            json.dumps(content).encode() if content else None, {
+                'Authorization': f'Token {self.TOKEN}',
+                'Content-Type': 'application/json'
+            },
+            method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.read()
+
+    def json(self, *arguments):
+        return json.loads(self.ask(*arguments))
+
+
+@pytest.fixture
+def server(exported, tmp_path):
+    program = os.environ.get('LABEL_STUDIO') or shutil.which('label-studio')
+    if program is None:
+        pytest.skip('no label-studio: LABEL_STUDIO names the program')
+    pytest.importorskip('label_studio_sdk')
+    folder = tmp_path / 'label-studio'
+    folder.mkdir()
+    server = Server(program, folder, exported.resolve())
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(60)
+
+
+@pytest.mark.label_studio
+def test_the_whole_way_through_label_studio(exported, server, run):  # noqa
+    """Import, repair three masks, export, and train with them."""
+    project = server.json(
+        'POST', '/api/projects',
+        dict(
+            title='masks',
+            label_config=(exported / 'label_config.xml').read_text()))['id']
+    server.json('POST', '/api/storages/localfiles',
+                dict(project=project, path=str(exported.resolve() / 'images')))
+    answer = server.json('POST', f'/api/projects/{project}/import',
+                         json.loads((exported / 'tasks.json').read_text()))
+    assert answer['task_count'] == answer['annotation_count'] == 3
+    new = expected()
+    new['5.png'] = np.where(raw('5.png') == 0, 255, raw('5.png'))
+    new['5.png'][20:70, 5:90] = 4
+    repaired = repaired_tasks(exported)
+    repaired[2]['annotations'][0]['result'].append(
+        region('square', box(20, 5, 70, 90)))
+    wanted = {task['data']['mask']: task for task in repaired}
+    found = server.json('GET', f'/api/tasks?project={project}&fields=all')
+    assert len(found['tasks']) == 3
+    for task in found['tasks']:
+        name = task['data']['mask']
+        image = server.ask('GET', task['data']['image'])
+        assert image == (exported / 'images' / name).read_bytes()
+        annotation, = server.json(
+            'GET', f'/api/tasks/{task["id"]}/annotations/')
+        server.json('PATCH', f'/api/annotations/{annotation["id"]}/',
+                    dict(result=wanted[name]['annotations'][0]['result']))
+    (exported / 'project-1.json').write_bytes(
+        server.ask('GET', f'/api/projects/{project}/export?exportType=JSON'))
+    run('train', 'files.py', '--repaired', 'out')
+    assert_read(new)
