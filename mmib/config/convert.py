@@ -122,8 +122,8 @@ def list_images(cfg: Config,
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != 'ListedImages':
         outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
-    for name, given in (('images', images), ('without', without),
-                        ('repaired', repaired)):
+    for name, given in (('images', images), ('without', without), ('repaired',
+                                                                   repaired)):
         if given is None:
             continue
         if outer['dataset'].get(name) is not None:

@@ -6,7 +6,7 @@ import os.path as osp
 import zlib
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Union
+from typing import Any, Dict, Iterable, List, Sequence, Union
 
 from mmengine import fileio
 from mmengine.dataset import BaseDataset
@@ -15,18 +15,14 @@ from PIL import Image
 from ..errors import Refusal
 
 Folder = Union[str, os.PathLike]
-# Files that keep the numbers of classes as they are.
+# Of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
-# As a file has them: one number a pixel, also with a palette.
+# What PIL calls images of one number a pixel.
 _NUMBERS = ('1', 'L', 'P', 'I', 'I;16')
 
 
 def mask_files(folder: Folder) -> List[Path]:
-    """The masks below a folder, in the order of their names.
-
-    Raises:
-        Refusal: If there are none.
-    """
+    """The masks below a folder, in the order of their names, at least one."""
     files = sorted(
         path for path in Path(folder).rglob('*')
         if path.suffix.lower() in SUFFIXES)
@@ -40,7 +36,7 @@ def masks_checksum(folder: Folder) -> int:
     """Checksum of the masks below a folder, with their names, of 32 bits."""
     checksum = 0
     for path in mask_files(folder):
-        name = path.relative_to(folder).as_posix().encode(errors='replace')
+        name = os.fsencode(path.relative_to(folder).as_posix())
         checksum = zlib.crc32(name + path.read_bytes(), checksum)
     return checksum
 
@@ -49,28 +45,24 @@ def short_names(paths: Iterable[str]) -> Dict[str, str]:
     """The name of each file: the end of its path, of as few parts as tell all
     files apart."""
     parts = {path: _parts(path) for path in paths}
-    length = 1
-    while len({each[-length:] for each in parts.values()}) < len(
-            set(parts.values())):
+    count, length = len({*parts.values()}), 1
+    while len({each[-length:] for each in parts.values()}) < count:
         length += 1
     return {path: '/'.join(each[-length:]) for path, each in parts.items()}
 
 
-def replace_masks(datasets: Iterable[Any], folder: Folder) -> int:
+def replace_masks(datasets: Sequence[Any], folder: Folder) -> int:
     """Let data sets of MMSegmentation load the masks below a folder in the
     place of their own ones with the same names, which are ends of their
-    paths. Other masks stay. Returns how many images have another mask now.
+    paths. Returns how many images have another mask now.
 
     Raises:
         Refusal: If a mask can't take the place of another one.
     """
-    datasets = list(datasets)
     paths = [_mask_paths(dataset) for dataset in datasets]
     new = _find(folder, {path for each in paths for path in each})
-    for old, path in new.items():
-        _check(old, path)
     for dataset, own in zip(datasets, paths):
-        if new.keys() & {*own}:
+        if not new.keys().isdisjoint(own):
             _replace(dataset, new)
     return sum(path in new for each in paths for path in each)
 
@@ -90,7 +82,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
     """Each mask below a folder, by the path of the one that it replaces."""
     by_name = defaultdict(list)
     for path in paths:
-        by_name[_parts(path)[-1]].append(path)
+        by_name[osp.basename(path)].append(path)
     new: Dict[str, str] = {}
     for file in mask_files(folder):
         end = file.relative_to(folder).parts
@@ -99,15 +91,17 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
             if _parts(path)[-len(end):] == end
         ]
         if len(like) != 1:
-            raise _error(f'{file} has the name of {len(like) or "no"} masks '
-                         'of the data set' + (
-                             ': put it into folders of the same names as '
-                             'there' if like else ''))
+            text = f'{file} has the name of {len(like) or "no"} masks of the '\
+                   'data set'
+            raise _error(text +
+                         ': put it into folders that are called as there' *
+                         (len(like) > 1))
+        _check(like[0], file)
         new[like[0]] = str(file)
     return new
 
 
-def _check(old: str, new: str) -> None:
+def _check(old: str, new: Path) -> None:
     with Image.open(io.BytesIO(fileio.get(old))) as image:
         size = image.size
     with Image.open(new) as image:
@@ -115,9 +109,8 @@ def _check(old: str, new: str) -> None:
             raise _error(f'{new} has {image.size} pixels, and {old}, whose '
                          f'place it would take, {size}')
         if image.mode not in _NUMBERS:
-            raise _error(f'{new} has colours ({image.mode}): a mask has the '
-                         'number of a class in each pixel, as '
-                         f'{old} has')
+            raise _error(f'{new} has colours ({image.mode}), and not the '
+                         'number of a class in each pixel')
 
 
 def _replace(dataset: BaseDataset, new: Dict[str, str]) -> None:

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks go to Label Studio, which people repair them with, and come back.
+"""Masks go to Label Studio, where people repair them, and come back.
 
 All masks in files have the numbers and names that the data set's own ones
 have: a repaired one takes the place of the one with the same name.
@@ -7,17 +7,19 @@ have: a repaired one takes the place of the one with the same name.
 import json
 import os
 import os.path as osp
+import shlex
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from urllib.parse import quote
 from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from ..data.masks import SUFFIXES, short_names
 from ..errors import Refusal
@@ -26,10 +28,10 @@ from .predictions import Predictor, probabilities_of
 from .rankings import suspect_region
 
 _TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
-_README = """To repair these masks with Label Studio (pip install label-studio):
+_README = """To repair masks with Label Studio (pip install label-studio):
 
 1. LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true \\
-   LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={0} label-studio start
+   LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={1} label-studio start
 2. Create Project > Labeling Setup > Custom template: put in the text of
    label_config.xml.
 3. Settings > Cloud Storage > Add Source Storage > Local files, with the
@@ -38,7 +40,7 @@ _README = """To repair these masks with Label Studio (pip install label-studio):
 5. Repair masks. A pixel that gets another class by a stroke has this class;
    erasing the old one isn't needed. A pixel without a class is ignored.
 6. Export > JSON, and put the file into this folder.
-7. mmib train CONFIG --repaired {0}
+7. mmib train CONFIG --repaired {1}
 """
 
 
@@ -52,10 +54,9 @@ def find_wrong(reader: TrainingImages, images: Sequence[str]) -> List[int]:
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(
-            f'{len(lacking)} of {len(images)} images that were judged wrong '
-            f'aren\'t in the training data of the config, such as '
-            f'`{lacking[0]}`: give the --config of the training that was '
-            'reviewed.')
+            f'{len(lacking)} of {len(images)} images that were judged wrong, '
+            f'such as `{lacking[0]}`, aren\'t in the training data of the '
+            'config: give the --config of the training that was reviewed.')
     return [numbers[name] for name in images]
 
 
@@ -63,7 +64,7 @@ def export_tasks(reader: TrainingImages, numbers: Sequence[int], folder: str,
                  predict: Optional[Predictor]) -> None:
     """Write a new folder with images, masks, and predictions if there is a
     network, for Label Studio, and how to repair them there."""
-    names, files = _names(reader, numbers), _MaskFiles(reader, numbers[0])
+    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
     if not reader.classes:
         raise Refusal('The data set doesn\'t tell its classes: add '
                       '`metainfo=dict(classes=...)` to it in the config.')
@@ -71,119 +72,108 @@ def export_tasks(reader: TrainingImages, numbers: Sequence[int], folder: str,
     with new_folder(folder) as new:
         for number, name in zip(numbers, names):
             image = f'images/{osp.splitext(name)[0]}.png'
-            _write(new / image, reader.read(number)['img'])
-            labels = files.copy(number, new / 'masks' / name)
+            results, info = reader.read(number), reader.info(number)
+            _write(new / image, results['img'])
+            labels = results['gt_seg_map']
+            _write_mask(reader, number, labels, table, new / 'masks' / name)
             data = dict(
                 image=f'/data/local-files/?d={quote(image)}',
                 mask=name,
-                path=reader.info(number).get('img_path'))
-            task = dict(
-                data=data, annotations=[_result(labels, reader.classes)])
+                path=info.get('img_path'))
+            task = dict(data=data, annotations=_result(labels, reader.classes))
             if predict is not None:
-                sample = predict(reader.info(number))
-                predicted = probabilities_of(sample).argmax(0).astype(np.uint8)
-                files.write(predicted, new / 'predictions' / name)
-                task['predictions'] = [_result(predicted, reader.classes)]
+                predicted = probabilities_of(predict(info)).argmax(0)
+                _write(new / 'predictions' / name, table[predicted])
+                task['predictions'] = _result(predicted, reader.classes)
             tasks.append(task)
         (new / _TASKS).write_text(json.dumps(tasks), 'utf-8')
-        _write_classes(reader, files.table, new / _CLASSES)
-        (new / 'README.txt').write_text(
-            _README.format(osp.abspath(folder)), 'utf-8')
+        (new / _CLASSES).write_text(_labelling_config(reader, table), 'utf-8')
+        root = osp.abspath(folder)
+        readme = _README.format(root, shlex.quote(root))
+        (new / 'README.txt').write_text(readme, 'utf-8')
 
 
 def export_ignored(reader: TrainingImages, numbers: Sequence[int], folder: str,
                    predict: Predictor) -> int:
     """Write a new folder of masks in which the suspect region of each image is
     ignored. Returns how many images have one; other masks aren't written."""
-    names, files = _names(reader, numbers), _MaskFiles(reader, numbers[0])
+    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
     count = 0
     with new_folder(folder) as new:
         for number, name in zip(numbers, names):
-            labels = files.labels(number)
-            region = suspect_region(
-                probabilities_of(predict(reader.info(number))), labels)
+            labels = reader.read(number)['gt_seg_map']
+            probabilities = probabilities_of(predict(reader.info(number)))
+            region = suspect_region(probabilities, labels)
             if region.any():
-                labels[region] = IGNORED
-                files.write(labels, new / name)
+                labels = np.where(region, IGNORED, labels)
+                _write_mask(reader, number, labels, table, new / name)
                 count += 1
         if not count:
             raise Refusal(
                 'No image that was judged wrong has a suspect region: the '
-                'network agrees with the masks, or isn\'t sure. Give a '
-                '--checkpoint that was trained longer, or leave these images '
-                'out (`mmib train --without`).')
+                'network agrees with the masks, or isn\'t sure. Give another '
+                '--checkpoint, or leave these images out (`mmib train '
+                '--without`).')
     return count
 
 
-class _MaskFiles:
-    """Writes masks with the numbers that the files of a data set have."""
-
-    def __init__(self, reader: TrainingImages, number: int) -> None:
-        self._reader = reader
-        labels = self.labels(number)
-        # What the loader makes of each number tells which one to write.
-        written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
-        with TemporaryDirectory() as folder:
-            path = osp.join(folder, 'numbers.png')
-            _write(Path(path), written)
-            loaded = reader.read(number, path)['gt_seg_map']
-        self.table = np.full(256, IGNORED, np.uint8)
-        """np.ndarray: The number in a file for each label, uint8 of shape
-        (256,); the lowest where there are several."""
-        for label in np.unique(loaded):
-            self.table[label] = written[loaded == label].min()
-        self.table[IGNORED] = IGNORED
-        if (loaded[written == IGNORED] != IGNORED).any():
-            raise Refusal(f'The number {IGNORED} in a mask isn\'t ignored by '
-                          '`LoadAnnotations` of the config, so no pixel can '
-                          'be left without a class.')
-
-    def labels(self, number: int) -> np.ndarray:
-        """The labels of an image as a training has them."""
-        labels = self._reader.read(number).get('gt_seg_map')
-        if labels is None:
-            raise Refusal('The training data of the config have no masks: '
-                          '--export is for MMSegmentation.')
-        return labels
-
-    def write(self, labels: np.ndarray, path: Path) -> None:
-        """Write labels as a mask."""
-        _write(path, self.table[labels])
-
-    def copy(self, number: int, path: Path) -> np.ndarray:
-        """Write the mask of an image, and return its labels."""
-        labels = self.labels(number)
-        self.write(labels, path)
-        again = self._reader.read(number, str(path))['gt_seg_map']
-        if not np.array_equal(labels, again):
-            raise Refusal(
-                f'The mask of {path.name} has other labels when it is written '
-                'and read again: the data set\'s loader takes no file with '
-                'one number a pixel, or its parts number classes differently '
-                '(then export them one by one).')
-        return labels
-
-
 def _names(reader: TrainingImages, numbers: Sequence[int]) -> List[str]:
-    """The names of masks, the ends of their paths that tell them apart."""
+    """Names of the masks of images, which tell them from all others."""
     paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
     if None in paths.values():
         raise Refusal('The data set doesn\'t tell `seg_map_path` of its '
                       'images: --export is for MMSegmentation.')
-    names = short_names(paths.values())
-    names = [names[paths[number]] for number in numbers]
-    for name in names:
-        if osp.splitext(name)[1].lower() not in SUFFIXES:
-            raise Refusal(f'The mask {name} is of a format that may change '
-                          f'numbers: convert masks to {SUFFIXES[0]}.')
+    by_path = short_names(map(str, paths.values()))
+    names = [by_path[str(paths[number])] for number in numbers]
+    if not all(name.lower().endswith(SUFFIXES) for name in names):
+        raise Refusal('Masks must end in ' + ', '.join(SUFFIXES) + ', which '
+                      f'keep numbers, unlike {names[0]}: convert them.')
     return names
+
+
+def _numbers_in_files(reader: TrainingImages,
+                      numbers: Sequence[int]) -> np.ndarray:
+    """The number that files have for each label, the lowest where there are
+    several, uint8 of shape (256,). What the data set makes of all numbers
+    tells it."""
+    labels = reader.read(numbers[0]).get('gt_seg_map')
+    if labels is None:
+        raise Refusal('The training of the config loads no masks: --export is '
+                      'for MMSegmentation.')
+    written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, 'numbers.png')
+        _write(path, written)
+        loaded = reader.read(numbers[0], str(path))['gt_seg_map']
+    if (loaded[written == IGNORED] != IGNORED).any():
+        raise Refusal(f'`LoadAnnotations` of the config takes {IGNORED} for a '
+                      'class, so no pixel can be ignored.')
+    table = np.full(256, IGNORED, np.uint8)
+    for label in np.unique(loaded[loaded != IGNORED]):
+        table[label] = written[loaded == label].min()
+    return table
+
+
+def _write_mask(reader: TrainingImages, number: int, labels: np.ndarray,
+                table: np.ndarray, path: Path) -> None:
+    _write(path, table[labels])
+    if (reader.read(number, str(path))['gt_seg_map'] != labels).any():
+        raise Refusal(
+            f'The mask {path.name} has other labels when it is written and '
+            'read again: the data set\'s loader takes no files with one '
+            'number a pixel, or its parts number classes differently (then '
+            'export one by one).')
+
+
+def _write(path: Path, image: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
 
 
 @contextmanager
 def new_folder(folder: str) -> Iterator[Path]:
     """A folder that will be there with all its files, or not at all."""
-    if osp.lexists(folder) and not (osp.isdir(folder)
-                                    and not os.listdir(folder)):
+    if osp.lexists(folder) and (not osp.isdir(folder) or os.listdir(folder)):
         raise Refusal(f'{folder} is there already: give --export a new or an '
                       'empty folder.')
     parent = osp.dirname(osp.abspath(folder))
@@ -197,12 +187,7 @@ def new_folder(folder: str) -> Iterator[Path]:
         os.rename(new, folder)
 
 
-def _write(path: Path, image: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
-
-
-def _brush() -> ModuleType:
+def _brush() -> Any:
     """What packs and unpacks the brush strokes of Label Studio."""
     try:
         from label_studio_sdk.converter import brush
@@ -212,45 +197,39 @@ def _brush() -> ModuleType:
     return brush
 
 
-def _result(labels: np.ndarray, classes: Sequence[str]) -> dict:
-    """Labels of pixels as an annotation or prediction of Label Studio."""
-    height, width = labels.shape
-    regions = []
-    for number in np.unique(labels[labels < len(classes)]).tolist():
-        rle = _brush().mask2rle(255 * (labels == number).astype(np.uint8))
-        regions.append(
+def _result(labels: np.ndarray, classes: Sequence[str]) -> List[dict]:
+    """Labels of pixels as the annotations or predictions of a task."""
+    return [
+        dict(result=[
             dict(
                 id=f'class{number}',
                 from_name='label',
                 to_name='image',
                 type='brushlabels',
-                original_width=width,
-                original_height=height,
+                original_width=labels.shape[1],
+                original_height=labels.shape[0],
                 image_rotation=0,
                 value=dict(
-                    format='rle', rle=rle, brushlabels=[classes[number]])))
-    return dict(result=regions)
+                    format='rle',
+                    rle=_brush().mask2rle(255 * np.uint8(labels == number)),
+                    brushlabels=[classes[number]]))
+            for number in np.unique(labels[labels < len(classes)]).tolist()
+        ])
+    ]
 
 
-def _write_classes(reader: TrainingImages, table: np.ndarray,
-                   path: Path) -> None:
-    """Write the labelling config. The category of a class is its number in
-    masks."""
-    view = ElementTree.Element('View')
-    ElementTree.SubElement(view, 'Header', value='$path')
-    ElementTree.SubElement(view, 'Image', name='image', value='$image')
-    brush = ElementTree.SubElement(
-        view, 'BrushLabels', name='label', toName='image')
-    for name, number, colour in zip(reader.classes, table.tolist(),
-                                    reader.palette.tolist()):
-        if number != IGNORED:
-            ElementTree.SubElement(
-                brush,
-                'Label',
-                value=name,
-                background='#{:02x}{:02x}{:02x}'.format(*colour),
-                category=str(number))
-    ElementTree.ElementTree(view).write(path, 'utf-8')
+def _labelling_config(reader: TrainingImages, table: np.ndarray) -> str:
+    """The classes in colours. The category of a class is its number in files,
+    which masks that come back get again."""
+    classes = ''.join(
+        f'    <Label value={quoteattr(name)} category="{number}" '
+        'background="#{:02x}{:02x}{:02x}"/>\n'.format(*colour)
+        for name, number, colour in zip(reader.classes, table, reader.palette)
+        if number != IGNORED)
+    return ('<View>\n  <Header value="$path"/>\n'
+            '  <Image name="image" value="$image"/>\n'
+            '  <BrushLabels name="label" toName="image">\n'
+            f'{classes}  </BrushLabels>\n</View>\n')
 
 
 def masks_in(folder: str) -> str:
@@ -263,41 +242,37 @@ def masks_in(folder: str) -> str:
     """
     if not osp.exists(osp.join(folder, _TASKS)):
         return folder
-    files = [path for path in Path(folder).glob('*.json')
-             if path.name != _TASKS]
+    files = [
+        path for path in Path(folder).glob('*.json') if path.name != _TASKS
+    ]
     if len(files) != 1:
         raise Refusal(
             f'{folder} has {len(files) or "no"} JSON files of Label Studio: '
             f'put the last one that it has exported beside {_TASKS}, alone.')
     data = files[0].read_bytes()
     out = Path(folder, f'repaired-{zlib.crc32(data):08x}')
-    if out.is_dir():
-        return str(out)
-    masks, sent = _repaired(Path(folder), files[0], data)
-    print(f'{files[0]}: {len(masks)} of {sent} masks are repaired, the others '
-          'stay as they are.')
-    try:
-        with new_folder(str(out)) as new:
-            for name, mask in masks.items():
-                _write(new / name, mask)
-    # Another process of the same training was faster.
-    except OSError:
-        if not out.is_dir():
-            raise
+    if not out.is_dir():
+        masks = _repaired(Path(folder), str(files[0]), data)
+        try:
+            with new_folder(str(out)) as new:
+                for name, mask in masks.items():
+                    _write(new / name, mask)
+        # Another process of the same training was faster.
+        except OSError:
+            if not out.is_dir():
+                raise
     return str(out)
 
 
-def _repaired(folder: Path, file: Path,
-              data: bytes) -> Tuple[Dict[str, np.ndarray], int]:
+def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
     """The masks that Label Studio has exported, by name, but for those that
-    are as before; and how many were sent."""
+    are as before."""
     try:
-        sent = {
-            task['data']['mask']
-            for task in json.loads((folder / _TASKS).read_text('utf-8'))
-        }
-        tasks = [(task['data'].get('mask'), task['annotations'])
-                 for task in json.loads(data)]
+        sent = json.loads((folder / _TASKS).read_text('utf-8'))
+        names = {task['data']['mask'] for task in sent}
+        annotations = [(task['data'].get('mask'), each)
+                       for task in json.loads(data)
+                       for each in task['annotations']]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Refusal(f'{file} is no export of Label Studio: choose the '
                       'format JSON there, and no other one.') from error
@@ -306,29 +281,29 @@ def _repaired(folder: Path, file: Path,
         for label in ElementTree.parse(folder / _CLASSES).iter('Label')
     }
     masks: Dict[str, np.ndarray] = {}
-    for name, annotations in tasks:
-        if name not in sent:
-            raise Refusal(f'{file} has an image that wasn\'t sent from here, '
-                          f'with the mask {name}: export the project of this '
-                          'folder alone.')
-        before = cv2.imread(str(folder / 'masks' / name), cv2.IMREAD_UNCHANGED)
-        for annotation in annotations:
-            # Somebody has skipped the image.
-            if annotation.get('was_cancelled'):
-                continue
-            where = f'{name} in {file}'
+    for name, annotation in annotations:
+        where = f'{name} in {file}'
+        if name not in names:
+            raise Refusal(f'{where} is a mask that wasn\'t sent from here: '
+                          'export the project of this folder alone.')
+        before = np.asarray(Image.open(folder / 'masks' / name))
+        # Somebody may have skipped the image.
+        if not annotation.get('was_cancelled'):
             mask = painted(annotation['result'], before, classes, where)
-            if np.array_equal(mask, before):
+            # As it was sent, and another annotation may be repaired.
+            if (mask == before).all():
                 continue
-            if not np.array_equal(mask, masks.setdefault(name, mask)):
+            if (mask != masks.setdefault(name, mask)).any():
                 raise Refusal(f'{where} has two annotations that differ: '
                               'delete one of them in Label Studio, and export '
                               'again.')
     if not masks:
-        raise Refusal(f'{file} has no repaired mask: all are as they were '
-                      'sent. Submit or update the annotations in Label '
+        raise Refusal(f'{file} has no repaired mask, as all are as they were '
+                      'sent: submit or update the annotations in Label '
                       'Studio, and export again.')
-    return masks, len(sent)
+    print(f'{file} has {len(masks)} repaired masks of {len(names)} that were '
+          'sent. The others stay as they are.')
+    return masks
 
 
 def painted(result: Sequence[dict], before: np.ndarray,
@@ -375,9 +350,9 @@ def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
         raise Refusal(f'{where} has the class {name}, which is none of '
                       f'{", ".join(classes)}: correct it in Label Studio.')
     size = region.get('original_height'), region.get('original_width')
-    pixels = _brush().decode_rle(value['rle'])
-    if size != shape or pixels.size != 4 * shape[0] * shape[1]:
-        raise Refusal(f'{where} has a mask of {size} pixels, and the image has'
-                      f' {shape}: an image must not be exchanged.')
+    if size != shape:
+        raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
+                      'an image must not be exchanged.')
     # The last of four channels tells how opaque a stroke is.
-    return classes[name], pixels.reshape(*shape, 4)[..., 3] > 127
+    pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
+    return classes[name], pixels[..., 3] > 127
