@@ -8,7 +8,6 @@ from typing import Any, Callable, List
 import mmib
 from mmib.config.convert import list_images
 from mmib.errors import Refusal
-from mmib.labels.repair import masks_in
 from mmib.pruning import Policy
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
@@ -67,11 +66,13 @@ def listing(args: Namespace) -> Callable:
     """``list_images`` with the files of --subset, --without and --repaired,
     if one is given."""
     lists = dict(
-        images=args.subset,
-        without=args.without,
-        repaired=args.repaired and masks_in(args.repaired))
+        images=args.subset, without=args.without, repaired=args.repaired)
     if not any(each is not None for each in lists.values()):
         return lambda cfg: cfg
+    if args.repaired is not None:
+        # Who has no wrong labels needs nothing of it.
+        from mmib.labels.repair import masks_in
+        lists.update(repaired=masks_in(args.repaired))
     return partial(list_images, **lists)
 
 
