@@ -258,7 +258,7 @@ def masks_in(folder: str) -> str:
                 for name, mask in masks.items():
                     _write(new / name, mask)
         # Another process of the same training was faster.
-        except OSError:
+        except (OSError, Refusal):
             if not out.is_dir():
                 raise
     return str(out)

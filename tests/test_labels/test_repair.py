@@ -23,6 +23,7 @@ from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
+from mmib.config.convert import list_images
 from mmib.data.masks import masks_checksum, short_names
 from mmib.data.verdicts import Judged, write_review
 from mmib.labels import repair
@@ -259,6 +260,54 @@ def test_two_annotations_and_those_that_were_skipped(exported):
     with pytest.raises(
             ValueError, match='1.png in .*two annotations that dif'):
         masks_in('out')
+
+
+def test_several_processes_make_the_masks(exported, monkeypatch):
+    """Each process of a training does."""
+    save(exported, repaired_tasks(exported))
+    first, made = repair._repaired, []
+
+    def slow(*arguments):
+        masks = first(*arguments)
+        if not made:
+            made.append(None)
+            made.append(masks_in('out'))
+        return masks
+
+    monkeypatch.setattr(repair, '_repaired', slow)
+    assert masks_in('out') == made[1]
+    assert len(list(Path(made[1]).iterdir())) == 2
+
+
+def test_masks_of_several_folders_have_one_name(config):
+    write_images('more', 2)
+    cfg = Config.fromfile(config)
+    part = cfg.train_dataloader.dataset
+    cfg.train_dataloader.dataset = dict(
+        type='RepeatDataset',
+        times=2,
+        dataset=dict(
+            type='ConcatDataset',
+            datasets=[part, dict(part, data_root='more')]))
+    reader = TrainingImages(cfg)
+    repair.export_tasks(
+        reader, repair.find_wrong(reader, ['more/images/training/1.jpg', '1']),
+        'out', None)
+    tasks = json.loads(Path('out/tasks.json').read_text())
+    assert [task['data']['mask'] for task in tasks
+            ] == [f'more/{MASKS[5:]}/1.png', f'{MASKS}/1.png']
+    tasks[0]['annotations'][0]['result'].append(
+        region('disc', np.ones((96, 96), bool)))
+    save(Path('out'), tasks)
+    listed = list_images(cfg, repaired=masks_in('out'))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        before = build(cfg.train_dataloader.dataset)
+        after = build(listed.train_dataloader.dataset)
+    assert len(before) == len(after) == 16
+    for i in range(16):
+        old, new = (each[i]['data_samples'] for each in (before, after))
+        same = torch.equal(old.gt_sem_seg.data, new.gt_sem_seg.data)
+        assert same == (new.img_path != 'more/images/training/1.jpg')
 
 
 def change_class(tasks):
