@@ -9,7 +9,7 @@ import numpy as np
 # Share of the pixels that ranks an image.
 TOP_PIXELS = 0.05
 # How much more probable than the label another class is in a suspect region.
-CLEAR_MARGIN = 0.5
+CLEAR_MARGIN = 0.3
 
 
 def top_pixels(losses: np.ndarray) -> float:
