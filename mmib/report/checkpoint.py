@@ -100,6 +100,7 @@ def read_weights(path: str) -> Dict[str, torch.Tensor]:
         content = _load(path)
     except _Unreadable as error:
         raise Refusal(f'{path} {error}.') from error
+    content = content if isinstance(content, dict) else {}
     weights = content.get('state_dict', content)
     return {
         name: value
