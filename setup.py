@@ -115,6 +115,8 @@ setup(
         'mmdet': ['mmengine==0.10.7', 'mmcv==2.1.0', 'mmdet==3.3.0'],
         # For `mmib.report` and `mmib.labels`.
         'report': ['jinja2', 'matplotlib>=3.7', 'pandas'],
+        # For masks that go to Label Studio and come back.
+        'repair': ['label-studio-sdk>=2.1'],
         'test': [
             'pytest==9.2.0', 'hypothesis==6.170.15', 'flake8==7.5.0',
             'isort==9.0.2', 'yapf==0.43.0', 'pandas==3.1.1', 'scipy==1.17.1',

@@ -52,6 +52,12 @@ def add_conversion_options(parser: ArgumentParser) -> None:
         metavar='FILE',
         help='train with the right labels of a review.csv, and leave out the '
         'images that were judged wrong and have none')
+    parser.add_argument(
+        '--repaired',
+        metavar='DIR',
+        help='train on the masks in this folder in the place of those of the '
+        'same names: the folder of `mmib review --export`, with what Label '
+        'Studio has exported, or any folder of masks')
 
 
 def conversion(args: Namespace) -> Callable:
@@ -62,12 +68,19 @@ def conversion(args: Namespace) -> Callable:
 
 
 def listing(args: Namespace) -> Callable:
-    """``list_images`` with the files of --subset, --without and --relabel, if
-    one is given."""
+    """``list_images`` with the files of --subset, --without, --relabel and
+    --repaired, if one is given."""
     files = dict(
-        images=args.subset, without=args.without, relabel=args.relabel)
+        images=args.subset,
+        without=args.without,
+        relabel=args.relabel,
+        repaired=args.repaired)
     if {*files.values()} == {None}:
         return lambda cfg: cfg
+    if args.repaired is not None:
+        # Who has no wrong labels needs nothing of it.
+        from mmib.labels.repair import masks_in
+        files.update(repaired=masks_in(args.repaired))
     return partial(list_images, **files)
 
 

@@ -14,7 +14,8 @@ from mmib.errors import Refusal
 
 from .files import loadable
 
-# In a config that `mmib train` trains: the checksum of its listed images.
+# In a config that `mmib train` trains: the checksum of its listed images and
+# repaired masks.
 CHECKSUM = 'listed_images'
 
 
@@ -76,7 +77,7 @@ def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
     # The library's own script writes no checksum.
     if lists[0] != lists[1] and (lists[0] or not listed_images(before)):
         yield ('it has other images, or other labels (correct --subset, '
-               '--without and --relabel, and their files)')
+               '--without, --relabel and --repaired, and their files)')
     for name in LENGTH_FIELD.values():
         old, new = ((cfg.get('train_cfg') or {}).get(name)
                     for cfg in (before, after))

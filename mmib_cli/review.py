@@ -4,17 +4,25 @@
 A review.csv is what the page of `mmib report` saves. Those of several people
 are merged. An image of which they say different things counts as unsure, and
 one that they give different labels stays wrong without a label, until somebody
-changes a file.
+changes a file. The masks of wrong images can be exported, to be repaired with
+Label Studio.
 """
 import argparse
-from typing import Iterator, List
+from typing import Iterator, List, Sequence
 
+from mmengine.device import get_device
+
+from mmib.config.convert import listed_images
 from mmib.data.lists import as_line
 from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                                 read_review, write_review)
+from mmib.errors import Refusal
+from mmib.labels.images import CannotShow, DatasetImages
+from mmib.labels.predictions import Predictor
+from mmib.labels.repair import export_ignored, export_tasks, find_wrong
 from mmib.labels.review import beats_chance, expected, merge
 
-from .files import table
+from .files import find_config, read, table
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -71,6 +79,43 @@ def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
                    f'wrong, with 95 % at most {most}.')
 
 
+def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
+    """Write the masks of images that were judged wrong to a folder. Returns
+    what to do with it."""
+    if args.config is None:
+        raise Refusal('--export needs --config CONFIG, of the training.')
+    if args.ignore and args.checkpoint is None:
+        raise Refusal('--ignore needs --checkpoint FILE, whose network tells '
+                      'suspect regions.')
+    if not wrong:
+        raise Refusal('No image was judged wrong: there is nothing to export.')
+    config, predict = read(find_config(args.config)), None
+    if (listed_images(config) or {}).get('repaired'):
+        raise Refusal(f'{args.config} has repaired masks already: take the '
+                      'config without `repaired` in ListedImages.')
+    try:
+        reader = DatasetImages(config)
+        numbers = find_wrong(reader, wrong)
+        if args.checkpoint is not None:
+            # It needs pandas, which --checkpoint alone asks for.
+            from mmib.report.checkpoint import read_checkpoint
+            predict = Predictor(config,
+                                read_checkpoint(args.checkpoint).weights,
+                                get_device())
+        if not args.ignore:
+            export_tasks(reader, numbers, args.export, predict)
+            return (f'{args.export} has {len(numbers)} images. README.txt '
+                    'there says how to repair their masks.')
+        assert predict is not None
+        count = export_ignored(reader, numbers, args.export, predict)
+    except CannotShow as error:
+        raise Refusal(f'Nothing was exported of {args.config}, because '
+                      f'{error}.') from error
+    return (f'{args.export} has masks of {count} images, with the suspect '
+            f'region ignored. The other {len(wrong) - count} have none. Train '
+            f'with: mmib train {args.config} --repaired {args.export}')
+
+
 def main(args: List[str]) -> None:
     parser = argparse.ArgumentParser(prog='mmib review', description=__doc__)
     parser.add_argument('files', nargs='+', help='review.csv of each reviewer')
@@ -79,15 +124,36 @@ def main(args: List[str]) -> None:
         '--list',
         help='write the images that were judged wrong to this file, one a '
         'line')
+    parser.add_argument(
+        '--export',
+        metavar='DIR',
+        help='write the masks that were judged wrong to this new folder, to '
+        'repair them with Label Studio: README.txt there says how')
+    parser.add_argument(
+        '--config', help='for --export: config of the training')
+    parser.add_argument(
+        '--checkpoint',
+        help='for --export: predictions of this network, to begin with')
+    parser.add_argument(
+        '--ignore',
+        action='store_true',
+        help='for --export: masks in which the region that the network '
+        'contradicts most is ignored, instead of a repair')
     parsed = parser.parse_args(args)
+    given = parsed.config, parsed.checkpoint, parsed.ignore or None
+    if parsed.export is None and any(given):
+        raise Refusal('--config, --checkpoint and --ignore are for --export.')
     merged, conflicts = merge(map(read_review, parsed.files))
     if parsed.out is not None:
         write_review(parsed.out, merged)
+    wrong = list(
+        dict.fromkeys(row.image for row in merged if row.verdict == WRONG))
     if parsed.list is not None:
         with open_text(parsed.list, 'x') as file:
-            file.writelines(f'{as_line(image)}\n' for image in dict.fromkeys(
-                row.image for row in merged if row.verdict == WRONG))
+            file.writelines(f'{as_line(image)}\n' for image in wrong)
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
         said = ', '.join(f'{row.said} in {row.where}' for row in rows)
         print(f'Verdicts differ on {rows[0].image}: {said}')
+    if parsed.export is not None:
+        print(export(wrong, parsed))

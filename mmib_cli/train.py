@@ -135,8 +135,10 @@ def main(args: List[str]) -> None:
     subset, without, relabel = (
         osp.splitext(osp.basename(name or ''))[0]
         for name in (ours.subset, ours.without, ours.relabel))
+    repaired = ours.repaired and osp.basename(osp.abspath(ours.repaired))
     parts = (subset, without and f'without_{without}', relabel
-             and f'relabel_{relabel}', ours.policy)
+             and f'relabel_{relabel}', repaired
+             and f'repaired_{repaired}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
     with TemporaryDirectory(prefix='mmib-') as folder:
         run_script('train.py', others,

@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence, Union
 from mmengine.config import Config
 
 from ..data.lists import entries_of, judged_wrong
+from ..data.masks import masks_checksum
 from ..errors import Refusal
 from ..hook import InfoBatchHook
 from ..pruning import Policy, ToBudget
@@ -102,17 +103,19 @@ def convert(cfg: Config,
 def list_images(cfg: Config,
                 images: Union[str, Sequence, None] = None,
                 without: Union[str, Sequence, None] = None,
-                relabel: Optional[str] = None) -> Config:
+                relabel: Optional[str] = None,
+                repaired: Optional[str] = None) -> Config:
     """Let :class:`~mmib.data.datasets.ListedImages` wrap the data set in a
     copy of a config, with the images to show, the images to leave out, the
-    review that has right labels, or some of them.
+    review that has right labels, the folder of repaired masks, or some of
+    them.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
-    The lists are read, and no data.
+    The lists and repaired masks are read, and no data.
 
     Raises:
-        Refusal: If a list can't be used.
+        Refusal: If a list or a folder can't be used.
     """
     cfg = copy.deepcopy(cfg)
     outer = _around_listed(cfg)
@@ -121,7 +124,8 @@ def list_images(cfg: Config,
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != 'ListedImages':
         outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
-    lists = dict(images=images, without=without, relabel=relabel)
+    lists = dict(
+        images=images, without=without, relabel=relabel, repaired=repaired)
     for name, given in lists.items():
         if given is None:
             continue
@@ -130,20 +134,21 @@ def list_images(cfg: Config,
             raise Refusal(
                 f'ListedImages in the config has `{name}` already, '
                 f'{outer["dataset"][name]!r}: take the config without it, or '
-                'give one list of both (`mmib review` merges reviews).')
+                'give one of both (`mmib review` merges reviews).')
         outer['dataset'][name] = given
-    lists_checksum(cfg)  # Checks the lists.
+    lists_checksum(cfg)  # Checks the files.
     add_import(cfg, 'mmib')
     return cfg
 
 
 def listed_images(cfg: Config) -> Optional[dict]:
-    """The lists of ``ListedImages`` in a config, ``images``, ``without`` and
-    ``relabel``, as the config has them. None where nothing is listed."""
+    """What ``ListedImages`` in a config has, ``images``, ``without``,
+    ``relabel`` and ``repaired``, as the config has it. None where nothing is
+    listed."""
     outer = _around_listed(cfg)
     if outer is None or type_name(outer['dataset']) != 'ListedImages':
         return None
-    names = 'images', 'without', 'relabel'
+    names = 'images', 'without', 'relabel', 'repaired'
     return {name: outer['dataset'].get(name) for name in names}
 
 
@@ -152,12 +157,12 @@ def lists_checksum(cfg: Config) -> Optional[str]:
     called. None where nothing is listed.
 
     Raises:
-        Refusal: If a list can't be used.
+        Refusal: If a list or a folder can't be used.
     """
     lists = listed_images(cfg)
     if lists is None:
         return None
-    review = lists.pop('relabel')
+    review, repaired = lists.pop('relabel'), lists.pop('repaired')
     names: list = [
         images is not None and sorted(
             name for _, name in entries_of(images, left_out=name == 'without'))
@@ -167,6 +172,8 @@ def lists_checksum(cfg: Config) -> Optional[str]:
         names.append(
             sorted((image, row.label)
                    for image, row in judged_wrong(review).items()))
+    if repaired is not None:
+        names.append(masks_checksum(repaired))
     return f'{zlib.crc32(repr(names).encode()):08x}'
 
 

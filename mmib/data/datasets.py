@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset
 
 from ..errors import Refusal
 from .lists import Images, find_images, find_wrong
+from .masks import Folder, replace_masks
 from .relabel import change_labels
 from .verdicts import Path
 
@@ -42,12 +43,15 @@ class ListedImages:
             images have one class each. Those that were judged wrong have the
             label that the review gives. Those without one are left out.
             Defaults to None.
+        repaired (str or Path, optional): Folder of masks that take the place
+            of those of the same names in the data set, of MMSegmentation.
+            Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.
 
     Raises:
         Refusal: If ``images`` or ``without`` is neither a file nor a list, if
-            none is given, if a list can't be used, if there are other
+            none is given, if a list or mask can't be used, if there are other
             arguments, if the data set mixes its images, or if labels can't be
             changed.
 
@@ -63,6 +67,7 @@ class ListedImages:
                  images: Optional[Images] = None,
                  without: Optional[Images] = None,
                  relabel: Optional[Path] = None,
+                 repaired: Optional[Folder] = None,
                  lazy_init: bool = False,
                  **others: Any) -> None:
         for name in others:
@@ -70,16 +75,18 @@ class ListedImages:
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
                 f'set `train_dataloader.dataset.dataset.{name}`, of the data '
                 'set that it wraps.')
-        if images is None and without is None and relabel is None:
+        if all(each is None for each in (images, without, relabel, repaired)):
             raise Refusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
                 'those to show, or `without`, those to leave out, or '
-                '`relabel`, a review that has their labels.')
+                '`relabel`, a review that has their labels, or `repaired`, '
+                'other masks.')
         self.dataset = (
             DATASETS.build(dataset) if isinstance(dataset, dict) else dataset)
         self.images = images
         self.without = without
         self.relabel = relabel
+        self.repaired = repaired
         self._fully_initialized = False
         if not lazy_init:
             self.full_init()
@@ -111,6 +118,9 @@ class ListedImages:
                 'the list: let MultiImageMixDataset wrap ListedImages.')
         of_index = image_numbers(self.dataset)
         numbers, text = self._read_lists(of_index)
+        if self.repaired is not None:
+            count = replace_masks(_leaves(self.dataset), self.repaired)
+            text += f'; {count} masks are those of {self.repaired}'
         if len(numbers) == 0:
             raise Refusal(
                 '`without`, or `relabel`, of ListedImages in '
@@ -230,6 +240,12 @@ def _parts(dataset: Any) -> list:
     if isinstance(dataset, ConcatDataset):
         return list(dataset.datasets)
     return [dataset.dataset] if hasattr(dataset, 'dataset') else []
+
+
+def _leaves(dataset: Any) -> list:
+    """The data sets within all wrappers."""
+    parts = _parts(dataset)
+    return sum(map(_leaves, parts), []) if parts else [dataset]
 
 
 def numbers_in_whole(dataset: Any) -> np.ndarray:

@@ -13,6 +13,9 @@ from ..data.datasets import (image_numbers, image_paths, images_checksum,
                              numbers_in_whole, unwrap_repeats)
 from ..data.relabel import has_one_class
 
+# A label that is no class.
+IGNORED = 255
+
 
 class CannotShow(Exception):
     """Why an image, its labels or a prediction can't be shown. The text goes
@@ -125,10 +128,13 @@ class DatasetImages:
             raise CannotShow('the data set has no files')
         return self._dataset.get_data_info(self._indices[number])
 
-    def read(self, number: int) -> dict:
+    def read(self, number: int, mask: Optional[str] = None) -> dict:
         """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
-        labels, if any, ``gt_seg_map`` (of shape (H, W)) or ``gt_label``."""
+        labels, if any, ``gt_seg_map`` (of shape (H, W)), also of another mask
+        than its own, or ``gt_label``."""
         results = self.info(number)
+        if mask is not None:
+            results['seg_map_path'] = mask
         try:
             if 'img' in results:
                 # MMPretrain's data sets that hold pixels have grey ones, or

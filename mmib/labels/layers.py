@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pandas as pd
 
-# A label that is no class.
-IGNORED = 255
+from .images import IGNORED
+
 # Of a class over an image, of 255.
 _OPACITY = 128
 # Longest side of a picture: of those of 400 cards, and of any. A page of more

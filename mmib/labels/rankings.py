@@ -10,7 +10,7 @@ import numpy as np
 TOP_PIXELS = 0.05
 # Smallest difference between the probabilities of the predicted and the
 # labelled class of a pixel for which the network is confident.
-_CONFIDENT = 0.5
+_CONFIDENT = 0.3
 
 
 def top_pixels(losses: np.ndarray) -> float:

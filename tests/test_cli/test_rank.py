@@ -83,7 +83,7 @@ def compared(config, checkpoint, split):
         square = np.ones((3, 3))
         regions, count = ndimage.label(
             ndimage.binary_dilation(
-                ndimage.binary_erosion(gaps > 0.5, square, border_value=1),
+                ndimage.binary_erosion(gaps > 0.3, square, border_value=1),
                 square))
         sums = ndimage.sum_labels(gaps.numpy(), regions, range(1, count + 1))
         yield (losses[:-(-len(losses) // 20)].mean(),

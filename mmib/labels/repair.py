@@ -1,0 +1,359 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Masks go to Label Studio, where people repair them, and come back.
+
+All masks in files have the numbers and names that the data set's own ones
+have: a repaired one takes the place of the one with the same name.
+"""
+import json
+import os
+import os.path as osp
+import shlex
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from urllib.parse import quote
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from ..data.masks import SUFFIXES, short_names
+from ..errors import Refusal
+from .images import IGNORED, DatasetImages
+from .predictions import Predictor, compare
+from .rankings import largest_region
+
+_TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
+_README = """To repair masks with Label Studio (pip install label-studio):
+
+1. LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true \\
+   LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={1} label-studio start
+2. Create Project > Labeling Setup > Custom template: put in the text of
+   label_config.xml.
+3. Settings > Cloud Storage > Add Source Storage > Local files, with the
+   absolute path {0}/images. Add it, and don't sync.
+4. Import > tasks.json.
+5. Repair masks. A pixel that gets another class by a stroke has this class;
+   erasing the old one isn't needed. A pixel without a class is ignored.
+6. Export > JSON, and put the file into this folder.
+7. mmib train CONFIG --repaired {1}
+"""
+
+
+def find_wrong(reader: DatasetImages, images: Sequence[str]) -> List[int]:
+    """Numbers of the images of a review, which has their paths or numbers."""
+    numbers = {
+        name: number
+        for number, path in zip(reader.numbers, reader.paths())
+        for name in (str(number), path)
+    }
+    lacking = [name for name in images if name not in numbers]
+    if lacking:
+        raise Refusal(
+            f'{len(lacking)} of {len(images)} images that were judged wrong, '
+            f'such as `{lacking[0]}`, aren\'t in the training data of the '
+            'config: give the --config of the training that was reviewed.')
+    return [numbers[name] for name in images]
+
+
+def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
+                 predict: Optional[Predictor]) -> None:
+    """Write a new folder with images, masks, and predictions if there is a
+    network, for Label Studio, and how to repair them there."""
+    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
+    if not reader.classes:
+        raise Refusal('The data set doesn\'t tell its classes: add '
+                      '`metainfo=dict(classes=...)` to it in the config.')
+    tasks = []
+    with new_folder(folder) as new:
+        for number, name in zip(numbers, names):
+            image = f'images/{osp.splitext(name)[0]}.png'
+            results, info = reader.read(number), reader.info(number)
+            _write(new / image, results['img'])
+            labels = results['gt_seg_map']
+            _write_mask(reader, number, labels, table, new / 'masks' / name)
+            data = dict(
+                image=f'/data/local-files/?d={quote(image)}',
+                mask=name,
+                path=info.get('img_path'))
+            task = dict(data=data, annotations=_result(labels, reader.classes))
+            if predict is not None:
+                predicted = predict(info).pred_sem_seg.data[0].cpu().numpy()
+                _write(new / 'predictions' / name, table[predicted])
+                task['predictions'] = _result(predicted, reader.classes)
+            tasks.append(task)
+        (new / _TASKS).write_text(json.dumps(tasks), 'utf-8')
+        (new / _CLASSES).write_text(_labelling_config(reader, table), 'utf-8')
+        root = osp.abspath(folder)
+        readme = _README.format(root, shlex.quote(root))
+        (new / 'README.txt').write_text(readme, 'utf-8')
+
+
+def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,
+                   predict: Predictor) -> int:
+    """Write a new folder of masks in which the suspect region of each image is
+    ignored. Returns how many images have one; other masks aren't written."""
+    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
+    count = 0
+    with new_folder(folder) as new:
+        for number, name in zip(numbers, names):
+            labels = reader.read(number)['gt_seg_map']
+            compared = compare(
+                predict(reader.info(number)), dict(gt_seg_map=labels))
+            region = largest_region(compared['gaps'])
+            if region.any():
+                labels = np.where(region, IGNORED, labels)
+                _write_mask(reader, number, labels, table, new / name)
+                count += 1
+        if not count:
+            raise Refusal(
+                'No image that was judged wrong has a suspect region: the '
+                'network agrees with the masks, or isn\'t sure. Give another '
+                '--checkpoint, or leave these images out (`mmib train '
+                '--without`).')
+    return count
+
+
+def _names(reader: DatasetImages, numbers: Sequence[int]) -> List[str]:
+    """Names of the masks of images, which tell them from all others."""
+    paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
+    if None in paths.values():
+        raise Refusal('The data set doesn\'t tell `seg_map_path` of its '
+                      'images: --export is for MMSegmentation.')
+    by_path = short_names(map(str, paths.values()))
+    names = [by_path[str(paths[number])] for number in numbers]
+    if not all(name.lower().endswith(SUFFIXES) for name in names):
+        raise Refusal('Masks must end in ' + ', '.join(SUFFIXES) + ', which '
+                      f'keep numbers, unlike {names[0]}: convert them.')
+    return names
+
+
+def _numbers_in_files(reader: DatasetImages,
+                      numbers: Sequence[int]) -> np.ndarray:
+    """The number that files have for each label, the lowest where there are
+    several, uint8 of shape (256,). What the data set makes of all numbers
+    tells it."""
+    labels = reader.read(numbers[0]).get('gt_seg_map')
+    if labels is None:
+        raise Refusal('The training of the config loads no masks: --export is '
+                      'for MMSegmentation.')
+    written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, 'numbers.png')
+        _write(path, written)
+        loaded = reader.read(numbers[0], str(path))['gt_seg_map']
+    if (loaded[written == IGNORED] != IGNORED).any():
+        raise Refusal(f'`LoadAnnotations` of the config takes {IGNORED} for a '
+                      'class, so no pixel can be ignored.')
+    table = np.full(256, IGNORED, np.uint8)
+    for label in np.unique(loaded[loaded != IGNORED]):
+        table[label] = written[loaded == label].min()
+    return table
+
+
+def _write_mask(reader: DatasetImages, number: int, labels: np.ndarray,
+                table: np.ndarray, path: Path) -> None:
+    _write(path, table[labels])
+    if (reader.read(number, str(path))['gt_seg_map'] != labels).any():
+        raise Refusal(
+            f'The mask {path.name} has other labels when it is written and '
+            'read again: the data set\'s loader takes no files with one '
+            'number a pixel, or its parts number classes differently (then '
+            'export one by one).')
+
+
+def _write(path: Path, image: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
+
+
+@contextmanager
+def new_folder(folder: str) -> Iterator[Path]:
+    """A folder that will be there with all its files, or not at all."""
+    if osp.lexists(folder) and (not osp.isdir(folder) or os.listdir(folder)):
+        raise Refusal(f'{folder} is there already: give --export a new or an '
+                      'empty folder.')
+    parent = osp.dirname(osp.abspath(folder))
+    os.makedirs(parent, exist_ok=True)
+    with TemporaryDirectory(prefix='.mmib-', dir=parent) as place:
+        new = Path(place, 'new')
+        new.mkdir()
+        yield new
+        if osp.isdir(folder):
+            os.rmdir(folder)
+        os.rename(new, folder)
+
+
+def _brush() -> Any:
+    """What packs and unpacks the brush strokes of Label Studio."""
+    try:
+        from label_studio_sdk.converter import brush
+    except ModuleNotFoundError as error:
+        raise Refusal(f'Masks of Label Studio need {error.name}, which isn\'t '
+                      "installed: pip install 'mmib[repair]'") from error
+    return brush
+
+
+def _result(labels: np.ndarray, classes: Sequence[str]) -> List[dict]:
+    """Labels of pixels as the annotations or predictions of a task."""
+    return [
+        dict(result=[
+            dict(
+                id=f'class{number}',
+                from_name='label',
+                to_name='image',
+                type='brushlabels',
+                original_width=labels.shape[1],
+                original_height=labels.shape[0],
+                image_rotation=0,
+                value=dict(
+                    format='rle',
+                    rle=_brush().mask2rle(255 * np.uint8(labels == number)),
+                    brushlabels=[classes[number]]))
+            for number in np.unique(labels[labels < len(classes)]).tolist()
+        ])
+    ]
+
+
+def _labelling_config(reader: DatasetImages, table: np.ndarray) -> str:
+    """The classes in colours. The category of a class is its number in files,
+    which masks that come back get again."""
+    classes = ''.join(
+        f'    <Label value={quoteattr(name)} category="{number}" '
+        'background="#{:02x}{:02x}{:02x}"/>\n'.format(*colour)
+        for name, number, colour in zip(reader.classes, table, reader.palette)
+        if number != IGNORED)
+    return ('<View>\n  <Header value="$path"/>\n'
+            '  <Image name="image" value="$image"/>\n'
+            '  <BrushLabels name="label" toName="image">\n'
+            f'{classes}  </BrushLabels>\n</View>\n')
+
+
+def masks_in(folder: str) -> str:
+    """The folder of masks to train on: the given one, or of a folder for Label
+    Studio one within it, which is made of the JSON file that Label Studio has
+    exported into it.
+
+    Raises:
+        Refusal: If the file can't be used.
+    """
+    if not osp.exists(osp.join(folder, _TASKS)):
+        return folder
+    files = [
+        path for path in Path(folder).glob('*.json') if path.name != _TASKS
+    ]
+    if len(files) != 1:
+        raise Refusal(
+            f'{folder} has {len(files) or "no"} JSON files of Label Studio: '
+            f'put the last one that it has exported beside {_TASKS}, alone.')
+    data = files[0].read_bytes()
+    out = Path(folder, f'repaired-{zlib.crc32(data):08x}')
+    if not out.is_dir():
+        masks = _repaired(Path(folder), str(files[0]), data)
+        try:
+            with new_folder(str(out)) as new:
+                for name, mask in masks.items():
+                    _write(new / name, mask)
+        # Another process of the same training was faster.
+        except (OSError, Refusal):
+            if not out.is_dir():
+                raise
+    return str(out)
+
+
+def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
+    """The masks that Label Studio has exported, by name, but for those that
+    are as before."""
+    try:
+        sent = json.loads((folder / _TASKS).read_text('utf-8'))
+        names = {task['data']['mask'] for task in sent}
+        annotations = [(task['data'].get('mask'), each)
+                       for task in json.loads(data)
+                       for each in task['annotations']]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Refusal(f'{file} is no export of Label Studio: choose the '
+                      'format JSON there, and no other one.') from error
+    classes = {
+        label.attrib['value']: int(label.attrib['category'])
+        for label in ElementTree.parse(folder / _CLASSES).iter('Label')
+    }
+    masks: Dict[str, np.ndarray] = {}
+    for name, annotation in annotations:
+        where = f'{name} in {file}'
+        if name not in names:
+            raise Refusal(f'{where} is a mask that wasn\'t sent from here: '
+                          'export the project of this folder alone.')
+        before = np.asarray(Image.open(folder / 'masks' / name))
+        # Somebody may have skipped the image.
+        if not annotation.get('was_cancelled'):
+            mask = painted(annotation['result'], before, classes, where)
+            # As it was sent, and another annotation may be repaired.
+            if (mask == before).all():
+                continue
+            if (mask != masks.setdefault(name, mask)).any():
+                raise Refusal(f'{where} has two annotations that differ: '
+                              'delete one of them in Label Studio, and export '
+                              'again.')
+    if not masks:
+        raise Refusal(f'{file} has no repaired mask, as all are as they were '
+                      'sent: submit or update the annotations in Label '
+                      'Studio, and export again.')
+    print(f'{file} has {len(masks)} repaired masks of {len(names)} that were '
+          'sent. The others stay as they are.')
+    return masks
+
+
+def painted(result: Sequence[dict], before: np.ndarray,
+            classes: Dict[str, int], where: str) -> np.ndarray:
+    """The mask that the brush strokes of an annotation make. Pixels in no
+    class are ignored.
+
+    A stroke in Label Studio hides others, and takes no pixel from them. So in
+    a pixel with two classes the one that was not there before wins, then the
+    later one.
+
+    Args:
+        result (Sequence[dict]): The regions of the annotation.
+        before (np.ndarray): The mask before, uint8 of shape (H, W).
+        classes (dict[str, int]): Number of each class in masks.
+        where (str): What the annotation is of, for errors.
+
+    Returns:
+        np.ndarray: The mask, uint8 of shape (H, W).
+
+    Raises:
+        Refusal: If a region isn't of this mask or its classes.
+    """
+    regions = [_region(each, before.shape, classes, where) for each in result]
+    if not regions:
+        raise Refusal(f'{where} has no class in any pixel: skip the image in '
+                      'Label Studio, or leave it out with --without.')
+    mask = np.where(np.isin(before, [*classes.values()]), IGNORED, before)
+    for is_new in (False, True):
+        for number, region in regions:
+            mask[region & ((before != number) == is_new)] = number
+    return mask.astype(np.uint8)
+
+
+def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
+            where: str) -> Tuple[int, np.ndarray]:
+    """Number and pixels of the class of a region."""
+    value = region.get('value') or {}
+    if value.get('format') != 'rle' or len(value.get('brushlabels', ())) != 1:
+        raise Refusal(f'{where} has a {region.get("type")} that isn\'t of one '
+                      'class: mark pixels with the brush alone.')
+    name, = value['brushlabels']
+    if name not in classes:
+        raise Refusal(f'{where} has the class {name}, which is none of '
+                      f'{", ".join(classes)}: correct it in Label Studio.')
+    size = region.get('original_height'), region.get('original_width')
+    if size != shape:
+        raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
+                      'an image must not be exchanged.')
+    # The last of four channels tells how opaque a stroke is.
+    pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
+    return classes[name], pixels[..., 3] > 127

@@ -1,0 +1,673 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Masks that are exported, repaired, and trained on."""
+import json
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+import zlib
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, MODELS, DefaultScope
+from mmseg.datasets import BaseSegDataset
+from mmseg.registry import DATASETS
+
+from mmib.config.convert import list_images
+from mmib.data.masks import masks_checksum, short_names
+from mmib.data.verdicts import Judged, write_review
+from mmib.labels import repair
+from mmib.labels.images import DatasetImages
+from mmib.labels.repair import masks_in, painted
+
+from ..system.small_training import BASELINE, read_log, write_images
+from ..test_cli.conftest import run  # noqa: F401
+from ..test_datasets import build
+from ..test_report.work_dirs import files_config
+
+MASKS = 'data/annotations/training'
+WRONG = ('1.jpg', '4.jpg', '5.jpg')
+# What the training read of each image.
+READ = defaultdict(list)
+
+
+@HOOKS.register_module()
+class KeepMasks(Hook):
+    """Keeps the labels of each batch as the training reads them."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        for sample in data_batch['data_samples']:
+            READ[Path(sample.img_path).name].append(
+                sample.gt_sem_seg.data[0].numpy())
+
+
+@DATASETS.register_module()
+class NamedDataset(BaseSegDataset):
+    """A config may name some of its classes alone, in another order."""
+
+    METAINFO = dict(classes=('sky', 'ground', 'disc', 'square', 'triangle'))
+
+
+@pytest.fixture
+def brush(monkeypatch):
+    """The packing of Label Studio, or the simplest one where label-studio-sdk
+    isn't installed."""
+    try:
+        return repair._brush()
+    except ValueError:
+        plain = SimpleNamespace(
+            mask2rle=lambda mask: np.repeat(mask, 4).tolist(),
+            decode_rle=lambda rle: np.array(rle, np.uint8))
+        monkeypatch.setattr(repair, '_brush', lambda: plain)
+        return plain
+
+
+@pytest.fixture
+def config(run, brush):  # noqa: F811
+    """A config of a training on 6 images, of which 3 were judged wrong, in the
+    current folder, with a checkpoint."""
+    write_images('data', 6)
+    READ.clear()
+    cfg = files_config('data', 'unused', **BASELINE)
+    for key in ('work_dir', 'experiment_name'):
+        cfg.pop(key)
+    for part in ('cfg', 'dataloader', 'evaluator'):
+        cfg.pop(f'val_{part}')
+    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=6)
+    cfg.train_dataloader.dataset.pipeline.pop(2)  # No crops.
+    cfg.train_dataloader.update(batch_size=2, num_workers=2)
+    cfg.default_hooks.checkpoint.interval = 3
+    cfg.custom_hooks = [dict(type='KeepMasks')]
+    cfg.dump('files.py')
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = MODELS.build(cfg.model)
+    # A network that is sure.
+    with torch.no_grad():
+        model.decode_head.conv_seg.weight *= 300
+    torch.save(dict(state_dict=model.state_dict()), 'net.pth')
+    write_review('review.csv', [
+        Judged(f'data/images/training/{name}', 'wrong', rank)
+        for rank, name in enumerate(WRONG, 1)
+    ] + [Judged('data/images/training/0.jpg', 'hard', 9)])
+    return 'files.py'
+
+
+@pytest.fixture
+def exported(config, run):  # noqa: F811
+    run('review', 'review.csv', '--export', 'out', '--config', config)
+    return Path('out')
+
+
+def raw(name):
+    return cv2.imread(f'{MASKS}/{name}', cv2.IMREAD_UNCHANGED)
+
+
+def as_labels(mask):
+    """As `reduce_zero_label` makes them."""
+    return np.where(np.isin(mask, (0, 255)), 255, mask - np.uint8(1))
+
+
+def assert_read(new):
+    """The training has read these masks, and the others as they are."""
+    assert len(READ) == 6
+    for name, read in READ.items():
+        mask = name.replace('jpg', 'png')
+        for labels in read:
+            np.testing.assert_array_equal(labels,
+                                          as_labels(new.get(mask, raw(mask))))
+
+
+def region(name, pixels):
+    """A stroke as Label Studio exports it."""
+    return dict(
+        type='brushlabels',
+        original_width=pixels.shape[1],
+        original_height=pixels.shape[0],
+        value=dict(
+            format='rle',
+            rle=repair._brush().mask2rle(255 * pixels.astype(np.uint8)),
+            brushlabels=[name]))
+
+
+def box(*corners, shape=(96, 96)):
+    top, left, bottom, right = corners
+    pixels = np.zeros(shape, bool)
+    pixels[top:bottom, left:right] = True
+    return pixels
+
+
+def repaired_tasks(folder):
+    """What Label Studio exports when somebody paints two boxes in the first
+    mask, erases one class in the second, and leaves the third alone."""
+    tasks = json.loads((folder / 'tasks.json').read_text())
+    tasks[0]['annotations'][0]['result'] += [
+        region('disc', box(10, 10, 50, 40)),
+        region('sky', box(40, 30, 60, 60))
+    ]
+    regions = tasks[1]['annotations'][0]['result']
+    regions[:] = [
+        each for each in regions if each['value']['brushlabels'] != ['ground']
+    ]
+    return tasks
+
+
+def expected():
+    """The masks that this makes."""
+    first, second = raw('1.png'), raw('4.png')
+    first[first == 0] = 255
+    second[second == 0] = 255
+    before = first.copy()
+    first[10:50, 10:40] = 3
+    sky = box(40, 30, 60, 60)
+    # Where a pixel was sky, the disc is what is new.
+    first[sky & ~((before == 1) & box(10, 10, 50, 40))] = 1
+    second[second == 2] = 255
+    return {'1.png': first, '4.png': second}
+
+
+def save(folder, tasks, name='project-1.json'):
+    (folder / name).write_text(json.dumps(tasks))
+
+
+def test_what_is_exported(exported):
+    assert sorted(
+        path.relative_to(exported).as_posix() for path in exported.rglob('*')
+        if path.is_file()) == [
+            'README.txt', 'images/1.png', 'images/4.png', 'images/5.png',
+            'label_config.xml', 'masks/1.png', 'masks/4.png', 'masks/5.png',
+            'tasks.json'
+        ]
+    for name in WRONG:
+        image = cv2.imread(f'data/images/training/{name}')
+        mask = name.replace('jpg', 'png')
+        np.testing.assert_array_equal(cv2.imread(f'out/images/{mask}'), image)
+        np.testing.assert_array_equal(
+            cv2.imread(f'out/masks/{mask}', -1),
+            np.where(raw(mask) == 0, 255, raw(mask)))
+    text = (exported / 'label_config.xml').read_text()
+    assert '<Label value="ground" category="2" background="#32c863"/>' in text
+    assert f'path {exported.resolve()}/images. ' in (exported /
+                                                     'README.txt').read_text()
+    task = json.loads((exported / 'tasks.json').read_text())[0]
+    assert task['data'] == dict(
+        image='/data/local-files/?d=images/1.png',
+        mask='1.png',
+        path='data/images/training/1.jpg')
+    assert [
+        each['value']['brushlabels']
+        for each in task['annotations'][0]['result']
+    ] == [['sky'], ['ground'], ['disc'], ['square'], ['triangle']]
+
+
+def test_a_training_reads_the_repaired_masks(exported, run, capsys):  # noqa
+    """And all others as they are, by workers."""
+    before = {path.name: path.read_bytes() for path in Path(MASKS).iterdir()}
+    save(exported, repaired_tasks(exported))
+    run('train', 'files.py', '--repaired', 'out')
+    text = capsys.readouterr().out
+    assert 'project-1.json has 2 repaired masks of 3 that were sent.' in text
+    text = 'has 6 of 6 images; 2 masks are those of out/repaired-'
+    assert text in read_log('work_dirs/files_repaired_out')
+    assert_read(expected())
+    assert {
+        path.name: path.read_bytes()
+        for path in Path(MASKS).iterdir()
+    } == before
+
+
+def test_a_training_goes_on_with_the_same_masks_only(exported, run):  # noqa
+    save(exported, repaired_tasks(exported))
+    arguments = ['train', 'files.py', '--repaired', 'out', '--cfg-options']
+    run(*arguments, 'train_cfg.max_iters=3')
+    run(*arguments, 'train_cfg.max_iters=6', '--resume')
+    assert 'resumed epoch: 0, iter: 3' in read_log(
+        'work_dirs/files_repaired_out')
+    tasks = repaired_tasks(exported)
+    tasks[2]['annotations'][0]['result'][0]['value']['brushlabels'] = ['disc']
+    save(exported, tasks)
+    for more in ((), ('--resume', )):
+        with pytest.raises(SystemExit, match='other images or labels'):
+            run(*arguments, 'train_cfg.max_iters=6', *more)
+    with pytest.raises(SystemExit, match='other images or masks.*--repaired'):
+        run('train', 'files.py', '--work-dir', 'work_dirs/files_repaired_out',
+            '--resume')
+
+
+def test_two_annotations_and_those_that_were_skipped(exported):
+    tasks = repaired_tasks(exported)
+    # As it was sent: somebody has copied the prediction beside it.
+    tasks[0]['annotations'].append(
+        json.loads((exported / 'tasks.json').read_text())[0]['annotations'][0])
+    tasks[0]['annotations'].append(dict(result=[], was_cancelled=True))
+    save(exported, tasks[:1])  # Some images alone are exported.
+    folder = Path(masks_in('out'))
+    assert [path.name for path in folder.iterdir()] == ['1.png']
+    assert masks_in('out') == str(folder)
+    tasks[0]['annotations'].append(
+        dict(result=[region('sky', box(0, 0, 9, 9))]))
+    save(exported, tasks)
+    with pytest.raises(
+            ValueError, match='1.png in .*two annotations that dif'):
+        masks_in('out')
+
+
+def test_several_processes_make_the_masks(exported, monkeypatch):
+    """Each process of a training does."""
+    save(exported, repaired_tasks(exported))
+    first, made = repair._repaired, []
+
+    def slow(*arguments):
+        masks = first(*arguments)
+        if not made:
+            made.append(None)
+            made.append(masks_in('out'))
+        return masks
+
+    monkeypatch.setattr(repair, '_repaired', slow)
+    assert masks_in('out') == made[1]
+    assert len(list(Path(made[1]).iterdir())) == 2
+
+
+def test_masks_of_several_folders_have_one_name(config):
+    write_images('more', 2)
+    cfg = Config.fromfile(config)
+    part = cfg.train_dataloader.dataset
+    cfg.train_dataloader.dataset = dict(
+        type='RepeatDataset',
+        times=2,
+        dataset=dict(
+            type='ConcatDataset',
+            datasets=[part, dict(part, data_root='more')]))
+    reader = DatasetImages(cfg)
+    repair.export_tasks(
+        reader, repair.find_wrong(reader, ['more/images/training/1.jpg', '1']),
+        'out', None)
+    tasks = json.loads(Path('out/tasks.json').read_text())
+    assert [task['data']['mask'] for task in tasks
+            ] == [f'more/{MASKS[5:]}/1.png', f'{MASKS}/1.png']
+    tasks[0]['annotations'][0]['result'].append(
+        region('disc', np.ones((96, 96), bool)))
+    save(Path('out'), tasks)
+    listed = list_images(cfg, repaired=masks_in('out'))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        before = build(cfg.train_dataloader.dataset)
+        after = build(listed.train_dataloader.dataset)
+    assert len(before) == len(after) == 16
+    for i in range(16):
+        old, new = (each[i]['data_samples'] for each in (before, after))
+        same = torch.equal(old.gt_sem_seg.data, new.gt_sem_seg.data)
+        assert same == (new.img_path != 'more/images/training/1.jpg')
+
+
+def change_class(tasks):
+    tasks[0]['annotations'][0]['result'][0]['value']['brushlabels'] = ['moon']
+
+
+def change_size(tasks):
+    tasks[0]['annotations'][0]['result'][0] = region('sky',
+                                                     np.ones((96, 95), bool))
+
+
+def change_image(tasks):
+    tasks[0]['data']['mask'] = '9.png'
+
+
+def change_tool(tasks):
+    tasks[0]['annotations'][0]['result'].append(
+        dict(type='polygonlabels', value=dict(points=[])))
+
+
+def erase(tasks):
+    tasks[0]['annotations'][0]['result'].clear()
+
+
+@pytest.mark.parametrize('change, match', [
+    (change_class, '1.png in .* has the class moon, which is none of sky, gr'),
+    (change_size, r'1.png in .* has \(96, 95\) pixels, and .*\(96, 96\)'),
+    (change_image, "9.png in .* is a mask that wasn't sent from here"),
+    (change_tool, "has a polygonlabels that isn't of one class: mark pixels"),
+    (erase, 'has no class in any pixel: skip the image'),
+    (lambda tasks: None, 'has no repaired mask, as all are as they were sent'),
+    (lambda tasks: tasks.append(dict(image=1)), 'choose the format JSON'),
+])
+def test_what_cannot_come_back(exported, change, match):
+    tasks = json.loads((exported / 'tasks.json').read_text())
+    change(tasks)
+    save(exported, tasks)
+    before = sorted(exported.rglob('*'))
+    with pytest.raises(ValueError, match=match):
+        masks_in('out')
+    assert sorted(exported.rglob('*')) == before
+
+
+def test_files_of_an_export(exported, run):  # noqa: F811
+    with pytest.raises(SystemExit, match='out has no JSON files of Label St'):
+        run('train', 'files.py', '--repaired', 'out')
+    for name in ('a.json', 'b.json'):
+        save(exported, [], name)
+    with pytest.raises(SystemExit, match='out has 2 JSON files.*, alone'):
+        run('train', 'files.py', '--repaired', 'out')
+
+
+def test_a_pixel_has_the_class_that_is_new(brush):
+    before = np.array([[1, 1, 1, 2, 255, 9]], np.uint8)
+    classes = dict(a=1, b=2, c=3)
+
+    def strokes(*rows):
+        return painted([
+            region(name, np.array([[each == 'x' for each in row]]))
+            for name, row in rows
+        ], before, classes, 'x.png')[0].tolist()
+
+    # What no class is stays what it is.
+    assert strokes(('a', 'xxx   '), ('b', '   x  ')) == [1, 1, 1, 2, 255, 9]
+    assert strokes(('a', 'x     '),
+                   ('b', '   x  ')) == [1, 255, 255, 2, 255, 9]
+    # Whichever stroke is the later one.
+    assert strokes(('a', 'xxx   '), ('b', ' x x x')) == [1, 2, 1, 2, 255, 2]
+    assert strokes(('b', ' x x x'), ('a', 'xxx   ')) == [1, 2, 1, 2, 255, 2]
+    # Of two new ones.
+    assert strokes(('b', 'x     '), ('c', 'xx x  ')) == [3, 3, 255, 3, 255, 9]
+
+
+def test_predictions_are_exported(config, run):  # noqa: F811
+    run('review', 'review.csv', '--export', 'out', '--config', config,
+        '--checkpoint', 'net.pth')
+    for task in json.loads(Path('out/tasks.json').read_text()):
+        predicted = cv2.imread(f'out/predictions/{task["data"]["mask"]}', -1)
+        assert predicted.min() >= 1 and predicted.max() <= 5
+        masks = painted(task['predictions'][0]['result'], predicted,
+                        dict(sky=1, ground=2, disc=3, square=4, triangle=5),
+                        '')
+        np.testing.assert_array_equal(masks, predicted)
+
+
+def test_suspect_regions_are_ignored(config, run, capsys):  # noqa: F811
+    run('review', 'review.csv', '--export', 'out', '--config', config,
+        '--checkpoint', 'net.pth', '--ignore')
+    assert 'out has masks of 3 images, with the' in capsys.readouterr().out
+    run('train', config, '--repaired', 'out')
+    for name, read in READ.items():
+        labels = as_labels(raw(name.replace('jpg', 'png')))
+        changed = read[0] != labels
+        assert changed.any() == (name in WRONG)
+        assert (read[0][changed] == 255).all()
+
+
+@pytest.fixture
+def masks(config):
+    """Another mask of an image, in a folder."""
+    Path('new').mkdir()
+    mask = np.full((96, 96), 3, np.uint8)
+    cv2.imwrite('new/4.png', mask)
+    return mask
+
+
+def dataset_of(*wrappers, **changes):
+    part = dict(
+        Config.fromfile('files.py').train_dataloader.dataset, **changes)
+    for wrapper in wrappers:
+        part = dict(dataset=part, **wrapper)
+    return part
+
+
+def labels_of(dataset):
+    return {
+        Path(sample['data_samples'].img_path).name: sample['data_samples'].
+        gt_sem_seg.data[0].numpy()
+        for sample in (dataset[i] for i in range(len(dataset)))
+    }
+
+
+@pytest.mark.parametrize('serialize', [True, False])
+@pytest.mark.parametrize('wrapper', ['plain', 'repeat', 'concat', 'listed'])
+def test_wrappers(masks, wrapper, serialize):
+    part = dataset_of(serialize_data=serialize)
+    listed = dict(type='ListedImages', repaired='new')
+    if wrapper == 'repeat':
+        part = dict(type='RepeatDataset', times=2, dataset=part)
+    elif wrapper == 'concat':
+        Path('more').symlink_to('data')
+        more = dict(part, data_root='more', lazy_init=True)
+        # Two masks have one name.
+        with pytest.raises(ValueError, match='new/4.png has the name of 2 ma'):
+            build(
+                dict(
+                    listed,
+                    dataset=dict(type='ConcatDataset', datasets=[part, more])))
+        Path('new/data/annotations/training').mkdir(parents=True)
+        Path('new/4.png').rename('new/data/annotations/training/4.png')
+        part = dict(type='ConcatDataset', datasets=[more, part])
+    elif wrapper == 'listed':
+        listed.update(images=['3.jpg', '4.jpg', '5.jpg'], without=['5.jpg'])
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        dataset = build(dict(listed, dataset=part))
+    dataset = pickle.loads(pickle.dumps(dataset))
+    samples = [dataset[i]['data_samples'] for i in range(len(dataset))]
+    assert len(samples) == dict(
+        plain=6, repeat=12, concat=12, listed=2)[wrapper]
+    count = 0
+    for sample in samples:
+        path = Path(sample.img_path)
+        new = path.name == '4.jpg' and path.parts[0] == 'data'
+        mask = masks if new else raw(f'{path.stem}.png')
+        np.testing.assert_array_equal(sample.gt_sem_seg.data[0],
+                                      as_labels(mask))
+        count += new
+    assert count == (2 if wrapper == 'repeat' else 1)
+
+
+def test_masks_that_cannot_be_used(masks):
+    listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
+    bad = {
+        'has the name of no masks of the data set. Corr': ('9.png', masks),
+        r'new/4.png has \(95, 96\) pixels, and ': ('4.png', masks[:, 1:]),
+        r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
+    }
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        for match, (name, mask) in bad.items():
+            cv2.imwrite(f'new/{name}', mask)
+            with pytest.raises(ValueError, match=match):
+                build(listed)
+            os.remove(f'new/{name}')
+        with pytest.raises(ValueError, match='new has no masks, files that'):
+            build(listed)
+        cv2.imwrite('new/4.png', masks)
+        with pytest.raises(
+                ValueError, match="PathDataset doesn't tell `seg_m"):
+            build(
+                dict(
+                    listed, dataset=dict(type='PathDataset', name='a',
+                                         size=3)))
+
+
+@pytest.mark.parametrize('reduce_zero_label', [True, False])
+def test_numbers_are_those_of_the_files(config, reduce_zero_label):
+    """Also where the config has other classes than the data set."""
+    part = dataset_of(
+        type='NamedDataset',
+        reduce_zero_label=reduce_zero_label,
+        metainfo=dict(classes=('triangle', 'sky')))
+    part['pipeline'][1]['reduce_zero_label'] = reduce_zero_label
+    cfg = Config(
+        dict(default_scope='mmseg', train_dataloader=dict(dataset=part)))
+    reader = DatasetImages(cfg)
+    repair.export_tasks(reader, [0, 3], 'out', None)
+    first = int(reduce_zero_label)
+    for name in ('0.png', '3.png'):
+        mask = raw(name)
+        # What is no class of the data set stays.
+        kept = np.isin(mask, (first, first + 4)) | (mask > first + 4)
+        np.testing.assert_array_equal(
+            cv2.imread(f'out/masks/{name}', -1), np.where(kept, mask, 255))
+    text = Path('out/label_config.xml').read_text()
+    assert f'"triangle" category="{first + 4}"' in text
+    assert f'"sky" category="{first}"' in text
+
+
+def test_refusals_of_an_export(config, run):  # noqa: F811
+
+    def refused(match, *arguments):
+        with pytest.raises(SystemExit, match=match):
+            run('review', *arguments)
+
+    export = ('review.csv', '--export', 'out')
+    refused('--export needs --config', *export)
+    refused('are for --export', 'review.csv', '--config', config)
+    export += ('--config', config)
+    refused('--ignore needs --checkpoint', *export, '--ignore')
+    Path('bad.pth').write_bytes(b'no')
+    refused('bad.pth is damaged', *export, '--checkpoint', 'bad.pth')
+    write_review('none.csv', [Judged('0.jpg', 'hard', 1)])
+    refused('No image was judged wrong', 'none.csv', *export[1:])
+    write_review('other.csv', [Judged('9.jpg', 'wrong', 1)])
+    refused("1 of 1 images .* `9.jpg`, aren't in the training data",
+            'other.csv', *export[1:])
+    assert not Path('out').exists()
+    Path('out').mkdir()
+    Path('out/mine.txt').touch()
+    refused('out is there already', *export)
+    assert os.listdir('out') == ['mine.txt']
+    assert not [name for name in os.listdir() if name.startswith('.mmib')]
+
+
+def test_names():
+    assert short_names(['a/1.png', 'a/2.png']) == {
+        'a/1.png': '1.png',
+        'a/2.png': '2.png'
+    }
+    assert short_names(['../a/m/1.png', '/b/m/1.png']) == {
+        '../a/m/1.png': 'a/m/1.png',
+        '/b/m/1.png': 'b/m/1.png'
+    }
+
+
+def test_the_checksum_is_of_names_and_contents(tmp_path):
+    (tmp_path / 'a.png').write_bytes(b'1')
+    first = masks_checksum(tmp_path)
+    assert first == zlib.crc32(b'a.png1')
+    (tmp_path / 'note.txt').write_bytes(b'1')
+    assert masks_checksum(tmp_path) == first
+    (tmp_path / 'a.png').rename(tmp_path / 'b.png')
+    assert masks_checksum(tmp_path) != first
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(
+        __import__('sys').modules, 'label_studio_sdk.converter', None)
+    with pytest.raises(ValueError, match=r"pip install 'mmib\[repair\]'"):
+        repair._brush()
+
+
+class Server:
+    """Label Studio on a port of its own, with an empty data base."""
+
+    TOKEN = '0123456789' * 4
+
+    def __init__(self, program, folder, images):
+        with socket.socket() as free:
+            free.bind(('localhost', 0))
+            port = free.getsockname()[1]
+        self.address = f'http://localhost:{port}'
+        self.process = subprocess.Popen(
+            [
+                program, 'start', '--no-browser', '--port',
+                str(port), '--username', 'somebody@example.org', '--password',
+                'secret-1', '--user-token', self.TOKEN
+            ],
+            env=dict(
+                os.environ,
+                PYTHONPATH='',
+                SENTRY_DSN='',
+                FRONTEND_SENTRY_DSN='',
+                LABEL_STUDIO_ENABLE_LEGACY_API_TOKEN='true',
+                LABEL_STUDIO_BASE_DATA_DIR=str(folder),
+                LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED='true',
+                LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(images)),
+            stdout=open(folder / 'log', 'w'),
+            stderr=subprocess.STDOUT)
+
+    def wait(self):
+        while True:
+            try:
+                return self.ask('GET', '/health')
+            except OSError:
+                assert self.process.poll() is None
+                time.sleep(1)
+
+    def ask(self, method, path, content=None):
+        request = urllib.request.Request(
+            self.address + path,
+            json.dumps(content).encode() if content else None, {
+                'Authorization': f'Token {self.TOKEN}',
+                'Content-Type': 'application/json'
+            },
+            method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.read()
+
+    def json(self, *arguments):
+        return json.loads(self.ask(*arguments))
+
+
+@pytest.fixture
+def server(exported, tmp_path):
+    program = os.environ.get('LABEL_STUDIO') or shutil.which('label-studio')
+    if program is None:
+        pytest.skip('no label-studio: LABEL_STUDIO names the program')
+    pytest.importorskip('label_studio_sdk')
+    folder = tmp_path / 'label-studio'
+    folder.mkdir()
+    server = Server(program, folder, exported.resolve())
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(60)
+
+
+@pytest.mark.label_studio
+def test_the_whole_way_through_label_studio(exported, server, run):  # noqa
+    """Import, repair three masks, export, and train with them."""
+    project = server.json(
+        'POST', '/api/projects',
+        dict(
+            title='masks',
+            label_config=(exported / 'label_config.xml').read_text()))['id']
+    server.json('POST', '/api/storages/localfiles',
+                dict(project=project, path=str(exported.resolve() / 'images')))
+    answer = server.json('POST', f'/api/projects/{project}/import',
+                         json.loads((exported / 'tasks.json').read_text()))
+    assert answer['task_count'] == answer['annotation_count'] == 3
+    new = expected()
+    new['5.png'] = np.where(raw('5.png') == 0, 255, raw('5.png'))
+    new['5.png'][20:70, 5:90] = 4
+    repaired = repaired_tasks(exported)
+    repaired[2]['annotations'][0]['result'].append(
+        region('square', box(20, 5, 70, 90)))
+    wanted = {task['data']['mask']: task for task in repaired}
+    found = server.json('GET', f'/api/tasks?project={project}&fields=all')
+    assert len(found['tasks']) == 3
+    for task in found['tasks']:
+        name = task['data']['mask']
+        image = server.ask('GET', task['data']['image'])
+        assert image == (exported / 'images' / name).read_bytes()
+        annotation, = server.json('GET',
+                                  f'/api/tasks/{task["id"]}/annotations/')
+        server.json('PATCH', f'/api/annotations/{annotation["id"]}/',
+                    dict(result=wanted[name]['annotations'][0]['result']))
+    (exported / 'project-1.json').write_bytes(
+        server.ask('GET', f'/api/projects/{project}/export?exportType=JSON'))
+    run('train', 'files.py', '--repaired', 'out')
+    assert_read(new)
