@@ -70,11 +70,6 @@ def test_a_folder_of_images(run):
         assert 'of 160 visits of images were pruned' in text
 
 
-def test_forecast(run, capsys):
-    run('forecast', baseline('forecast'), '--infobatch')
-    assert 'A pass is 22 images' in capsys.readouterr().out
-
-
 @pytest.mark.parametrize('arguments', [
     ['mmpretrain::resnet/resnet18_8xb16_cifar10', '--infobatch'],
     ['mmib::resnet/resnet18_8xb16-infobatch_cifar10'],
