@@ -3,7 +3,7 @@ import copy
 import os.path as osp
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
@@ -26,6 +26,9 @@ dicts = st.dictionaries(st.sampled_from('abc'), values)
 
 
 @given(dicts, dicts)
+@example(
+    dict(a=dict(b=1, c=2), d=dict(e=1, f=2)), dict(a=dict(b=1), d=dict(e=2)))
+@example(dict(a=dict(b=1, c=2)), dict(a=dict(b=1, c=3)))
 def test_child_turns_one_config_into_another(before, after):
     """It has what differs, and no more."""
     after = {**before, **after}

@@ -51,7 +51,7 @@ NEXT = r'Among the next 50 images expect \d to be wrong, with 95 % at most '
     [
         ('wwwwwwhwhu' + 'h' * 20, [
             '^30 images were looked at: 7 wrong, 22 hard, 1 unsure.',
-            r'\n1 to 10 +10 +7 +70%\n11 to 20 +10 +0 +0%\n21 to 50 +10 +0 +0%\n',
+            r'1 to 10 +10 +7 +70%\n11 to 20 +10 +0 +0%\n21 to 50 +10 +0 +0%\n',
             NEXT + r'(\d|1[0-4])\.\n$'
         ]),
         # What looks as if by chance is told first.
