@@ -44,14 +44,12 @@ def assert_same(before, after):
         assert column(before, name) == column(after, name)
 
 
-@pytest.mark.parametrize('world_size', [1, 2])
 @pytest.mark.parametrize('loop', LOOPS)
-def test_it_is_the_baseline(tmp_path, loop, world_size):
+def test_it_is_the_baseline_on_two_ranks(tmp_path, loop):
     runs = [
         run_ranks(
             functools.partial(
-                train_rank, work_dir=str(tmp_path / name), changes=changes),
-            world_size)
+                train_rank, work_dir=str(tmp_path / name), changes=changes), 2)
         for name, changes in zip(('baseline', 'ours'), LOOPS[loop])
     ]
     for before, after in zip(*runs, strict=True):
