@@ -170,7 +170,6 @@ def break_images(*names):
 
 @pytest.mark.parametrize('arguments, folder', [
     ('--infobatch', 'pruned-12k-infobatch_files_without_review'),
-    ('--shorten', 'short-12k_files_without_review'),
     ('', 'whole-20k_files_without_review'),
     ('--subset hard.txt', 'part-20k_files_hard_without_review'),
 ])

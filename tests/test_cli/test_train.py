@@ -115,10 +115,8 @@ def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
     assert cfg.train_cfg.max_iters == iters
     assert cfg.custom_hooks[-1].policy == policy
     assert cfg.custom_hooks[-1].delta == delta
-    # The changes are printed, as by `mmib convert`.
-    printed = capsys.readouterr().out
-    assert 'train_cfg.max_iters' in printed
-    assert ' prunes until iteration ' in printed
+    # As by `mmib convert`.
+    assert ' prunes until iteration ' in capsys.readouterr().out
     assert (LISTED in read_log(folder)) is ('--subset' in arguments)
 
 
