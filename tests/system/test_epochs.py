@@ -2,19 +2,14 @@
 """Trainings that count epochs."""
 import functools
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from mmengine._strategy.deepspeed import DeepSpeedOptimWrapper
 from mmengine.hooks import Hook
-from mmengine.logging import MessageHub
 from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
 from mmib.report.read import read_run
-from mmib.runner.compat import expect_iters
 from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
                                          SIZE, by_epoch, edges)
 from tests.system.processes import run_ranks
@@ -239,16 +234,6 @@ class RepeatedImages(IndexDataset):
 
     def full_init(self):
         """``RepeatDataset`` asks for it."""
-
-
-def test_deepspeed_counts_by_itself():
-    wrapper = DeepSpeedOptimWrapper(torch.optim.SGD([torch.ones(1)], lr=1.))
-    runner = SimpleNamespace(
-        train_loop=SimpleNamespace(),
-        message_hub=MessageHub.get_instance('counts'),
-        optim_wrapper=wrapper)
-    expect_iters(runner, 7, is_last=True)
-    assert runner.train_loop._max_iters == 7
 
 
 LISTED = dict(type='RepeatedImages', size=SIZE)

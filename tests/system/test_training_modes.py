@@ -12,14 +12,13 @@ import os.path as osp
 import numpy as np
 import pytest
 import torch
-from mmengine.hooks import Hook
 from mmengine.optim.optimizer import amp_optimizer_wrapper
 from torch._dynamo.utils import counters
 
-from tests.system.small_training import (BASELINE, MAX_ITERS, assert_equal,
-                                         assert_pruned, build, check_resumed,
-                                         column, infobatch_hook, load, train,
-                                         weights_of)
+from tests.system.small_training import (BASELINE, MAX_ITERS, Notes,
+                                         assert_equal, assert_pruned, build,
+                                         check_resumed, column, infobatch_hook,
+                                         load, train, weights_of)
 from tests.system.test_strategies import STATELESS, VALIDATED, best_of
 
 RATIO_0 = dict(custom_hooks=[
@@ -107,16 +106,6 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
             column(steps[:3], name), column(full[:3], name), rtol=0.02)
 
 
-class Frames(Hook):
-    """Notes how many frames were compiled until an iteration began."""
-
-    def __init__(self):
-        self.counts = []
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        self.counts.append(counters['frames']['total'])
-
-
 def test_nothing_is_compiled_again(tmp_path):
     """After the first steps, with plans of several lengths, and annealing.
     Backends that generate code need a compiler: ``test_gpu.py``."""
@@ -124,11 +113,11 @@ def test_nothing_is_compiled_again(tmp_path):
     torch._dynamo.reset()
     counters.clear()
     runner = build(tmp_path, compile=dict(backend='aot_eager'))
-    frames = Frames()
+    frames = Notes(lambda *step: counters['frames']['total'])
     runner.register_hook(frames)
     steps = train(runner)
     # The optimizer has no state in its first step.
-    assert frames.counts[2] == frames.counts[MAX_ITERS - 1] > 0
+    assert frames.steps[1] == frames.steps[MAX_ITERS - 1] > 0
     for name in ('images', 'weights', 'scores', 'norms', 'loss'):
         torch.testing.assert_close(
             torch.tensor(column(steps, name)),

@@ -16,10 +16,11 @@ from mmengine.config import Config
 from mmib.data.lists import find_images
 from mmib.data.verdicts import Judged, read_review, write_review
 
-from ..system.small_training import BASELINE, read_log, write_images
+from ..system.small_training import read_log, write_images
 from ..test_datasets import build
 from ..test_report.work_dirs import (files_config, write_checkpoint,
                                      write_finished)
+from .test_train import SHORT, text_of
 
 HEADER = 'image,verdict,rank,score,date\n'
 
@@ -149,14 +150,8 @@ def file_config(name):
         for split, suffix in (('images', 'jpg'), ('annotations', 'png')):
             folder = root / split / 'training'
             (folder / f'6.{suffix}').rename(folder / f"'=6.{suffix}")
-    cfg = files_config(root, 'unused', **BASELINE)
-    for key in ('work_dir', 'experiment_name'):
-        cfg.pop(key)
-    cfg.train_cfg.update(max_iters=20, val_interval=100)
-    cfg.train_dataloader.batch_size = 2
-    cfg.default_hooks.logger.interval = 1
-    cfg.param_scheduler = [dict(type='PolyLR', end=20, by_epoch=False)]
-    cfg.dump(f'{name}.py')
+    text = text_of(files_config(root, 'unused', **SHORT))
+    Path(f'{name}.py').write_text(text)
     return f'{name}.py'
 
 

@@ -16,20 +16,25 @@ from mmib_cli import scripts
 
 from ..system.small_training import BASELINE, read_log, small_config
 
-# The baseline on 6 images.
-CONFIG = small_config(
-    'unused', **BASELINE, **{
-        'train_cfg': dict(max_iters=20, val_interval=100),
-        'param_scheduler': [
-            dict(type='PolyLR', begin=0, end=20, by_epoch=False)
-        ],
-        'train_dataloader.batch_size': 2,
-        'train_dataloader.dataset.size': 6,
-        'default_hooks.logger.interval': 1
-    })
-for name in ('work_dir', 'experiment_name'):
-    CONFIG.pop(name)
-CONFIG = CONFIG.pretty_text
+# Changes for a baseline that is converted and trained in a second.
+SHORT = {
+    **BASELINE,
+    'train_cfg': dict(max_iters=20, val_interval=100),
+    'param_scheduler': [dict(type='PolyLR', end=20, by_epoch=False)],
+    'train_dataloader.batch_size': 2,
+    'default_hooks.logger.interval': 1,
+}
+
+
+def text_of(cfg):
+    """Without what is of one training alone."""
+    for name in ('work_dir', 'experiment_name'):
+        cfg.pop(name)
+    return cfg.pretty_text
+
+
+CONFIG = text_of(
+    small_config('unused', **SHORT, **{'train_dataloader.dataset.size': 6}))
 LAZY = """
 from mmengine.optim import PolyLR
 from mmengine.runner import IterBasedTrainLoop

@@ -241,25 +241,6 @@ def test_the_most_holds_the_truth(kind):
     assert most < 28 and abs(error) < 5
 
 
-# Of the wrong masks of `make demo` by score, which ranks hard scenes first.
-DEMO = [
-    23, 36, 42, 54, 60, 64, 65, 78, 79, 81, 87, 88, 90, 91, 92, 95, 99, 100,
-    101, 103, 123, 126, 128, 129, 130, 141, 156, 174, 197, 206, 208, 220, 230,
-    235
-]
-
-
-def test_hard_scenes_of_the_demo():
-    """Whenever a review ends, but for a few."""
-    order = np.isin(np.arange(1, 241), DEMO)
-    held = [
-        order[count:count + 50].sum()
-        <= estimate(np.arange(1, count + 1), order[:count]).most
-        for count in range(20, 191, 5)
-    ]
-    assert np.mean(held) >= 0.95 and held[6]
-
-
 def test_what_to_expect():
     ranks = np.arange(1, 61)
     few = estimate(ranks, ranks <= 10)
