@@ -55,12 +55,8 @@ def built(tmp_path_factory):
     source, = folder.glob('*.tar.gz')
     with tarfile.open(source) as file:
         file.extractall(folder)
-    run(sys.executable,
-        '-c',
-        BUILD,
-        'build_wheel',
-        folder,
-        cwd=str(source)[:-len('.tar.gz')])
+    unpacked = str(source)[:-len('.tar.gz')]
+    run(sys.executable, '-c', BUILD, 'build_wheel', folder, cwd=unpacked)
     wheel, = folder.glob('*.whl')
     return source, wheel
 
@@ -93,11 +89,9 @@ def test_the_readme_renders_on_a_package_page(built, tmp_path, repository):
     """Its links lead to the repository, if that is given."""
     markdown = pytest.importorskip('readme_renderer.markdown')
     source = str(built[0])[:-len('.tar.gz')]
+    prepare = 'prepare_metadata_for_build_wheel'
     run(sys.executable,
-        '-c',
-        BUILD,
-        'prepare_metadata_for_build_wheel',
-        tmp_path,
+        *('-c', BUILD, prepare, tmp_path),
         cwd=source,
         MMIB_REPOSITORY=repository)
     path, = tmp_path.glob('*.dist-info/METADATA')
@@ -125,14 +119,8 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     folder.mkdir()
     run(sys.executable, '-m', 'venv', venv, cwd=tmp_path)
     python = venv / 'bin' / 'python'
-    run(python,
-        '-m',
-        'pip',
-        'install',
-        '--no-deps',
-        '--no-index',
-        built[1],
-        cwd=tmp_path)
+    pip = (python, '-m', 'pip', 'install', '--no-deps', '--no-index')
+    run(*pip, built[1], cwd=tmp_path)
     # The stack is that of this environment.
     packages, = venv.glob('lib/python*/site-packages')
     (packages / 'stack.pth').write_text(

@@ -57,32 +57,23 @@ def edges(work_dir, **changes):
     return log
 
 
+def by_iteration(kind, **arguments):
+    """A schedule of epochs that steps after each iteration."""
+    return dict(
+        type=kind, by_epoch=True, convert_to_iter_based=True, **arguments)
+
+
 SCHEDULES = {
     'steps': [dict(type='MultiStepLR', by_epoch=True, milestones=[3, 6])],
     'cosine': [
         dict(type='CosineAnnealingLR', by_epoch=True, T_max=MAX_EPOCHS, end=8)
     ],
     'warm-up and cosine': [
-        dict(
-            type='LinearLR',
-            start_factor=0.01,
-            by_epoch=True,
-            end=2,
-            convert_to_iter_based=True),
-        dict(
-            type='CosineAnnealingLR',
-            by_epoch=True,
-            begin=2,
-            end=MAX_EPOCHS,
-            T_max=MAX_EPOCHS - 2,
-            convert_to_iter_based=True)
+        by_iteration('LinearLR', start_factor=0.01, end=2),
+        by_iteration(
+            'CosineAnnealingLR', begin=2, end=MAX_EPOCHS, T_max=MAX_EPOCHS - 2)
     ],
     'one cycle': [
-        dict(
-            type='OneCycleLR',
-            eta_max=0.05,
-            total_steps=MAX_EPOCHS,
-            by_epoch=True,
-            convert_to_iter_based=True)
+        by_iteration('OneCycleLR', eta_max=0.05, total_steps=MAX_EPOCHS)
     ],
 }

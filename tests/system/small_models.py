@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How the models of MMSegmentation's configs become small."""
 import os.path as osp
-from collections import Counter
 
 import mmseg
 import torch.nn as nn
@@ -117,35 +116,11 @@ def heads_of(model):
     return [head for head in heads if head is not None]
 
 
-def losses_of(head):
-    """Names and modules of the losses of a head, found by where their
-    classes are defined."""
-    return [(name, module) for name, module in head.named_modules()
-            if '.models.losses.' in type(module).__module__]
-
-
-def describe(model):
-    """Heads and losses in a few words: a text for each head, or for several
-    that are the same."""
-    texts = []
-    for head in heads_of(model):
-        losses = ', '.join(_describe(loss) for _, loss in losses_of(head))
-        text = f'{type(head).__name__}: {losses}'
-        sampler = getattr(head, 'sampler', None)
-        if type(sampler).__name__ == 'OHEMPixelSampler':
-            by = 'loss' if sampler.thresh is None else 'probability'
-            text += f', OHEM by {by}'
-        texts.append(text)
-    return [
-        text + (f' (x{count})' if count > 1 else '')
-        for text, count in Counter(texts).items()
-    ]
-
-
-def _describe(loss):
-    extras = ', '.join(text
-                       for key, text in (('use_sigmoid', 'sigmoid'),
-                                         ('class_weight', 'class weights'),
-                                         ('avg_non_ignore', 'avg_non_ignore'))
-                       if getattr(loss, key, None))
-    return type(loss).__name__ + (f' ({extras})' if extras else '')
+def names_of(model):
+    """Of the classes of heads and losses, which are found by where these are
+    defined."""
+    heads = heads_of(model)
+    losses = (
+        module for head in heads for module in head.modules()
+        if '.models.losses.' in type(module).__module__)
+    return {type(module).__name__ for module in (*heads, *losses)}

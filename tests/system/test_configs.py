@@ -46,8 +46,7 @@ def check_schedule(before, after):
         old_begin, old_end = full.get('begin', 0), full.get('end', old)
         assert 0 <= begin < end, f'{where} runs from {begin} to {end}'
         assert end <= new or old_end > old, f'{where} ends after the training'
-        assert (end == new) == (
-            old_end == old), f'{where} ends at {end} of {new}'
+        assert (end == new) == (old_end == old), f'{where} ends at {end}'
         times = [begin + step for step in short.get('milestones', [])]
         old_times = [old_begin + step for step in full.get('milestones', [])]
         assert times == sorted(set(times)), f'{where}.milestones: {times}'

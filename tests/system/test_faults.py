@@ -149,21 +149,16 @@ def fill_disk(work_dir):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
 
-@pytest.mark.parametrize('world_size', [1, 2])
-def test_a_full_disk(folders, world_size):
+def test_a_full_disk(folders):
     """No rank waits for the one that failed."""
     fault, reference = folders
-    ends = train_ranks(
-        world_size,
-        fault,
-        At(10, partial(fill_disk, fault)),
-        log_level='WARNING')
-    assert ends == [1] * world_size
+    fill = At(10, partial(fill_disk, fault))
+    assert train_ranks(2, fault, fill, log_level='WARNING') == [1, 1]
     # What the other rank says of the connection isn't always the same.
     assert kind_of_error(fault) is OSError
     # The new checkpoint is cut off, and isn't the last one.
     assert_checkpoints(fault, saved=[7, 14], last=7)
-    assert_goes_on(fault, reference, world_size)
+    assert_goes_on(fault, reference, world_size=2)
 
 
 def test_a_worker_dies(folders):
@@ -226,13 +221,10 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
 def test_weights_of_the_model_that_are_nan(tmp_path):
     """The training goes on to its end, as without mmib."""
     broken = dict(type='FaultyDataset', broken={'4': float('nan')})
-    before, ours = (
-        column(
-            train(
-                build(tmp_path / str(len(changes)), **{
-                    'train_dataloader.dataset': broken,
-                    **changes
-                })), 'loss') for changes in (BASELINE, {}))
+    broken = {'train_dataloader.dataset': broken}
+    before, ours = (column(
+        train(build(tmp_path / name, **broken, **changes)),
+        'loss') for name, changes in (('baseline', BASELINE), ('ours', {})))
     assert len(before) == len(ours) == MAX_ITERS
     np.testing.assert_array_equal(np.isnan(before), np.isnan(ours))
     assert np.isnan(ours[-1])

@@ -68,16 +68,14 @@ class Kill(NamedTuple):
 
 def train(rank, setting, work_dir, prefix, resume, victims):
     """Train, or go on from the last checkpoint of the folder."""
-    epochs = setting.by_epoch
-    loop = by_epoch(**{'train_cfg.max_epochs': MAX_EPOCHS}) if epochs else {
-        'train_cfg.max_iters': MAX_ITERS
-    }
+    if setting.by_epoch:
+        loop = by_epoch(**{'train_cfg.max_epochs': MAX_EPOCHS})
+        schedule = dict(end=MAX_EPOCHS, convert_to_iter_based=True)
+    else:
+        loop = {'train_cfg.max_iters': MAX_ITERS}
+        schedule = dict(end=MAX_ITERS, by_epoch=False)
     loop.update({
-        'param_scheduler': dict(
-            type='PolyLR',
-            end=MAX_EPOCHS if epochs else MAX_ITERS,
-            by_epoch=epochs,
-            **(dict(convert_to_iter_based=True) if epochs else {})),
+        'param_scheduler': dict(type='PolyLR', **schedule),
         'default_hooks.checkpoint': dict(
             interval=INTERVAL, max_keep_ckpts=2, by_epoch=False),
         'train_dataloader.num_workers': setting.workers,
@@ -111,25 +109,24 @@ def run(setting, work_dir, part, kill=None):
     prefix = osp.join(work_dir, f'part{part}')
     step, delay, victim = kill or (0, 0, None)
     victims = range(setting.ranks) if victim is None else [victim]
+
+    def steps_of(rank):
+        return read_lines(f'{prefix}_rank{rank}.jsonl')
+
     with start_ranks(train, setting.ranks, prefix, setting, work_dir, prefix,
                      part > 0, victims if kill else ()) as processes:
         if kill:
             first = victims[0]
-            path = f'{prefix}_rank{first}.jsonl'
-            while len(read_lines(path)) < step:
+            while len(steps_of(first)) < step:
                 time.sleep(0.002)
-                assert processes[first].exitcode is None, log_of(
-                    prefix, first)[-2000:]
+                assert processes[first].exitcode is None, log_of(prefix, first)
             time.sleep(delay)
             for rank in victims:
                 processes[rank].kill()
         assert wait_for_end(processes), f'a rank hangs without {victim}'
         for rank, process in enumerate(processes):
-            assert kill or process.exitcode == 0, log_of(prefix, rank)[-2000:]
-    return [
-        read_lines(f'{prefix}_rank{rank}.jsonl')
-        for rank in range(setting.ranks)
-    ]
+            assert kill or process.exitcode == 0, log_of(prefix, rank)
+    return [steps_of(rank) for rank in range(setting.ranks)]
 
 
 def end_of(work_dir):
@@ -171,19 +168,16 @@ SAMPLE = [
 
 def draw_kills(number, seed, by_epoch=False):
     """Choose kills, spread over all settings."""
-    rng = random.Random(seed)
-    least_iters = LEAST_ITERS if by_epoch else MAX_ITERS
-    settings = []
-    for policy, workers in itertools.product(POLICIES, (0, 2)):
-        for ranks, size in SIZES.items():
-            if policy == 'Budget' and not by_epoch:
-                size //= 2  # Several plans are in flight at once.
-            setting = Setting(policy, ranks, workers, size=size)
-            settings.append(setting._replace(by_epoch=by_epoch))
+    rng, settings = random.Random(seed), []
+    for policy, workers, ranks in itertools.product(POLICIES, (0, 2), SIZES):
+        size = SIZES[ranks]
+        if policy == 'Budget' and not by_epoch:
+            size //= 2  # Several plans are in flight at once.
+        settings.append(Setting(policy, ranks, workers, size, by_epoch))
     kills = []
     for i in range(number):
         setting = settings[i % len(settings)]
-        step = rng.randrange(1, least_iters)
+        step = rng.randrange(1, LEAST_ITERS if by_epoch else MAX_ITERS)
         if rng.random() < 0.3:  # so that a checkpoint is written
             step = max(step // INTERVAL, 1) * INTERVAL
         victim = None

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Trainings with several real processes over gloo."""
-import contextlib
 import functools
 import tempfile
 from collections import Counter
@@ -15,7 +14,7 @@ from mmib.errors import Refusal
 from mmib.pruning import MeanThreshold
 from tests.system.processes import run_ranks
 from tests.system.small_training import (ANNEALING_ITER, BASELINE, MAX_ITERS,
-                                         distribute, infobatch_hook,
+                                         build, distribute, infobatch_hook,
                                          small_runner, train)
 
 GLOBAL_BATCH = 8
@@ -28,32 +27,18 @@ COLLECTIVES = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast',
                'all_gather_into_tensor', 'reduce', 'scatter')
 
 
-@contextlib.contextmanager
-def count_collectives():
-    """Yields a function that tells how often each was called so far."""
-    with contextlib.ExitStack() as stack:
-        mocks = {
-            name: stack.enter_context(
-                mock.patch.object(dist, name, wraps=getattr(dist, name)))
-            for name in COLLECTIVES
-        }
-        yield lambda: Counter({n: m.call_count for n, m in mocks.items()})
-
-
 def train_with_global_batch(rank, results, **changes):
     world_size = dist.get_world_size()
     with tempfile.TemporaryDirectory() as work_dir:
-        runner = small_runner(
+        runner = build(
             work_dir, **{
                 'train_dataloader.dataset.size': SIZE,
                 'train_dataloader.batch_size': GLOBAL_BATCH // world_size,
                 'train_dataloader.num_workers': 2,
-                'train_cfg.max_iters': MAX_ITERS,
                 'default_hooks.checkpoint.interval': 9,
                 **changes
             })
-        if world_size > 1:
-            distribute(runner)
+        distribute(runner)
         # After how many iterations a checkpoint was written, and when a plan
         # was drawn.
         saves, plans, hook = [], [], infobatch_hook(runner)
@@ -63,8 +48,14 @@ def train_with_global_batch(rank, results, **changes):
         if hook:
             hook.plan_observers.append(lambda *drawn: plans.append(
                 (runner.iter, *drawn)))
-        with count_collectives() as collectives:
+        with mock.patch.multiple(
+                dist,
+                **{n: mock.Mock(wraps=getattr(dist, n))
+                   for n in COLLECTIVES}):
             steps = train(runner)
+            collectives = Counter(
+                {n: getattr(dist, n).call_count
+                 for n in COLLECTIVES})
         results[rank] = dict(
             steps=steps,
             plans=[epoch for _, epoch, _ in plans],
@@ -72,7 +63,7 @@ def train_with_global_batch(rank, results, **changes):
             saves=saves,
             lookahead=hook and hook.training.clock.min_gap,
             scores=hook and hook.training.tables.scores,
-            collectives=collectives())
+            collectives=collectives)
 
 
 @pytest.fixture(scope='module')

@@ -1,11 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What a training may have besides: averaged weights, accumulated gradients,
-mixed precision, validation. Another runner is in ``test_resume.py``,
-compilation in ``test_compile.py``, and what is spread over ranks in
-``test_strategies.py``.
+mixed precision, validation, compilation. Another runner is in
+``test_resume.py``, and what is spread over ranks in ``test_strategies.py``.
 
-Each mode is trained in one go, which writes checkpoints, and resumed from one
-of these. What follows is the same to the last bit.
+Most modes are trained in one go, which writes checkpoints, and resumed from
+one of these. What follows is the same to the last bit.
 """
 import functools
 import os.path as osp
@@ -14,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from mmengine.optim.optimizer import amp_optimizer_wrapper
+from torch._dynamo.utils import counters
 
-from tests.system.small_training import (BASELINE, MAX_ITERS, assert_equal,
-                                         assert_pruned, build, check_resumed,
-                                         column, infobatch_hook, load, train,
-                                         weights_of)
+from tests.system.small_training import (BASELINE, MAX_ITERS, Notes,
+                                         assert_equal, assert_pruned, build,
+                                         check_resumed, column, infobatch_hook,
+                                         load, train, weights_of)
 from tests.system.test_strategies import STATELESS, VALIDATED, best_of
 
 RATIO_0 = dict(custom_hooks=[
@@ -104,6 +104,24 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
         # The first pass, in which the trainings are still the same.
         np.testing.assert_allclose(
             column(steps[:3], name), column(full[:3], name), rtol=0.02)
+
+
+def test_nothing_is_compiled_again(tmp_path):
+    """After the first steps, with plans of several lengths, and annealing.
+    Backends that generate code need a compiler: ``test_gpu.py``."""
+    expected = train(build(tmp_path / 'eager'))
+    torch._dynamo.reset()
+    counters.clear()
+    runner = build(tmp_path, compile=dict(backend='aot_eager'))
+    frames = Notes(lambda *step: counters['frames']['total'])
+    runner.register_hook(frames)
+    steps = train(runner)
+    # The optimizer has no state in its first step.
+    assert frames.steps[1] == frames.steps[MAX_ITERS - 1] > 0
+    for name in ('images', 'weights', 'scores', 'norms', 'loss'):
+        torch.testing.assert_close(
+            torch.tensor(column(steps, name)),
+            torch.tensor(column(expected, name)))
 
 
 def test_validation(tmp_path):

@@ -45,16 +45,16 @@ def test_easy_images_are_worth_less(tmp_path):
     ratios, costs = [], []
     for policy in (dict(type='QuantileTiers'), dict(type='Neyman',
                                                     ratio=0.58)):
-        _, plans = train(
-            small_runner(
-                tmp_path, **{
-                    'train_dataloader.batch_size': 8,
-                    'train_dataloader.dataset': dict(
-                        type='SkewedDataset', size=200),
-                    'train_cfg.max_iters': 500,
-                    'optim_wrapper.optimizer.lr': 0.1,
-                    'custom_hooks.0.policy': policy
-                }))
+        runner = small_runner(
+            tmp_path, **{
+                'train_dataloader.batch_size': 8,
+                'train_dataloader.dataset': dict(
+                    type='SkewedDataset', size=200),
+                'train_cfg.max_iters': 500,
+                'optim_wrapper.optimizer.lr': 0.1,
+                'custom_hooks.0.policy': policy
+            })
+        _, plans = train(runner)
         late = [epoch for epoch, _ in plans[len(plans) // 2:]]
         ratios.append(np.mean([epoch.variance_ratio.value for epoch in late]))
         costs.append(np.mean([epoch.kept for epoch in late]))

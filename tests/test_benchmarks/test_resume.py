@@ -2,8 +2,6 @@
 """It counts what is loaded. Its times are no business of tests."""
 from argparse import Namespace
 
-import pytest
-
 from benchmarks import resume
 
 from .utils import rows_of
@@ -11,16 +9,11 @@ from .utils import rows_of
 STARTED = 2 * 2 * 4
 
 
-@pytest.fixture(scope='module')
-def args(tmp_path_factory):
-    """The options, with a checkpoint that was made."""
-    args = Namespace(iteration=250, images=300, workers=2)
-    args.folder = str(tmp_path_factory.mktemp('resume'))
+def test_processes_of_their_own(tmp_path, monkeypatch, capsys):
+    """One resumes, and its figures stand for those of all others."""
+    args = Namespace(
+        iteration=250, images=300, workers=2, folder=str(tmp_path))
     resume.train(args, 'checkpoint')
-    return args
-
-
-def test_processes_of_their_own(args, monkeypatch, capsys):
     found = resume.train_apart(args, 'resumed')
     assert found['loaded'] >= STARTED + 4
     monkeypatch.setattr(

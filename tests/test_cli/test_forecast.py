@@ -9,8 +9,8 @@ from mmib.config.zoo import allow_scoped_bases
 
 from ..system.small_training import BASELINE, small_config, write_images
 
-EXAMPLE = osp.join(osp.dirname(__file__), '..', '..', 'examples', 'small_data')
-
+EXAMPLE = osp.join(
+    osp.dirname(__file__), '../../examples/small_data/baseline.py')
 # On 11 images, 3 in a batch, 30 iterations, as in tests/test_hook.py.
 TIERS = [
     'A pass is 11 images, an iteration 3 of them on 1 GPU.',
@@ -22,85 +22,11 @@ TIERS = [
 ]
 NO_DATA = ('mmib::upernet/'
            'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512')
-
-
-@pytest.fixture
-def forecast(run, capsys):
-    """Forecast a config, with changes, and return the lines."""
-
-    def call(*arguments, **changes):
-        small_config('unused', **changes).dump('config.py')
-        run('forecast', 'config.py', *arguments)
-        return capsys.readouterr().out.splitlines()
-
-    return call
-
-
-def with_policy(**policy):
-    return {'custom_hooks.0.policy': dict(_delete_=True, **policy)}
-
-
-def test_a_config_with_infobatch(forecast):
-    assert forecast(**with_policy(type='QuantileTiers')) == TIERS
-
-
-def test_the_example_is_converted(run, capsys):
-    """On the data that its first line draws."""
-    write_images('data', 16)
-    run('forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch')
-    lines = capsys.readouterr().out.splitlines()
-    assert 'A pass is 16 images, an iteration 8 of them on 1 GPU.' in lines
-    assert 'the baseline needs 500 iterations: 200 saved.' in lines[-1]
-
-
-def test_a_baseline_is_converted(forecast):
-    changes = dict(BASELINE, **{
-        'train_cfg.max_iters': 50,
-        'param_scheduler': []
-    })
-    lines = forecast('--infobatch', '--policy', 'QuantileTiers', **changes)
-    assert lines[0] == TIERS[0] and lines[-3:] == TIERS[1:]
-    assert 'train_cfg.max_iters 50 30'.split() in map(str.split, lines)
-    lines = forecast('--infobatch', '--ratio', 0.8, '--delta', 0.5, **changes)
-    assert lines[-3].endswith(' prunes until iteration 20 of 40.')
-    assert 'needs 50 iterations: 10 saved.' in lines[-1]
-
-
-def test_several_gpus(forecast):
-    lines = forecast('--gpus', 2, **with_policy(type='QuantileTiers'))
-    assert lines[0].endswith('an iteration 6 of them on 2 GPUs.')
-    # As many images in half the iterations.
-    assert lines[1] == TIERS[1] and 'covers 28.' in lines[3]
-
-
-def test_options_change_what_is_forecast(forecast):
-    lines = forecast('--cfg-options', 'train_cfg.max_iters=60',
-                     'custom_hooks.0.delta=0.5',
-                     'train_dataloader.dataset.size=30')
-    assert lines[0].startswith('A pass is 30 images')
-    assert lines[1].endswith(' prunes until iteration 30 of 60.')
-
-
-def test_a_repeated_data_set(run, capsys):
-    """Its first three passes are full ones, until each image was asked for.
-    """
-    write_images('data', 16)
-    allow_scoped_bases()
-    cfg = Config.fromfile(osp.join(EXAMPLE, 'baseline.py'))
-    covered = []
-    for times in (1, 3):
-        cfg.train_dataloader.dataset = dict(
-            type='RepeatDataset',
-            times=times,
-            dataset=cfg.train_dataloader.dataset)
-        cfg.dump('config.py')
-        run('forecast', 'config.py', '--infobatch', '--policy',
-            'QuantileTiers')
-        lines = capsys.readouterr().out.splitlines()
-        covered.append(lines[-1])
-    # (2040 - 16) x (1 / 0.525 - 1) / 8 iterations, and 2040 - 48.
-    assert covered[0].endswith('529 iterations: 229 saved.')
-    assert covered[1].endswith('525 iterations: 225 saved.')
+OF_TIERS = {'custom_hooks.0.policy': dict(type='QuantileTiers')}
+NOTHING = {
+    'custom_hooks.0.policy': dict(_delete_=True, type='Budget', ratio=1.)
+}
+LONG = dict(BASELINE, **{'train_cfg.max_iters': 50, 'param_scheduler': []})
 
 
 def listed(images):
@@ -113,17 +39,67 @@ def listed(images):
     }
 
 
-def test_a_list_of_images(forecast):
-    lines = forecast(**listed([1, 4, 5, 8]),
-                     **with_policy(type='QuantileTiers'))
-    assert lines[0].startswith('A pass is 4 images') and lines[2] == TIERS[2]
-    # The passes are those over the list.
-    assert 'covers 39.' in lines[3]
+@pytest.fixture
+def forecast(run, capsys):
+    """Forecast a config, and return what is said, in one line."""
+
+    def call(arguments, changes=None):
+        path = EXAMPLE
+        if changes is None:
+            write_images('data', 16)
+        else:
+            path = 'config.py'
+            small_config('unused', **changes).dump(path)
+        run('forecast', path, *arguments.split())
+        return ' '.join(capsys.readouterr().out.split())
+
+    return call
 
 
-def test_a_warning(forecast):
-    lines = forecast(**with_policy(type='Budget', ratio=1.))
-    assert lines[-1].startswith('Warning: it prunes nothing')
+@pytest.mark.parametrize(
+    'arguments, changes, texts',
+    [
+        ('', OF_TIERS, TIERS),
+        ('--infobatch --policy QuantileTiers', LONG,
+         [*TIERS, 'train_cfg.max_iters 50 30']),
+        ('--infobatch --ratio 0.8 --delta 0.5', LONG, [
+            'prunes until iteration 20 of 40.',
+            'needs 50 iterations: 10 saved.'
+        ]),
+        # As many images in half the iterations.
+        ('--gpus 2', OF_TIERS,
+         ['an iteration 6 of them on 2 GPUs.', TIERS[1], 'covers 28.']),
+        ('--cfg-options train_cfg.max_iters=60 custom_hooks.0.delta=0.5 '
+         'train_dataloader.dataset.size=30', OF_TIERS,
+         ['A pass is 30 images', 'prunes until iteration 30 of 60.']),
+        # The passes are those over the list.
+        ('', dict(OF_TIERS, **listed(
+            [1, 4, 5, 8])), ['A pass is 4 images', TIERS[2], 'covers 39.']),
+        ('', NOTHING, ['Warning: it prunes nothing']),
+        # On the data that the first line of the example draws.
+        ('--infobatch', None, [
+            'A pass is 16 images, an iteration 8 of them on 1 GPU.',
+            'the baseline needs 500 iterations: 200 saved.'
+        ]),
+    ])
+def test_what_is_told(forecast, arguments, changes, texts):
+    told = forecast(arguments, changes)
+    for text in texts:
+        assert text in told
+
+
+def test_a_repeated_data_set(run, capsys):
+    """Its first three passes are full ones, until each image was asked for.
+    """
+    write_images('data', 16)
+    allow_scoped_bases()
+    cfg = Config.fromfile(EXAMPLE)
+    cfg.train_dataloader.dataset = dict(
+        type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
+    cfg.dump('config.py')
+    run('forecast', 'config.py', '--infobatch', '--policy', 'QuantileTiers')
+    # (2040 - 48) x (1 / 0.525 - 1) / 8 iterations.
+    assert '525 iterations: 225 saved.' in capsys.readouterr().out
 
 
 def test_without_data(run, capsys):
@@ -139,28 +115,27 @@ def test_without_data(run, capsys):
     assert lines[3].startswith('Without the data it is left out that the fir')
 
 
-def test_an_empty_list_of_annotations(run, tmp_path):
-    write_images('data', 16)
-    (tmp_path / 'data' / 'none.txt').write_text('')
-    with pytest.raises(SystemExit, match='has no images: check `ann_file`'):
-        run('forecast', osp.join(EXAMPLE, 'baseline.py'), '--infobatch',
-            '--cfg-options', 'train_dataloader.dataset.ann_file=none.txt')
+EMPTY = 'train_dataloader.dataset.ann_file=none.txt'
 
 
 @pytest.mark.parametrize('arguments, changes, message', [
-    ([], BASELINE, 'The config trains without InfoBatch: add --infobatch'),
-    (['--ratio', 0.5], {}, '--ratio needs --infobatch'),
-    (['--infobatch'], {}, 'The config trains with InfoBatch already'),
-    (['--infobatch', '--ratio', 2], BASELINE, '`ratio` is the share'),
-    (['--gpus', 0], {}, '--gpus must be 1 or more'),
-    ([], listed([11]), 'entry 0 is image 11'),
-    (['--cfg-options', 'train_dataloader.dataset.size=0'
-      ], {}, 'The training data has no images'),
-    (['--cfg-options', 'train_cfg.max_iters=3'
-      ], {}, '`train_cfg.max_iters = 3` with 3 images'),
+    ('', BASELINE, 'The config trains without InfoBatch: add --infobatch'),
+    ('--ratio 0.5', {}, '--ratio needs --infobatch'),
+    ('--infobatch', {}, 'The config trains with InfoBatch already'),
+    ('--infobatch --ratio 2', BASELINE, '`ratio` is the share'),
+    ('--gpus 0', {}, '--gpus must be 1 or more'),
+    ('', listed([11]), 'entry 0 is image 11'),
+    ('--cfg-options train_dataloader.dataset.size=0', {},
+     'The training data has no images: check `ann_file`'),
+    (f'--infobatch --cfg-options {EMPTY}', None,
+     'The training data has no images: check `ann_file`'),
+    ('--cfg-options train_cfg.max_iters=3', {},
+     '`train_cfg.max_iters = 3` with 3 images'),
 ])
-def test_refusals(forecast, arguments, changes, message):
+def test_refusals(forecast, tmp_path, arguments, changes, message):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'none.txt').touch()
     with pytest.raises(SystemExit) as stop:
-        forecast(*arguments, **changes)
+        forecast(arguments, changes)
     assert stop.value.code.startswith(f'Error: {message}')
     assert len(stop.value.code.splitlines()) == 1

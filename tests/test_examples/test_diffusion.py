@@ -53,13 +53,6 @@ def config(folder, work_dir, **changes):
     return cfg
 
 
-def pruned(cfg):
-    """As `mmib train --infobatch` makes it, with a checkpoint amid pruning."""
-    cfg = mmib.convert(cfg)
-    cfg.default_hooks.checkpoint.interval = SAVED
-    return cfg
-
-
 @pytest.fixture(scope='module')
 def images(tmp_path_factory):
     """A folder of drawn images of two classes, and some of another size."""
@@ -78,12 +71,6 @@ def note(runner, data_batch, outputs):
     """Loss and scores of a step."""
     scores = infobatch_hook(runner).batch.scores
     return outputs['loss'].item(), scores is not None and scores.tolist()
-
-
-def train(cfg):
-    runner = Runner.from_cfg(cfg)
-    distribute(runner)
-    return runner, train_and_note(runner, note)
 
 
 def test_the_first_images_are_of_all_classes(images, tmp_path):
@@ -163,10 +150,14 @@ def test_the_raw_loss_is_a_choice(model):
 
 
 def train_rank(rank, results, images, work_dir):
-    cfg = pruned(config(images, work_dir))
+    # As `mmib train --infobatch` makes it, with a checkpoint amid pruning.
+    cfg = mmib.convert(config(images, work_dir))
+    cfg.default_hooks.checkpoint.interval = SAVED
     results[rank] = []
     for _ in range(2):
-        runner, steps = train(cfg)
+        runner = Runner.from_cfg(cfg)
+        distribute(runner)
+        steps = train_and_note(runner, note)
         ratio = infobatch_hook(runner).training.planner.mean_ratio.mean().value
         results[rank].append((steps, weights_of(runner), ratio))
         cfg.update(

@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Drives a real browser by keys and clicks, over Chromium's DevTools protocol
 through a pipe."""
-import base64
 import json
 import os
 import subprocess
@@ -177,8 +176,3 @@ class Browser:
         """Click the summary of an element, and wait until it is open."""
         self.click(f'{selector} > summary')
         self.wait(f'document.querySelector({json.dumps(selector)}).open')
-
-    def picture(self, path) -> None:
-        """Write what is seen as a PNG file."""
-        data = self('Page.captureScreenshot', format='png')['data']
-        Path(path).write_bytes(base64.b64decode(data))

@@ -16,28 +16,20 @@ def test_scores_and_counts(tmp_path):
     checkpoint, notes = read_newest(str(tmp_path))
     images = checkpoint.images
     assert notes == []
-    assert np.isnan(images.score[11])
-    scores = np.arange(11, dtype=np.float32) / 10
-    assert images.score[:11].tolist() == scores.tolist()
-    assert images.average[:11].tolist() == scores[[10, *range(1, 10),
-                                                   0]].tolist()
-    assert np.isnan(images.average[11])
+    scores = np.float32([*np.arange(11) / 10, np.nan])
+    np.testing.assert_array_equal(images.score, scores)
+    np.testing.assert_array_equal(images.average,
+                                  scores[[10, *range(1, 10), 0, 11]])
     assert images.visits.tolist() == [5] * 12
     assert images.pruned.tolist() == list(range(12))
     assert images.last_visit.tolist() == list(range(11, -1, -1))
 
 
-def test_without_mmib(tmp_path):
-    path = write_checkpoint(tmp_path)
-    checkpoint = torch.load(path, weights_only=False)
-    del checkpoint['infobatch']
-    torch.save(checkpoint, path)
-    assert read_newest(str(tmp_path))[0].images is None
-
-
-def test_none(tmp_path):
+def test_none_and_without_mmib(tmp_path):
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None and 'no checkpoint yet' in notes[0]
+    write_checkpoint(tmp_path, infobatch=None)
+    assert read_newest(str(tmp_path))[0].images is None
 
 
 class Attack:
@@ -77,37 +69,31 @@ def test_getattr_reaches_nothing(tmp_path):
     assert read_newest(str(tmp_path))[0].weights == {}
 
 
-@pytest.mark.parametrize('damage', ['truncated', 'empty', 'text'])
-def test_damaged(tmp_path, damage):
-    write_checkpoint(tmp_path, 20)
+@pytest.mark.parametrize('damage', [
+    lambda data: data[:len(data) // 2], lambda data: b'', lambda data: b'text'
+])
+def test_a_damaged_one_is_passed_over(tmp_path, damage):
+    earlier = write_checkpoint(tmp_path, 20)
     path = write_checkpoint(tmp_path, 40)
-    data = path.read_bytes()
-    path.write_bytes({
-        'truncated': data[:len(data) // 2],
-        'empty': b'',
-        'text': b'text'
-    }[damage])
+    path.write_bytes(damage(path.read_bytes()))
     checkpoint, notes = read_newest(str(tmp_path))
-    assert checkpoint.name == 'iter_20.pth'
-    assert notes == [UNUSED]
-    (tmp_path / 'iter_20.pth').unlink()
+    assert checkpoint.name == 'iter_20.pth' and notes == [UNUSED]
+    earlier.unlink()
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None and 'can be used' in notes[1]
 
 
-@pytest.mark.parametrize('change, said', [
-    (lambda state: state.pop('tables'), 'that is damaged'),
-    (lambda state: state['tables']['visits'].add_(1), 'that is damaged'),
-    (lambda state: state.update(version=1), 'of another version'),
-    (lambda state: state.pop('version'), 'of another version'),
-    (lambda state: [], 'that is damaged'),
+@pytest.mark.parametrize('changes, said', [
+    (dict(tables={}), 'that is damaged'),
+    (dict(saved_iters=1.), 'that is damaged'),
+    (dict(version=1), 'of another version'),
+    (dict(version=None), 'of another version'),
+    ([], 'that is damaged'),
 ])
-def test_states_that_cannot_be_read(tmp_path, change, said):
+def test_states_that_cannot_be_read(tmp_path, changes, said):
     path = write_checkpoint(tmp_path)
     state = torch.load(path, weights_only=False)['infobatch']
-    changed = change(state)
-    if changed == []:
-        state = changed
+    state = changes and dict(state, **changes)
     write_checkpoint(tmp_path, infobatch=state)
     checkpoint, notes = read_newest(str(tmp_path))
     assert checkpoint is None

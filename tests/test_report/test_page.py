@@ -31,43 +31,34 @@ def choice(tmp_path):
     return said
 
 
-def test_what_the_choice_can_have_brought(choice):
+NOTHING = 'More iterations brought no mIoU here, so what the choice brought '
+
+
+@pytest.mark.parametrize('iterations, miou, text', [
+    (80, 42., 'By what more iterations brought in other, that can have '
+     'brought +0.36 mIoU (+0.16 to +0.61; the spread of seeds'),
+    (20, 38., 'brought +0.26 mIoU (+0.14 to +0.38;'),
+    (40, 42., 'plain training of another length'),
+    (45, 42., 'plain training of another length'),
+    (80, 39., NOTHING),
+    (20, 41., NOTHING),
+])
+def test_what_the_choice_can_have_brought(choice, iterations, miou, text):
     """Twice the iterations bring 2 points more than the choice, which is worth
-    1 / 0.9 times the iterations: by -log(0.9) / log(2 * 0.9) of it."""
-    assert choice(80, 42.) == (
-        ' By what more iterations brought in other, that can have brought '
-        '+0.36 mIoU (+0.16 to +0.61; the spread of seeds comes on top).')
-
-
-def test_by_a_shorter_training(choice):
-    """Half of the iterations without a choice cost as much."""
-    assert 'brought +0.26 mIoU (+0.14 to +0.38;' in choice(20, 38.)
-
-
-@pytest.mark.parametrize('iterations', [40, 45])
-def test_a_training_as_long_tells_nothing_of_more_steps(choice, iterations):
-    """Or little more, which the choice makes up for."""
-    assert 'plain training of another length' in choice(iterations, 42.)
-
-
-@pytest.mark.parametrize('iterations, miou', [(80, 39.), (20, 41.)])
-def test_more_iterations_that_brought_nothing(choice, iterations, miou):
-    assert choice(iterations, miou) == (
-        ' More iterations brought no mIoU here, so what the choice brought '
-        'can\'t be told.')
+    1 / 0.9 times the iterations: by -log(0.9) / log(2 * 0.9) of it. Half of
+    them without a choice cost as much. A training about as long tells nothing
+    of more steps."""
+    assert text in choice(iterations, miou)
 
 
 def test_several_seeds(choice, tmp_path):
     """Their mean and spread, also in what the choice can have brought."""
     run = read_run(str(write_finished(tmp_path / 'pruned')))
-    seeds = [
-        read_run(
-            str(
-                write_start(
-                    tmp_path / f'seed{i}',
-                    [train_line(1, 1.), val_line(80, miou)],
-                    config=PLAIN))) for i, miou in enumerate((41., 42., 43.))
-    ]
+    seeds = []
+    for i, miou in enumerate((41., 42., 43.)):
+        lines = [train_line(1, 1.), val_line(80, miou)]
+        folder = write_start(tmp_path / f'seed{i}', lines, config=PLAIN)
+        seeds.append(read_run(str(folder)))
     notes = {figure.title: figure.note for figure in summary(run, seeds)}
     assert notes['mIoU'] == (
         'at iteration 40; highest 40.00 at 40; seed0: 41.00 at 80; '

@@ -10,20 +10,12 @@ from mmib.report.checkpoint import read_newest
 from mmib.report.read import read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
-from ..system.small_training import infobatch_hook, small_runner
+from ..system.small_training import VALIDATION, infobatch_hook, small_runner
 from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, StoppedAt, plan,
                         train_line, val_line, write_finished, write_start)
 
-VALIDATES = {
-    'model.test_cfg': dict(mode='whole'),
-    'val_cfg': dict(),
-    'val_evaluator': dict(type='IoUMetric'),
-    'val_dataloader': dict(
-        batch_size=3,
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        dataset=dict(type='ValDataset', size=5)),
-    'default_hooks.logger.log_metric_by_epoch': False,
-}
+PLAIN = 'train_cfg = dict(max_iters=40)'
+VALIDATES = {**VALIDATION, 'default_hooks.logger.log_metric_by_epoch': False}
 
 
 class EdgeOfValidations(Hook):
@@ -59,10 +51,7 @@ def test_finished(tmp_path):
     np.testing.assert_array_equal(run.metrics['mIoU'],
                                   [[20, 40], [30.0, 40.0]])
     np.testing.assert_array_equal(run.loss.values, [1.0, 0.9, 0.8, 0.7])
-
-
-def test_full_equivalent_between_plans(tmp_path):
-    run = read_run(str(write_finished(tmp_path)))
+    # Between plans and at them.
     np.testing.assert_allclose(
         run.full_equivalent(np.array([0, 2, 5.5, 22, 34, 40])),
         [0, 2, 6, 28, 44, 50])
@@ -71,13 +60,9 @@ def test_full_equivalent_between_plans(tmp_path):
 def test_annealing_of_epochs(tmp_path):
     """Plans tell where an epoch begins."""
     begins = dict(BEGINS, unit='epoch', annealing_at=11, max_iters=50)
-    write_start(
-        tmp_path,
-        SCALARS, [{
-            'begins': begins
-        }, *PLANS],
-        config='train_cfg = dict(max_epochs=13)')
-    run = read_run(str(tmp_path))
+    records = [{'begins': begins}, *PLANS]
+    config = 'train_cfg = dict(max_epochs=13)'
+    run = read_run(str(write_start(tmp_path, SCALARS, records, config)))
     assert run.annealing_iter == 34 and run.max_iters is None
 
 
@@ -98,27 +83,19 @@ def test_running(tmp_path):
 def test_a_later_start_replaces_from_its_first_iteration_on(tmp_path):
     """The first start was killed at 36; the second goes on from 20."""
     before = [
-        train_line(10, 5.0, unweighted_loss=1.0),
-        train_line(20, 5.0, unweighted_loss=1.1),
+        train_line(10, 1.0),
+        train_line(20, 1.1),
         val_line(20, 10.0),
-        train_line(30, 5.0, unweighted_loss=9.0),
+        train_line(30, 9.0),
         val_line(35, 99.0)
-    ]
-    after = [
-        train_line(30, 5.0, unweighted_loss=1.2),
-        train_line(40, 5.0, unweighted_loss=1.3),
-        val_line(40, 20.0)
     ]
     plans = [plan(4, 4.0, 9), plan(20, 99.0, 9)]
     write_start(tmp_path, before, [{'begins': BEGINS}, *plans])
-    begins = dict(BEGINS, iter=20)
+    after = [train_line(30, 1.2), train_line(40, 1.3), val_line(40, 20.0)]
+    begins, ends = {'begins': dict(BEGINS, iter=20)}, {'ends': ENDS}
     write_start(
         tmp_path,
-        after, [{
-            'begins': begins
-        }, plan(24, 30.0, 9), {
-            'ends': ENDS
-        }],
+        after, [begins, plan(24, 30.0, 9), ends],
         config=CONFIG + 'resume = True',
         start='20260102_000000')
     run = read_run(str(tmp_path))
@@ -137,8 +114,7 @@ def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
 
 
 def test_baseline(tmp_path):
-    config = 'train_cfg = dict(max_iters=40)'
-    run = read_run(str(write_start(tmp_path, config=config)))
+    run = read_run(str(write_start(tmp_path, config=PLAIN)))
     assert run.finished and not run.has_infobatch and run.saved_iters == 0
     assert run.seconds == pytest.approx(40 * 0.1)
     np.testing.assert_array_equal(run.loss.values, [2.0, 1.8, 1.6, 0.7])
@@ -155,15 +131,14 @@ def test_nothing_to_report(tmp_path):
 
 def test_a_resumed_baseline(tmp_path):
     """Its second start goes on from 20, its third one is another training."""
-    config = 'train_cfg = dict(max_iters=40)'
-    write_start(tmp_path, SCALARS[:4], config=config)
+    write_start(tmp_path, SCALARS[:4], config=PLAIN)
     later = [train_line(30, 1.5), train_line(40, 1.4)]
-    write_start(tmp_path, later, config=config, start='20260102_000000')
+    write_start(tmp_path, later, config=PLAIN, start='20260102_000000')
     run = read_run(str(tmp_path))
     assert run.num_starts == 2 and run.start == '20260101_000000'
     np.testing.assert_array_equal(run.loss,
                                   [[10, 20, 30, 40], [2.0, 1.8, 1.5, 1.4]])
-    write_start(tmp_path, SCALARS[:1], config=config, start='20260103_000000')
+    write_start(tmp_path, SCALARS[:1], config=PLAIN, start='20260103_000000')
     run = read_run(str(tmp_path))
     assert run.num_starts == 1 and run.loss.iterations.tolist() == [10]
     assert 'begun at 20260101_000000:' in run.notes[0]
@@ -187,9 +162,8 @@ def test_damaged_lines(tmp_path):
 
 def test_lines_of_a_later_training_of_the_process(tmp_path):
     """MMEngine's visualizer goes on with the folder of the first one."""
-    config = 'train_cfg = dict(max_iters=40)'
-    write_start(tmp_path / 'alone', config=config)
-    write_start(tmp_path / 'both', [*SCALARS, *SCALARS], config=config)
+    write_start(tmp_path / 'alone', config=PLAIN)
+    write_start(tmp_path / 'both', [*SCALARS, *SCALARS], config=PLAIN)
     alone, both = (read_run(str(tmp_path / n)) for n in ('alone', 'both'))
     np.testing.assert_array_equal(alone.loss, both.loss)
     np.testing.assert_array_equal(alone.metrics['mIoU'], both.metrics['mIoU'])
@@ -214,14 +188,13 @@ def test_resumed_after_its_end(tmp_path):
     assert repr(twice) == repr(once) and not once.notes
 
 
-@pytest.mark.parametrize('policy', [None, PRUNES], ids=['baseline', 'pruned'])
-@pytest.mark.parametrize('interval', [3, 1000])
+@pytest.mark.parametrize('policy, interval', [(None, 3), (None, 1000),
+                                              (PRUNES, 1000)])
 def test_validations_of_epochs(tmp_path, policy, interval):
     """They are where the epoch ends."""
-    changes = by_epoch(policy, **VALIDATES)
+    changes = by_epoch(policy, **VALIDATION)
     changes['train_cfg'].update(val_interval=1)
     changes['default_hooks.logger'] = dict(interval=interval)
-    del changes['default_hooks.logger.log_metric_by_epoch']
     runner = small_runner(tmp_path, **changes)
     edges = EdgeOfValidations()
     runner.register_hook(edges)
@@ -279,9 +252,8 @@ def test_another_training_in_the_folder(tmp_path, caplog):
 def test_a_baseline_in_the_folder_of_a_pruned_training(tmp_path):
     """It has no `infobatch.jsonl`, so the config tells whether it goes on."""
     write_finished(tmp_path)
-    baseline = 'train_cfg = dict(max_iters=40)'
     lines = [train_line(20, 5.0)]
-    write_start(tmp_path, lines, config=baseline, start='20260102_000000')
+    write_start(tmp_path, lines, config=PLAIN, start='20260102_000000')
     run = read_run(str(tmp_path))
     assert not run.has_infobatch and run.loss.values.tolist() == [5.0]
     assert 'begun at 20260101_000000:' in run.notes[0]

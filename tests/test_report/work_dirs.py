@@ -15,7 +15,7 @@ from mmib.runner.checkpoint import seal
 from mmib.session import Session
 from mmib.worth import VarianceRatio
 
-from ..system.small_training import small_config, small_head
+from ..system.small_training import VALIDATION, small_config, small_head
 
 HEAD = small_head()
 HEAD['num_classes'] = 5
@@ -198,25 +198,21 @@ def files_config(root, work_dir, **changes):
 
     crop = dict(type='RandomCrop', crop_size=(32, 32))
     validation = dict(
-        batch_size=1,
-        num_workers=0,
-        sampler=dict(type='DefaultSampler', shuffle=False),
+        VALIDATION['val_dataloader'],
         dataset=dataset('validation', [*load, pack]))
     cfg = small_config(
         work_dir, **{
+            **VALIDATION,
             'model.decode_head': HEAD,
             'model.auxiliary_head': HEAD,
             'model.data_preprocessor.size': None,
-            'model.test_cfg': dict(mode='whole'),
             'train_dataloader.dataset': dict(
                 _delete_=True, **dataset('training', [*load, crop, pack])),
             'train_cfg': dict(max_iters=40, val_interval=20),
-            'val_cfg': dict(),
             'val_dataloader': validation,
-            'val_evaluator': dict(type='IoUMetric'),
             'test_cfg': dict(),
             'test_dataloader': validation,
-            'test_evaluator': dict(type='IoUMetric'),
+            'test_evaluator': VALIDATION['val_evaluator'],
             'default_hooks.logger.interval': 10,
             'default_hooks.checkpoint.interval': 20,
         })
