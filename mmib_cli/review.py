@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Say what a review has found, and what to expect of the next images.
 
-A review.csv is what the page of `mmib report` saves. Those of several people
+A review.csv is what a page of `mmib rank` or `mmib report` saves. Those of several people
 are merged. An image of which they say different things counts as unsure, and
 one that they give different labels stays wrong without a label, until somebody
 changes a file. The masks of wrong images can be exported, to be repaired with
@@ -47,11 +47,10 @@ def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     by_rank = {row.rank: row for row in rows}
     twice = [row for row in rows if by_rank[row.rank] is not row]
     if WRONG in said and not twice and not beats_chance(rows):
-        other = 'score' if rows[0].ranking == 'pixels' else 'pixels'
         yield ('So far the ranking looks no better than chance: wrong images '
                'don\'t clearly become rarer from high ranks to low ones, and '
                'may even become more frequent. Look at more images, or try '
-               f'`mmib report --rank-by {other}`.')
+               'another --rank-by.')
     counts = ', '.join(f'{said.count(name)} {name}' for name in VERDICTS)
     yield f'{len(rows)} images were looked at: {counts}.'
     if twice:

@@ -185,11 +185,11 @@ def test_the_table_of_label_errors():
     names = {
         'at random': 'at random',
         'last score': 'last score',
-        'moving average, the default': 'ema=0.8',
-        '`--rank-by pixels`': 'mean of the highest 5% of the pixel losses',
+        '`score`, the moving average': 'ema=0.8',
+        '`pixels`': 'mean of the highest 5% of the pixel losses',
         'cleanlab': 'cleanlab, softmin',
     }
-    _, _, *found = rows_of(section('docs/report.md', '## Find label errors'))
+    found = rows_of(section('docs/labels.md', '## Rank the images'))[-5:]
     assert [row[0] for row in found] == list(names)
     for name, *shares in found:
         # In the tables of large and of small errors.

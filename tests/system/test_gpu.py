@@ -148,7 +148,7 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
     monkeypatch.setattr('mmengine.device.utils.DEVICE', saved_on)
     steps = train(build(tmp_path))
     path = str(tmp_path / f'iter_{SAVED}.pth')
-    num_planned = len(load(path)['infobatch']['sampler']['indices'])
+    num_planned = len(load(path)['infobatch']['sampler']['slots']['indices'])
 
     monkeypatch.setattr('mmengine.device.utils.DEVICE', resumed_on)
     resumed = build(tmp_path / 'resumed', resume=True, load_from=path)

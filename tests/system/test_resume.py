@@ -271,7 +271,8 @@ def test_another_policy(finished, tmp_path):
     """The open plan ends, then the new policy draws the next one. The seed is
     the one in the checkpoint."""
     folder, steps = finished
-    left = load(folder / 'iter_21.pth')['infobatch']['sampler']['indices']
+    left = load(folder /
+                'iter_21.pth')['infobatch']['sampler']['slots']['indices']
     policy = dict(type='QuantileTiers')
     _, later = resume(tmp_path, folder / 'iter_21.pth', **{
         **hook(policy=policy), 'randomness.seed': 5
@@ -384,9 +385,9 @@ def test_other_ranks(finished, saved, tmp_path, loop):
     for together in zip(*ranks, strict=True):
         seen += itertools.chain(*zip(*(slots([step]) for step in together)))
     checkpoint = load(path)
-    sampler = checkpoint['infobatch']['sampler']
-    rest = zip(sampler['indices'].tolist(), sampler['weights'].tolist())
-    assert seen[:len(sampler['indices'])] == list(rest) != []
+    left = checkpoint['infobatch']['sampler']['slots']
+    rest = zip(left['indices'].tolist(), left['weights'].tolist())
+    assert seen[:len(left['indices'])] == list(rest) != []
     images, _ = zip(*slots(steps[:checkpoint['meta']['iter']]), *seen)
     visits = load(tmp_path / f'{end}.pth')['infobatch']['tables']['visits']
     assert visits.tolist() == np.bincount(images).tolist()

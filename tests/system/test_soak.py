@@ -111,9 +111,9 @@ class SoakLog(Hook):
 
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
-        self.sizes.append(
-            (len(pickle.dumps(state)), len(state['sampler']['indices']),
-             len(state['planner']['plans'])))
+        self.sizes.append((len(pickle.dumps(state)),
+                           len(state['sampler']['slots']['indices']),
+                           len(state['planner']['plans'])))
 
 
 def own_memory(runner):

@@ -132,7 +132,7 @@ def test_validation(tmp_path):
     steps = train(runner)
     assert steps == without
     checkpoint = load(best_of(tmp_path))
-    assert len(checkpoint['infobatch']['sampler']['indices']) > 0
+    assert len(checkpoint['infobatch']['sampler']['slots']['indices']) > 0
     finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(

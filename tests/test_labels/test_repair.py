@@ -238,7 +238,7 @@ def test_a_training_goes_on_with_the_same_masks_only(exported, run):  # noqa
     for more in ((), ('--resume', )):
         with pytest.raises(SystemExit, match='other images or labels'):
             run(*arguments, 'train_cfg.max_iters=6', *more)
-    with pytest.raises(SystemExit, match='other images or masks.*--repaired'):
+    with pytest.raises(SystemExit, match='other images, or other labels.*--repaired'):
         run('train', 'files.py', '--work-dir', 'work_dirs/files_repaired_out',
             '--resume')
 
