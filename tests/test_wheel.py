@@ -133,16 +133,14 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     assert f'1.0.0, {packages / "mmib"}\n' in call(mmib, 'env')
     call(python, packages / 'mmib' / '.mim' / 'tools' / 'make_demo_data.py',
          'data')
-    options = ['--cfg-options', 'train_dataloader.dataset.indices=32']
-    for split in ('train', 'val', 'test'):
+    options = ['--cfg-options']
+    for split, indices in (('train', 32), ('val', 4), ('test', 4)):
         options += [
-            f'{split}_dataloader.dataset.data_root=data',
-            f'{split}_dataloader.num_workers=0',
-            f'{split}_dataloader.persistent_workers=False'
+            f'{split}_dataloader.{option}'
+            for option in ('dataset.data_root=data', 'num_workers=0',
+                           'persistent_workers=False',
+                           f'dataset.indices={indices}')
         ]
-    options += [
-        f'{split}_dataloader.dataset.indices=4' for split in ('val', 'test')
-    ]
     options += [
         'train_dataloader.batch_size=4', 'train_cfg.val_interval=100',
         'default_hooks.checkpoint.interval=12',
@@ -158,8 +156,7 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
                 'train_cfg.max_iters=24')
     assert 'Iter(train) [24/24]' in text
     assert 'InfoBatch: 24 iterations covered' in text
-    checkpoint = osp.join('out', 'iter_24.pth')
-    text = call(mmib, 'test', DEMO, checkpoint, *options)
+    text = call(mmib, 'test', DEMO, osp.join('out', 'iter_24.pth'), *options)
     assert 'Iter(test) [4/4]' in text and 'mIoU: ' in text
     call(mmib, 'report', 'out')
     page = (folder / 'out' / 'report.html').read_text()

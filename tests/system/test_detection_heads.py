@@ -22,7 +22,6 @@ pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import mmdet  # noqa: E402
 import torch  # noqa: E402
-from mmdet.models import dense_heads  # noqa: E402
 from mmdet.models.task_modules.samplers import RandomSampler  # noqa: E402
 from mmdet.registry import MODELS  # noqa: E402
 from mmdet.structures import DetDataSample  # noqa: E402
@@ -31,8 +30,6 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.logging import MessageHub  # noqa: E402
 from mmengine.registry import DefaultScope  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
-
-from mmib.tasks import detection  # noqa: E402
 
 from ..test_tasks.contract import TOLERANCE  # noqa: E402
 from ..test_tasks.contract import check_weights, image_by_image  # noqa: E402
@@ -91,15 +88,6 @@ CHECKED = [
 ]
 # One of anchors, and one of queries.
 SAMPLE = (CHECKED[0], 'detr/detr_r50_8xb2-150e_coco')
-# mmib refuses these, here they are let through: the gradient of an image
-# depends on the image beside it, or comes not only through the predictions.
-REFUSED = {
-    'ghm/retinanet_r50_fpn_ghm-1x_coco': 'beside',
-    'reppoints/reppoints-moment_r50_fpn_1x_coco': 'elsewhere',
-    'autoassign/autoassign_r50-caffe_fpn_1x_coco': 'elsewhere',
-    'pisa/retinanet-r50_fpn_pisa_1x_coco': 'beside',
-    'ddod/ddod_r50_fpn_1x_coco size=400': 'beside',
-}
 
 
 def make_samples(size, has_masks):
@@ -207,7 +195,12 @@ def prepare(config):
     return model, batch
 
 
-def check(model, batch):
+@pytest.mark.parametrize('config', [
+    pytest.param(config, marks=() if config in SAMPLE else pytest.mark.slow)
+    for config in CHECKED
+])
+def test_weights_multiply_the_gradients_of_images(config):
+    model, batch = prepare(config)
 
     def make():
         # What is attached refers to itself, and is large.
@@ -215,31 +208,6 @@ def check(model, batch):
         return copy.deepcopy(model)
 
     check_weights(make, *batch, torch.tensor([1., 3.]))
-
-
-@pytest.mark.parametrize('config', [
-    pytest.param(config, marks=() if config in SAMPLE else pytest.mark.slow)
-    for config in CHECKED
-])
-def test_weights_multiply_the_gradients_of_images(config):
-    model, batch = prepare(config)
-    check(model, batch)
     # `SeesawLoss` counts the objects of the batches until then.
     tolerance = 0.05 if config == SEESAW else TOLERANCE
     assert distance_beside(model, *batch) < tolerance
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('config', REFUSED)
-def test_refused_heads_have_other_gradients(config, monkeypatch):
-    monkeypatch.setattr(detection, 'BATCH_LOSSES', ())
-    monkeypatch.setattr(detection.TABLE, 'heads', dict(detection.TABLE.heads))
-    for head in ('AutoAssignHead', 'DDODHead', 'PISARetinaHead',
-                 'RepPointsHead'):
-        detection.register_head(getattr(dense_heads, head))
-    model, batch = prepare(config)
-    if REFUSED[config] == 'beside':
-        assert distance_beside(model, *batch) > TOLERANCE
-    else:
-        with pytest.raises(AssertionError, match='^inputs'):
-            check(model, batch)

@@ -233,6 +233,11 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
               '`train_dataloader.dataset` has 13 images')
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
             'nothing is pruned until every image') in log
+    # What was saved before stays.
+    path, = (tmp_path / 'resumed').glob('*/infobatch.jsonl')
+    state = load(saved).get('infobatch', dict(saved_iters=0))
+    assert column(read_lines(path),
+                  'saved_iters')[0] == pytest.approx(state['saved_iters'])
     images, weights = zip(*slots(steps))
     # Until the first slot that stands for another image.
     full = next(i for i, weight in enumerate(weights) if weight > 1)

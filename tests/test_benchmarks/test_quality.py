@@ -240,16 +240,6 @@ def test_all_of_cifar10(data):
     assert pruned.train_cfg.max_iters == 46875
 
 
-def test_an_unknown_arm(data, monkeypatch, capsys):
-    monkeypatch.setattr(
-        'sys.argv',
-        ['run.py', 'cifar10', '--data', data, '--out', 'x', '--arms', 'tires'])
-    with pytest.raises(SystemExit):
-        run.main()
-    assert "There is no arm ['tires'], but ['full', " in capsys.readouterr(
-    ).err
-
-
 def test_cells_end_with_a_run_that_is_killed(data, tmp_path):
     (tmp_path / 'own').mkdir()
     (tmp_path / 'own/slow.py').write_text(

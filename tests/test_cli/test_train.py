@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 import mmseg
-import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -90,11 +89,6 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     assert dumped('here').param_scheduler[0].end == 12
     log = read_log('here')
     assert 'WARNING - InfoBatch' not in log
-    share = float(re.search(r'about (\S+) of the images', log)[1])
-    assert share == pytest.approx(0.52, abs=0.02)
-    kept = [float(k) for k in re.findall(r'kept share ([\d.]+)', log)]
-    assert kept[0] == kept[-1] == 1 and len(kept) > 8
-    assert np.mean(kept[1:-1]) == pytest.approx(share, abs=0.02)
     covered = re.search(r'as many passes as (\d+) iterations', log)[1]
     assert int(covered) == pytest.approx(100 / 0.6, abs=4)
 
@@ -163,20 +157,10 @@ def test_score_is_the_baseline_with_scores(train, capsys):
 
 def test_modules_beside_the_config(train):
     """They are found, as by ``python``."""
-    Path('beside_config.py').write_text(
-        'from mmseg.registry import DATASETS\n'
-        'from tests.system.small_training import IndexDataset\n'
-        '@DATASETS.register_module(force=True)\n'
-        'class Beside(IndexDataset):\n'
-        '    pass\n')
-    train(
-        write(
-            'beside-20k_six',
-            CONFIG.replace('IndexDataset', 'Beside') +
-            "\ncustom_imports = dict(imports=['beside_config'])\n"),
-        '--infobatch')
-    assert 'Iter(train) [12/12]' in read_log(
-        'work_dirs/beside-12k-infobatch_six')
+    Path('beside_config.py').write_text("raise SystemExit('found')")
+    imports = "\ncustom_imports = dict(imports=['beside_config'])\n"
+    with pytest.raises(SystemExit, match='found'):
+        train(write('beside', CONFIG + imports))
 
 
 HOOK = r'has InfoBatchHook, .* \(add --infobatch'

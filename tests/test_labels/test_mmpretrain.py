@@ -17,7 +17,6 @@ from mmpretrain.datasets import CIFAR10  # noqa: E402
 from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
-from mmib.report.read import read_run  # noqa: E402
 from mmib_cli.report import write_report  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
@@ -107,16 +106,6 @@ def test_predictions_are_those_of_the_model(trained):
     for n, name in enumerate(['dark'] * 8 + ['light'] * 8):
         assert reader.names(reader.read(n)['gt_label']) == name
         assert reader.names(predict(reader.info(n)).pred_label) == name
-
-
-def test_epochs_are_shown_in_iterations(trained):
-    run = read_run(str(trained))
-    assert run.finished and run.max_iters == run.last_iter < 32
-    # 7 of 8 epochs prune, and the last one has all 16 images.
-    assert run.annealing_iter == run.last_iter - 4
-    curve = run.metrics['accuracy/top1']
-    assert len(curve.values) == 8 and curve.iterations[-1] == run.last_iter
-    assert (np.diff(curve.iterations) > 0).all()
 
 
 def test_weights_are_not_fetched(trained):
