@@ -236,7 +236,8 @@ def test_a_training_goes_on_with_the_same_masks_only(exported, run):  # noqa
     tasks[2]['annotations'][0]['result'][0]['value']['brushlabels'] = ['disc']
     save(exported, tasks)
     for more in ((), ('--resume', )):
-        with pytest.raises(SystemExit, match='other images,? or (other )?labels'):
+        with pytest.raises(
+                SystemExit, match='other images,? or (other )?labels'):
             run(*arguments, 'train_cfg.max_iters=6', *more)
     with pytest.raises(SystemExit, match='other labels.*--repaired'):
         run('train', 'files.py', '--work-dir', 'work_dirs/files_repaired_out',
