@@ -6,14 +6,18 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 
 from mmengine.config import Config  # noqa: E402
+from mmengine.registry import MODELS  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
 from mmpretrain.datasets import CIFAR10  # noqa: E402
 
+import mmib_cli  # noqa: E402
 from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
@@ -106,6 +110,36 @@ def test_predictions_are_those_of_the_model(trained):
     for n, name in enumerate(['dark'] * 8 + ['light'] * 8):
         assert reader.names(reader.read(n)['gt_label']) == name
         assert reader.names(predict(reader.info(n)).pred_label) == name
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_ranked_by_margins(trained, tmp_path, split):
+    """As the model itself tells them, without batches."""
+    path, = trained.glob('*.py')
+    checkpoint = trained / 'epoch_8.pth'
+    mmib_cli.main([
+        'rank',
+        str(path),
+        str(checkpoint), '--data', split, '--out',
+        str(tmp_path), '--images', '2'
+    ])
+    table = pd.read_csv(tmp_path / f'rank_{split}_images.csv')
+    cfg = Config.fromfile(str(path))
+    model = MODELS.build(cfg.model).eval()
+    model.load_state_dict(
+        torch.load(str(checkpoint), weights_only=False)['state_dict'])
+    for number, image in enumerate(table.path):
+        image = torch.from_numpy(cv2.imread(image).transpose(2, 0, 1))
+        with torch.no_grad():
+            logits = model((image[None].float() - 127) / 50, mode='tensor')
+        dark, light = logits[0].double().tolist()
+        expected = light - dark if number < 8 else dark - light
+        assert table.margin[number] == pytest.approx(expected, 1e-5, 1e-5)
+    assert table.score.notna().all() if split == 'train' else ('score'
+                                                               not in table)
+    text = (tmp_path / f'rank_{split}.html').read_text()
+    first = table.margin.idxmax()
+    assert re.findall('image of image (\\d+)', text)[0] == str(first)
 
 
 def test_weights_are_not_fetched(trained):
