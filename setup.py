@@ -84,7 +84,9 @@ setup(
     packages=find_packages(include=['mmib', 'mmib.*', 'mmib_cli']),
     package_data={
         'mmib': ['py.typed'],
-        'mmib.labels': ['gallery.css', 'gallery.html', 'rank.html', 'review.js'],
+        'mmib.labels': [
+            'gallery.css', 'gallery.html', 'rank.html', 'review.js'
+        ],
         'mmib.report': ['run.html', 'shell.html'],
         'mmib_cli': ['py.typed']
     },

@@ -1,11 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Say what a review has found, and what to expect of the next images.
 
-A review.csv is what a page of `mmib rank` or `mmib report` saves. Those of several people
-are merged. An image of which they say different things counts as unsure, and
-one that they give different labels stays wrong without a label, until somebody
-changes a file. The masks of wrong images can be exported, to be repaired with
-Label Studio.
+A review.csv is what a page of `mmib rank` or `mmib report` saves. Those of
+several people are merged. An image of which they say different things counts
+as unsure, and one that they give different labels stays wrong without a label,
+until somebody changes a file. The masks of wrong images can be exported, to be
+repaired with Label Studio.
 """
 import argparse
 from typing import Iterator, List, Sequence
