@@ -82,9 +82,10 @@ def main(args: List[str]) -> None:
                                    parsed.rank_by, parsed.images, scores,
                                    checkpoint.images_checksum, judged)
     write_table(table, gallery.images)
-    section = render_gallery(gallery, rank_by,
-                             checkpoint.name, f'{osp.abspath(path)} {split}',
-                             osp.basename(table), config, parsed.review, split)
+    section = render_gallery(
+        gallery, rank_by,
+        checkpoint.name, f'{osp.abspath(path)} {split} {gallery.checksum}',
+        osp.basename(table), config, parsed.review, split)
     write_text(
         out, render_page(config, split, checkpoint.name, gallery.notes,
                          section))

@@ -34,7 +34,7 @@ def write_report(work_dir: str,
             folder.
         num_images (int): Images of each end of the ranking. Defaults to 12.
         predictions (bool): Whether to predict these images. Defaults to True.
-        rank_by (str): ``'score'`` or ``'pixels'``. Defaults to ``'score'``.
+        rank_by (str): Name of a ranking. Defaults to ``'score'``.
         reviews (Sequence[str], optional): Files of reviews, whose images
             aren't shown again. Defaults to None.
 

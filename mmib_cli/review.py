@@ -93,7 +93,7 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
         raise Refusal(f'{args.config} has repaired masks already: take the '
                       'config without `repaired` in ListedImages.')
     try:
-        reader = DatasetImages(config)
+        reader = DatasetImages(config, args.data)
         numbers = find_wrong(reader, wrong)
         if args.checkpoint is not None:
             # It needs pandas, which --checkpoint alone asks for.
@@ -130,6 +130,11 @@ def main(args: List[str]) -> None:
         'repair them with Label Studio: README.txt there says how')
     parser.add_argument(
         '--config', help='for --export: config of the training')
+    parser.add_argument(
+        '--data',
+        choices=('train', 'val', 'test'),
+        default='train',
+        help='for --export: whose images were judged (default: train)')
     parser.add_argument(
         '--checkpoint',
         help='for --export: predictions of this network, to begin with')

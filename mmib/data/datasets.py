@@ -119,8 +119,19 @@ class ListedImages:
         of_index = image_numbers(self.dataset)
         numbers, text = self._read_lists(of_index)
         if self.repaired is not None:
-            count = replace_masks(_leaves(self.dataset), self.repaired)
-            text += f'; {count} masks are those of {self.repaired}'
+            masks = replace_masks(_leaves(self.dataset), self.repaired)
+            text += f'; {len(masks)} masks are those of {self.repaired}'
+            left = np.flatnonzero(~np.isin(of_index, numbers))
+            lost = [
+                path for path in (self.dataset.get_data_info(i)['seg_map_path']
+                                  for i in left) if path in masks
+            ]
+            if lost and self.without is not None:
+                raise Refusal(
+                    f'{len(lost)} repaired masks, such as {lost[0]}, are of '
+                    'images that `without` of ListedImages in '
+                    '`train_dataloader.dataset` leaves out: drop it '
+                    '(--without of the command), or list fewer images there.')
         if len(numbers) == 0:
             raise Refusal(
                 '`without`, or `relabel`, of ListedImages in '

@@ -6,7 +6,7 @@ import os.path as osp
 import zlib
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence, Union
+from typing import Any, Dict, Iterable, List, Sequence, Set, Union
 
 from mmengine import fileio
 from mmengine.dataset import BaseDataset
@@ -51,10 +51,10 @@ def short_names(paths: Iterable[str]) -> Dict[str, str]:
     return {path: '/'.join(each[-length:]) for path, each in parts.items()}
 
 
-def replace_masks(datasets: Sequence[Any], folder: Folder) -> int:
+def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     """Let data sets of MMSegmentation load the masks below a folder in the
     place of their own ones with the same names, which are ends of their
-    paths. Returns how many images have another mask now.
+    paths. Returns the masks that take the place of others.
 
     Raises:
         Refusal: If a mask can't take the place of another one.
@@ -64,7 +64,7 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> int:
     for dataset, own in zip(datasets, paths):
         if not new.keys().isdisjoint(own):
             _replace(dataset, new)
-    return sum(path in new for each in paths for path in each)
+    return {*new.values()}
 
 
 def _mask_paths(dataset: Any) -> List[str]:

@@ -81,6 +81,8 @@ class Gallery:
         labels (list[str]): Names of the classes of which each image has one.
         doubt (str): Why the ranking may tell little, or nothing.
         notes (list[str]): Sentences on what is missing and why.
+        checksum (int, optional): Of the images and their order, where they
+            aren't those of a training.
     """
 
     images: pd.DataFrame
@@ -94,6 +96,7 @@ class Gallery:
     labels: List[str] = field(default_factory=list)
     doubt: str = ''
     notes: List[str] = field(default_factory=list)
+    checksum: Optional[int] = None
 
 
 def take_pictures(config: Config,
@@ -178,19 +181,21 @@ def rank_images(config: Config,
             'then call `mmib report`.')
     try:
         reader = DatasetImages(config, split)
-        if scores is not None:
-            reader.check(len(scores), checksum)
     except CannotShow as error:
         raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
                       f'ranked: {error}.') from error
+    other = scores is not None and reader.why_not(len(scores), checksum)
     try:
         predictor = Predictor(config, weights, get_device())
     except CannotShow as error:
         raise Refusal(f'The checkpoint can\'t be used with this config: '
                       f'{error}.') from error
-    if scores is None:
+    if scores is None or other:
         scores = pd.DataFrame(index=range(len(reader.numbers)))
-    gallery = Gallery(scores)
+    gallery = Gallery(scores, checksum=reader.checksum)
+    if other:
+        gallery.notes.append(f'There are no scores of the training, as {other}'
+                             '.')
     _add_paths(gallery.images, reader)
     _measure(gallery, reader, predictor, [*RANKINGS.values()],
              config.get('val_dataloader') or {})
@@ -211,12 +216,10 @@ def _show(gallery: Gallery, ranking: Ranking, count: int,
           judged: Optional[Set[str]]) -> Gallery:
     """Fill a gallery whose table of images has the column of the ranking."""
     images = gallery.images
-    if reader is not None:
+    if reader is not None and not ranking.of:
         unlabelled = _unlabelled(images, ranking, reader)
         images.loc[unlabelled, ranking.column] = np.nan
-        gallery.unlabelled = [
-            images['path'][number] or str(number) for number in unlabelled
-        ]
+        _name_unlabelled(gallery, unlabelled)
     order = images[ranking.column].dropna().sort_values(
         ascending=False, kind='stable').index.tolist()
     ranks = {number: rank for rank, number in enumerate(order, 1)}
@@ -237,7 +240,11 @@ def _show(gallery: Gallery, ranking: Ranking, count: int,
         for card in cards:
             _add_pictures(card, reader, predictor, side_of(len(cards)))
         if cards and reader.has_one_class:
-            gallery.labels = list(dict.fromkeys(reader.classes))
+            # --relabel couldn't tell classes of one name.
+            gallery.labels = [
+                name for name in reader.classes
+                if reader.classes.count(name) == 1
+            ]
         if any(len(card.pictures) > 1 for card in cards):
             gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
     return gallery
@@ -247,7 +254,9 @@ def _open_reader(config: Config, images: pd.DataFrame, checksum: Optional[int],
                  notes: List[str]) -> Optional[DatasetImages]:
     try:
         reader = DatasetImages(config)
-        reader.check(len(images), checksum)
+        other = reader.why_not(len(images), checksum)
+        if other:
+            raise CannotShow(other)
     except CannotShow as error:
         notes.append(
             'Images have their numbers in the training, no paths or pictures, '
@@ -268,11 +277,10 @@ def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
 
 def _unlabelled(images: pd.DataFrame, ranking: Ranking,
                 reader: DatasetImages) -> List[int]:
-    """Numbers of the images of which no pixel has a label: their loss is 0, or
-    there is none."""
-    values, found = images[ranking.column], []
-    suspect = values.isna() if ranking.of else values == 0
-    for number in images.index[suspect]:
+    """Numbers of the images of which no pixel has a label, and the loss in a
+    training is 0."""
+    found = []
+    for number in images.index[images[ranking.column] == 0]:
         try:
             labels = reader.read(number).get('gt_seg_map')
         except CannotShow:
@@ -282,6 +290,12 @@ def _unlabelled(images: pd.DataFrame, ranking: Ranking,
         if (labels == IGNORED).all():
             found.append(number)
     return found
+
+
+def _name_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
+    gallery.unlabelled = [
+        gallery.images['path'][number] or str(number) for number in numbers
+    ]
 
 
 def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
@@ -322,7 +336,9 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
                       f'{measured.reason or _NOTHING}.')
     for name, column in measured.columns.items():
         gallery.images[name] = column
-    unknown = np.isnan(column).sum() - (num_images - measured.num_seen)
+    _name_unlabelled(gallery, measured.unlabelled)
+    unknown = (
+        np.isnan(column[:measured.num_seen]).sum() - len(measured.unlabelled))
     if measured.num_seen < num_images:
         gallery.notes.append(f'Stopped after {measured.num_seen} of '
                              f'{num_images} images: others have no rank.')

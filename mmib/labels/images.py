@@ -25,7 +25,9 @@ class CannotShow(Exception):
 def in_short(error: Exception) -> str:
     """Kind and first sentence of an error of another library."""
     lines = str(error).strip(' \n"\'').splitlines() or ['']
-    sentence = lines[0].split('. ')[0][:200]
+    # PyTorch says which weights differ in the line after.
+    count = 1 + lines[0].endswith(':')
+    sentence = ' '.join(map(str.strip, lines[:count])).split('. ')[0][:200]
     return f'{type(error).__name__}: {sentence}'
 
 
@@ -65,18 +67,20 @@ class DatasetImages:
         indices = np.unique(self._of_index, return_index=True)[1]
         self._indices = dict(zip(self.numbers, indices.tolist()))
 
-    def check(self, num_images: int, checksum: Optional[int]) -> None:
-        """Check that these are the images of a checkpoint.
+    @property
+    def checksum(self) -> int:
+        """int: Of the images and their order."""
+        return images_checksum(self._dataset)
 
-        Raises:
-            CannotShow: If they are others.
-        """
+    def why_not(self, num_images: int, checksum: Optional[int]) -> str:
+        """Why these aren't the images of a checkpoint, or nothing."""
         if len(self.numbers) != num_images:
-            raise CannotShow(f'the data set has {len(self.numbers)} images '
-                             f'here, and the checkpoint {num_images}')
-        if checksum not in (None, images_checksum(self._dataset)):
-            raise CannotShow('the data set has other images here than the '
-                             'checkpoint, or the same in another order')
+            return (f'the data set has {len(self.numbers)} images here, and '
+                    f'the checkpoint {num_images}')
+        if checksum not in (None, self.checksum):
+            return ('the data set has other images here than the checkpoint, '
+                    'or the same in another order')
+        return ''
 
     @property
     def classes(self) -> List[str]:

@@ -100,7 +100,7 @@ def render_gallery(gallery: Gallery,
 def _round(reviews: Sequence[str]) -> int:
     """Which round of a review comes after these files, from 1. No file of it
     has the name of one of them."""
-    ends = (re.search(r'-(\d+)\.csv$', path) for path in reviews)
+    ends = (re.search(r'-(\d{1,3})\.csv$', path) for path in reviews)
     return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
 
 

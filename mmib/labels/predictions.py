@@ -3,7 +3,8 @@
 import copy
 import math
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Sequence,
+                    Tuple)
 
 import numpy as np
 import torch
@@ -16,9 +17,12 @@ from mmengine.utils import ProgressBar
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..data.relabel import has_one_class
 from .images import CannotShow, DatasetImages, in_short
 from .rankings import Ranking
 
+# Heads whose maps are sums of masks, each by the probability of its class.
+_SUM_MASKS = ('MaskFormerHead', 'Mask2FormerHead', 'SideAdapterCLIPHead')
 # Libraries of which predictions are shown.
 _SCOPES = ('mmseg', 'mmpretrain', 'mmdet')
 
@@ -38,7 +42,7 @@ class Predictor:
                              'classifiers of MMPretrain alone')
         try:
             with DefaultScope.overwrite_default_scope(scope):
-                self._pipeline = Compose(_test_pipeline_of(config))
+                self.pipeline = Compose(_test_pipeline_of(config))
                 self._model = _build(config)
             # Those of losses, which may be wrapped, don't matter.
             missing = self._model.load_state_dict(
@@ -55,23 +59,21 @@ class Predictor:
         if missing:
             raise CannotShow(f'the checkpoint lacks `{missing[0]}`')
 
-    def load(self, info: dict) -> Any:
-        """What the network takes, by the :meth:`DatasetImages.info` of an
-        image."""
-        try:
-            return self._pipeline(info)
-        except Exception as error:
-            raise CannotShow(in_short(error)) from error
-
     @torch.no_grad()
     def predict(self, inputs: List[Any]) -> List[Any]:
-        """Predict images by what :meth:`load` returned: together where they
+        """Predict images by what the pipeline returned: together where they
         have one size. The sample of each has ``pred_sem_seg`` and
         ``seg_logits``, ``pred_label``, or ``pred_instances``; or is a
         :class:`CannotShow` that says why there is none."""
         if len({each['inputs'].shape for each in inputs}) == 1:
             try:
-                return list(self._model.test_step(pseudo_collate(inputs)))
+                samples = list(self._model.test_step(pseudo_collate(inputs)))
+                head = type(getattr(self._model, 'decode_head', None))
+                if head.__name__ in _SUM_MASKS:
+                    for maps in [sample.seg_logits for sample in samples]:
+                        shares = maps.data / maps.data.sum(0)
+                        maps.data = shares.clamp(1e-7).log()
+                return samples
             except Exception as error:
                 if len(inputs) == 1:
                     return [CannotShow(in_short(error))]
@@ -79,10 +81,18 @@ class Predictor:
 
     def __call__(self, info: dict) -> Any:
         """Predict one image by its :meth:`DatasetImages.info`."""
-        sample, = self.predict([self.load(info)])
+        sample, = self.predict([_load(self.pipeline, info)])
         if isinstance(sample, CannotShow):
             raise sample
         return sample
+
+
+def _load(pipeline: Callable, info: dict) -> Any:
+    try:
+        return pipeline(info)
+    # What a pipeline may raise isn't known.
+    except Exception as error:
+        raise CannotShow(in_short(error)) from error
 
 
 def _build(config: Config) -> BaseModel:
@@ -128,9 +138,12 @@ def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
     """
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
-    if 'pred_score' in sample and np.size(labelled.get('gt_label', ())) == 1:
+    if 'pred_score' in sample and has_one_class(labelled):
         log = sample.pred_score.double().clamp(1e-30).log().cpu().numpy()
-        label = int(np.ravel(labelled['gt_label'])[0])
+        label = int(labelled['gt_label'])
+        if not 0 <= label < len(log):
+            raise CannotShow(f'its label is {label}, and the network has '
+                             f'{len(log)} classes')
         leads = log - log[label]
         leads[label] = math.nan
         return dict(losses=-log[label], leads=leads, labels=np.array(label))
@@ -163,8 +176,8 @@ class _Inputs(Dataset):
     """For each image what the network takes and what is labelled, or why they
     can't be had."""
 
-    def __init__(self, reader: DatasetImages, predictor: 'Predictor') -> None:
-        self._reader, self._load = reader, predictor.load
+    def __init__(self, reader: DatasetImages, pipeline: Callable) -> None:
+        self._reader, self._pipeline = reader, pipeline
 
     def __len__(self) -> int:
         return len(self._reader.numbers)
@@ -172,12 +185,15 @@ class _Inputs(Dataset):
     def __getitem__(self, place: int) -> Tuple[Any, Any]:
         number = self._reader.numbers[place]
         try:
-            labelled = self._reader.read(number)
+            info = self._reader.info(number)
+            # Only masks have to be read.
+            labelled = info if has_one_class(info) else self._reader.read(
+                number)
             kept = {
                 name: labelled[name]
                 for name in ('gt_seg_map', 'gt_label') if name in labelled
             }
-            return self._load(self._reader.info(number)), kept
+            return _load(self._pipeline, info), kept
         except CannotShow as error:
             return None, str(error)
 
@@ -189,6 +205,8 @@ class Measured(NamedTuple):
         columns (dict[str, np.ndarray]): Number of each image by the column of
             each ranking, float64 of shape (N,), NaN where it isn't known.
         num_seen (int): How many images were reached until somebody stopped it.
+        unlabelled (list[int]): Numbers of images of which no pixel has a
+            label.
         reason (str): Why the last image that has no number has none.
         mean (float): The mean loss.
         guess (float): That of guessing by how frequent the classes are.
@@ -196,6 +214,7 @@ class Measured(NamedTuple):
 
     columns: Dict[str, np.ndarray]
     num_seen: int
+    unlabelled: List[int]
     reason: str
     mean: float
     guess: float
@@ -210,8 +229,9 @@ def measure(reader: DatasetImages,
     predictions. Ctrl-C keeps what is there."""
     columns: Dict[str, np.ndarray] = {}
     reason, total, counts = '', 0., np.zeros(1 << 16, np.int64)
+    unlabelled: List[int] = []
     loader = DataLoader(
-        _Inputs(reader, predictor),
+        _Inputs(reader, predictor.pipeline),
         batch_size,
         num_workers=num_workers,
         collate_fn=list)
@@ -229,6 +249,8 @@ def measure(reader: DatasetImages,
                     column = columns.setdefault(
                         ranking.column, np.full(len(reader.numbers), np.nan))
                     column[bar.completed] = ranking.of(seen[ranking.array])
+                if seen['labels'].size == 0:
+                    unlabelled.append(reader.numbers[bar.completed])
                 total += np.nansum(seen['losses'], dtype=np.float64)
                 counts += np.bincount(
                     seen['labels'].ravel(), minlength=len(counts))
@@ -236,7 +258,7 @@ def measure(reader: DatasetImages,
     except KeyboardInterrupt:
         pass
     print(file=sys.stderr)
-    return Measured(columns, bar.completed, reason,
+    return Measured(columns, bar.completed, unlabelled, reason,
                     *mean_and_guess(total, counts))
 
 

@@ -55,8 +55,8 @@ def find_wrong(reader: DatasetImages, images: Sequence[str]) -> List[int]:
     if lacking:
         raise Refusal(
             f'{len(lacking)} of {len(images)} images that were judged wrong, '
-            f'such as `{lacking[0]}`, aren\'t in the training data of the '
-            'config: give the --config of the training that was reviewed.')
+            f'such as `{lacking[0]}`, aren\'t in this data set of the config: '
+            'give the --config, and the --data, that were ranked.')
     return [numbers[name] for name in images]
 
 
@@ -65,9 +65,10 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
     """Write a new folder with images, masks, and predictions if there is a
     network, for Label Studio, and how to repair them there."""
     names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
-    if not reader.classes:
-        raise Refusal('The data set doesn\'t tell its classes: add '
-                      '`metainfo=dict(classes=...)` to it in the config.')
+    if len({*reader.classes}) < max(len(reader.classes), 1):
+        raise Refusal('The data set doesn\'t tell its classes, or two have '
+                      'one name: set `metainfo=dict(classes=...)` of it in '
+                      'the config.')
     tasks = []
     with new_folder(folder) as new:
         for number, name in zip(numbers, names):
@@ -77,12 +78,13 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
             labels = results['gt_seg_map']
             _write_mask(reader, number, labels, table, new / 'masks' / name)
             data = dict(
-                image=f'/data/local-files/?d={quote(image)}',
+                image=f'/data/local-files/?d={quote(os.fsencode(image))}',
                 mask=name,
                 path=info.get('img_path'))
             task = dict(data=data, annotations=_result(labels, reader.classes))
             if predict is not None:
-                predicted = predict(info).pred_sem_seg.data[0].cpu().numpy()
+                predicted = predict(info).pred_sem_seg.data[0]
+                predicted = predicted.cpu().numpy().astype(np.uint8)
                 _write(new / 'predictions' / name, table[predicted])
                 task['predictions'] = _result(predicted, reader.classes)
             tasks.append(task)
@@ -90,7 +92,7 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
         (new / _CLASSES).write_text(_labelling_config(reader, table), 'utf-8')
         root = osp.abspath(folder)
         readme = _README.format(root, shlex.quote(root))
-        (new / 'README.txt').write_text(readme, 'utf-8')
+        (new / 'README.txt').write_bytes(os.fsencode(readme))
 
 
 def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,

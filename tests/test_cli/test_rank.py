@@ -55,8 +55,8 @@ def rank(run, trained):
     return lambda *options: run('rank', *trained[1:], '--out', 'out', *options)
 
 
-def table_of(split):
-    return pd.read_csv(f'out/rank_{split}_images.csv')
+def table_of(split, folder='out'):
+    return pd.read_csv(f'{folder}/rank_{split}_images.csv')
 
 
 def compared(config, checkpoint, split):

@@ -13,7 +13,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-from mmengine.structures import PixelData
+from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.labels.gallery import take_pictures
@@ -95,7 +95,8 @@ def test_repeated_images_have_one_number(root):
 ])
 def test_other_data(root, changes, match):
     with pytest.raises(CannotShow, match=match):
-        DatasetImages(config_of(root, **changes)).check(4, None)
+        images = DatasetImages(config_of(root, **changes))
+        raise CannotShow(images.why_not(4, None))
 
 
 def test_config_without_data():
@@ -265,7 +266,8 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
         def __init__(self, *args):
             pass
 
-        def load(self, info):
+        @staticmethod
+        def pipeline(info):
             return info
 
         def predict(self, inputs):
@@ -429,3 +431,38 @@ def test_losses_without_labels_and_of_a_binary_model():
         compare(SegDataSample(), dict(gt_seg_map=ignored))
     with pytest.raises(CannotShow, match='no label of it'):
         compare(SegDataSample(seg_logits=PixelData(data=ignored[None])), {})
+
+
+@pytest.mark.parametrize('label, match', [
+    (7, 'its label is 7, and the network has 3 classes'),
+    (-1, 'its label is -1'),
+    ([1], 'no label of it, or several'),
+    ([0, 1], 'no label of it, or several'),
+])
+def test_images_that_have_no_margin(label, match):
+    sample = BaseDataElement(pred_score=torch.full((3, ), 1 / 3))
+    with pytest.raises(CannotShow, match=match):
+        compare(sample, dict(gt_label=label))
+
+
+def test_sums_of_masks_are_no_logits():
+    """MaskFormer's kind tells the probability of each class, up to a factor."""
+
+    class Mask2FormerHead(torch.nn.Module):
+        pass
+
+    class Model(torch.nn.Module):
+        decode_head = Mask2FormerHead()
+
+        def test_step(self, inputs):
+            maps = torch.tensor([0.1, 0.7, 0.2])[:, None, None] * 0.9
+            return [
+                SegDataSample(seg_logits=PixelData(data=maps.expand(3, 4, 5)))
+            ]
+
+    predictor = Predictor.__new__(Predictor)
+    predictor._model = Model()
+    sample, = predictor.predict([dict(inputs=torch.zeros(3, 4, 5))])
+    seen = compare(sample, dict(gt_seg_map=np.zeros((4, 5), np.uint8)))
+    np.testing.assert_allclose(seen['losses'], -np.log(0.1), 1e-5)
+    np.testing.assert_allclose(seen['gaps'], 0.6, 1e-5)

@@ -476,6 +476,8 @@ def test_masks_that_cannot_be_used(masks):
         r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
     }
     with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(ValueError, match='new/4.png, are of images that'):
+            build(dict(listed, without=['4.jpg']))
         for match, (name, mask) in bad.items():
             cv2.imwrite(f'new/{name}', mask)
             with pytest.raises(ValueError, match=match):
@@ -532,7 +534,7 @@ def test_refusals_of_an_export(config, run):  # noqa: F811
     write_review('none.csv', [Judged('0.jpg', 'hard', 1)])
     refused('No image was judged wrong', 'none.csv', *export[1:])
     write_review('other.csv', [Judged('9.jpg', 'wrong', 1)])
-    refused("1 of 1 images .* `9.jpg`, aren't in the training data",
+    refused("1 of 1 images .* `9.jpg`, aren't in this data set",
             'other.csv', *export[1:])
     assert not Path('out').exists()
     Path('out').mkdir()
