@@ -446,7 +446,7 @@ def test_images_that_have_no_margin(label, match):
 
 
 def test_sums_of_masks_are_no_logits():
-    """MaskFormer's kind tells the probability of each class, up to a factor."""
+    """MaskFormer's kind tells probabilities of classes, up to a factor."""
 
     class Mask2FormerHead(torch.nn.Module):
         pass
