@@ -25,7 +25,7 @@ RESEARCH = files('research/*/README.md')
 PAGES = files('README.md', 'docs/*.md', 'examples/*/*.md', 'research/*.md',
               'benchmarks/*/*.md') + RESEARCH
 # A block whose code is no longer here begins with it.
-OLD = 'git checkout 9fd9ed3\n'
+OLD = 'git checkout '
 
 
 def read(path):
@@ -179,6 +179,15 @@ def test_what_readme_tells_of_reviews():
         for arm in (('score removed', '20%'), ('neyman pruned', )))
     assert said == pytest.approx([share, review, clean - dirty, pruned],
                                  abs=0.0501)
+
+
+def test_what_readme_tells_of_people():
+    *said, share = told("Of [people's errors][people], in # % of the labels, "
+                        'the highest # % have # %')
+    assert said == [17.6, 20]
+    first = rows('real_label_errors', 'network', 'margin')[0]
+    assert share == round(number(first[5]))
+    assert rows('real_label_errors', '`random_label1`, 17.6 % wrong')
 
 
 def test_the_table_of_label_errors():
