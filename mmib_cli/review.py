@@ -19,7 +19,7 @@ from mmib.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
 from mmib.errors import Refusal
 from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.predictions import Predictor
-from mmib.labels.repair import export_ignored, export_tasks, find_wrong
+from mmib.labels.repair import export_ignored, export_tasks, numbers_of
 from mmib.labels.review import beats_chance, expected, merge
 
 from .files import find_config, read, table
@@ -94,7 +94,7 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
                       'config without `repaired` in ListedImages.')
     try:
         reader = DatasetImages(config, args.data)
-        numbers = find_wrong(reader, wrong)
+        numbers = numbers_of(reader, wrong)
         if args.checkpoint is not None:
             # It needs pandas, which --checkpoint alone asks for.
             from mmib.report.checkpoint import read_checkpoint

@@ -3,7 +3,7 @@
 wrapper that shows only listed images."""
 import os.path as osp
 import zlib
-from typing import Any, Dict, List, Optional, Sized, Tuple
+from typing import Any, Dict, List, Optional, Set, Sized, Tuple
 
 import numpy as np
 from mmengine.dataset import (BaseDataset, ClassBalancedDataset, RepeatDataset,
@@ -121,17 +121,8 @@ class ListedImages:
         if self.repaired is not None:
             masks = replace_masks(_leaves(self.dataset), self.repaired)
             text += f'; {len(masks)} masks are those of {self.repaired}'
-            left = np.flatnonzero(~np.isin(of_index, numbers))
-            lost = [
-                path for path in (self.dataset.get_data_info(i)['seg_map_path']
-                                  for i in left) if path in masks
-            ]
-            if lost and self.without is not None:
-                raise Refusal(
-                    f'{len(lost)} repaired masks, such as {lost[0]}, are of '
-                    'images that `without` of ListedImages in '
-                    '`train_dataloader.dataset` leaves out: drop it '
-                    '(--without of the command), or list fewer images there.')
+            if self.without is not None:
+                self._check_left_out(masks, ~np.isin(of_index, numbers))
         if len(numbers) == 0:
             raise Refusal(
                 '`without`, or `relabel`, of ListedImages in '
@@ -152,6 +143,19 @@ class ListedImages:
             f'InfoBatch: the data set has {len(numbers)} of '
             f'{of_index.max() + 1} images{text}.', 'current')
         self._fully_initialized = True
+
+    def _check_left_out(self, masks: Set[str], left_out: np.ndarray) -> None:
+        """Check that no image with a repaired mask is left out."""
+        paths = (
+            self.dataset.get_data_info(i)['seg_map_path']
+            for i in np.flatnonzero(left_out))
+        lost = [path for path in paths if path in masks]
+        if lost:
+            raise Refusal(
+                f'{len(lost)} repaired masks, such as {lost[0]}, are of '
+                'images that `without` of ListedImages in '
+                '`train_dataloader.dataset` leaves out: drop it '
+                '(--without of the command), or list fewer images there.')
 
     def _read_lists(self, of_index: np.ndarray) -> Tuple[np.ndarray, str]:
         """Numbers of the images to show, increasing, which have the right

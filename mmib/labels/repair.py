@@ -44,7 +44,7 @@ _README = """To repair masks with Label Studio (pip install label-studio):
 """
 
 
-def find_wrong(reader: DatasetImages, images: Sequence[str]) -> List[int]:
+def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
     """Numbers of the images of a review, which has their paths or numbers."""
     numbers = {
         name: number

@@ -2,13 +2,7 @@
 """Masks that are exported, repaired, and trained on."""
 import json
 import os
-import pickle
 import shutil
-import socket
-import subprocess
-import time
-import urllib.request
-import zlib
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +18,6 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
 from mmib.config.convert import list_images
-from mmib.data.masks import masks_checksum, short_names
 from mmib.data.verdicts import Judged, write_review
 from mmib.labels import repair
 from mmib.labels.images import DatasetImages
@@ -34,6 +27,7 @@ from ..system.small_training import BASELINE, read_log, write_images
 from ..test_cli.conftest import run  # noqa: F401
 from ..test_datasets import build
 from ..test_report.work_dirs import files_config
+from .label_studio import Server
 
 MASKS = 'data/annotations/training'
 WRONG = ('1.jpg', '4.jpg', '5.jpg')
@@ -291,7 +285,7 @@ def test_masks_of_several_folders_have_one_name(config):
             datasets=[part, dict(part, data_root='more')]))
     reader = DatasetImages(cfg)
     repair.export_tasks(
-        reader, repair.find_wrong(reader, ['more/images/training/1.jpg', '1']),
+        reader, repair.numbers_of(reader, ['more/images/training/1.jpg', '1']),
         'out', None)
     tasks = json.loads(Path('out/tasks.json').read_text())
     assert [task['data']['mask'] for task in tasks
@@ -405,15 +399,6 @@ def test_suspect_regions_are_ignored(config, run, capsys):  # noqa: F811
         assert (read[0][changed] == 255).all()
 
 
-@pytest.fixture
-def masks(config):
-    """Another mask of an image, in a folder."""
-    Path('new').mkdir()
-    mask = np.full((96, 96), 3, np.uint8)
-    cv2.imwrite('new/4.png', mask)
-    return mask
-
-
 def dataset_of(*wrappers, **changes):
     part = dict(
         Config.fromfile('files.py').train_dataloader.dataset, **changes)
@@ -428,70 +413,6 @@ def labels_of(dataset):
         gt_sem_seg.data[0].numpy()
         for sample in (dataset[i] for i in range(len(dataset)))
     }
-
-
-@pytest.mark.parametrize('serialize', [True, False])
-@pytest.mark.parametrize('wrapper', ['plain', 'repeat', 'concat', 'listed'])
-def test_wrappers(masks, wrapper, serialize):
-    part = dataset_of(serialize_data=serialize)
-    listed = dict(type='ListedImages', repaired='new')
-    if wrapper == 'repeat':
-        part = dict(type='RepeatDataset', times=2, dataset=part)
-    elif wrapper == 'concat':
-        Path('more').symlink_to('data')
-        more = dict(part, data_root='more', lazy_init=True)
-        # Two masks have one name.
-        with pytest.raises(ValueError, match='new/4.png has the name of 2 ma'):
-            build(
-                dict(
-                    listed,
-                    dataset=dict(type='ConcatDataset', datasets=[part, more])))
-        Path('new/data/annotations/training').mkdir(parents=True)
-        Path('new/4.png').rename('new/data/annotations/training/4.png')
-        part = dict(type='ConcatDataset', datasets=[more, part])
-    elif wrapper == 'listed':
-        listed.update(images=['3.jpg', '4.jpg', '5.jpg'], without=['5.jpg'])
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        dataset = build(dict(listed, dataset=part))
-    dataset = pickle.loads(pickle.dumps(dataset))
-    samples = [dataset[i]['data_samples'] for i in range(len(dataset))]
-    assert len(samples) == dict(
-        plain=6, repeat=12, concat=12, listed=2)[wrapper]
-    count = 0
-    for sample in samples:
-        path = Path(sample.img_path)
-        new = path.name == '4.jpg' and path.parts[0] == 'data'
-        mask = masks if new else raw(f'{path.stem}.png')
-        np.testing.assert_array_equal(sample.gt_sem_seg.data[0],
-                                      as_labels(mask))
-        count += new
-    assert count == (2 if wrapper == 'repeat' else 1)
-
-
-def test_masks_that_cannot_be_used(masks):
-    listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
-    bad = {
-        'has the name of no masks of the data set. Corr': ('9.png', masks),
-        r'new/4.png has \(95, 96\) pixels, and ': ('4.png', masks[:, 1:]),
-        r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
-    }
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        with pytest.raises(ValueError, match='new/4.png, are of images that'):
-            build(dict(listed, without=['4.jpg']))
-        for match, (name, mask) in bad.items():
-            cv2.imwrite(f'new/{name}', mask)
-            with pytest.raises(ValueError, match=match):
-                build(listed)
-            os.remove(f'new/{name}')
-        with pytest.raises(ValueError, match='new has no masks, files that'):
-            build(listed)
-        cv2.imwrite('new/4.png', masks)
-        with pytest.raises(
-                ValueError, match="PathDataset doesn't tell `seg_m"):
-            build(
-                dict(
-                    listed, dataset=dict(type='PathDataset', name='a',
-                                         size=3)))
 
 
 @pytest.mark.parametrize('reduce_zero_label', [True, False])
@@ -544,83 +465,11 @@ def test_refusals_of_an_export(config, run):  # noqa: F811
     assert not [name for name in os.listdir() if name.startswith('.mmib')]
 
 
-def test_names():
-    assert short_names(['a/1.png', 'a/2.png']) == {
-        'a/1.png': '1.png',
-        'a/2.png': '2.png'
-    }
-    assert short_names(['../a/m/1.png', '/b/m/1.png']) == {
-        '../a/m/1.png': 'a/m/1.png',
-        '/b/m/1.png': 'b/m/1.png'
-    }
-
-
-def test_the_checksum_is_of_names_and_contents(tmp_path):
-    (tmp_path / 'a.png').write_bytes(b'1')
-    first = masks_checksum(tmp_path)
-    assert first == zlib.crc32(b'a.png1')
-    (tmp_path / 'note.txt').write_bytes(b'1')
-    assert masks_checksum(tmp_path) == first
-    (tmp_path / 'a.png').rename(tmp_path / 'b.png')
-    assert masks_checksum(tmp_path) != first
-
-
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(
         __import__('sys').modules, 'label_studio_sdk.converter', None)
     with pytest.raises(ValueError, match=r"pip install 'mmib\[repair\]'"):
         repair._brush()
-
-
-class Server:
-    """Label Studio on a port of its own, with an empty data base."""
-
-    TOKEN = '0123456789' * 4
-
-    def __init__(self, program, folder, images):
-        with socket.socket() as free:
-            free.bind(('localhost', 0))
-            port = free.getsockname()[1]
-        self.address = f'http://localhost:{port}'
-        self.process = subprocess.Popen(
-            [
-                program, 'start', '--no-browser', '--port',
-                str(port), '--username', 'somebody@example.org', '--password',
-                'secret-1', '--user-token', self.TOKEN
-            ],
-            env=dict(
-                os.environ,
-                PYTHONPATH='',
-                SENTRY_DSN='',
-                FRONTEND_SENTRY_DSN='',
-                LABEL_STUDIO_ENABLE_LEGACY_API_TOKEN='true',
-                LABEL_STUDIO_BASE_DATA_DIR=str(folder),
-                LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED='true',
-                LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(images)),
-            stdout=open(folder / 'log', 'w'),
-            stderr=subprocess.STDOUT)
-
-    def wait(self):
-        while True:
-            try:
-                return self.ask('GET', '/health')
-            except OSError:
-                assert self.process.poll() is None
-                time.sleep(1)
-
-    def ask(self, method, path, content=None):
-        request = urllib.request.Request(
-            self.address + path,
-            json.dumps(content).encode() if content else None, {
-                'Authorization': f'Token {self.TOKEN}',
-                'Content-Type': 'application/json'
-            },
-            method=method)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.read()
-
-    def json(self, *arguments):
-        return json.loads(self.ask(*arguments))
 
 
 @pytest.fixture

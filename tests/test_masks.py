@@ -1,0 +1,114 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Masks in a folder take the place of those of the same names."""
+import os
+import pickle
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mmengine.registry import DefaultScope
+
+from mmib.data.masks import masks_checksum, short_names
+
+from .test_cli.conftest import run  # noqa: F401
+from .test_datasets import build
+from .test_labels import test_repair
+from .test_labels.test_repair import as_labels, dataset_of, raw
+
+brush, config = test_repair.brush, test_repair.config
+
+
+@pytest.fixture
+def masks(config):  # noqa: F811
+    """Another mask of an image, in a folder."""
+    Path('new').mkdir()
+    mask = np.full((96, 96), 3, np.uint8)
+    cv2.imwrite('new/4.png', mask)
+    return mask
+
+
+@pytest.mark.parametrize('serialize', [True, False])
+@pytest.mark.parametrize('wrapper', ['plain', 'repeat', 'concat', 'listed'])
+def test_wrappers(masks, wrapper, serialize):
+    part = dataset_of(serialize_data=serialize)
+    listed = dict(type='ListedImages', repaired='new')
+    if wrapper == 'repeat':
+        part = dict(type='RepeatDataset', times=2, dataset=part)
+    elif wrapper == 'concat':
+        Path('more').symlink_to('data')
+        more = dict(part, data_root='more', lazy_init=True)
+        # Two masks have one name.
+        with pytest.raises(ValueError, match='new/4.png has the name of 2 ma'):
+            build(
+                dict(
+                    listed,
+                    dataset=dict(type='ConcatDataset', datasets=[part, more])))
+        Path('new/data/annotations/training').mkdir(parents=True)
+        Path('new/4.png').rename('new/data/annotations/training/4.png')
+        part = dict(type='ConcatDataset', datasets=[more, part])
+    elif wrapper == 'listed':
+        listed.update(images=['3.jpg', '4.jpg', '5.jpg'], without=['5.jpg'])
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        dataset = build(dict(listed, dataset=part))
+    dataset = pickle.loads(pickle.dumps(dataset))
+    samples = [dataset[i]['data_samples'] for i in range(len(dataset))]
+    assert len(samples) == dict(
+        plain=6, repeat=12, concat=12, listed=2)[wrapper]
+    count = 0
+    for sample in samples:
+        path = Path(sample.img_path)
+        new = path.name == '4.jpg' and path.parts[0] == 'data'
+        mask = masks if new else raw(f'{path.stem}.png')
+        np.testing.assert_array_equal(sample.gt_sem_seg.data[0],
+                                      as_labels(mask))
+        count += new
+    assert count == (2 if wrapper == 'repeat' else 1)
+
+
+def test_masks_that_cannot_be_used(masks):
+    listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
+    bad = {
+        'has the name of no masks of the data set. Corr': ('9.png', masks),
+        r'new/4.png has \(95, 96\) pixels, and ': ('4.png', masks[:, 1:]),
+        r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
+    }
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        with pytest.raises(ValueError, match='new/4.png, are of images that'):
+            build(dict(listed, without=['4.jpg']))
+        for match, (name, mask) in bad.items():
+            cv2.imwrite(f'new/{name}', mask)
+            with pytest.raises(ValueError, match=match):
+                build(listed)
+            os.remove(f'new/{name}')
+        with pytest.raises(ValueError, match='new has no masks, files that'):
+            build(listed)
+        cv2.imwrite('new/4.png', masks)
+        with pytest.raises(
+                ValueError, match="PathDataset doesn't tell `seg_m"):
+            build(
+                dict(
+                    listed, dataset=dict(type='PathDataset', name='a',
+                                         size=3)))
+
+
+def test_names():
+    assert short_names(['a/1.png', 'a/2.png']) == {
+        'a/1.png': '1.png',
+        'a/2.png': '2.png'
+    }
+    assert short_names(['../a/m/1.png', '/b/m/1.png']) == {
+        '../a/m/1.png': 'a/m/1.png',
+        '/b/m/1.png': 'b/m/1.png'
+    }
+
+
+def test_the_checksum_is_of_names_and_contents(tmp_path):
+    (tmp_path / 'a.png').write_bytes(b'1')
+    first = masks_checksum(tmp_path)
+    assert first == zlib.crc32(b'a.png1')
+    (tmp_path / 'note.txt').write_bytes(b'1')
+    assert masks_checksum(tmp_path) == first
+    (tmp_path / 'a.png').rename(tmp_path / 'b.png')
+    assert masks_checksum(tmp_path) != first
