@@ -21,9 +21,9 @@ from ..system.small_training import BASELINE, write_images
 from ..test_report.work_dirs import files_config
 
 
-def write_scenes(root):
+def write_scenes(root, count=8):
     """Blocks, each of a class, which is seen by the colour."""
-    write_images(str(root), 8)
+    write_images(str(root), count)
     rng = np.random.default_rng(0)
     colours = rng.integers(256, size=(6, 3))
     for path in root.glob('annotations/*/*.png'):
