@@ -45,6 +45,8 @@ class Run:
         plans (list[PlanRecord]): Virtual epochs.
         loss (Curve): The loss without weights.
         metrics (dict[str, Curve]): Metrics of the validation, mIoU first.
+        class_ious (dict[str, str]): IoU of each class at the last validation,
+            in percent.
         last_iter (int): Iterations until the last line.
         max_iters (int, optional): Iterations of the whole training.
         annealing_iter (int, optional): The first one of annealing.
@@ -68,6 +70,7 @@ class Run:
     plans: List[PlanRecord]
     loss: Curve
     metrics: Dict[str, Curve]
+    class_ious: Dict[str, str]
     last_iter: int
     max_iters: Optional[int]
     annealing_iter: Optional[int]
@@ -245,6 +248,22 @@ def _take_scalars(start: _Start, line: dict) -> bool:
     return True
 
 
+def _class_ious(start: _Start) -> Dict[str, str]:
+    """IoU of each class, of the last table that IoUMetric of MMSegmentation
+    has written into the log. It gives them to nobody else."""
+    path = osp.join(start.folder, f'{start.name}.log')
+    if not osp.exists(path):
+        return {}
+    with open(path, encoding='utf-8', errors='replace') as file:
+        _, found, text = file.read().rpartition('per class results:')
+    rows = [[cell.strip() for cell in line.strip('|').split('|')]
+            for line in text.splitlines() if line.startswith('|')]
+    if not found or 'IoU' not in rows[0]:
+        return {}
+    column = rows[0].index('IoU')
+    return {row[0]: row[column] for row in rows[1:]}
+
+
 def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
     """The training that was trained last: name and starts; and names of the
     others."""
@@ -315,6 +334,7 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
         plans=plans,
         loss=_curve(losses),
         metrics=_curves(metrics),
+        class_ious=next(filter(None, map(_class_ious, starts[::-1])), {}),
         last_iter=last_iter,
         max_iters=max_iters,
         annealing_iter=min(annealing, default=None),

@@ -1,4 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import re
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ from mmengine.hooks import Hook
 
 from mmib.errors import Refusal
 from mmib.report.checkpoint import read_newest
+from mmib.report.page import render
 from mmib.report.read import read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
@@ -25,6 +27,13 @@ class EdgeOfValidations(Hook):
 
     def before_val(self, runner):
         self.iters.append(runner.iter)
+
+
+class AllOddAtFirst(Hook):
+
+    def before_val(self, runner):
+        bias = runner.model.decode_head.conv_seg.bias
+        bias.data[1] = 99. if runner.iter < 40 else -99.
 
 
 def of_another_second(folder):
@@ -205,6 +214,27 @@ def test_validations_of_epochs(tmp_path, policy, interval):
     # Of a baseline, where a loss was logged last.
     assert all(0 <= edge - at < (1 if policy else interval)
                for edge, at in zip(edges.iters, found))
+
+
+def test_iou_of_each_class(tmp_path):
+    """At the last validation, of which only the log knows."""
+    runner = small_runner(
+        tmp_path / 'run',
+        **VALIDATES,
+        train_cfg=dict(max_iters=40, val_interval=20))
+    runner.register_hook(AllOddAtFirst())
+    runner.train()
+    run = read_run(str(tmp_path / 'run'))
+    values = run.metrics['mIoU'].values
+    assert values[-1] != values[0]
+    assert list(run.class_ious) == ['even', 'odd']
+    ious = [float(iou) for iou in run.class_ious.values()]
+    assert np.nanmean(ious) == pytest.approx(values[-1], abs=0.011)
+    other = read_run(str(write_finished(tmp_path / 'other')))
+    assert other.class_ious == {}
+    page = render(run, [other], [], None)
+    assert re.search(r'<tr><td>odd</td><td>%s</td><td>–</td></tr>' % ious[1],
+                     page)
 
 
 def test_another_training_in_the_folder(tmp_path, caplog):
