@@ -103,7 +103,10 @@ def check_writable(path: str, reviews: Sequence[str]) -> None:
         raise Refusal(f'{path} is a review: give another file with --out.')
     try:
         os.makedirs(osp.dirname(osp.abspath(path)), exist_ok=True)
+        is_new = not osp.lexists(path)
         open(path, 'a').close()
+        if is_new:  # So that a refusal leaves no empty file.
+            os.remove(path)
     except OSError as error:
         raise Refusal(
             f'{path} can\'t be written: {error.strerror}. Give another file '

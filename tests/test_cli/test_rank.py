@@ -185,6 +185,7 @@ def test_what_does_not_fit(run, trained, changes, match):
     run('env')  # Into the folder of the test.
     with pytest.raises(SystemExit, match=match):
         run('rank', *broken(config, checkpoint, **changes), '--out', 'out')
+    assert not list(Path('out').iterdir())
     with pytest.raises(SystemExit, match='There is no checkpoint nowhere.pth'):
         run('rank', config, 'nowhere.pth')
     Path('text.pth').write_text('text')
