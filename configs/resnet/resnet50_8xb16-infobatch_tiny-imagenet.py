@@ -1,6 +1,9 @@
 # InfoBatch on Tiny-ImageNet: 60 % of the iterations of 200 epochs. MMPretrain
-# has no config for it: network and schedule are those of CIFAR-100, and
-# docs/train.md says how `val.txt` is made.
+# has no config for it: network and schedule are those of CIFAR-100. Make the
+# list of the validation labels in bash:
+#   cd data/tiny-imagenet-200
+#   awk 'NR==FNR {label[$1] = NR - 1; next} {print $1, label[$2]}' \
+#       <(ls train | LC_ALL=C sort) val/val_annotations.txt > val.txt
 _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/resnet/resnet50_8xb16_cifar100.py'
 custom_imports = dict(imports=['mmib'], allow_failed_imports=False)
