@@ -1,5 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A training with InfoBatch: its batches, its plans, its state."""
+"""A training with InfoBatch: its batches, its plans, its state.
+
+The words: a policy draws a plan. Its slots are dealt or issued to the data
+loader, and taken with the batch that has arrived. The scores and norms of a
+batch are recorded in a log, which is merged over the ranks and read for the
+next plan. To advance is to go on to the plan that a batch begins.
+"""
 import logging
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sized
