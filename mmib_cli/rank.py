@@ -31,11 +31,11 @@ def _parse(args: List[str]) -> argparse.Namespace:
     parser.add_argument(
         '--rank-by',
         choices=RANKINGS,
-        help='regions, the largest area in which the network is sure of '
-        'another class than the label (default of segmentation); pixels, the '
-        'mean of the highest 5 %% of the pixel losses; margin, how far another'
-        ' class is above the label (default of classification); or score, of a'
-        ' training with mmib')
+        help='pixels, the mean of the highest 5 %% of the pixel losses '
+        '(default of segmentation); regions, the largest area in which the '
+        'network is sure of another class than the label; margin, how far '
+        'another class is above the label (default of classification); or '
+        'score, of a training with mmib')
     parser.add_argument(
         '--images',
         type=int,

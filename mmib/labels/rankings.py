@@ -90,16 +90,16 @@ RANKINGS = dict(
         'An image with a high score had a high loss when it was '
         'trained on. The average score ranks, in which later visits count '
         'more.'),
-    pixels=Ranking(
-        'loss_pixels', 'loss',
-        'The mean of the highest 5 % of the pixel losses of '
-        'the network ranks. Where it is high, some labels are unlike the '
-        'predictions.', 'losses', top_pixels),
     regions=Ranking(
         'region', 'largest region',
         'The largest connected area in which the network is sure of another '
         'class than the label ranks, as a share of the labelled pixels.',
         'gaps', region_share),
+    pixels=Ranking(
+        'loss_pixels', 'loss',
+        'The mean of the highest 5 % of the pixel losses of '
+        'the network ranks. Where it is high, some labels are unlike the '
+        'predictions.', 'losses', top_pixels),
     margin=Ranking(
         'margin', 'margin',
         'How far the network holds another class for more probable than the '

@@ -100,7 +100,7 @@ def test_rankings_of_a_baseline(rank, trained, split):
     np.testing.assert_allclose(table.region, regions, 1e-5, 1e-7)
     assert len({*regions}) == len(regions)
     text = Path(f'out/rank_{split}.html').read_text()
-    first = table.region.idxmax()
+    first = table.loss_pixels.idxmax()
     assert f'Images of <code>{split}_dataloader</code>' in text
     assert re.search(f'image of image {first}"', text)
     # The other split is not what a training reads.
@@ -109,14 +109,14 @@ def test_rankings_of_a_baseline(rank, trained, split):
 
 
 def test_the_ranking_is_chosen(rank):
-    rank('--rank-by', 'pixels', '--images', 1)
-    first = table_of('train').loss_pixels.idxmax()
+    rank('--rank-by', 'regions', '--images', 1)
+    first = table_of('train').region.idxmax()
     text = Path('out/rank_train.html').read_text()
     assert re.findall('image of image (\\d+)', text)[0] == str(first)
     with pytest.raises(
             SystemExit,
             match='no ranking by margin here: give '
-            '--rank-by pixels or regions'):
+            '--rank-by regions or pixels'):
         rank('--rank-by', 'margin')
 
 
@@ -151,7 +151,7 @@ def test_stopped(rank, monkeypatch, capsys):
 def test_review_goes_on(rank, trained):
     """Images that were judged aren't shown again."""
     rank('--images', 1)
-    first = table_of('train').sort_values('region').path.iloc[-1]
+    first = table_of('train').sort_values('loss_pixels').path.iloc[-1]
     Path('review.csv').write_text(f'image,verdict,rank\n{first},hard,1\n')
     rank('--images', 1, '--review', 'review.csv')
     shown = re.findall("data-row='\\[\"(.*?)\"",
