@@ -6,7 +6,7 @@ The data set is read for the length of a pass, if the data is there.
 """
 from typing import List, Tuple
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
 from mmib.config.parts import check_parts, infobatch_hooks, length_of
@@ -16,8 +16,8 @@ from mmib.errors import Refusal
 from mmib.runner.checks import check_stack
 
 from .files import find_config, read, report, summary
-from .options import (CONFIG_HELP, add_conversion_options, check_infobatch,
-                      conversion, listing, parser_of)
+from .options import (CONFIG_HELP, add_cfg_options, add_conversion_options,
+                      check_infobatch, conversion, listing, parser_of)
 
 
 def pass_length(cfg: Config) -> Tuple[int, int]:
@@ -54,12 +54,7 @@ def main(args: List[str]) -> None:
         default=1,
         help='GPUs to train on, each with the batch size of CONFIG (default: '
         '%(default)s)')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        help='change the config, after conversion: KEY=VALUE')
+    add_cfg_options(parser)
     parsed = parser.parse_args(args)
     if parsed.gpus < 1:
         raise Refusal(f'--gpus must be 1 or more, but got {parsed.gpus}.')

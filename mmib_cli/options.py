@@ -5,6 +5,8 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from functools import partial
 from typing import Any, Callable, List
 
+from mmengine.config import DictAction
+
 import mmib
 from mmib.config.convert import list_images
 from mmib.errors import Refusal
@@ -20,6 +22,17 @@ def parser_of(command: str, text: str, **others: Any) -> ArgumentParser:
         description=text,
         formatter_class=RawDescriptionHelpFormatter,
         **others)
+
+
+def add_cfg_options(parser: ArgumentParser) -> None:
+    """Let a command change the config."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='change the config, as for mmib train')
 
 
 def add_conversion_options(parser: ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from mmib.errors import Refusal
 from mmib.labels.rankings import RANKINGS
 
 from .files import find_config, read
+from .options import add_cfg_options
 from .report import check_writable, needs_report
 
 
@@ -54,6 +55,7 @@ def _parse(args: List[str]) -> argparse.Namespace:
         default=(),
         metavar='FILE',
         help='review.csv files, whose images aren\'t shown again')
+    add_cfg_options(parser)
     parsed = parser.parse_args(args)
     if parsed.images < 0:
         parser.error('--images: give 0 or more')
@@ -71,6 +73,7 @@ def main(args: List[str]) -> None:
     if not osp.isfile(path):
         raise Refusal(f'There is no checkpoint {path}.')
     config = read(find_config(parsed.config))
+    config.merge_from_dict(parsed.cfg_options)
     judged = {row.image for file in parsed.review for row in read_review(file)}
     out = osp.join(parsed.out or osp.dirname(path), f'rank_{split}.html')
     table = osp.join(osp.dirname(out), f'rank_{split}_images.csv')

@@ -23,6 +23,7 @@ from mmib.labels.repair import export_ignored, export_tasks, numbers_of
 from mmib.labels.review import beats_chance, expected, merge
 
 from .files import find_config, read, table
+from .options import add_cfg_options
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -89,6 +90,7 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
     if not wrong:
         raise Refusal('No image was judged wrong: there is nothing to export.')
     config, predict = read(find_config(args.config)), None
+    config.merge_from_dict(args.cfg_options)
     if (listed_images(config) or {}).get('repaired'):
         raise Refusal(f'{args.config} has repaired masks already: take the '
                       'config without `repaired` in ListedImages.')
@@ -143,6 +145,7 @@ def main(args: List[str]) -> None:
         action='store_true',
         help='for --export: masks in which the region that the network '
         'contradicts most is ignored, instead of a repair')
+    add_cfg_options(parser)
     parsed = parser.parse_args(args)
     given = parsed.config, parsed.checkpoint, parsed.ignore or None
     if parsed.export is None and any(given):

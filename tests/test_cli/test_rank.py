@@ -159,32 +159,16 @@ def test_review_goes_on(rank, trained):
     assert shown and first not in shown
 
 
-def broken(config, checkpoint, **changes):
-    cfg = Config.fromfile(str(config))
-    cfg.merge_from_dict(changes)
-    cfg.dump('broken.py')
-    return 'broken.py', checkpoint
-
-
-@pytest.mark.parametrize('changes, match', [
-    ({
-        'model.decode_head.in_channels': 7
-    }, 'checkpoint can.t be used with '),
-    ({
-        'model.decode_head.num_convs': 2
-    }, 'the checkpoint lacks `decode'),
-    ({
-        'default_scope': 'mmdet'
-    }, 'train it with `mmib train CONFIG --score`'),
-    ({
-        'train_dataloader.dataset.data_root': 'nowhere'
-    }, 'can.t be ranked: '),
+@pytest.mark.parametrize('change, match', [
+    ('model.decode_head.in_channels=7', 'checkpoint can.t be used with '),
+    ('model.decode_head.num_convs=2', 'the checkpoint lacks `decode'),
+    ('default_scope=mmdet', 'train it with `mmib train CONFIG --score`'),
+    ('train_dataloader.dataset.data_root=nowhere', 'can.t be ranked: '),
 ])
-def test_what_does_not_fit(run, trained, changes, match):
+def test_what_does_not_fit(rank, run, trained, change, match):
     config, checkpoint = trained[1:]
-    run('env')  # Into the folder of the test.
     with pytest.raises(SystemExit, match=match):
-        run('rank', *broken(config, checkpoint, **changes), '--out', 'out')
+        rank('--cfg-options', change)
     assert not list(Path('out').iterdir())
     with pytest.raises(SystemExit, match='There is no checkpoint nowhere.pth'):
         run('rank', config, 'nowhere.pth')
@@ -193,10 +177,9 @@ def test_what_does_not_fit(run, trained, changes, match):
         run('rank', config, 'text.pth')
 
 
-def test_data_without_labels(run, trained, tmp_path):
+def test_data_without_labels(rank, trained, tmp_path):
     data = tmp_path / 'data'
     shutil.copytree(trained[0].parent / 'data', data)
     shutil.rmtree(data / 'annotations')
-    changes = {'train_dataloader.dataset.data_root': str(data)}
     with pytest.raises(SystemExit, match='can.t be ranked: .*annotations'):
-        run('rank', *broken(*trained[1:], **changes), '--out', 'out')
+        rank('--cfg-options', f'train_dataloader.dataset.data_root={data}')
