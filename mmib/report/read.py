@@ -258,10 +258,11 @@ def _class_ious(start: _Start) -> Dict[str, str]:
         _, found, text = file.read().rpartition('per class results:')
     rows = [[cell.strip() for cell in line.strip('|').split('|')]
             for line in text.splitlines() if line.startswith('|')]
-    if not found or 'IoU' not in rows[0]:
+    # A kill leaves a part of the table.
+    if not (found and rows and 'IoU' in rows[0]):
         return {}
     column = rows[0].index('IoU')
-    return {row[0]: row[column] for row in rows[1:]}
+    return {row[0]: row[column] for row in rows[1:] if len(row) > column}
 
 
 def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
