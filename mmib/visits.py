@@ -238,12 +238,13 @@ class Tables:
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
-        self.sums = worth.tier_sums(slots.tiers[counts],
-                                    (slots.weights / slots.means)[counts],
-                                    norms[counts],
+        # A slice copies nothing.
+        known = slice(None) if counts.all() else counts
+        self.sums = worth.tier_sums(slots.tiers[known],
+                                    (slots.weights / slots.means)[known],
+                                    norms[known],
                                     int(slots.tiers.max(initial=0)), self.sums)
-        self.pairs = worth.pair_sums(before[counts], scores[counts],
-                                     self.pairs)
+        self.pairs = worth.pair_sums(before[known], scores[known], self.pairs)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, iterations: np.ndarray,
@@ -309,7 +310,7 @@ _ARRAYS = ('scores', 'averages', 'last_visit', 'visits', 'pruned', 'sums',
            'pairs')
 
 
-def rounds(images: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
+def rounds(images: np.ndarray, places: np.ndarray) -> Iterator[Any]:
     """Divide visits into rounds: an image comes at most once in each, and its
     visits stay in their order.
 
@@ -319,9 +320,14 @@ def rounds(images: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
             set, which is written over.
 
     Yields:
-        np.ndarray: Numbers of the visits of a round, increasing.
+        np.ndarray or slice: Numbers of the visits of a round, increasing.
     """
     rest = np.arange(len(images))
+    places[images] = rest
+    if (places[images] == rest).all():
+        # Mostly each image comes once, which is seen sooner so.
+        yield slice(None)
+        return
     while len(rest):
         # Of several values for one entry numpy writes the last.
         places[images[rest[::-1]]] = rest[::-1]

@@ -7,6 +7,8 @@ import numpy as np
 from .plan import EpochPlan
 
 NUM_BINS = 30
+# A picture needs no more images.
+_COUNTED = 1 << 17
 
 
 class ScoreHistogram(NamedTuple):
@@ -26,16 +28,19 @@ class ScoreHistogram(NamedTuple):
 
     @classmethod
     def of(cls, scores: np.ndarray, plan: EpochPlan) -> 'ScoreHistogram':
-        """Count the scores of all images, and of those in a plan."""
+        """Count the scores of all images, and of those in a plan. Of many
+        images every k-th one is counted, k times."""
+        every = max(len(scores) // _COUNTED, 1)
+        limits = float(scores.min()), float(scores.max())
         try:
-            counts, edges = np.histogram(scores, NUM_BINS)
+            counts, edges = np.histogram(scores[::every], NUM_BINS, limits)
         except ValueError:
             # float32 has too few numbers between scores that are nearly equal.
             scores = scores.astype(np.float64)
-            counts, edges = np.histogram(scores, NUM_BINS)
-        kept, limits = scores[plan.indices], (edges[0], edges[-1])
-        return cls(
-            edges.tolist(), counts.tolist(),
-            np.histogram(kept, NUM_BINS, limits)[0].tolist(),
-            np.histogram(kept, NUM_BINS, limits,
-                         weights=plan.weights)[0].tolist())
+            counts, edges = np.histogram(scores[::every], NUM_BINS, limits)
+        kept, weights = scores[plan.indices[::every]], plan.weights[::every]
+        limits = edges[0], edges[-1]
+        found = (counts, np.histogram(kept, NUM_BINS, limits)[0],
+                 np.histogram(kept, NUM_BINS, limits, weights=weights)[0])
+        return cls(edges.tolist(),
+                   *((every * each).tolist() for each in found))
