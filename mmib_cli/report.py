@@ -9,6 +9,7 @@ import functools
 import os
 import os.path as osp
 import sys
+from contextlib import suppress
 from typing import Callable, List, Optional, Sequence
 
 from mmib.data.verdicts import read_review
@@ -106,7 +107,8 @@ def check_writable(path: str, reviews: Sequence[str]) -> None:
         is_new = not osp.lexists(path)
         open(path, 'a').close()
         if is_new:  # So that a refusal leaves no empty file.
-            os.remove(path)
+            with suppress(OSError):
+                os.remove(path)
     except OSError as error:
         raise Refusal(
             f'{path} can\'t be written: {error.strerror}. Give another file '
@@ -137,9 +139,9 @@ def _parse(args: List[str]) -> argparse.Namespace:
         choices=RANKINGS,
         default='score',
         help='what ranks the images: score, a moving average from the '
-        'training (default); or pixels, regions or margin, see `mmib rank '
-        '--help`, for which the network predicts all images: this finds small '
-        'errors too')
+        'training (default); or pixels, which finds small errors too, regions '
+        'or margin, see `mmib rank --help`: for these the network predicts '
+        'all images')
     parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(

@@ -147,9 +147,12 @@ def main(args: List[str]) -> None:
         'contradicts most is ignored, instead of a repair')
     add_cfg_options(parser)
     parsed = parser.parse_args(args)
-    given = parsed.config, parsed.checkpoint, parsed.ignore or None
+    given = (parsed.config, parsed.checkpoint, parsed.ignore,
+             parsed.cfg_options)
     if parsed.export is None and any(given):
-        raise Refusal('--config, --checkpoint and --ignore are for --export.')
+        raise Refusal(
+            '--config, --checkpoint, --ignore and --cfg-options are for '
+            '--export.')
     merged, conflicts = merge(map(read_review, parsed.files))
     if parsed.out is not None:
         write_review(parsed.out, merged)

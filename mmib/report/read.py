@@ -262,7 +262,21 @@ def _class_ious(start: _Start) -> Dict[str, str]:
     if not (found and rows and 'IoU' in rows[0]):
         return {}
     column = rows[0].index('IoU')
-    return {row[0]: row[column] for row in rows[1:] if len(row) > column}
+    return {
+        row[0]: row[column]
+        for row in rows[1:] if len(row) == len(rows[0])
+    }
+
+
+def _last_class_ious(starts: List[_Start]) -> Dict[str, str]:
+    """Those of the last validation that no later start replaces."""
+    end = math.inf
+    for start in starts[::-1]:
+        ious = _class_ious(start)
+        if ious and start.metrics and start.metrics[-1][0] <= end:
+            return ious
+        end = min(end, start.first_iter)
+    return {}
 
 
 def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
@@ -335,7 +349,7 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
         plans=plans,
         loss=_curve(losses),
         metrics=_curves(metrics),
-        class_ious=next(filter(None, map(_class_ious, starts[::-1])), {}),
+        class_ious=_last_class_ious(starts),
         last_iter=last_iter,
         max_iters=max_iters,
         annealing_iter=min(annealing, default=None),

@@ -239,9 +239,32 @@ def test_iou_of_each_class(tmp_path):
     log, = (tmp_path / 'run').glob('*/*.log')
     text = log.read_text()
     begin = text.rindex('per class results:')
-    for end, left in (('results:', []), ('|  even', []), ('|  odd', ['even'])):
+    for end, left in (('results:', []), ('|  even', []), ('|  odd  | 0',
+                                                          ['even'])):
         log.write_text(text[:text.index(end, begin) + len(end)])
         assert list(read_run(str(tmp_path / 'run')).class_ious) == left
+
+
+@pytest.mark.parametrize('resumed_at, left', [(40, True), (20, False)])
+def test_a_table_is_that_of_the_last_metric(tmp_path, resumed_at, left):
+    """And not of a validation that a later start replaces."""
+    work_dir = write_start(
+        tmp_path / 'run',
+        records=[{
+            'begins': dict(BEGINS, run='1')
+        }],
+        start='20260101_000000')
+    (work_dir / '20260101_000000/20260101_000000.log').write_text(
+        'per class results:\n\n+--+\n|  Class | IoU |\n+--+\n| sky | 8.5 |\n')
+    write_start(
+        work_dir, [train_line(resumed_at + 1, 1.)],
+        records=[{
+            'begins': dict(BEGINS, iter=resumed_at, run='1')
+        }],
+        start='20260101_000001')
+    run = read_run(str(work_dir))
+    assert run.num_starts == 2
+    assert run.class_ious == ({'sky': '8.5'} if left else {})
 
 
 def test_another_training_in_the_folder(tmp_path, caplog):
