@@ -2,6 +2,7 @@
 """Arms, the ways to train that are compared, and their configs."""
 import copy
 import math
+import os.path as osp
 from importlib import import_module
 from types import ModuleType
 from typing import Dict, Optional
@@ -41,6 +42,14 @@ def load_arms(path: Optional[str] = None) -> Dict[str, dict]:
         **ARMS,
         **(Config.fromfile(path).to_dict()['arms'] if path else {})
     }
+
+
+def read_full_training(path: str, data: str) -> Config:
+    """The config of the full training, with images in another place."""
+    cfg = Config.fromfile(path, import_custom_modules=False)
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        loader.dataset.data_root = osp.abspath(data)
+    return cfg
 
 
 def with_passes(cfg: Config, factor: float) -> Config:

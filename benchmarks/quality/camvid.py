@@ -5,15 +5,17 @@ at 160 x 120 is made once, all of it PNG: what is compressed without loss is
 the same on every machine."""
 import os.path as osp
 import sys
+from functools import partial
 from typing import Tuple
 
 import mmcv
 import torch
-from mmengine.config import Config
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from mmengine.utils import scandir
 from torch import Tensor
+
+from .arms import read_full_training
 
 METRIC = 'mIoU'
 DATA = 'data/camvid-160x120'
@@ -28,14 +30,7 @@ SIZE = 160, 120
 FOLDERS = dict(
     images=(dict(flag='color'), 'area'),
     annotations=(dict(flag='unchanged', backend='pillow'), 'nearest'))
-
-
-def full_training(data: str) -> Config:
-    """The config of the full training, with a copy of the images."""
-    cfg = Config.fromfile(CONFIG, import_custom_modules=False)
-    for loader in (cfg.train_dataloader, cfg.val_dataloader):
-        loader.dataset.data_root = osp.abspath(data)
-    return cfg
+full_training = partial(read_full_training, CONFIG)
 
 
 def prepare(source: str, out: str = DATA) -> None:

@@ -8,11 +8,12 @@ import glob
 import os
 import os.path as osp
 import sys
+from functools import partial
 from typing import Dict
 
 import numpy as np
-from mmengine.config import Config
 
+from .arms import read_full_training
 from .classification import Files, pack
 
 METRIC = 'accuracy'
@@ -23,14 +24,7 @@ PASSES = 24
 # Images of each class. `held_out` is to choose learning rates by, and `rest`
 # are all others.
 TRAIN, HELD_OUT = 1000, 500
-
-
-def full_training(data: str) -> Config:
-    """The config of the full training, with packed images."""
-    cfg = Config.fromfile(CONFIG, import_custom_modules=False)
-    for loader in (cfg.train_dataloader, cfg.val_dataloader):
-        loader.dataset.data_root = osp.abspath(data)
-    return cfg
+full_training = partial(read_full_training, CONFIG)
 
 
 def prepare(source: str, out: str = DATA) -> None:

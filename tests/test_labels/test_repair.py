@@ -171,7 +171,7 @@ def save(folder, tasks, name='project-1.json'):
     (folder / name).write_text(json.dumps(tasks))
 
 
-def test_what_is_exported(exported):
+def test_what_is_exported(exported, config, run):  # noqa: F811
     assert sorted(
         path.relative_to(exported).as_posix() for path in exported.rglob('*')
         if path.is_file()) == [
@@ -188,6 +188,12 @@ def test_what_is_exported(exported):
             np.where(raw(mask) == 0, 255, raw(mask)))
     text = (exported / 'label_config.xml').read_text()
     assert '<Label value="ground" category="2" background="#32c863"/>' in text
+    nowhere = '--cfg-options', 'train_dataloader.dataset.data_root=nowhere'
+    with pytest.raises(SystemExit, match='because .*nowhere'):
+        run('review', 'review.csv', '--export', 'more', '--config', config,
+            *nowhere)
+    with pytest.raises(SystemExit, match='--cfg-options are for --export'):
+        run('review', 'review.csv', *nowhere)
     assert f'path {exported.resolve()}/images. ' in (exported /
                                                      'README.txt').read_text()
     task = json.loads((exported / 'tasks.json').read_text())[0]
