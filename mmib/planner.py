@@ -118,7 +118,8 @@ class Planner:
         else:
             record = self._record_pruned(record, plan)
             plan = plan.cut(limit)
-            self.checksum = zlib.crc32(plan.indices.tobytes(), self.checksum)
+            self.checksum = zlib.crc32(
+                np.ascontiguousarray(plan.indices).data, self.checksum)
         self._next.append(record)
         for observe in self.observers:
             observe(record, plan)

@@ -23,10 +23,20 @@ from .pruning import Slots, TierNorms
 # Steps whose scores are packed at once: each operation takes longer than its
 # few numbers.
 _PACKED_STEPS = 32
-# Visits that tables take in at once.
-_BLOCK = 1 << 18
+# Visits that tables take in at once: their arrays stay in the processor's
+# cache.
+_BLOCK = 1 << 17
 # `np.add.at` takes 30 times as long where it has to convert a number.
 _ONE = np.int32(1)
+# What is known of an image. A visit reads and writes all of it, so it lies in
+# one place, and numpy copies records of 16 bytes fast.
+_FIELDS = dict(
+    scores=np.float32,
+    averages=np.float32,
+    last_visit=np.int32,
+    visits=np.int32)
+# Of more images, pairs of each k-th one tell the correlation.
+_PAIRED = 1 << 17
 # Share of the old average in the new one at a visit, where `ema` is 0.
 AVERAGE = 0.8
 # The norm of a visit for which the data set delivered another image. Losses
@@ -178,17 +188,22 @@ class Tables:
                  ema: float = 0.,
                  score: str = 'loss') -> None:
         self.images, self.ema, self.score = images, ema, score
+        # Else the number of an image is its index, which needs no look.
+        self._repeats = (images != np.arange(len(images))).any()
         size = int(images.max()) + 1
-        self.scores = np.ones(size, np.float32)
+        self._every = max(size // _PAIRED, 1)
+        self._records = np.zeros(size, [*_FIELDS.items()])
+        self.scores = self._records['scores']
         """np.ndarray: Score of each image, 1 before its first visit."""
-        self.averages = self.scores.copy()
+        self.averages = self._records['averages']
         """np.ndarray: Moving average of the scores of each image."""
-        self.last_visit = np.zeros(size, np.int32)
+        self.last_visit = self._records['last_visit']
         """np.ndarray: Iterations until the last visit of each image that gave
         a score, with that of the visit; 0 before the first one."""
-        self.visits = np.zeros(size, np.int32)
+        self.visits = self._records['visits']
         """np.ndarray: How often each image was asked for in a step, also where
         another one was delivered."""
+        self.scores[:] = self.averages[:] = 1
         self.pruned = np.zeros(size, np.int32)
         """np.ndarray: How often plans left each image out."""
         self.non_finite = 0
@@ -204,7 +219,7 @@ class Tables:
         were read."""
         self.pairs = np.zeros(6)
         """np.ndarray: :func:`~mmib.worth.pair_sums` of the scores before and
-        after these visits."""
+        after these visits, of at most 262,143 images."""
 
     def count_visits(self, indices: np.ndarray) -> None:
         """Count the images of a step, by their indices on all ranks."""
@@ -215,16 +230,18 @@ class Tables:
         the plan."""
         is_pruned = np.ones(pass_length, bool)
         is_pruned[kept] = False
-        np.add.at(self.pruned, self.images[:pass_length][is_pruned], _ONE)
+        if self._repeats:
+            np.add.at(self.pruned, self.images[:pass_length][is_pruned], _ONE)
+        else:
+            self.pruned += is_pruned
 
     def add(self, visits: Visits) -> None:
         """Take visits in: scores, averages, and the sums for V."""
-        # The arrays of a block stay in the processor's cache.
-        places = np.empty(len(self.scores), np.int32)
+        seen = np.zeros(len(self._records), bool)
         for begin in range(0, len(visits), _BLOCK):
-            self._add(visits[begin:begin + _BLOCK], places)
+            self._add(visits[begin:begin + _BLOCK], seen)
 
-    def _add(self, visits: Visits, places: np.ndarray) -> None:
+    def _add(self, visits: Visits, seen: np.ndarray) -> None:
         slots, norms, scores = visits.slots, visits.norms, visits.scores
         counts = norms != NOT_DELIVERED
         if self.score == 'gradient':
@@ -233,8 +250,11 @@ class Tables:
             counts &= slots.weights > 0
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
-        before = self._score(self.images[slots.indices], counts & finite,
-                             scores, visits.iterations, places)
+        images = slots.indices
+        if self._repeats:
+            images = self.images[images]
+        before = self._score(images, counts & finite, scores,
+                             visits.iterations, seen)
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
@@ -244,28 +264,32 @@ class Tables:
                                     (slots.weights / slots.means)[known],
                                     norms[known],
                                     int(slots.tiers.max(initial=0)), self.sums)
+        if self._every > 1:
+            known = counts & (images % self._every == 0)
         self.pairs = worth.pair_sums(before[known], scores[known], self.pairs)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, iterations: np.ndarray,
-               places: np.ndarray) -> np.ndarray:
+               seen: np.ndarray) -> np.ndarray:
         """Write the scores that count, and return the score that each image
         had before its visit, NaN before its first one."""
         before = np.empty(len(images), np.float32)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
-        for rows in rounds(images, places):
+        for rows in rounds(images, seen):
             of, new, times = images[rows], scores[rows], iterations[rows]
-            is_first = self.last_visit[of] == 0
-            before[rows] = np.where(is_first, np.nan, self.scores[of])
+            known = self._records[of]
+            is_first = known['last_visit'] == 0
+            before[rows] = np.where(is_first, np.nan, known['scores'])
             if not all_count:
-                known = counts[rows]
-                of, new, times = of[known], new[known], times[known]
-                is_first = is_first[known]
-            average = share * self.averages[of] + (np.float32(1) - share) * new
+                of, new, times, known, is_first = (
+                    each[counts[rows]]
+                    for each in (of, new, times, known, is_first))
+            average = share * known['averages'] + (np.float32(1) - share) * new
             average = np.where(is_first, new, average)
-            self.averages[of] = average
-            self.scores[of] = average if self.ema else new
-            self.last_visit[of] = times
+            known['averages'] = average
+            known['scores'] = average if self.ema else new
+            known['last_visit'] = times
+            self._records[of] = known
         return before
 
     def by_index(self, pass_length: int) -> np.ndarray:
@@ -282,7 +306,7 @@ class Tables:
         """All tables as tensors and plain Python values."""
         arrays = {
             name: torch.from_numpy(getattr(self, name).copy())
-            for name in _ARRAYS
+            for name in (*_FIELDS, 'pruned', 'sums', 'pairs')
         }
         return dict(
             arrays,
@@ -294,40 +318,41 @@ class Tables:
     def load_state_dict(self, state_dict: Dict[str, Any]) -> List[str]:
         """Go on from :meth:`state_dict`, and tell what has changed since then,
         for the log."""
-        for name in _ARRAYS:
-            setattr(self, name, state_dict[name].numpy().copy())
+        for name in (*_FIELDS, 'pruned'):
+            getattr(self, name)[:] = state_dict[name].numpy()
+        self.sums = state_dict['sums'].numpy().copy()
+        self.pairs = state_dict['pairs'].numpy().copy()
         self.non_finite = state_dict['non_finite']
         self.knows_scores = state_dict['knows_scores']
         if state_dict['ema'] == self.ema:
             return []
         if self.ema:
             # From here on they are one.
-            self.averages = self.scores.copy()
+            self.averages[:] = self.scores
         return [f'`ema` is {self.ema} instead of {state_dict["ema"]}']
 
 
-_ARRAYS = ('scores', 'averages', 'last_visit', 'visits', 'pruned', 'sums',
-           'pairs')
-
-
-def rounds(images: np.ndarray, places: np.ndarray) -> Iterator[Any]:
+def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
     """Divide visits into rounds: an image comes at most once in each, and its
     visits stay in their order.
 
     Args:
         images (np.ndarray): Image of each visit, integer of shape (V,).
-        places (np.ndarray): Room for an integer for each image of the data
-            set, which is written over.
+        seen (np.ndarray): False for each image of the data set, bool. This is
+            written to, and left as it was.
 
     Yields:
         np.ndarray or slice: Numbers of the visits of a round, increasing.
     """
-    rest = np.arange(len(images))
-    places[images] = rest
-    if (places[images] == rest).all():
-        # Mostly each image comes once, which is seen sooner so.
+    seen[images] = True
+    once = np.count_nonzero(seen) == len(images)
+    seen[images] = False
+    if once:
+        # Mostly so.
         yield slice(None)
         return
+    rest = np.arange(len(images))
+    places = np.empty(len(seen), np.int32)
     while len(rest):
         # Of several values for one entry numpy writes the last.
         places[images[rest[::-1]]] = rest[::-1]

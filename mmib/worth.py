@@ -16,7 +16,7 @@ A training keeps no visits, but the sums of :func:`tier_sums`. They are added
 in the order of the visits, so that all ranks get the same bits.
 """
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _TERMS = ((0, 0), (1, 0), (1, 2), (2, 2))
 _SUMS = [MOMENTS.index(term) for term in _TERMS]
 _PRODUCTS = np.array([[MOMENTS.index((a + c, b + d)) for c, d in _TERMS]
                       for a, b in _TERMS])
-_BLOCK = 2**14  # Visits whose moments fit into the cache.
+_BLOCK = 2**13  # Visits whose moments fit into the cache.
 _MORE = 2  # Visits of a large norm that the interval allows for.
 
 
@@ -87,8 +87,8 @@ class MeanRatio(NamedTuple):
         return VarianceRatio(value, value - below, value + above, math.nan)
 
 
-def moments(weights: Any, norms: Any) -> np.ndarray:
-    """The :data:`MOMENTS` of each visit, float64 of shape (10, K).
+def moments(weights: Any, norms: Any) -> List[np.ndarray]:
+    """The :data:`MOMENTS` of each visit, 10 arrays, float64 of shape (K,).
 
     Args:
         weights (np.ndarray): Weight of each visit, of shape (K,): in
@@ -99,10 +99,10 @@ def moments(weights: Any, norms: Any) -> np.ndarray:
     first = weights * norms
     second = first * norms
     third = weights * second
-    return np.stack([
+    return [
         np.ones_like(weights), weights, first, second, third, weights**2,
         weights * third, second**2, second * third, third**2
-    ])
+    ]
 
 
 def tier_sums(tiers: np.ndarray,
@@ -135,16 +135,10 @@ def tier_sums(tiers: np.ndarray,
         rows = tiers[block].astype(np.int64) - 1
         values = np.asarray(norms[block], np.float64)
         np.maximum.at(sums[:, -1], rows, values)
-        # One visit after the other, from the sums on.
-        rows = np.concatenate([np.arange(size), rows])
-        columns = np.concatenate(
-            [sums[:, :-1].T, moments(weights[block], values)], 1)
-        sums[:, :-1] = _add_up(rows, columns, size)
+        # One visit after the other.
+        for column, moment in zip(sums.T, moments(weights[block], values)):
+            np.add.at(column, rows, moment)
     return sums
-
-
-def _add_up(rows: np.ndarray, columns: np.ndarray, length: int) -> np.ndarray:
-    return np.stack([np.bincount(rows, x, length) for x in columns], 1)
 
 
 def from_sums(sums: np.ndarray) -> VarianceRatio:
@@ -211,14 +205,16 @@ def variance_ratio(keep: np.ndarray,
     keep = np.asarray(keep, np.float64)
     norms = np.asarray(norms, np.float64)
     counts = np.ones_like(keep) if weights is None else weights * keep
-    columns = moments(1 / keep, norms)
     # Powers of 2 stand in for tiers.
     tiers = np.rint(-np.log2(keep)).clip(0, 9).astype(np.int64)
     largest = np.zeros(10)
     np.maximum.at(largest, tiers, norms)
-    return _ratio(
-        len(keep), _add_up(tiers, counts * columns, 10),
-        _add_up(tiers, counts**2 * columns, 10), largest)
+    sums, squares = (
+        np.stack([
+            np.bincount(tiers, scale * moment, 10)
+            for moment in moments(1 / keep, norms)
+        ], 1) for scale in (counts, counts**2))
+    return _ratio(len(keep), sums, squares, largest)
 
 
 def gain(ratio: VarianceRatio, longer: float,
@@ -259,16 +255,16 @@ def pair_sums(x: np.ndarray,
     """Sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of shape (6,),
     and those ``before``. They have the same bits however the pairs are split
     over several calls."""
-    sums = np.zeros(6) if before is None else before
+    sums = np.zeros(6) if before is None else before.copy()
+    rows = np.tile(np.arange(6), min(len(x), _BLOCK))
     for begin in range(0, len(x), _BLOCK):
         a, b = (
             np.asarray(values[begin:begin + _BLOCK], np.float64)
             for values in (x, y))
-        columns = np.stack([np.ones_like(a), a, b, a * a, a * b, b * b])
+        columns = np.stack([np.ones_like(a), a, b, a * a, a * b, b * b], 1)
         # One pair after the other: `sum` would add in another order.
-        sums = np.add.accumulate(
-            np.concatenate([sums[:, None], columns], 1), 1)[:, -1]
-    return sums.copy()
+        np.add.at(sums, rows[:columns.size], columns.ravel())
+    return sums
 
 
 def correlation(sums: np.ndarray) -> float:

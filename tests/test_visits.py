@@ -42,9 +42,9 @@ def add(tables, *args, **kwargs):
 
 def arrays_of(tables):
     return {
-        name: value
-        for name, value in vars(tables).items()
-        if isinstance(value, np.ndarray)
+        name: value.numpy()
+        for name, value in tables.state_dict().items()
+        if torch.is_tensor(value)
     }
 
 
@@ -147,13 +147,13 @@ def test_rounds_have_an_image_once(images):
     for visit, image in enumerate(images):
         expected.setdefault(count[image], []).append(visit)
         count[image] += 1
-    places = np.empty(7, np.int32)
+    seen = np.zeros(7, bool)
     numbers = np.arange(len(images))
     found = [
-        numbers[each].tolist()
-        for each in rounds(np.array(images, int), places)
+        numbers[each].tolist() for each in rounds(np.array(images, int), seen)
     ]
     assert found == list(expected.values()) or not images
+    assert not seen.any()
 
 
 def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():
@@ -166,6 +166,19 @@ def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():
     # By iterations a pass has each image once.
     tables.count_pruned(np.array([1]), 3)
     assert tables.pruned.tolist() == [3, 0, 2]
+
+
+def test_pairs_of_many_images_are_those_of_each_kth_one():
+    scores = np.random.default_rng(0).gamma(2, size=(2, 10))
+    with mock.patch('mmib.visits._PAIRED', 3):
+        tables = Tables(np.arange(10))
+    for iteration in (1, 2):
+        step = np.float32(scores[iteration - 1])
+        add(tables, slots_of([*range(10)], 1., 1), iteration, step, step)
+    np.testing.assert_array_equal(tables.pairs,
+                                  pair_sums(*np.float32(scores)[:, ::3]))
+    # V is that of all.
+    assert tables.sums[:, 0].sum() == 10
 
 
 def test_a_state_is_a_copy_and_small():

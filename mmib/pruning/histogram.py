@@ -8,7 +8,7 @@ from .plan import EpochPlan
 
 NUM_BINS = 30
 # A picture needs no more images.
-_COUNTED = 1 << 17
+_COUNTED = 1 << 16
 
 
 class ScoreHistogram(NamedTuple):
