@@ -29,7 +29,8 @@ class RandomPruning(Policy):
 
     The control of every policy: what a policy reaches beyond random pruning at
     the same cost, scores bring. Kept images get the weight ``N / kept``, which
-    is unbiased.
+    is unbiased. Without weights this is RS2, repeated sampling of random
+    subsets (Okanovic et al., ICLR 2024).
 
     Args:
         ratio (float): Share of the images that is pruned, in [0, 1).
