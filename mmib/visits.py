@@ -158,15 +158,18 @@ class VisitLog:
         of W has every W-th one from k on."""
         head = np.array([checksum, values.shape[1]], np.uint32)
         row = torch.from_numpy(head.view(np.float32)).to(values.device)
-        rows = torch.stack(all_gather(torch.cat([row, values.flatten()])))
-        heads = rows[:, :2].cpu().numpy().view(np.uint32)
+        rows = all_gather(torch.cat([row, values.flatten()]))
+        heads = torch.stack([row[:2] for row in rows])
+        heads = heads.cpu().numpy().view(np.uint32)
         if (heads != head).any():
             raise Refusal(
                 'The ranks drew different plans. A policy must take every '
                 'random choice from its argument `rng`: check the `policy` of '
                 'InfoBatchHook in `custom_hooks`.')
-        by_rank = rows[:, 2:].view(len(rows), 2, -1)
-        return by_rank.permute(1, 2, 0).reshape(2, -1)
+        of_all = values.new_empty(2, len(rows) * values.shape[1])
+        for rank, row in enumerate(rows):
+            of_all[:, rank::len(rows)] = row[2:].view(2, -1)
+        return of_all
 
 
 class Tables:
@@ -294,7 +297,9 @@ class Tables:
 
     def by_index(self, pass_length: int) -> np.ndarray:
         """Score of each index of a pass, float32 of shape (pass_length,)."""
-        return self.scores[self.images[:pass_length]]
+        if self._repeats:
+            return self.scores[self.images[:pass_length]]
+        return self.scores.copy()
 
     def read_sums(self) -> Tuple[np.ndarray, np.ndarray]:
         """The sums since they were read, and begin them anew."""
