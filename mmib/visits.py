@@ -191,7 +191,7 @@ class Tables:
                  ema: float = 0.,
                  score: str = 'loss') -> None:
         self.images, self.ema, self.score = images, ema, score
-        # Else the number of an image is its index, which needs no look.
+        # Else the number of an image is its index.
         self._repeats = (images != np.arange(len(images))).any()
         size = int(images.max()) + 1
         self._every = max(size // _PAIRED, 1)
@@ -353,7 +353,7 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
     once = np.count_nonzero(seen) == len(images)
     seen[images] = False
     if once:
-        # Mostly so.
+        # Mostly so: a plan has an image once.
         yield slice(None)
         return
     rest = np.arange(len(images))
