@@ -171,8 +171,7 @@ class Training:
 
     def merge(self) -> None:
         """Let all ranks know all visits so far, in one collective."""
-        visits = self.log.merge(self.planner.checksum)
-        if visits is not None:
+        for visits in self.log.merge(self.planner.checksum):
             self.tables.add(visits)
 
     def state_dict(self, merge: bool = True) -> Dict[str, Any]:

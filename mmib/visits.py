@@ -65,10 +65,6 @@ class Visits:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def __getitem__(self, visits: slice) -> 'Visits':
-        """Some of the visits, as views."""
-        return Visits(*(column[visits] for column in vars(self).values()))
-
 
 class VisitLog:
     """The visits since the last merge.
@@ -125,9 +121,10 @@ class VisitLog:
                              torch.cat(self._norms)]))
             self._scores, self._norms = [], []
 
-    def merge(self, checksum: int) -> Optional[Visits]:
+    def merge(self, checksum: int) -> Iterator[Visits]:
         """Empty the log into what all ranks know of its visits: one collective
         and one copy to the host. No collective where nothing was recorded.
+        The visits come in blocks.
 
         Args:
             checksum (int): A number of 32 bits that must be the same on all
@@ -139,19 +136,14 @@ class VisitLog:
                 don't match, and the process group fails.
         """
         if not self._slots:
-            return None
+            return iter(())
         self._pack()
         values = torch.cat(self._packed, 1)
         if self._world_size > 1:
             values = self._gather(values, checksum)
-        scores, norms = values.cpu().numpy()
-        visits = Visits(
-            Slots.join(self._slots),
-            np.repeat(
-                np.array(self._iterations, np.int32),
-                [len(slots) for slots in self._slots]), scores, norms)
+        steps = self._slots, self._iterations
         self._clear()
-        return visits
+        return _blocks(*steps, *values.cpu().numpy())
 
     def _gather(self, values: Tensor, checksum: int) -> Tensor:
         """Values of shape (2, V) in the order of the stream, in which rank k
@@ -170,6 +162,23 @@ class VisitLog:
         for rank, row in enumerate(rows):
             of_all[:, rank::len(rows)] = row[2:].view(2, -1)
         return of_all
+
+
+def _blocks(slots: List[Slots], iterations: List[int], scores: np.ndarray,
+            norms: np.ndarray) -> Iterator[Visits]:
+    """The visits of steps, of as many steps at once as fill a block."""
+    sizes = np.array([len(each) for each in slots])
+    ends = sizes.cumsum()
+    first = begin = 0
+    while first < len(slots):
+        last = max(
+            int(np.searchsorted(ends, begin + _BLOCK, 'right')), first + 1)
+        steps, visits = slice(first, last), slice(begin, ends[last - 1])
+        yield Visits(
+            Slots.join(slots[steps]),
+            np.repeat(np.array(iterations[steps], np.int32), sizes[steps]),
+            scores[visits], norms[visits])
+        first, begin = last, int(ends[last - 1])
 
 
 class Tables:
@@ -195,6 +204,7 @@ class Tables:
         self._repeats = (images != np.arange(len(images))).any()
         size = int(images.max()) + 1
         self._every = max(size // _PAIRED, 1)
+        self._seen = np.zeros(size, bool)
         self._records = np.zeros(size, [*_FIELDS.items()])
         self.scores = self._records['scores']
         """np.ndarray: Score of each image, 1 before its first visit."""
@@ -240,11 +250,6 @@ class Tables:
 
     def add(self, visits: Visits) -> None:
         """Take visits in: scores, averages, and the sums for V."""
-        seen = np.zeros(len(self._records), bool)
-        for begin in range(0, len(visits), _BLOCK):
-            self._add(visits[begin:begin + _BLOCK], seen)
-
-    def _add(self, visits: Visits, seen: np.ndarray) -> None:
         slots, norms, scores = visits.slots, visits.norms, visits.scores
         counts = norms != NOT_DELIVERED
         if self.score == 'gradient':
@@ -257,7 +262,7 @@ class Tables:
         if self._repeats:
             images = self.images[images]
         before = self._score(images, counts & finite, scores,
-                             visits.iterations, seen)
+                             visits.iterations)
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
@@ -272,13 +277,12 @@ class Tables:
         self.pairs = worth.pair_sums(before[known], scores[known], self.pairs)
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
-               scores: np.ndarray, iterations: np.ndarray,
-               seen: np.ndarray) -> np.ndarray:
+               scores: np.ndarray, iterations: np.ndarray) -> np.ndarray:
         """Write the scores that count, and return the score that each image
         had before its visit, NaN before its first one."""
         before = np.empty(len(images), np.float32)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
-        for rows in rounds(images, seen):
+        for rows in rounds(images, self._seen):
             of, new, times = images[rows], scores[rows], iterations[rows]
             known = self._records[of]
             is_first = known['last_visit'] == 0

@@ -33,11 +33,16 @@ def record(log, slots, iteration, scores, norms, delivered=None):
                None if delivered is None else torch.tensor(delivered))
 
 
+def merge(log, tables, checksum=0):
+    for visits in log.merge(checksum):
+        tables.add(visits)
+
+
 def add(tables, *args, **kwargs):
     """A step alone."""
     log = VisitLog()
     record(log, *args, **kwargs)
-    tables.add(log.merge(0))
+    merge(log, tables)
 
 
 def arrays_of(tables):
@@ -124,8 +129,8 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         record(log, slots, iteration, losses, norms, mask)
     assert len(log) == len(steps)
     with mock.patch('mmib.visits._BLOCK', 7):
-        late.add(log.merge(0))
-    assert len(log) == 0 and log.merge(0) is None
+        merge(log, late)
+    assert len(log) == 0 and not list(log.merge(0))
     for tables in (one, late):
         np.testing.assert_array_equal(tables.scores, expected.rows[0])
         np.testing.assert_array_equal(tables.averages, expected.rows[1])
@@ -243,7 +248,7 @@ def merge_on_ranks(rank, results):
         record(log, slots_of(indices, 2., 1, 2.), step + 1, *own)
         if step in (1, 3):
             # These bits are no number.
-            tables.add(log.merge(0x7f800001))
+            merge(log, tables, 0x7f800001)
     results[rank] = arrays_of(tables), tables.non_finite
     record(log, slots_of([0, 1]), 9, [1.], [1.])
     with pytest.raises(Refusal, match='drew different plans.*`rng`'):
