@@ -14,7 +14,6 @@ from typing import Callable, List, Optional, Sequence
 
 from mmib.data.verdicts import read_review
 from mmib.errors import Refusal
-from mmib.labels.rankings import RANKINGS
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
 
@@ -24,7 +23,6 @@ def write_report(work_dir: str,
                  out: Optional[str] = None,
                  num_images: int = 12,
                  predictions: bool = True,
-                 rank_by: str = 'score',
                  reviews: Optional[Sequence[str]] = None) -> List[str]:
     """Write the report of a training, and the images to look at with it.
 
@@ -35,7 +33,6 @@ def write_report(work_dir: str,
             folder.
         num_images (int): Images of each end of the ranking. Defaults to 12.
         predictions (bool): Whether to predict these images. Defaults to True.
-        rank_by (str): Name of a ranking. Defaults to ``'score'``.
         reviews (Sequence[str], optional): Files of reviews, whose images
             aren't shown again. Defaults to None.
 
@@ -44,7 +41,7 @@ def write_report(work_dir: str,
 
     Raises:
         Refusal: If a folder has nothing of a training, a file can't be
-            written, or the images can't be ranked.
+            written, or judged images can't be found.
     """
     from mmib.labels.gallery import take_pictures
     from mmib.labels.page import render_gallery, write_table
@@ -60,21 +57,16 @@ def write_report(work_dir: str,
     checkpoint, unread = read_newest(work_dir, run.start)
     notes, section = notes_on(run, others, checkpoint, unread), None
     if checkpoint is None or checkpoint.images is None:
-        if rank_by != 'score':
-            raise Refusal(f'--rank-by {rank_by} needs a checkpoint with a '
-                          f'state of InfoBatch. {" ".join(unread)}')
         write_page(out, run, others, notes, section)
         return [out]
     table = f'{osp.splitext(out)[0]}_images.csv'
     check_writable(table, reviews)
     checksum = checkpoint.images_checksum
-    gallery = take_pictures(run.config, checkpoint.images, RANKINGS[rank_by],
-                            checkpoint.weights, num_images, checksum,
-                            predictions, judged)
-    if rank_by == 'score':
-        gallery.doubt = unreliable(run)
+    gallery = take_pictures(run.config, checkpoint.images, checkpoint.weights,
+                            num_images, checksum, predictions, judged)
+    gallery.doubt = unreliable(run)
     write_table(table, gallery.images)
-    section = render_gallery(gallery, rank_by, checkpoint.name,
+    section = render_gallery(gallery, 'score', checkpoint.name,
                              f'{run.name} {run.start} {checksum}',
                              osp.basename(table), run.config, reviews)
     write_page(out, run, others, notes + gallery.notes, section)
@@ -135,14 +127,6 @@ def _parse(args: List[str]) -> argparse.Namespace:
         help='images to show with the highest scores, and as many with the '
         'lowest (default: %(default)s)')
     parser.add_argument(
-        '--rank-by',
-        choices=RANKINGS,
-        default='score',
-        help='what ranks the images: score, a moving average from the '
-        'training (default); or pixels, which finds small errors too, regions '
-        'or margin, see `mmib rank --help`: for these the network predicts '
-        'all images')
-    parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(
         '--review',
@@ -152,9 +136,6 @@ def _parse(args: List[str]) -> argparse.Namespace:
     parsed = parser.parse_args(args)
     if parsed.images < 0:
         parser.error('--images: give 0 or more')
-    if parsed.no_predictions and parsed.rank_by != 'score':
-        parser.error(f'--rank-by {parsed.rank_by} is of predictions: leave '
-                     '--no-predictions out')
     return parsed
 
 
@@ -167,5 +148,5 @@ def main(args: List[str]) -> None:
         flush=True)
     paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
                          parsed.images, not parsed.no_predictions,
-                         parsed.rank_by, parsed.review)
+                         parsed.review)
     print('\n'.join(paths))

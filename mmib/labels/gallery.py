@@ -2,7 +2,7 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 import pandas as pd
@@ -23,12 +23,6 @@ _Layer = Tuple[str, np.ndarray]
 _PAIRS = 2
 # Boxes of lower scores aren't drawn, as MMDetection's visualizer does it.
 _PROBABLE = 0.3
-# A network whose loss is more than this share of the loss of guessing is too
-# young: it ranks scenes that it hasn't learned before wrong labels.
-_YOUNG = 0.5
-# Why images of which something was predicted have no ranking.
-_NOTHING = ('this ranking is of other labels, or nothing was predicted before '
-            'a stop')
 # Columns of what is known of images, and their titles on a card.
 _FIGURES = dict(
     average='average score',
@@ -79,7 +73,7 @@ class Gallery:
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
             class that pixels may have.
         labels (list[str]): Names of the classes of which each image has one.
-        doubt (str): Why the ranking may tell little, or nothing.
+        doubt (str): Why the scores may tell little, or nothing.
         notes (list[str]): Sentences on what is missing and why.
         checksum (int, optional): Of the images and their order, where they
             aren't those of a training.
@@ -101,22 +95,19 @@ class Gallery:
 
 def take_pictures(config: Config,
                   images: pd.DataFrame,
-                  ranking: Ranking,
                   weights: Dict[str, Tensor],
                   count: int,
                   checksum: Optional[int] = None,
                   predictions: bool = True,
                   judged: Optional[Set[str]] = None) -> Gallery:
-    """Show the images of a training at each end of a ranking, as far as
-    possible: what is missing is told in notes.
+    """Show the images with the highest and the lowest scores of a training, as
+    far as possible: what is missing is told in notes.
 
     Args:
         config (Config): Of the data set and the network. It is code, and is
             run.
-        images (pd.DataFrame): What is known of each image, by its number in
-            the data set of the config. The column of the ranking is made if it
-            isn't there.
-        ranking (Ranking): One of :data:`~mmib.labels.rankings.RANKINGS`.
+        images (pd.DataFrame): What the training has noted of each image, by
+            its number in the data set of the config.
         weights (dict[str, Tensor]): Of the network.
         count (int): How many images to show of each end.
         checksum (int, optional): Of the images. Others aren't shown. Defaults
@@ -126,21 +117,16 @@ def take_pictures(config: Config,
             shown. Defaults to None.
 
     Raises:
-        Refusal: If the images can't be ranked or found.
+        Refusal: If images were judged, and the images can't be found.
     """
-    gallery = Gallery(images.copy())
-    ranks_now = ranking.of is not None and ranking.column not in images
+    gallery, predictor = Gallery(images.copy()), None
     reader = _open_reader(config, gallery.images, checksum, gallery.notes)
-    predictor = None
-    if reader is not None and predictions and (count or ranks_now):
-        predictor = _open_predictor(config, weights, gallery.notes)
-    if ranks_now:
-        if reader is None or predictor is None:
-            raise Refusal('The images can\'t be ranked, as there are no '
-                          f'predictions. {"".join(gallery.notes[-1:])}')
-        _measure(gallery, reader, predictor, [ranking],
-                 config.get('val_dataloader') or {})
-    return _show(gallery, ranking, count, reader, predictor, judged)
+    if reader is not None and predictions and count:
+        try:
+            predictor = Predictor(config, weights, get_device())
+        except CannotShow as error:
+            gallery.notes.append(f'There are no predictions: {error}.')
+    return _show(gallery, RANKINGS['score'], count, reader, predictor, judged)
 
 
 def rank_images(config: Config,
@@ -197,8 +183,7 @@ def rank_images(config: Config,
         gallery.notes.append(f'There are no scores of the training, as {other}'
                              '.')
     _add_paths(gallery.images, reader)
-    _measure(gallery, reader, predictor, [*RANKINGS.values()],
-             config.get('val_dataloader') or {})
+    _measure(gallery, reader, predictor, config.get('val_dataloader') or {})
     found = [
         name for name, ranking in RANKINGS.items()
         if ranking.column in gallery.images
@@ -309,31 +294,22 @@ def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
     return left
 
 
-def _open_predictor(config: Config, weights: Dict[str, Tensor],
-                    notes: List[str]) -> Optional[Predictor]:
-    try:
-        return Predictor(config, weights, get_device())
-    except CannotShow as error:
-        notes.append(f'There are no predictions: {error}.')
-        return None
-
-
 def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
-             rankings: Sequence[Ranking], loader: dict) -> None:
-    """Make the columns of rankings by what the network says of all images. If
-    it is too young for that, this is a doubt.
+             loader: dict) -> None:
+    """Make the columns of rankings by what the network says of all images.
 
     Args:
         loader (dict): The data loader of a test, whose batch size and workers
             are taken.
     """
-    measured = measure(reader, predictor, rankings,
+    measured = measure(reader, predictor,
                        loader.get('batch_size') or 1,
                        loader.get('num_workers') or 0)
     num_images = len(gallery.images)
     if not measured.columns:
-        raise Refusal('The images can\'t be ranked: '
-                      f'{measured.reason or _NOTHING}.')
+        raise Refusal(
+            'The images can\'t be ranked: '
+            f'{measured.reason or "nothing was predicted before a stop"}.')
     for name, column in measured.columns.items():
         gallery.images[name] = column
     _name_unlabelled(gallery, measured.unlabelled)
@@ -346,13 +322,6 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
         gallery.notes.append(
             f'{unknown} of {measured.num_seen} images aren\'t '
             f'ranked: {measured.reason}.')
-    if measured.mean > _YOUNG * measured.guess:
-        gallery.doubt = (
-            'The network is too young for this ranking: its mean loss, '
-            f'{measured.mean:.2f}, is more than half of {measured.guess:.2f}, '
-            'the loss of guessing by how frequent the classes are. Scenes that'
-            ' the network hasn\'t learned yet may come before wrong labels. '
-            'Train longer, then rank again.')
 
 
 def _card(images: pd.DataFrame, ranking: Ranking, number: int, rank: int,

@@ -3,8 +3,7 @@
 import copy
 import math
 import sys
-from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Sequence,
-                    Tuple)
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.relabel import has_one_class
 from .images import CannotShow, DatasetImages, in_short
-from .rankings import Ranking
+from .rankings import RANKINGS
 
 # Heads whose maps are sums of masks, each by the probability of its class.
 _SUM_MASKS = ('MaskFormerHead', 'Mask2FormerHead', 'SideAdapterCLIPHead')
@@ -133,8 +132,7 @@ def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
         of the labelled one, of shape (H, W), NaN where the label is no class.
         Of classification ``losses`` of shape () and ``leads``, the
         log-probability of each class less that of the labelled one, of shape
-        (C,), NaN for the labelled one. And ``labels``, without those that are
-        no class.
+        (C,), NaN for the labelled one.
     """
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
@@ -146,7 +144,7 @@ def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
                              f'{len(log)} classes')
         leads = log - log[label]
         leads[label] = math.nan
-        return dict(losses=-log[label], leads=leads, labels=np.array(label))
+        return dict(losses=-log[label], leads=leads)
     if 'seg_logits' in sample or 'pred_score' in sample:
         raise CannotShow('the data set has no label of it, or several')
     raise CannotShow('the network tells no probabilities of classes')
@@ -168,8 +166,7 @@ def _compare_pixels(logits: Tensor,
     arrays = (
         each.masked_fill(ignored, math.nan).cpu().numpy()
         for each in (losses, highest - (-losses).exp()))
-    known = labels[~ignored.cpu().numpy()]
-    return dict(zip(('losses', 'gaps'), arrays), labels=known)
+    return dict(zip(('losses', 'gaps'), arrays))
 
 
 class _Inputs(Dataset):
@@ -208,28 +205,24 @@ class Measured(NamedTuple):
         unlabelled (list[int]): Numbers of images of which no pixel has a
             label.
         reason (str): Why the last image that has no number has none.
-        mean (float): The mean loss.
-        guess (float): That of guessing by how frequent the classes are.
     """
 
     columns: Dict[str, np.ndarray]
     num_seen: int
     unlabelled: List[int]
     reason: str
-    mean: float
-    guess: float
 
 
 def measure(reader: DatasetImages,
             predictor: Predictor,
-            rankings: Sequence[Ranking],
             batch_size: int = 1,
             num_workers: int = 0) -> Measured:
-    """Predict all images, and make the number of each ranking that is of such
-    predictions. Ctrl-C keeps what is there."""
+    """Predict all images, and make the number of each of
+    :data:`~mmib.labels.rankings.RANKINGS` that is of such predictions. Ctrl-C
+    keeps what is there."""
     columns: Dict[str, np.ndarray] = {}
-    reason, total, counts = '', 0., np.zeros(1 << 16, np.int64)
     unlabelled: List[int] = []
+    reason = ''
     loader = DataLoader(
         _Inputs(reader, predictor.pipeline),
         batch_size,
@@ -243,23 +236,19 @@ def measure(reader: DatasetImages,
                     reason = seen
                     bar.update()
                     continue
-                for ranking in rankings:
+                for ranking in RANKINGS.values():
                     if ranking.of is None or ranking.array not in seen:
                         continue
                     column = columns.setdefault(
                         ranking.column, np.full(len(reader.numbers), np.nan))
                     column[bar.completed] = ranking.of(seen[ranking.array])
-                if seen['labels'].size == 0:
+                if np.isnan(seen['losses']).all():
                     unlabelled.append(reader.numbers[bar.completed])
-                total += np.nansum(seen['losses'], dtype=np.float64)
-                counts += np.bincount(
-                    seen['labels'].ravel(), minlength=len(counts))
                 bar.update()
     except KeyboardInterrupt:
         pass
     print(file=sys.stderr)
-    return Measured(columns, bar.completed, unlabelled, reason,
-                    *mean_and_guess(total, counts))
+    return Measured(columns, bar.completed, unlabelled, reason)
 
 
 def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
@@ -278,12 +267,3 @@ def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
             yield compare(sample, labelled)
         except CannotShow as error:
             yield str(error)
-
-
-def mean_and_guess(total: float, counts: np.ndarray) -> Tuple[float, float]:
-    """The mean loss, and that of guessing each label by how frequent the
-    classes are, from the sum of the losses and how many labels each class has.
-    """
-    labels = max(counts.sum(), 1)
-    shares = counts[counts > 0] / labels
-    return total / labels, float(-(shares * np.log(shares)).sum())

@@ -15,6 +15,7 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from scipy import ndimage
 
+from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.predictions import Predictor
 
 from ..system.small_training import BASELINE, write_images
@@ -147,6 +148,23 @@ def test_stopped(rank, monkeypatch, capsys):
     said = 'Stopped after 3 of 8 images: others have no rank.'
     assert said in capsys.readouterr().err
     assert said in Path('out/rank_train.html').read_text()
+
+
+def test_images_without_a_loss(rank, monkeypatch, capsys):
+    """They have no rank, and it is said why."""
+    read = DatasetImages.read
+
+    def fails_once(images, number):
+        if number == 3:
+            raise CannotShow('it is broken')
+        return read(images, number)
+
+    monkeypatch.setattr(DatasetImages, 'read', fails_once)
+    rank()
+    said = "1 of 8 images aren't ranked: it is broken."
+    assert said in capsys.readouterr().err
+    table = table_of('train')
+    assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
 
 
 def test_review_goes_on(rank, trained):

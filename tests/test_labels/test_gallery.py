@@ -16,12 +16,12 @@ from mmengine.registry import DATASETS
 from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
-from mmib.labels.gallery import take_pictures
+from mmib.labels.gallery import rank_images, take_pictures
 from mmib.labels.images import CannotShow, DatasetImages
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
-from mmib.labels.predictions import Predictor, compare, mean_and_guess
+from mmib.labels.predictions import Predictor, compare
 from mmib.labels.rankings import RANKINGS, top_pixels
 
 from ..system.small_training import write_images
@@ -119,8 +119,7 @@ def images_of(scores):
 
 
 def gallery_of(config, scores, count, **others):
-    return take_pictures(config, images_of(scores), RANKINGS['score'], {},
-                         count, **others)
+    return take_pictures(config, images_of(scores), {}, count, **others)
 
 
 def test_cards_of_both_ends():
@@ -136,17 +135,6 @@ def test_cards_of_both_ends():
     assert 'because of the data set: the config has none.' in note
     none = gallery_of(Config(), scores, 0)
     assert none.highest == none.lowest == []
-
-
-def test_a_table_from_elsewhere():
-    """Of no training: it has the column that ranks, and nothing is
-    predicted."""
-    images = pd.DataFrame(dict(loss_pixels=[2., np.nan, 5., 2.]))
-    gallery = take_pictures(Config(), images, RANKINGS['pixels'], {}, 2)
-    assert [card.number for card in gallery.highest] == [2, 0]
-    assert gallery.highest[0].figures == [('loss', 5)]
-    assert [(card.number, card.rank) for card in gallery.lowest] == [(3, 3)]
-    assert list(images) == ['loss_pixels'] and not gallery.doubt
 
 
 def test_pictures(root, monkeypatch):
@@ -281,8 +269,10 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
 
     monkeypatch.setattr('mmib.labels.gallery.Predictor', Predicts)
     scores = np.float32([0.3, 0, 0, 0.1])
-    gallery = take_pictures(
-        config_of(tmp_path), images_of(scores), RANKINGS[ranking], {}, 4)
+    if ranking == 'score':
+        gallery = gallery_of(config_of(tmp_path), scores, 4)
+    else:
+        gallery, _ = rank_images(config_of(tmp_path), {}, 'train', ranking, 4)
     assert gallery.unlabelled == [
         str(tmp_path / 'images' / 'training' / '2.jpg')
     ]
@@ -407,17 +397,6 @@ def test_losses_of_an_image():
         pixels.topk(3).values.mean().item())
     with pytest.raises(CannotShow, match='don\'t fit a prediction'):
         losses_of(logits, labels[:1].numpy())
-
-
-def test_what_guessing_costs():
-    """A network that says how frequent the classes are has its loss."""
-    logits = torch.tensor([0.75, 0.25, 1e-30]).log()[:, None, None]
-    losses = losses_of(logits.expand(3, 1, 5), np.array([[0, 0, 0, 1, 255]]))
-    mean, guess = mean_and_guess(np.nansum(losses), np.array([3, 1, 0]))
-    assert mean == pytest.approx(guess) == pytest.approx(0.5623, abs=1e-4)
-    # One class needs no learning.
-    assert mean_and_guess(0., np.array([0, 7])) == (0, 0)
-    assert mean_and_guess(0., np.zeros(1)) == (0, 0)
 
 
 def test_losses_without_labels_and_of_a_binary_model():

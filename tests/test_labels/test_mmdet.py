@@ -20,7 +20,6 @@ from mmib.labels import gallery as pictures  # noqa: E402
 from mmib.labels.images import DatasetImages  # noqa: E402
 from mmib.labels.layers import box_layer, to_uri  # noqa: E402
 from mmib.labels.predictions import Predictor  # noqa: E402
-from mmib.labels.rankings import RANKINGS  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
 from tests.test_tasks.test_detection import small_detector  # noqa: E402
 
@@ -75,7 +74,7 @@ def test_boxes_of_labels_and_of_predictions(tmp_path, monkeypatch):
     scores = predict(reader.info(0)).pred_instances.scores
     least = scores.median().item()
     monkeypatch.setattr(pictures, '_PROBABLE', least)
-    gallery = pictures.take_pictures(cfg, checkpoint.images, RANKINGS['score'],
+    gallery = pictures.take_pictures(cfg, checkpoint.images,
                                      checkpoint.weights, 4)
     assert not gallery.notes and len(gallery.highest) == 4
     hidden = []

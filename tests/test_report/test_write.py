@@ -5,20 +5,14 @@ import re
 import shutil
 import sys
 
-import cv2
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from mmengine.runner import Runner
-from mmengine.structures import PixelData
-from mmseg.structures import SegDataSample
 
 import mmib.labels
 import mmib.report
 import mmib_cli
-from mmib.labels.images import CannotShow, DatasetImages
-from mmib.labels.predictions import Predictor
 
 from ..system.processes import run_ranks
 from ..system.small_training import BASELINE, distribute, write_images
@@ -154,75 +148,6 @@ def test_of_a_training(pages, name):
     ]
     assert table.path.str.endswith(f'{SCRIPT}.jpg').sum() == 1
     assert np.isfinite(table.score).all() and len(table) == 12
-
-
-def test_ranked_by_predictions(folders, tmp_path):
-    """Of all images, not only of those that are shown. It takes 1 s."""
-    out = tmp_path / 'report.html'
-    write_report(folders['killed'], '--out', out, '--images', 2, '--rank-by',
-                 'pixels')
-    table = pd.read_csv(tmp_path / 'report_images.csv')
-    losses = table.loss_pixels.sort_values(ascending=False)
-    assert losses.notna().all() and len(table) == 12
-    text = text_of(out)
-    shown = re.findall(r'aria-label="image of image (\d+)', text)
-    shown = [int(number) for number in shown]
-    assert shown == [*losses.index[:2], *losses.index[:-3:-1]]
-    shown = [float(value) for value in re.findall('loss <b>(.*?)</b>', text)]
-    np.testing.assert_allclose(shown[:2], losses[:2], 1e-3)
-    assert 'average score <b>' in text and 'last score <b>' in text
-    # It was trained on noise.
-    assert 'The network is too young for this ranking: its mean loss' in text
-
-
-def test_a_network_that_has_learned(folders, tmp_path, monkeypatch):
-
-    def knows(predictor, inputs):
-        samples = []
-        for each in inputs:
-            path = each['data_samples'].seg_map_path
-            labels = torch.from_numpy(cv2.imread(path, 0).astype(np.int64) - 1)
-            logits = 3. * (torch.arange(5)[:, None, None] == labels)
-            samples.append(
-                SegDataSample(
-                    seg_logits=PixelData(data=logits),
-                    pred_sem_seg=PixelData(data=labels[None])))
-        return samples
-
-    monkeypatch.setattr(Predictor, 'predict', knows)
-    out = tmp_path / 'report.html'
-    write_report(folders['killed'], '--out', out, '--rank-by', 'pixels')
-    text = text_of(out)
-    assert 'loss <b>' in text and 'too young' not in text
-
-
-def test_images_without_a_loss(folders, tmp_path, monkeypatch):
-    """They come after all others, and the page says why."""
-    read = DatasetImages.read
-
-    def fails_once(images, number):
-        if number == 3:
-            raise CannotShow('it is broken')
-        return read(images, number)
-
-    monkeypatch.setattr(DatasetImages, 'read', fails_once)
-    out = tmp_path / 'report.html'
-    write_report(folders['killed'], '--out', out, '--images', 1, '--rank-by',
-                 'pixels')
-    assert re.search('1 of 12 images aren.*ranked: it is broken', text_of(out))
-    table = pd.read_csv(tmp_path / 'report_images.csv')
-    assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
-
-
-@pytest.mark.parametrize('name, options, match', [
-    ('finished', ['--rank-by', 'pixels'], 'ranked, as .* numbers'),
-    ('stopped', ['--rank-by', 'pixels'], 'needs a checkpoint .* There is no'),
-    ('finished', ['--rank-by', 'pixels', '--no-predictions'], '2'),
-])
-def test_what_cannot_be_ranked(folders, tmp_path, capsys, name, options,
-                               match):
-    with pytest.raises(SystemExit, match=match):
-        write_report(folders[name], '--out', tmp_path / 'a.html', *options)
 
 
 def test_file_names_are_text(folders, tmp_path):
