@@ -62,9 +62,6 @@ class Visits:
     scores: np.ndarray
     norms: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.slots)
-
 
 class VisitLog:
     """The visits since the last merge.
@@ -167,18 +164,18 @@ class VisitLog:
 def _blocks(slots: List[Slots], iterations: List[int], scores: np.ndarray,
             norms: np.ndarray) -> Iterator[Visits]:
     """The visits of steps, of as many steps at once as fill a block."""
-    sizes = np.array([len(each) for each in slots])
-    ends = sizes.cumsum()
-    first = begin = 0
+    ends = np.cumsum([0, *map(len, slots)])
+    first = 0
     while first < len(slots):
-        last = max(
-            int(np.searchsorted(ends, begin + _BLOCK, 'right')), first + 1)
-        steps, visits = slice(first, last), slice(begin, ends[last - 1])
+        last = np.searchsorted(ends, ends[first] + _BLOCK, 'right') - 1
+        last = max(int(last), first + 1)
+        visits = slice(ends[first], ends[last])
         yield Visits(
-            Slots.join(slots[steps]),
-            np.repeat(np.array(iterations[steps], np.int32), sizes[steps]),
-            scores[visits], norms[visits])
-        first, begin = last, int(ends[last - 1])
+            Slots.join(slots[first:last]),
+            np.repeat(
+                np.array(iterations[first:last], np.int32),
+                np.diff(ends[first:last + 1])), scores[visits], norms[visits])
+        first = last
 
 
 class Tables:

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Images of data sets ranked by a network that was trained without mmib."""
+import html
 import re
 import shutil
 from pathlib import Path
@@ -163,6 +164,7 @@ def test_images_without_a_loss(rank, monkeypatch, capsys):
     rank()
     said = "1 of 8 images aren't ranked: it is broken."
     assert said in capsys.readouterr().err
+    assert said in html.unescape(Path('out/rank_train.html').read_text())
     table = table_of('train')
     assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
 
