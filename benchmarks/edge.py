@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
-from mmengine.dist import get_dist_info
+from mmengine.dist import barrier, get_dist_info
 
 from mmib import InfoBatchSampler
 from mmib.clock import IterationClock
@@ -49,6 +49,7 @@ def edges(size):
     times = []
 
     def draw(start, rng):
+        barrier()  # As each step of a training waits for all ranks.
         begin = time.perf_counter()
         plan = training.draw(start, rng)
         times.append((time.perf_counter() - begin, policy.seconds))

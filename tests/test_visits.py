@@ -173,17 +173,27 @@ def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():
     assert tables.pruned.tolist() == [3, 0, 2]
 
 
-def test_pairs_of_many_images_are_those_of_each_kth_one():
-    scores = np.random.default_rng(0).gamma(2, size=(2, 10))
-    with mock.patch('mmib.visits._PAIRED', 3):
-        tables = Tables(np.arange(10))
-    for iteration in (1, 2):
-        step = np.float32(scores[iteration - 1])
-        add(tables, slots_of([*range(10)], 1., 1), iteration, step, step)
-    np.testing.assert_array_equal(tables.pairs,
-                                  pair_sums(*np.float32(scores)[:, ::3]))
-    # V is that of all.
-    assert tables.sums[:, 0].sum() == 10
+def test_v_of_many_images_is_told_by_some_at_random():
+    """The same ones on each rank and after a checkpoint."""
+    first, second, third = np.float32(
+        np.random.default_rng(0).gamma(2, size=(3, 100)))
+    with mock.patch('mmib.visits._TELLING', 30):
+        tables = Tables(np.arange(100))
+        add(tables, slots_of([*range(100)]), 1, first, first)
+        other = saved_and_loaded(tables)
+    told = []
+    for image, score in enumerate(second):
+        before = tables.pairs[0]
+        add(tables, slots_of([image], 2., 1, 1.6), 2, [score], [score])
+        told += [image] * int(tables.pairs[0] - before)
+    assert len(told) == 30 and len(np.unique(np.diff(told))) > 1
+    np.testing.assert_array_equal(tables.scores, second)
+    add(other, slots_of([*range(100)], 2., 1, 1.6), 2, second, third)
+    np.testing.assert_array_equal(other.pairs,
+                                  pair_sums(first[told], second[told]))
+    weights = np.full(30, np.float32(2) / np.float32(1.6))
+    np.testing.assert_array_equal(
+        other.sums, tier_sums(np.ones(30, int), weights, third[told], 1))
 
 
 def test_a_state_is_a_copy_and_small():
