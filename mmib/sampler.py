@@ -62,6 +62,7 @@ class FullPasses:
         passes, rest = divmod(position, self._num_indices)
         for _ in range(passes):
             self._permutation(self._generator)
+        self._before = self._generator.get_state()
         while rest > 0:
             rest -= len(self.next(size, rest))
 
@@ -152,7 +153,8 @@ class InfoBatchSampler(Sampler):
     slots, as ``InfiniteSampler``. By epochs, each epoch is one plan, as with
     ``DefaultSampler``, and shorter by what is pruned. Full passes have the
     indices of these samplers with the same seed. Until a hook or a session has
-    told which of the two it is, the sampler is ``InfiniteSampler``.
+    told which of the two it is, the stream is that of ``InfiniteSampler``, and
+    the length that of ``DefaultSampler``, as a loop by epochs asks for it.
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same step. By iterations, up to ``W - 1`` slots

@@ -190,6 +190,9 @@ def test_a_position_of_the_full_passes(size, num_samples, world_size):
         # As MMEngine's loop does, later.
         one.skip(7)
         assert one.position == world_size * num_samples
+        state = one.state_dict()
+        one = on_rank(by_iterations(range(size)), rank, world_size)
+        one.load_state_dict(state)
         assert head(one, 9) == head(two, num_samples + 9)[num_samples:]
 
 
