@@ -184,7 +184,9 @@ class BatchContext:
     def norms(self) -> Optional[Tensor]:
         """Tensor, optional: Norm of the gradient of each image's own raw loss
         with respect to all predictions, float32 of shape (B,), whatever else
-        is in the batch. Known after the backward pass, or None."""
+        is in the batch. Losses that share a prediction share its gradient,
+        which counts once for each. Known after the backward pass, or None.
+        """
         if not self._norms or not self._scales or self._hides_norms:
             return None
         # A model may multiply some of its losses by less than 1, as those of

@@ -2,12 +2,10 @@
 """From the events of the Runner to calls of a training."""
 from typing import Any, Callable, Dict, List, Optional, Union
 
-import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from mmengine.utils import apply_to
 
 from . import tasks
 from .batch import BatchContext
@@ -103,10 +101,7 @@ class InfoBatchHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state until it is known whether the training is resumed:
         this also runs for ``load_from`` and in testing."""
-        if 'infobatch' in checkpoint:
-            # It may have been loaded to the training device.
-            self._loaded = apply_to(checkpoint['infobatch'], torch.is_tensor,
-                                    lambda tensor: tensor.cpu())
+        self._loaded = checkpoint.get('infobatch')
 
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts."""
@@ -115,8 +110,8 @@ class InfoBatchHook(Hook):
         check_ranks(self.training, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
-        elif self.policy.prunes:
-            check_length(self.training.clock)
+        else:
+            check_length(self.training.clock, self.policy.prunes)
         self._loaded = None
         self._reporter.training_begins()
         self.training.sampler.connect(self.training.draw)

@@ -50,7 +50,7 @@ class Planner:
         self.mean_ratio = MeanRatio()
         """MeanRatio: V of the training until scores were last read."""
         self.checksum = 0
-        """int: Of the plans until now, of 32 bits."""
+        """int: Of the plans that pruned until now, of 32 bits."""
         self._clock, self._tables = clock, tables
         self._merge, self._full_pass = merge, full_pass
         # Plans that were drawn and haven't begun.
@@ -242,6 +242,8 @@ class Planner:
         self._mean_score = state_dict['mean_score']
         self.mean_ratio = MeanRatio(*state_dict['mean_ratio'])
         self.checksum = state_dict['checksum']
+        self.current = None
+        self._next.clear()
         self._load_plans(state_dict['plans'], position, iteration, saved_iters)
         if state_dict['policy_type'] == _type_name(self.policy):
             self._load_policy(_to_arrays(state_dict['policy_state']))

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A loop of one's own in plain torch, without a Runner."""
 import logging
+import math
 from typing import Any, Callable, Dict, List, Optional, Sized, Union
 
 import numpy as np
@@ -76,6 +77,11 @@ class Session(Training):
         sampler = InfoBatchSampler(dataset, shuffle, seed)
         sampler.by_epoch = not stream
         clock = _clock_of(sampler, policy, epochs, delta, start)
+        if policy.prunes and clock.prunes_nothing:
+            raise Refusal(
+                f'Nothing would be pruned: annealing begins at {clock.unit} '
+                f'{clock.annealing_at} of {clock.length}, and the first pass '
+                'is full. Give the Session more `epochs`, or raise `delta`.')
         super().__init__(dataset, policy, sampler, clock, ema, normalize)
         self._drop_last = drop_last
         self._batch_size = 0  # Of this rank. 0 before the first batch.
@@ -189,7 +195,10 @@ class Session(Training):
     @property
     def epoch(self) -> int:
         """int: Epochs of the training that are over."""
-        assert isinstance(self.clock, EpochClock)
+        if not isinstance(self.clock, EpochClock):
+            raise Refusal('A Session with `stream=True` counts no epochs: take'
+                          ' one iterator of the loader, and `progress` for '
+                          'schedules.')
         return self.clock.epoch + (self.sampler.is_open and self._is_over)
 
     @property
@@ -249,6 +258,12 @@ def _clock_of(sampler: InfoBatchSampler, policy: Policy, epochs: Optional[int],
                                        ToBudget) else policy.default_ratio
     size = sampler.num_images
     length = round(ratio * epochs * size)
+    if policy.prunes and length < 2 * size:
+        raise Refusal(
+            f'{ratio:g} of {epochs} `epochs` are {length / size:.2f} passes '
+            'over the data, and a Session needs two, as nothing can be pruned '
+            f'in the first one: give it at least {math.ceil(2 / ratio)} '
+            '`epochs`.')
     length -= length % sampler.world_size
     return IterationClock(
         size, 1, length, delta, start, first_pass=sampler.num_indices)

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sized
 import numpy as np
 import torch
 from mmengine.logging import print_log
+from mmengine.utils import apply_to
 from torch import Tensor
 
 from .batch import BatchContext, to_device
@@ -75,6 +76,7 @@ class Training:
         """bool, optional: Whether losses stand in for norms, which can't be
         seen. None before the first batch."""
         self._slots: Optional[Slots] = None  # Of the batch in training.
+        self._last_note, self._has_noted = '', False
 
     def draw(self, start: int,
              rng: np.random.Generator) -> Optional[EpochPlan]:
@@ -116,6 +118,8 @@ class Training:
         begin, before = self.sampler.position, self.planner.current
         self._slots = self.sampler.take(batch_size)
         begun = self.planner.advance(self.sampler.position)
+        for plan in begun:
+            self._warn_of(plan)
         of_batch = begun
         if before is not None and not (begun and begun[0].start == begin):
             of_batch = [before, *begun]
@@ -127,6 +131,14 @@ class Training:
         else:
             self.batch.begin(to_device(self.own_slots.weights, device))
         return begun
+
+    def _warn_of(self, plan: PlanRecord) -> None:
+        # The first plan knows too few scores, which the next ones make up.
+        if plan.note and self._last_note and not self._has_noted:
+            print_log(
+                f'InfoBatch: {plan.note}', 'current', level=logging.WARNING)
+            self._has_noted = True
+        self._last_note = plan.note
 
     @property
     def own_slots(self) -> Slots:
@@ -159,7 +171,7 @@ class Training:
         if self.lacks_norms:
             norms = scores
         elif norms is None:
-            # This batch alone has no norms, and doesn't count.
+            # This batch alone has no norms: V leaves its visits out.
             norms = torch.full_like(scores, torch.nan)
         mask = None
         if delivered is not None and not delivered.all():
@@ -221,11 +233,17 @@ class Training:
         if reason is not None:
             raise Refusal(f'The training can\'t go on: {reason}.')
         with _told_as_damaged():
+            # They may have been loaded to the training device.
+            state_dict = apply_to(state_dict, torch.is_tensor,
+                                  lambda tensor: tensor.cpu())
             return self._load(state_dict, iteration)
 
     def _load(self, state_dict: Dict[str, Any],
               iteration: Optional[int]) -> List[str]:
         sampler, planner = self.sampler, self.planner
+        # What was trained on since then is given up.
+        self.batch.begin(None)
+        self.log = VisitLog()
         sampler.load_state_dict(state_dict['sampler'])
         changes = self.tables.load_state_dict(state_dict['tables'])
         self.iteration = (

@@ -220,7 +220,7 @@ class Tables:
         self.non_finite = 0
         """int: Scores that weren't finite."""
         self.knows_scores = False
-        """bool: Whether a visit has given a score, merged or not."""
+        """bool: Whether a batch was scored, merged or not."""
         self.forget_sums()
 
     def forget_sums(self) -> None:

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How far a training is, and how far its schedulers are."""
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,16 @@ def test_trainings_that_are_too_short(clock, match):
         check_length(clock)
     check_length(IterationClock(100, 10, 20, 1))
     check_length(EpochClock(100, 10, 10, 2, 1))
+
+
+@pytest.mark.parametrize('clock, fits', [
+    (IterationClock(100, 10, 19, 1), True),
+    (EpochClock(100, 10, 10, 1, 1), True),
+    (EpochClock(5, 10, 0, 3, 1), False),
+])
+def test_a_training_that_prunes_nothing_may_be_short(clock, fits):
+    with nullcontext() if fits else pytest.raises(Refusal):
+        check_length(clock, prunes=False)
 
 
 @given(

@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.utils import apply_to
 from torch.utils.data import DataLoader
 
 from mmib import Session
 from mmib.errors import Refusal
-from mmib.pruning import EpochPlan, Neyman, RandomPruning, ScoreOnly
+from mmib.pruning import Budget, EpochPlan, Neyman, RandomPruning, ScoreOnly
 from tests.system.processes import run_ranks
 from tests.training import (POLICIES, SIZE, dealt, loop, losses_of, plans_of,
                             state_of)
@@ -55,12 +56,16 @@ def test_a_loop_of_ones_own(stream):
 @settings(max_examples=25)
 def test_going_on_is_exact(policy, stream, drop_last, batch_size, data):
     """At any batch, also at the last of an epoch, before the first one and
-    after the end. Saving changes nothing."""
+    after the end. Saving changes nothing, nor what the session that goes on
+    was trained on before."""
     one, two, three = (
         own(policy(), stream, drop_last=drop_last) for _ in range(3))
     whole = loop(one, batch_size, save=True, drop_last=drop_last)
     at = data.draw(st.integers(0, len(whole)))
     part = loop(two, batch_size, at, drop_last=drop_last)
+    if data.draw(st.booleans()):
+        given_up = data.draw(st.integers(0, len(whole)))
+        loop(three, batch_size, given_up, drop_last=drop_last)
     assert not three.load_state_dict(state_of(two))
     rest = loop(three, batch_size, drop_last=drop_last)
     assert part + rest == whole
@@ -83,6 +88,26 @@ def test_going_on_with_workers(stream, persistent):
         steps = loop(part, 2, at, **workers)
         rest.load_state_dict(state_of(part))
         assert steps + loop(rest, 2, **workers) == whole
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that numpy can't read, as on a GPU."""
+
+    def numpy(self):
+        raise TypeError
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_state_that_was_loaded_to_the_device():
+    part, rest = own(), own()
+    steps = loop(part, 4, 6)
+    rest.load_state_dict(
+        apply_to(
+            state_of(part), torch.is_tensor,
+            lambda tensor: tensor.as_subclass(OnDevice)))
+    assert steps + loop(rest, 4) == loop(own(), 4)
 
 
 @given(POLICIES, st.booleans(), st.integers(1, 5), st.integers(1, 5),
@@ -340,10 +365,29 @@ def test_a_loop_that_breaks():
       for epochs in (None, 1, 2.5)),
     *((dict(arguments), '`delta` of a Session must be in .* less than `delta`')
       for arguments in (dict(delta=1.2), dict(start=-0.1), dict(start=0.7))),
+    (dict(delta=0.1), 'Nothing would be pruned: annealing begins at epoch 1 '
+     'of 6'),
+    (dict(stream=True, delta=0.2), 'begins at iteration 9 of 47'),
+    (dict(stream=True, epochs=3), r'0.6 of 3 `epochs` are 1.77 passes .* '
+     'at least 4 `epochs`'),
 ])
 def test_arguments_that_are_refused(wrong, match):
     with pytest.raises(Refusal, match=match):
         own(**wrong)
+
+
+def test_a_stream_has_no_epochs():
+    with pytest.raises(Refusal, match='counts no epochs: take one iterator'):
+        assert own(stream=True).epoch
+
+
+def test_a_budget_that_cannot_be_met():
+    """The first plan may know too few scores, so this is said once, later."""
+    session = own(Budget(ratio=0.3))
+    with mock.patch('mmib.training.print_log') as said:
+        steps = loop(session, 4)
+    assert said.call_args.args[0].startswith('InfoBatch: the budget needs')
+    assert said.call_count == 1 and len(steps) > 0.3 * 6 * SIZE / 4
 
 
 def test_batches_that_are_refused():

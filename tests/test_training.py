@@ -25,17 +25,20 @@ from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
 
 
 @given(POLICIES, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60),
-       st.sampled_from([40, 51, 60]))
+       st.sampled_from([40, 51, 60]), st.sampled_from([0, 0, 20]))
 @settings(max_examples=60)
 def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
-                                        annealing_iter):
+                                        annealing_iter, given_up):
     """Slots, weights, tables and accounts, with plans of less than the
-    lookahead too, and without annealing."""
+    lookahead too, without annealing, and where something was trained that is
+    given up."""
     whole, part, rest = (
         DrivenTraining(
             policy(), batch_size, lookahead, annealing_iter=annealing_iter)
         for _ in range(3))
     whole.train(60)
+    rest.train(given_up)
+    rest.slots, rest.records = [], []
     part.train(at).resumed_by(rest).train(60)
     assert not rest.changes
     assert part.slots + rest.slots == whole.slots

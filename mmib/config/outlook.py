@@ -29,8 +29,8 @@ def forecast_of(cfg: Config,
     if num_images is not None:
         slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
     clock = clock_of_config(cfg, hook, *slots)
-    if num_images is not None and hook.policy.prunes:
-        check_length(clock)
+    if num_images is not None:
+        check_length(clock, hook.policy.prunes)
     return forecast(hook.policy, clock, mean_weight.is_one, num_images
                     is not None)
 

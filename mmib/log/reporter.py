@@ -39,8 +39,7 @@ class Reporter:
         self._mean_weight = mean_weight
         self._clock = training.clock
         self._non_finite = 0
-        self._has_noted = self._has_told_of_weights = False
-        self._last_note = ''
+        self._has_told_of_weights = False
         # Written when LoggerHook writes, so that no step waits for them.
         self._unweighted_losses: List[Tensor] = []
         self._log_interval = min(
@@ -177,11 +176,6 @@ class Reporter:
 
     def epoch_begins(self, record: PlanRecord) -> None:
         """Tell of the virtual epoch that begins with this batch."""
-        # The first plan knows too few scores, which the next ones make up.
-        if record.note and self._last_note and not self._has_noted:
-            self._logger.warning(f'InfoBatch: {record.note}')
-            self._has_noted = True
-        self._last_note = record.note
         clock = self._clock
         if (not self._has_told_of_weights and record.kept < clock.pass_length):
             self._has_told_of_weights = True

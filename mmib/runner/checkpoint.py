@@ -20,7 +20,7 @@ def seal(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def opened(state: Any) -> Dict[str, Any]:
-    """Check that a state is what :func:`seal` has returned."""
+    """Check the checksum of a state, if there is one."""
     if not isinstance(state, dict):
         raise damaged('infobatch', 'is no dict')
     if 'checksum' in state and state['checksum'] != _checksum(state):

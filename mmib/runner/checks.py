@@ -170,12 +170,12 @@ def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
             'machines.')
 
 
-def check_length(clock: Clock) -> None:
-    """Check that a training has two passes over the data: nothing can be
-    pruned in the first one."""
+def check_length(clock: Clock, prunes: bool = True) -> None:
+    """Check that a training has iterations, and if it prunes two passes over
+    the data: nothing can be pruned in the first one."""
     size, batch = clock.pass_length, clock.slots_per_iter
     if isinstance(clock, EpochClock):
-        if clock.length < 2:
+        if prunes and clock.length < 2:
             raise Refusal(
                 f'`train_cfg.max_epochs` is {clock.length}, and InfoBatch '
                 'needs 2 or more, as nothing can be pruned in the first '
@@ -188,7 +188,7 @@ def check_length(clock: Clock) -> None:
                 '`drop_last` leaves them all: lower '
                 '`train_dataloader.batch_size`, or remove '
                 '`train_dataloader.drop_last`.')
-    elif clock.length * batch < 2 * size:
+    elif prunes and clock.length * batch < 2 * size:
         raise Refusal(
             f'`train_cfg.max_iters = {clock.length}` with {batch} images in '
             f'an iteration is {clock.length * batch / size:.2f} passes over '
