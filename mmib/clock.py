@@ -45,6 +45,9 @@ class Clock(ABC):
         """int: Annealing begins after so many of :attr:`unit`."""
         self.fresh_from = 0
         """int: The slot at which all scores were 1."""
+        self.end: Optional[int] = None
+        """int, optional: The slot at which the stream ends. None where the
+        loop ends the training."""
         self.schedule_iters = schedule_iters
         self.min_gap = max(lookahead, schedule_iters // 1000 * slots_per_iter)
         """int: Least slots between two reads of the scores, and between two

@@ -61,11 +61,8 @@ class Planner:
         self._read_start = 0
         self._mean_score = 1.
 
-    def draw(self,
-             start: int,
-             iteration: int,
-             rng: np.random.Generator,
-             end: Optional[int] = None) -> EpochPlan:
+    def draw(self, start: int, iteration: int,
+             rng: np.random.Generator) -> EpochPlan:
         """Draw the plan of the next virtual epoch.
 
         The scores of all ranks are read in one collective. Batches in flight
@@ -77,8 +74,6 @@ class Planner:
             start (int): Number of the plan's first slot in the stream.
             iteration (int): Iterations of the training until now.
             rng (np.random.Generator): Source of every random choice.
-            end (int, optional): The slot at which the stream ends. Defaults to
-                None.
         """
         clock, last = self._clock, self.newest
         saved_iters = 0. if last is None else (
@@ -111,8 +106,8 @@ class Planner:
             **learned)
         # The plan after this one begins with annealing.
         limit = None if annealing else clock.until_annealing(start)
-        if limit is None and end is not None:
-            limit = end - start
+        if limit is None and clock.end is not None:
+            limit = clock.end - start
         if plan is None or plan.is_full:
             plan = EpochPlan.full(self._full_pass(limit))
         else:

@@ -4,14 +4,13 @@ import logging
 import math
 from typing import Any, Callable, Dict, List, Optional, Sized, Union
 
-import numpy as np
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
 from .clock import Clock, EpochClock, IterationClock
 from .errors import Refusal
-from .pruning import EpochPlan, Neyman, Policy, ToBudget, as_policy
+from .pruning import Neyman, Policy, ToBudget, as_policy
 from .sampler import InfoBatchSampler
 from .training import Training
 from .worth import VarianceRatio
@@ -89,16 +88,6 @@ class Session(Training):
         self._goes_on = False
         self.sampler.begins = self._begin_epoch_of_loop
         self.sampler.connect(self.draw)
-
-    def draw(self, start: int,
-             rng: np.random.Generator) -> Optional[EpochPlan]:
-        if self.sampler.by_epoch:
-            return super().draw(start, rng)
-        self.end_batch()
-        end = self.clock.length
-        if start >= end:
-            return None
-        return self.planner.draw(start, self.iteration, rng, end)
 
     def mean(self,
              losses: Tensor,
@@ -265,5 +254,7 @@ def _clock_of(sampler: InfoBatchSampler, policy: Policy, epochs: Optional[int],
             f'in the first one: give it at least {math.ceil(2 / ratio)} '
             '`epochs`.')
     length -= length % sampler.world_size
-    return IterationClock(
+    clock = IterationClock(
         size, 1, length, delta, start, first_pass=sampler.num_indices)
+    clock.end = length
+    return clock

@@ -83,6 +83,8 @@ class Training:
         """Draw the plan that begins with a slot, or None where the stream
         ends. The sampler calls this, see :meth:`Planner.draw`."""
         self.end_batch()
+        if self.clock.end is not None and start >= self.clock.end:
+            return None
         return self.planner.draw(start, self.iteration, rng)
 
     def begin_epoch(self, epoch: int) -> None:
