@@ -218,7 +218,10 @@ class InfoBatchSampler(Sampler):
         self._built_in_training = _in_training()
         self._num_readers = 0
         self._num_slots = 0
-        self._awaits_loop = False  # By epochs: it reads next.
+        # By epochs: whether the loop reads next. So an epoch is begun (open,
+        # awaits loop and batch), read by the loop (open, awaits batch), and
+        # trained on (open), until it is ended (none of them).
+        self._awaits_loop = False
         self.restart(0)
 
     def __iter__(self) -> Iterator[int]:
