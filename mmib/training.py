@@ -76,7 +76,7 @@ class Training:
         """bool, optional: Whether losses stand in for norms, which can't be
         seen. None before the first batch."""
         self._slots: Optional[Slots] = None  # Of the batch in training.
-        self._last_note, self._has_noted = '', False
+        self._has_warned = False  # Of a note of plans.
 
     def draw(self, start: int,
              rng: np.random.Generator) -> Optional[EpochPlan]:
@@ -120,8 +120,10 @@ class Training:
         begin, before = self.sampler.position, self.planner.current
         self._slots = self.sampler.take(batch_size)
         begun = self.planner.advance(self.sampler.position)
-        for plan in begun:
-            self._warn_of(plan)
+        for last, plan in zip([before, *begun], begun):
+            # The first plan knows too few scores, which the next ones make up.
+            if last and last.note and plan.note:
+                self._warn_once(plan.note)
         of_batch = begun
         if before is not None and not (begun and begun[0].start == begin):
             of_batch = [before, *begun]
@@ -134,13 +136,10 @@ class Training:
             self.batch.begin(to_device(self.own_slots.weights, device))
         return begun
 
-    def _warn_of(self, plan: PlanRecord) -> None:
-        # The first plan knows too few scores, which the next ones make up.
-        if plan.note and self._last_note and not self._has_noted:
-            print_log(
-                f'InfoBatch: {plan.note}', 'current', level=logging.WARNING)
-            self._has_noted = True
-        self._last_note = plan.note
+    def _warn_once(self, note: str) -> None:
+        if not self._has_warned:
+            print_log(f'InfoBatch: {note}', 'current', level=logging.WARNING)
+        self._has_warned = True
 
     @property
     def own_slots(self) -> Slots:
