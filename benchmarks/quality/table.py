@@ -43,12 +43,9 @@ def difference(values: pd.Series, others: pd.Series) -> str:
 
 
 def table(cells: pd.DataFrame, against: str) -> pd.DataFrame:
-    """The table of cells that are compared with each other."""
+    """The table of cells that are compared with each other, without
+    differences if none of them is of the chosen arm."""
     seeds = cells.pivot(index=['arm', 'lr'], columns='seed', values='quality')
-    if against not in seeds.index:
-        raise ValueError(f'The results have no arm {against}, but '
-                         f'{sorted(cells["arm"].unique())}: give --against.')
-    best = seeds.loc[against].mean(axis=1).idxmax()
     of_arms = cells.groupby(['arm', 'lr'])
     found = pd.DataFrame({
         'seeds': of_arms.size(),
@@ -57,12 +54,13 @@ def table(cells: pd.DataFrame, against: str) -> pd.DataFrame:
         'sd': of_arms['quality'].std(),
         'V': of_arms['v'].mean().astype(float)
     })
-    found[f'difference to {against} at {best}'] = [
-        difference(seeds.loc[row], seeds.loc[against,
-                                             best]) if row != (against,
-                                                               best) else NONE
-        for row in found.index
-    ]
+    if against in seeds.index:
+        best = against, seeds.loc[against].mean(axis=1).idxmax()
+        found[f'difference to {against} at {best[1]}'] = [
+            NONE
+            if row == best else difference(seeds.loc[row], seeds.loc[best])
+            for row in found.index
+        ]
     return found
 
 
@@ -86,6 +84,9 @@ def main() -> None:
     try:
         lines = sum(map(read_results, args.results), [])
         cells = pd.DataFrame([{'v': None, **line} for line in lines])
+        if args.against not in {*cells['arm']}:
+            raise ValueError(f'The results have no arm {args.against}, but '
+                             f'{sorted({*cells["arm"]})}: give --against.')
         for title, group in groups(cells):
             print(f'### {title}\n\n{markdown(table(group, args.against))}\n')
     except (KeyError, ValueError) as error:

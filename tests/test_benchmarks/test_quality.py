@@ -230,6 +230,32 @@ def test_differences(values, expected):
     assert found.loc['a', 0.1].iloc[-1] == expected
 
 
+def test_results_without_the_arm_to_compare_with(tmp_path, monkeypatch,
+                                                 capsys):
+    """One table has no differences; an arm of no table is an error."""
+    for passes, arm in ((6., 'full'), (12., 'full'), (12., 'short')):
+        run.append_result(
+            tmp_path / 'x.jsonl',
+            dict(
+                data_set='cifar10',
+                passes=passes,
+                ratio=1.,
+                options={},
+                arm=arm,
+                lr=0.1,
+                seed=0,
+                iters=9,
+                metric='accuracy',
+                quality=60.))
+    monkeypatch.setattr('sys.argv', ['table.py', str(tmp_path / 'x.jsonl')])
+    table.main()
+    six, twelve = capsys.readouterr().out.split('###')[1:]
+    assert 'difference' not in six and 'difference to short' in twelve
+    monkeypatch.setattr('sys.argv', [*sys.argv, '--against', 'random'])
+    with pytest.raises(SystemExit, match='no arm random'):
+        table.main()
+
+
 def test_all_of_cifar10(data):
     cfg = cifar10_all.full_training(data)
     assert cfg.train_cfg.max_iters == 78125
