@@ -136,9 +136,9 @@ def test_what_is_said_of_the_law():
     ]).T
     above, below = sum(predicted < low), sum(predicted > high)
     inside, no_gain = len(low) - above - below, sum(low * high <= 0)
-    text = (f'Of {len(low)} arms {inside} lie within their interval, {above} '
-            f'above and {below} below it. No gain at all lies within '
-            f'{no_gain} of the intervals, too')
+    text = (f'Of {len(low)} predictions {inside} are inside the interval of '
+            f'what was seen; {above} arms did better and {below} worse. No '
+            f'gain at all is inside {no_gain} of the intervals, too')
     assert text in in_one_line('research/shares/README.md')
 
 
