@@ -7,6 +7,7 @@ import re
 import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import mmib
@@ -149,18 +150,40 @@ def told(sentence):
 
 
 def test_what_readme_tells_to_expect():
-    """What plain trainings lose in fewer iterations."""
-    said = told('With 90 % of them a plain training lost # points on CIFAR-10 '
-                'and # on CamVid, and each tenth below # and # more, in three '
-                'to eight seeds. Where more iterations bring little, fewer '
-                'cost little: with 60 % of 72 passes over CIFAR-10 it was #')
-    # CIFAR-10 first, then CamVid.
-    first, last = ([
-        -number(row[3]) for row in rows('shares', share) if len(row) == 6
-    ] for share in ('0.9', '0.4'))
-    each = [(b - a) / 5 for a, b in zip(first, last)]
-    long = -number(rows('cifar10', 'short', '3375')[0][-2])
-    assert said == pytest.approx([*first, *each, long], abs=0.0501)
+    """What fewer iterations cost, in our trainings and by the model zoo."""
+    *lost, a, b, c, d = told(
+        'With 60 % of them a plain training lost #, #, # and # points with #, '
+        '#, # and # passes over small images of CIFAR-10')
+    costs = [rows('lengths', f'{passes:g}')[-1][2] for passes in (a, b, c, d)]
+    assert lost == pytest.approx([-number(x) for x in costs], abs=0.0501)
+    by_r50, models, mean, *least = told(
+        'In the [model zoo][zoo] UperNet R-50 gains # points from 160k '
+        'iterations instead of 80k, and # models # in the mean. By [a rule]'
+        '[results] 48k instead of 80k cost at least # and # points')
+    zoo = pd.read_csv(osp.join(ROOT, 'research/zoo/results.csv'))
+    zoo = zoo[(zoo['data'] == 'ade20k') & (zoo['length'] == 80)]
+    r50 = zoo[zoo['model'].str.startswith('upernet_r50_')]
+    assert [by_r50] == [*r50['gain']] and models == len(zoo)
+    assert mean == pytest.approx(zoo['gain'].mean(), abs=0.0051)
+    rule = np.log2(1 / 0.6) * np.array([by_r50, mean])
+    assert least == pytest.approx(rule, abs=0.0501)
+
+
+def test_the_rule_for_other_trainings():
+    """The last column of a table, from the gain, here and in the results."""
+    table = rows_of(read('research/zoo/README.md').split('## Why')[0])[2:]
+    of_results = [
+        row for row in rows_of(
+            section('docs/results.md', '## How much will it cost me'))
+        if ' to ' in row[1]
+    ]
+    assert len(table) == 10 and len(of_results) == 5
+    for row in table + of_results:
+        gain = number(row[4])
+        assert float(row[-1]) == pytest.approx(
+            np.log2(1 / 0.6) * gain, abs=0.01)
+    in_zoo = [[*row[:5], row[6]] for row in table]
+    assert all(row in in_zoo for row in of_results)
 
 
 def test_what_readme_tells_of_people():
