@@ -215,9 +215,8 @@ def summary(before: Config, after: Config, *slots: int) -> List[str]:
     if not hook.policy.prunes:
         return lines
     if unit == 'iteration' and not slots and expected.share is not None:
-        lines.append('Without the data it is left out that the first pass is '
-                     'a full one: where they are, `mmib forecast` tells the '
-                     'share with it.')
+        lines.append('These figures leave out that the first pass is full. '
+                     '`mmib forecast` reads the data and counts it.')
     if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')

@@ -112,7 +112,7 @@ def test_without_data(run, capsys):
         'needs for as many passes.'
     ]
     # As `mmib convert`, which reads no data.
-    assert lines[3].startswith('Without the data it is left out that the fir')
+    assert lines[3].startswith('These figures leave out that the first pass')
 
 
 EMPTY = 'train_dataloader.dataset.ann_file=none.txt'

@@ -9,8 +9,8 @@ from .test_schedule import EPOCHS, baseline
 NEYMAN = ('until iteration 510 of 600. It keeps about 0.560 of the images, '
           'with a mean weight of 1.79. It runs about 60 % of the iterations '
           'that the baseline needs for as many passes.')
-NO_DATA = ('Without the data it is left out that the first pass is a full '
-           'one: where they are, `mmib forecast` tells the share with it.')
+NO_DATA = ('These figures leave out that the first pass is full. `mmib '
+           'forecast` reads the data and counts it.')
 
 
 @pytest.mark.parametrize('arguments, text', [
