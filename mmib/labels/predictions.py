@@ -2,7 +2,6 @@
 """What the network of a checkpoint says of an image."""
 import copy
 import math
-import sys
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
@@ -12,7 +11,8 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.utils import ProgressBar
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -228,27 +228,25 @@ def measure(reader: DatasetImages,
         batch_size,
         num_workers=num_workers,
         collate_fn=list)
-    bar = ProgressBar(len(reader.numbers), file=sys.stderr)
+    num_seen = 0
     try:
-        for batch in loader:
+        # A log file gets the last line alone.
+        for batch in track(loader, 'Predicting', console=Console(stderr=True)):
             for seen in _seen(predictor, batch):
                 if isinstance(seen, str):
-                    reason = seen
-                    bar.update()
-                    continue
+                    reason, seen = seen, {}
                 for ranking in RANKINGS.values():
                     if ranking.of is None or ranking.array not in seen:
                         continue
                     column = columns.setdefault(
                         ranking.column, np.full(len(reader.numbers), np.nan))
-                    column[bar.completed] = ranking.of(seen[ranking.array])
-                if np.isnan(seen['losses']).all():
-                    unlabelled.append(reader.numbers[bar.completed])
-                bar.update()
+                    column[num_seen] = ranking.of(seen[ranking.array])
+                if 'losses' in seen and np.isnan(seen['losses']).all():
+                    unlabelled.append(reader.numbers[num_seen])
+                num_seen += 1
     except KeyboardInterrupt:
         pass
-    print(file=sys.stderr)
-    return Measured(columns, bar.completed, unlabelled, reason)
+    return Measured(columns, num_seen, unlabelled, reason)
 
 
 def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
