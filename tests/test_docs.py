@@ -151,15 +151,20 @@ def told(sentence):
 
 def test_what_readme_tells_to_expect():
     """What fewer iterations cost, in our trainings and by the model zoo."""
-    *lost, a, b, c, longest, least = told(
+    *lost, a, b, c, longest, least, pruned = told(
         'With 60 % of them a plain training lost #, # and # points of #, # '
         'and # passes over small images of CIFAR-10, and pruned trainings '
-        'about as much. Of # passes the plain one lost #, which may be chance')
+        'about as much. Of # passes the plain one lost #, and the default '
+        'policy #, which may be chance')
     costs = [
         -number(rows('lengths', f'{passes:g}')[0][2])
         for passes in (a, b, c, longest)
     ]
-    assert [*lost, least] == pytest.approx(costs, abs=0.0501)
+    costs.append(-number(rows('lengths', f'{longest:g}')[0][6]))
+    assert [*lost, least, pruned] == pytest.approx(costs, abs=0.0501)
+    better, = told('on photos of pets it was # better than pruning at random')
+    assert better == pytest.approx(
+        number(rows('pet', 'plain', '2,760')[0][-1]), abs=0.0501)
     by_r50, models, mean, *least = told(
         'In the [model zoo][zoo] UperNet R-50 gains # points from 160k '
         'iterations instead of 80k, and # models # in the mean. If the gain '
