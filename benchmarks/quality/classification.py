@@ -40,18 +40,18 @@ def pack(splits: Dict[str, Files], out: str, size: Any = None) -> None:
 @DATASETS.register_module()
 class PackedImages(TensorDataset):
     """A split of a file by :func:`pack`, or several of them, as
-    ``train+held_out``. The images may lie on a ``device``."""
+    ``train+held_out``."""
 
     metainfo: dict = {}
 
-    def __init__(self, data_root: str, split: str, device: str = 'cpu'):
+    def __init__(self, data_root: str, split: str):
         with np.load(data_root) as file:
             inputs, labels = (
                 torch.from_numpy(
                     np.concatenate(
                         [file[f'{part}_{name}'] for part in split.split('+')]))
                 for name in ('inputs', 'labels'))
-        super().__init__(inputs.to(device), labels)
+        super().__init__(inputs, labels)
 
 
 @MODELS.register_module()

@@ -139,7 +139,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add('data_set', help='camvid, pet, cifar10, cifar10_all, or a module')
+    add('data_set', help='camvid, pet, cifar10, or a module')
     add('--out', required=True, help='file of results')
     add('--data',
         help='prepared images (default: where the data set puts them)')

@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from PIL import Image
 
-from benchmarks.quality import arms, camvid, cifar10, cifar10_all
+from benchmarks.quality import arms, camvid, cifar10
 from benchmarks.quality import classification as images
 from benchmarks.quality import run, table, train
 
@@ -254,17 +254,6 @@ def test_results_without_the_arm_to_compare_with(tmp_path, monkeypatch,
     monkeypatch.setattr('sys.argv', [*sys.argv, '--against', 'random'])
     with pytest.raises(SystemExit, match='no arm random'):
         table.main()
-
-
-def test_all_of_cifar10(data):
-    cfg = cifar10_all.full_training(data)
-    assert cfg.train_cfg.max_iters == 78125
-    rise, fall = cfg.param_scheduler
-    assert rise.end == fall.begin == 1953 and fall.end == 78125
-    assert len(images.PackedImages(data, 'train+held_out+rest')) == 40
-    cfg.train_dataloader.dataset.device = 'cpu'
-    pruned = arms.make_config(cfg, 0.6, 200, **arms.ARMS['neyman'])
-    assert pruned.train_cfg.max_iters == 46875
 
 
 def test_cells_end_with_a_run_that_is_killed(data, tmp_path):
