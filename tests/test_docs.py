@@ -153,15 +153,21 @@ def test_what_readme_tells_to_expect():
     """What fewer iterations cost, in our trainings and by the model zoo."""
     *lost, a, b, c, longest, least, pruned = told(
         'With 60 % of them a plain training lost #, # and # points of #, # '
-        'and # passes over small images of CIFAR-10, and pruned trainings '
-        'about as much. Of # passes the plain one lost #, and the default '
-        'policy #, which may be chance')
+        'and # passes over 10,000 small images of CIFAR-10, and pruned '
+        'trainings about as much. Of # passes the plain one lost #, and the '
+        'default policy #, which may be chance')
     costs = [
         -number(rows('lengths', f'{passes:g}')[0][2])
         for passes in (a, b, c, longest)
     ]
     costs.append(-number(rows('lengths', f'{longest:g}')[0][6]))
     assert [*lost, least, pruned] == pytest.approx(costs, abs=0.0501)
+    of_all = told('Of 100 passes over all 50,000 images the plain one lost #, '
+                  'and the default policy and pruning at random #, which may')
+    plain, *pruned = (-number(rows('paper_regime', arm, '23,437')[0][6])
+                      for arm in ('plain', 'Neyman', 'at random'))
+    assert of_all[0] == pytest.approx(plain, abs=0.0501)
+    assert of_all[1] == pytest.approx(np.mean(pruned), abs=0.0501)
     better, = told('on photos of pets it was # better than pruning at random')
     assert better == pytest.approx(
         number(rows('pet', 'plain', '2,760')[0][-1]), abs=0.0501)
