@@ -21,8 +21,7 @@ DATA = 'data/cifar10.npz'
 CONFIG = osp.join(osp.dirname(__file__), 'resnet-w16_1xb128-1875_cifar10.py')
 # Of CONFIG.
 PASSES = 24
-# Images of each class. `held_out` is to choose learning rates by, and `rest`
-# are all others.
+# Images of each class. `held_out` is to choose learning rates by.
 TRAIN, HELD_OUT = 1000, 500
 full_training = partial(read_full_training, CONFIG)
 
@@ -35,17 +34,16 @@ def prepare(source: str, out: str = DATA) -> None:
 def draw_splits(source: str) -> Dict[str, Files]:
     """Draw the images of each split, always the same."""
     rng = np.random.default_rng(0)
-    splits: Dict[str, Files] = dict(train=[], held_out=[], rest=[], test=[])
+    splits: Dict[str, Files] = dict(train=[], held_out=[], test=[])
     names = sorted(os.listdir(osp.join(source, 'train')))
     for label, name in enumerate(names):
         train, test = (
             sorted(glob.glob(osp.join(source, split, name, '*.jpg')))
             for split in ('train', 'test'))
         drawn = [train[number] for number in rng.permutation(len(train))]
-        for split, paths in (('train', drawn[:TRAIN]),
-                             ('held_out', drawn[TRAIN:][:HELD_OUT]),
-                             ('rest', drawn[TRAIN:][HELD_OUT:]), ('test',
-                                                                  test)):
+        parts = dict(
+            train=drawn[:TRAIN], held_out=drawn[TRAIN:][:HELD_OUT], test=test)
+        for split, paths in parts.items():
             splits[split] += [(path, label) for path in paths]
     return splits
 
