@@ -39,19 +39,14 @@ def pack(splits: Dict[str, Files], out: str, size: Any = None) -> None:
 
 @DATASETS.register_module()
 class PackedImages(TensorDataset):
-    """A split of a file by :func:`pack`, or several of them, as
-    ``train+held_out``."""
+    """A split of a file by :func:`pack`."""
 
     metainfo: dict = {}
 
     def __init__(self, data_root: str, split: str):
         with np.load(data_root) as file:
-            inputs, labels = (
-                torch.from_numpy(
-                    np.concatenate(
-                        [file[f'{part}_{name}'] for part in split.split('+')]))
-                for name in ('inputs', 'labels'))
-        super().__init__(inputs, labels)
+            super().__init__(*(torch.from_numpy(file[f'{split}_{name}'])
+                               for name in ('inputs', 'labels')))
 
 
 @MODELS.register_module()
