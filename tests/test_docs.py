@@ -152,11 +152,11 @@ def told(sentence):
 def test_what_readme_tells_to_expect():
     """What fewer iterations cost, in our trainings and by the model zoo."""
     said = told(
-        'In 60 % of the iterations a plain training on 10,000 small images of '
-        'CIFAR-10 lost # points of # passes, # of #, # of # and # of #. On '
-        'photos of pets a plain training lost # points of mIoU of 20 passes '
-        'and # of 60, and # of 20 with a pretrained backbone, which may be '
-        'chance. Pruned trainings lost about as much or more. On all 50,000 '
+        'In 60 % of the iterations a plain training on CIFAR-10, 10,000 '
+        'images at 16 x 16, lost # points of # passes, # of #, # of # and # '
+        'of #. On photos of pets a plain training lost # points of mIoU of '
+        '20 passes and # of 60, and # of 20 with a pretrained backbone, which '
+        'may be chance. Pruned trainings lost about as much. On all 50,000 '
         'images of CIFAR-10, in 100 passes, a plain training lost about # '
         'point and pruned trainings # to #, which may be chance')
     costs = [-number(rows('lengths', f'{x:g}')[0][2]) for x in said[1:8:2]]
