@@ -1,33 +1,54 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""InfoBatch, unbiased dynamic data pruning, for MMEngine.
+"""InfoBatch, unbiased dynamic data pruning, for PyTorch and MMEngine.
 
-``import mmib`` registers every part, so that a config needs no more than
-``custom_imports = dict(imports=['mmib'])``. mmib needs MMEngine alone: the
-task of a library such as MMSegmentation is loaded where models of the library
-are trained.
+A :class:`Session` needs torch and numpy, and is loaded at its first use.
+:mod:`mmib.pruning` and :mod:`mmib.worth` need numpy alone. Where MMEngine is
+installed, ``import mmib`` registers the hook, the sampler and the loss
+wrapper, so that a config needs no more than
+``custom_imports = dict(imports=['mmib'])``.
 """
-try:
-    import mmengine  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != 'mmengine':
-        raise
-    raise ModuleNotFoundError(
-        'mmib needs MMEngine, and `mmengine` is missing: run '
-        "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
-        'stack of OpenMMLab.',
-        name='mmengine') from None
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from .config.convert import convert
-from .config.schedule import shorten
-from .hook import InfoBatchHook
-from .losses import InfoBatchLoss
-from .registry import POLICIES
-from .sampler import InfoBatchSampler
-from .session import Session
-from .tasks import register_task
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .openmmlab import (POLICIES, InfoBatchHook, InfoBatchLoss,
+                            InfoBatchSampler, convert, register_task, shorten)
+    from .session import Session
 
 __all__ = [
     'POLICIES', 'InfoBatchHook', 'InfoBatchLoss', 'InfoBatchSampler',
     'Session', '__version__', 'convert', 'register_task', 'shorten'
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name == 'Session':
+            return importlib.import_module('.session', __name__).Session
+        if name not in __all__:
+            raise AttributeError(
+                f'module {__name__!r} has no attribute {name!r}')
+        try:
+            openmmlab = importlib.import_module('.openmmlab', __name__)
+        except ImportError as error:
+            raise ImportError(
+                f'`mmib.{name}` needs MMEngine, which cannot be imported '
+                f'({error}): install the package that is missing, see '
+                'docs/install.md. `mmib.Session` works without MMEngine.',
+                name=error.name) from error
+        return getattr(openmmlab, name)
+
+
+def _register() -> None:
+    """Register the parts for MMEngine, if MMEngine can be imported."""
+    try:
+        importlib.import_module('mmengine.runner')
+    # A broken installation may raise anything.
+    except Exception:
+        return
+    importlib.import_module('.openmmlab', __name__)
+
+
+_register()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .clock import Clock, EpochClock, IterationClock
 from .errors import Refusal
+from .openmmlab.sampler import InfoBatchSampler
 from .pruning import Neyman, Policy, ToBudget, as_policy
-from .sampler import InfoBatchSampler
 from .training import Training
 from .worth import VarianceRatio
 

@@ -16,14 +16,14 @@ from mmengine.logging import print_log
 from mmengine.utils import apply_to
 from torch import Tensor
 
-from .batch import BatchContext, to_device
 from .clock import Clock, EpochClock
-from .data.datasets import image_numbers
 from .errors import Refusal, damaged
+from .openmmlab.batch import BatchContext, to_device
+from .openmmlab.data.datasets import image_numbers
+from .openmmlab.sampler import InfoBatchSampler
 from .plan_record import PlanRecord
 from .planner import Planner
 from .pruning import EpochPlan, Policy, Slots
-from .sampler import InfoBatchSampler
 from .visits import Tables, VisitLog
 
 VERSION = 2

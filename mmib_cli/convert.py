@@ -12,9 +12,9 @@ from typing import Callable, List
 
 from mmengine.utils import mkdir_or_exist
 
-from mmib.config.zoo import allow_scoped_bases
 from mmib.errors import Refusal
-from mmib.runner.checks import check_stack
+from mmib.openmmlab.config.zoo import allow_scoped_bases
+from mmib.openmmlab.runner.checks import check_stack
 
 from .files import converted_name, find_config, read, report, write_child
 from .options import (CONFIG_HELP, add_conversion_options, conversion, listing,

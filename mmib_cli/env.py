@@ -10,7 +10,7 @@ from typing import List
 from mmengine.utils.dl_utils import collect_env
 
 import mmib
-from mmib.runner.checks import check_stack
+from mmib.openmmlab.runner.checks import check_stack
 
 _PACKAGES = re.compile(r'(onedl-)?mm\w+(-lite)?|numpy|torch\w*')
 

@@ -10,12 +10,13 @@ from typing import Any, Iterator, List, Tuple
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from mmib.config.outlook import forecast_of
-from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import (PACKAGES, has_scoped_base, installed_configs,
-                             is_lazy, resolve_config)
 from mmib.errors import Refusal
-from mmib.runner.checks import type_name
+from mmib.openmmlab.config.outlook import forecast_of
+from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
+from mmib.openmmlab.config.zoo import (PACKAGES, has_scoped_base,
+                                       installed_configs, is_lazy,
+                                       resolve_config)
+from mmib.openmmlab.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'

@@ -9,11 +9,11 @@ from typing import List, Tuple
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmib.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.config.zoo import allow_scoped_bases
-from mmib.data.datasets import unwrap_repeats
 from mmib.errors import Refusal
-from mmib.runner.checks import check_stack
+from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
+from mmib.openmmlab.config.zoo import allow_scoped_bases
+from mmib.openmmlab.data.datasets import unwrap_repeats
+from mmib.openmmlab.runner.checks import check_stack
 
 from .files import find_config, read, report, summary
 from .options import (CONFIG_HELP, add_cfg_options, add_conversion_options,

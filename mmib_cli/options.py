@@ -8,8 +8,8 @@ from typing import Any, Callable, List
 from mmengine.config import DictAction
 
 import mmib
-from mmib.config.convert import list_images
 from mmib.errors import Refusal
+from mmib.openmmlab.config.convert import list_images
 from mmib.pruning import Policy
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'

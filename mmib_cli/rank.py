@@ -10,9 +10,9 @@ import os.path as osp
 import sys
 from typing import List
 
-from mmib.data.verdicts import read_review
 from mmib.errors import Refusal
 from mmib.labels.rankings import RANKINGS
+from mmib.openmmlab.data.verdicts import read_review
 
 from .files import find_config, read
 from .options import add_cfg_options

@@ -12,8 +12,8 @@ import sys
 from contextlib import suppress
 from typing import Callable, List, Optional, Sequence
 
-from mmib.data.verdicts import read_review
 from mmib.errors import Refusal
+from mmib.openmmlab.data.verdicts import read_review
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
 

@@ -8,9 +8,9 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
-from mmib.config.convert import listed_images
-from mmib.config.parts import LENGTH_FIELD, infobatch_hooks
 from mmib.errors import Refusal
+from mmib.openmmlab.config.convert import listed_images
+from mmib.openmmlab.config.parts import LENGTH_FIELD, infobatch_hooks
 
 from .files import loadable
 

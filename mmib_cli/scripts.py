@@ -16,10 +16,10 @@ from mmengine.device import get_device
 from mmengine.runner import Runner
 from torch import nn
 
-from mmib.config.parts import check_parts
-from mmib.config.zoo import LIBRARIES, allow_scoped_bases, mim_folder
 from mmib.errors import Refusal
-from mmib.runner.checks import check_stack
+from mmib.openmmlab.config.parts import check_parts
+from mmib.openmmlab.config.zoo import LIBRARIES, allow_scoped_bases, mim_folder
+from mmib.openmmlab.runner.checks import check_stack
 
 from .files import find_config
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from mmseg.models import losses as mmseg_losses
 from torch.testing import assert_close
 
-from mmib.batch import BatchContext
-from mmib.losses import InfoBatchLoss
-from mmib.tasks import segmentation  # noqa: F401
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.losses import InfoBatchLoss
+from mmib.openmmlab.tasks import segmentation  # noqa: F401
 
 WEIGHTS = torch.tensor([1., 2., 4.])
 GENERATOR = torch.Generator().manual_seed(0)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mmib.errors import Refusal
+from mmib.openmmlab.runner.checkpoint import opened, seal
 from mmib.pruning import Neyman, RandomPruning
-from mmib.runner.checkpoint import opened, seal
 from mmib.training import VERSION
 from tests.training import DrivenTraining, state_of
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from mmib.clock import EpochClock, IterationClock
 from mmib.errors import Refusal
+from mmib.openmmlab.runner.checks import check_length
+from mmib.openmmlab.runner.epochs import ScheduleSteps
 from mmib.plan_record import PlanRecord
 from mmib.pruning import Budget, Neyman
-from mmib.runner.checks import check_length
-from mmib.runner.epochs import ScheduleSteps
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])

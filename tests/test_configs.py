@@ -11,7 +11,7 @@ import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib.config.zoo import resolve_config
+from mmib.openmmlab.config.zoo import resolve_config
 from mmib_cli.files import converted_name
 from tests.system.small_training import write_images
 

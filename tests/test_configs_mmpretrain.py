@@ -11,7 +11,7 @@ pytest.importorskip('mmpretrain.models', exc_type=ImportError)
 from mmengine.config import Config  # noqa: E402
 
 import mmib  # noqa: E402
-from mmib.config.zoo import resolve_config  # noqa: E402
+from mmib.openmmlab.config.zoo import resolve_config  # noqa: E402
 
 from .test_configs import ROOT, check_batch_size  # noqa: E402
 
@@ -35,7 +35,9 @@ FLAGSHIPS = {
         }),
     'swin_transformer/swin-tiny_16xb64-infobatch_in1k': (
         'swin_transformer/swin-tiny_16xb64_in1k', {
-            'custom_imports.imports': ['mmib', 'mmib.tasks.classification'],
+            'custom_imports.imports': [
+                'mmib', 'mmib.openmmlab.tasks.classification'
+            ],
             'model.train_cfg.augments': [
                 dict(type='PairedMixup', alpha=0.8),
                 dict(type='PairedCutMix', alpha=1.0)

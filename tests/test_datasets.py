@@ -13,10 +13,10 @@ from mmseg.registry import DATASETS, TRANSFORMS
 from torch.utils.data import ConcatDataset
 
 from mmib import InfoBatchSampler
-from mmib.data.datasets import (image_numbers, image_path, images_checksum,
-                                unwrap_repeats)
-from mmib.data.delivery import DeliveryCheck
 from mmib.errors import Refusal
+from mmib.openmmlab.data.datasets import (image_numbers, image_path,
+                                          images_checksum, unwrap_repeats)
+from mmib.openmmlab.data.delivery import DeliveryCheck
 from tests.system.small_training import (infobatch_hook, read_log,
                                          small_runner, train_and_note,
                                          write_images)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmib.data import lists
-from mmib.data.lists import as_line, find_images
 from mmib.errors import Refusal
+from mmib.openmmlab.data import lists
+from mmib.openmmlab.data.lists import as_line, find_images
 
 # As data sets have them.
 PATHS = [

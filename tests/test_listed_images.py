@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 
-from mmib.config.convert import list_images
-from mmib.data.datasets import (image_numbers, image_path, images_checksum,
-                                numbers_in_whole, unwrap_repeats)
 from mmib.errors import Refusal
+from mmib.openmmlab.config.convert import list_images
+from mmib.openmmlab.data.datasets import (image_numbers, image_path,
+                                          images_checksum, numbers_in_whole,
+                                          unwrap_repeats)
 from tests.system import small_training
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (check_resumed, column, infobatch_hook,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mmengine.registry import DefaultScope
 
-from mmib.data.masks import masks_checksum, short_names
+from mmib.openmmlab.data.masks import masks_checksum, short_names
 
 from .test_cli.conftest import run  # noqa: F401
 from .test_datasets import build

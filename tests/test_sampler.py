@@ -11,8 +11,8 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler, RepeatDataset
 from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
-from mmib.config.outlook import clock_of_config
 from mmib.errors import Refusal
+from mmib.openmmlab.config.outlook import clock_of_config
 from mmib.pruning import EpochPlan
 from tests.test_datasets import Listed
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from mmengine.dataset import InfiniteSampler, RepeatDataset
 
 from mmib import Session
-from mmib.data.delivery import DeliveryCheck
 from mmib.errors import Refusal
-from mmib.log.forecast import forecast
+from mmib.openmmlab.console.forecast import forecast
+from mmib.openmmlab.data.delivery import DeliveryCheck
+from mmib.openmmlab.runner.checks import check_ranks
 from mmib.pruning import (Budget, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning, UpperConfidenceBound)
-from mmib.runner.checks import check_ranks
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
 from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmib.log.reporter import worth_in_words
+from mmib.openmmlab.console.reporter import worth_in_words
 from mmib.worth import (MOMENTS, MeanRatio, VarianceRatio, correlation,
                         from_sums, gain, mean_squares, moments, pair_sums,
                         tier_sums, variance_ratio)

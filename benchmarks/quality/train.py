@@ -15,7 +15,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner, set_random_seed
 from mmengine.utils import import_modules_from_strings
 
-from mmib.hook import InfoBatchHook
+from mmib.openmmlab.hook import InfoBatchHook
 
 # At the end of each equal part of a training.
 EVALUATIONS = 4

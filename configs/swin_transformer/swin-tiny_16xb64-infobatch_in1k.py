@@ -4,7 +4,8 @@
 _base_ = __import__('mmpretrain').__path__[
     0] + '/.mim/configs/swin_transformer/swin-tiny_16xb64_in1k.py'
 custom_imports = dict(
-    imports=['mmib', 'mmib.tasks.classification'], allow_failed_imports=False)
+    imports=['mmib', 'mmib.openmmlab.tasks.classification'],
+    allow_failed_imports=False)
 train_dataloader = dict(sampler=dict(type='InfoBatchSampler'))
 custom_hooks = [
     dict(

@@ -9,9 +9,10 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..data.datasets import (image_numbers, image_paths, images_checksum,
-                             numbers_in_whole, unwrap_repeats)
-from ..data.relabel import has_one_class
+from ..openmmlab.data.datasets import (image_numbers, image_paths,
+                                       images_checksum, numbers_in_whole,
+                                       unwrap_repeats)
+from ..openmmlab.data.relabel import has_one_class
 
 # A label that is no class.
 IGNORED = 255

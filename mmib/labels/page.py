@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 from mmengine.config import Config
 
-from ..data.verdicts import escaped
+from ..openmmlab.data.verdicts import escaped
 from ..report.page import Section, environment_of
 from ..version import __version__
 from .gallery import Gallery

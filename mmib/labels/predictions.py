@@ -16,7 +16,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..data.relabel import has_one_class
+from ..openmmlab.data.relabel import has_one_class
 from .images import CannotShow, DatasetImages, in_short
 from .rankings import RANKINGS
 

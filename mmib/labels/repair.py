@@ -21,8 +21,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from ..data.masks import SUFFIXES, short_names
 from ..errors import Refusal
+from ..openmmlab.data.masks import SUFFIXES, short_names
 from .images import IGNORED, DatasetImages
 from .predictions import Predictor, compare
 from .rankings import largest_region

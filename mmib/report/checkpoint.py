@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 
 from ..errors import Refusal
-from ..log.plan_log import RUN_KEY
-from ..runner.checkpoint import opened
+from ..openmmlab.console.plan_log import RUN_KEY
+from ..openmmlab.runner.checkpoint import opened
 from ..training import VERSION
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.

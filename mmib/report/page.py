@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
-from ..log.reporter import worth_in_words
+from ..openmmlab.console.reporter import worth_in_words
 from ..version import __version__
 from ..worth import VarianceRatio, gain
 from . import figures

@@ -11,10 +11,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 from mmengine.config import Config
 
-from ..config.parts import infobatch_hooks
-from ..config.zoo import allow_scoped_bases
 from ..errors import Refusal
-from ..log.plan_log import FILE_NAME
+from ..openmmlab.config.parts import infobatch_hooks
+from ..openmmlab.config.zoo import allow_scoped_bases
+from ..openmmlab.console.plan_log import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 

@@ -5,8 +5,8 @@ import pytest
 from mmengine.config import Config
 
 from mmib import convert
-from mmib.config.zoo import (allow_scoped_bases, installed_configs,
-                             resolve_config, zoo_names)
+from mmib.openmmlab.config.zoo import (allow_scoped_bases, installed_configs,
+                                       resolve_config, zoo_names)
 from mmib_cli.files import read, write_child
 
 SAMPLE = ('upernet/upernet_r50_4xb4-80k_ade20k-512x512.py',

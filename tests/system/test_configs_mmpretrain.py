@@ -13,9 +13,10 @@ from mmengine.config import Config  # noqa: E402
 from mmengine.registry import DefaultScope  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 
-from mmib import convert, tasks  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
-from mmib.config import zoo  # noqa: E402
+from mmib import convert  # noqa: E402
+from mmib.openmmlab import tasks  # noqa: E402
+from mmib.openmmlab.batch import BatchContext  # noqa: E402
+from mmib.openmmlab.config import zoo  # noqa: E402
 from mmib_cli import refusal  # noqa: E402
 from mmib_cli.files import read, write_child  # noqa: E402
 

@@ -11,8 +11,8 @@ from mmengine.model import is_model_wrapper
 from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.log.reporter import Reporter
-from mmib.tasks import segmentation
+from mmib.openmmlab.console.reporter import Reporter
+from mmib.openmmlab.tasks import segmentation
 from tests.system.small_training import (SAVED, assert_pruned, build,
                                          check_resumed, column, infobatch_hook,
                                          load, train)

@@ -16,8 +16,8 @@ from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
+from mmib.openmmlab.runner.checkpoint import seal
 from mmib.report.read import read_run
-from mmib.runner.checkpoint import seal
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
                                          by_epoch, edges)
 from tests.system.processes import run_ranks

@@ -11,9 +11,9 @@ from mmseg.registry import DATASETS
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmib.batch import BatchContext
-from mmib.losses import InfoBatchLoss
-from mmib.tasks import segmentation  # noqa: F401
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.losses import InfoBatchLoss
+from mmib.openmmlab.tasks import segmentation  # noqa: F401
 from tests.system.small_training import IndexDataset, build, infobatch_hook
 
 # Operations whose result, or its size, the host must know to go on.

@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 import mmib
-from mmib.config.zoo import resolve_config
+from mmib.openmmlab.config.zoo import resolve_config
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 FIND_BASE = Config._get_cfg_path

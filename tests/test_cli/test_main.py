@@ -10,7 +10,7 @@ import pytest
 from mmengine.registry import HOOKS
 
 import mmib_cli
-from mmib.runner.checks import check_delta
+from mmib.openmmlab.runner.checks import check_delta
 from mmib_cli import COMMANDS, main, refusal
 
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))

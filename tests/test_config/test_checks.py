@@ -13,8 +13,8 @@ from torch.utils.data import BatchSampler
 
 from mmib import InfoBatchSampler
 from mmib.errors import Refusal
-from mmib.runner import checks
-from mmib.runner.checks import check_batch
+from mmib.openmmlab.runner import checks
+from mmib.openmmlab.runner.checks import check_batch
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import small_head, small_runner
 

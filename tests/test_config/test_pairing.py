@@ -4,9 +4,9 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmib.config.pairing import pair_augments
+from mmib.openmmlab.config.pairing import pair_augments
 
-MODULE = 'mmib.tasks.classification'
+MODULE = 'mmib.openmmlab.tasks.classification'
 
 
 class CutMix:

@@ -13,8 +13,8 @@ from mmengine.registry import PARAM_SCHEDULERS, DefaultScope
 from mmseg.registry import PARAM_SCHEDULERS as MMSEG_SCHEDULERS
 
 from mmib import convert, shorten
-from mmib.config.schedule import IterMap
 from mmib.errors import Refusal
+from mmib.openmmlab.config.schedule import IterMap
 from mmib.pruning import Neyman
 
 from ..system.small_training import EagerTrainLoop

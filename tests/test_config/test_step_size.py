@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 
-from mmib.runner.step_size import decide
+from mmib.openmmlab.runner.step_size import decide
 from tests.system.small_training import infobatch_hook, read_log, small_runner
 
 SGD = dict(optimizer=dict(type='SGD', lr=0.01, momentum=0.9))

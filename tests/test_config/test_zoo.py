@@ -8,8 +8,8 @@ from mmengine.config import Config
 
 import mmib
 from mmib import convert
-from mmib.config import zoo
 from mmib.errors import Refusal
+from mmib.openmmlab.config import zoo
 from mmib_cli.files import base_expression
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'

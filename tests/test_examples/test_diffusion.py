@@ -16,8 +16,8 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 
 import mmib
-from mmib import tasks
-from mmib.batch import BatchContext
+from mmib.openmmlab import tasks
+from mmib.openmmlab.batch import BatchContext
 from tests.system.processes import run_ranks
 from tests.system.small_training import (distribute, infobatch_hook,
                                          train_and_note, weights_of)

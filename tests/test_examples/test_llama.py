@@ -12,8 +12,8 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 
 import mmib
-from mmib import tasks
-from mmib.batch import BatchContext
+from mmib.openmmlab import tasks
+from mmib.openmmlab.batch import BatchContext
 from tests.system.small_training import infobatch_hook, weights_of
 from tests.test_tasks.test_per_sample import train
 

@@ -2,7 +2,7 @@
 import pytest
 
 from mmib.clock import EpochClock, IterationClock
-from mmib.log.forecast import forecast
+from mmib.openmmlab.console.forecast import forecast
 from mmib.pruning import MeanThreshold, RandomPruning, ScoreOnly
 
 HALF = RandomPruning(ratio=0.5)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
+from mmib.openmmlab.registry import build_policy
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           MeanThreshold, Neyman, QuantileTiers, RandomPruning,
                           ShuffledTiers, UpperConfidenceBound)
 from mmib.pruning.plan import checked, prune_tiers
-from mmib.registry import build_policy
 from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
                                        SHARES, drawn, needing)
 

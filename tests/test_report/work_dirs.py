@@ -9,9 +9,9 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 
+from mmib.openmmlab.runner.checkpoint import seal
 from mmib.plan_record import PlanRecord
 from mmib.pruning import ScoreHistogram, Tier
-from mmib.runner.checkpoint import seal
 from mmib.session import Session
 from mmib.worth import VarianceRatio
 

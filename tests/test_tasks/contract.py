@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.testing import assert_close
 
-from mmib import tasks
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.losses import InfoBatchLoss
+from mmib.openmmlab import tasks
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.losses import InfoBatchLoss
 
 TOLERANCE = 1e-5
 

@@ -4,10 +4,10 @@ check the rows."""
 import pytest
 import torch.nn as nn
 
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.losses import InfoBatchLoss, register_unreduced
-from mmib.tasks.heads import LossTable
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.losses import InfoBatchLoss, register_unreduced
+from mmib.openmmlab.tasks.heads import LossTable
 
 
 class Loss(nn.MSELoss):
@@ -49,7 +49,7 @@ def own(kind, method='loss'):
 
 @pytest.fixture
 def table():
-    return LossTable('mmib.tasks.mine', ('loss', 'part'),
+    return LossTable('mmib.openmmlab.tasks.mine', ('loss', 'part'),
                      {Model: ('head', 'others')}, {Head: ('loss_a', )},
                      'register_network')
 
@@ -79,12 +79,13 @@ def test_heads_are_found_wherever_they_are(table):
 
 @pytest.mark.parametrize('make, message', [
     (lambda: own(Model)(),
-     'OwnModel, which is `model`, .* with `mmib.tasks.mine.register_network`'),
+     'OwnModel, which is `model`, .* with `mmib.openmmlab.tasks.mine.register_network`'
+     ),
     (lambda: own(Model, 'part')(), 'OwnModel, which is `model`'),
     (lambda: Model(head=own(Model)()), 'OwnModel, which is `model.head`'),
     (lambda: nn.Linear(1, 1), 'Linear, which is `model`'),
     (lambda: Model(head=own(Head)()),
-     'none for OwnHead.* change `model.head`.*`mmib.tasks.mine.register_head`'
+     'none for OwnHead.* change `model.head`.*`mmib.openmmlab.tasks.mine.register_head`'
      ),
     (lambda: Model(others=nn.ModuleList([nn.Linear(1, 1)])),
      'none for Linear.* change `model.others.0`'),

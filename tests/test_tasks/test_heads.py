@@ -11,11 +11,11 @@ from mmseg.structures import SegDataSample
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.tasks import attach
-from mmib.tasks.segmentation import register_head, register_segmentor
-from mmib.tasks.segmentation.heads import _follow_matching
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.tasks import attach
+from mmib.openmmlab.tasks.segmentation import register_head, register_segmentor
+from mmib.openmmlab.tasks.segmentation.heads import _follow_matching
 from tests.system.small_training import small_head
 
 from .contract import check_weights, override, told_to_call

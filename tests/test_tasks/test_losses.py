@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.errors import Refusal
-from mmib.losses import check_loss, register_unreduced, scale_gradient
-from mmib.tasks import segmentation  # noqa: F401
+from mmib.openmmlab.losses import (check_loss, register_unreduced,
+                                   scale_gradient)
+from mmib.openmmlab.tasks import segmentation  # noqa: F401
 
 from .contract import check_loss_weights
 

@@ -14,10 +14,10 @@ from mmpretrain.models import selfsup  # noqa: E402
 from mmpretrain.registry import MODELS  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
-from mmib import tasks  # noqa: E402
-from mmib.batch import BatchContext  # noqa: E402
 from mmib.errors import Refusal  # noqa: E402
-from mmib.tasks import masked_images  # noqa: E402
+from mmib.openmmlab import tasks  # noqa: E402
+from mmib.openmmlab.batch import BatchContext  # noqa: E402
+from mmib.openmmlab.tasks import masked_images  # noqa: E402
 
 from .contract import check_weights  # noqa: E402
 from .contract import override, take_step, told_to_call  # noqa: E402

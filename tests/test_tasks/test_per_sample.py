@@ -16,10 +16,10 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from torch.utils.data import Dataset, default_collate
 
-from mmib import tasks
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.tasks.per_sample import weighted
+from mmib.openmmlab import tasks
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.tasks.per_sample import weighted
 from tests.system.small_training import (infobatch_hook, train_and_note,
                                          weights_of)
 

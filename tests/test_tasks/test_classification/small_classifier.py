@@ -9,7 +9,7 @@ from mmpretrain.registry import DATASETS, MODELS
 from mmpretrain.structures import DataSample
 from torch.utils.data import Dataset
 
-import mmib.tasks.classification  # noqa: F401
+import mmib.openmmlab.tasks.classification  # noqa: F401
 
 CLASSES = 3
 

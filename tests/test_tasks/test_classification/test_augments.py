@@ -9,10 +9,10 @@ from mmpretrain.registry import BATCH_AUGMENTS, MODELS
 from mmpretrain.structures import DataSample
 from torch.testing import assert_close
 
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.tasks import attach
-from mmib.tasks.classification import PairedMixup
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.tasks import attach
+from mmib.openmmlab.tasks.classification import PairedMixup
 from tests.system.test_waiting import Watch
 
 from ..contract import take_step

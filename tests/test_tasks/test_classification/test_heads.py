@@ -11,11 +11,12 @@ from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample, MultiTaskDataSample
 from torch.testing import assert_close
 
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.tasks import attach
-from mmib.tasks.classification import register_classifier, register_head
-from mmib.tasks.classification.heads import TABLE
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.tasks import attach
+from mmib.openmmlab.tasks.classification import (register_classifier,
+                                                 register_head)
+from mmib.openmmlab.tasks.classification.heads import TABLE
 
 from .. import contract
 from .small_classifier import model_cfg

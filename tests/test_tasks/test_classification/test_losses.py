@@ -10,10 +10,10 @@ from mmpretrain.registry import MODELS
 from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.losses import check_loss
-from mmib.tasks import classification  # noqa: F401
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.losses import check_loss
+from mmib.openmmlab.tasks import classification  # noqa: F401
 
 from ..contract import check_loss_weights
 

@@ -12,10 +12,10 @@ from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmib import tasks
-from mmib.batch import BatchContext
 from mmib.errors import Refusal
-from mmib.tasks import detection
+from mmib.openmmlab import tasks
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.tasks import detection
 
 from ..contract import check_weights, override, take_step, told_to_call
 from . import COMPILED
@@ -318,7 +318,7 @@ def test_a_segmentor_stays_one():
     """MMDetection may be in use besides."""
     from mmseg.models import EncoderDecoder
 
-    from mmib.tasks import segmentation
+    from mmib.openmmlab.tasks import segmentation
     model = EncoderDecoder.__new__(EncoderDecoder)
     torch.nn.Module.__init__(model)
     model.decode_head = small.TwoLevels()

@@ -9,9 +9,9 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmib import convert
-from mmib.batch import BatchContext
-from mmib.config.zoo import resolve_config
 from mmib.errors import Refusal
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.config.zoo import resolve_config
 from tests.system import small_training
 from tests.system.operations import assert_few_more
 from tests.system.processes import run_ranks

@@ -1,0 +1,238 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""From a config of the baseline to one that trains with InfoBatch."""
+import copy
+import os
+import zlib
+from inspect import isclass
+from typing import Any, Optional, Sequence, Union
+
+from mmengine.config import Config
+
+from ...errors import Refusal
+from ...pruning import Policy, ToBudget
+from ..data.lists import entries_of, judged_wrong
+from ..data.masks import masks_checksum
+from ..hook import InfoBatchHook
+from ..registry import POLICIES
+from ..runner.checks import check_delta, no_batch_sampler, type_name
+from ..sampler import BASELINES
+from .outlook import forecast_of
+from .pairing import pair_augments
+from .parts import add_import, check_baseline, length_of
+from .schedule import shorten
+
+_WHY_NOT = dict(
+    RepeatAugSampler=', which asks for each image several times in an epoch '
+    'that is shorter by as much, so that a pass has no end')
+_OUTER_WRAPPERS = ('RepeatDataset', 'ClassBalancedDataset',
+                   'MultiImageMixDataset')
+
+
+def convert(cfg: Config,
+            ratio: Optional[float] = None,
+            delta: float = 0.85,
+            policy: Optional[dict] = None,
+            **hook: Any) -> Config:
+    """Convert a config of the baseline to InfoBatch.
+
+    The conversion changes the sampler, the hook, ``custom_imports`` and batch
+    augmentations that mix images
+    (:func:`~mmib.openmmlab.config.pairing.pair_augments`). A schedule that counts
+    iterations is shortened by :func:`shorten`. A schedule that counts epochs
+    stays, as its epochs become shorter. ``AspectRatioBatchSampler``, which
+    changes the order of the images, is dropped. No data is read.
+
+    Args:
+        cfg (Config): The config of a training. The config stays as it is.
+        ratio (float, optional): Share of the iterations to run, in (0, 1]. If
+            None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
+            the ``default_ratio`` of the policy. In a training that counts
+            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
+            None.
+        delta (float): Fraction of these iterations that prune, in [0, 1].
+            Defaults to 0.85.
+        policy (dict, optional): Config of the policy that draws the plans.
+            ``Neyman`` and ``Budget`` get the ratio, and prune as much as it
+            takes to cover all the passes of the original schedule. If None,
+            the policy is ``Neyman``. Defaults to None.
+        **hook: Other arguments of :class:`InfoBatchHook`.
+
+    Returns:
+        Config: The converted copy.
+
+    Raises:
+        Refusal: If an argument is unknown or out of range, if ``ratio`` and
+            the ratio of the policy differ, if nothing would be pruned, or if a
+            part of the config can't be converted. The error names the line to
+            change.
+
+    Examples:
+        >>> cfg = Config.fromfile('upernet_r50_4xb4-80k_ade20k-512x512.py')
+        >>> convert(cfg, ema=0.8).custom_hooks[-1].ema
+        0.8
+    """
+    if isinstance(cfg, (str, os.PathLike)):
+        raise Refusal('`convert` takes a config, not its path: '
+                      f'mmib.convert(Config.fromfile({str(cfg)!r})).')
+    check_baseline(cfg)
+    check_delta(delta, 'the argument `delta`, or --delta of the command')
+    unit, _ = length_of(cfg)
+    if not isinstance(policy, (dict, type(None))):
+        raise Refusal('`policy` must be the config of a policy, such as '
+                      f"dict(type='Neyman'), but got {policy!r}.")
+    policy = copy.deepcopy(policy or dict(type='Neyman'))
+    ratio = _settle_ratio(ratio, policy, unit)
+    # The epochs of a pruned training are shorter, and as many.
+    cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
+    hook = dict(policy=policy, delta=delta, **hook)
+    built = InfoBatchHook(**hook)  # Checks the arguments.
+    if forecast_of(cfg, built).share == 1:
+        raise Refusal(
+            f'With `ratio={ratio}` and `delta={delta}` {built.policy!r} would '
+            'leave nothing out: lower `ratio`, raise `delta`, or give another '
+            '`policy`.')
+    _convert_loader(cfg.train_dataloader, unit)
+    add_import(cfg, 'mmib')
+    cfg.custom_hooks = [
+        *(cfg.get('custom_hooks') or []),
+        dict(type='InfoBatchHook', **hook)
+    ]
+    return cfg
+
+
+def list_images(cfg: Config,
+                images: Union[str, Sequence, None] = None,
+                without: Union[str, Sequence, None] = None,
+                relabel: Optional[str] = None,
+                repaired: Optional[str] = None) -> Config:
+    """Let :class:`~mmib.openmmlab.data.datasets.ListedImages` wrap the data set in a
+    copy of a config, with the images to show, the images to leave out, the
+    review that has right labels, the folder of repaired masks, or some of
+    them.
+
+    What repeats or mixes images wraps ``ListedImages``, and so has listed
+    images only. A ``ListedImages`` in the config gets the list that it lacks.
+    The lists and repaired masks are read, and no data.
+
+    Raises:
+        Refusal: If a list or a folder can't be used.
+    """
+    cfg = copy.deepcopy(cfg)
+    outer = _around_listed(cfg)
+    if outer is None:
+        raise Refusal('The config has no data set whose images could be '
+                      'listed: add `train_dataloader.dataset`.')
+    if type_name(outer['dataset']) != 'ListedImages':
+        outer['dataset'] = dict(type='ListedImages', dataset=outer['dataset'])
+    lists = dict(
+        images=images, without=without, relabel=relabel, repaired=repaired)
+    for name, given in lists.items():
+        if given is None:
+            continue
+        if outer['dataset'].get(name) is not None:
+            # Numbers in a list of a list would count other images.
+            raise Refusal(
+                f'ListedImages in the config has `{name}` already, '
+                f'{outer["dataset"][name]!r}: take the config without it, or '
+                'give one of both (`mmib review` merges reviews).')
+        outer['dataset'][name] = given
+    lists_checksum(cfg)  # Checks the files.
+    add_import(cfg, 'mmib')
+    return cfg
+
+
+def listed_images(cfg: Config) -> Optional[dict]:
+    """What ``ListedImages`` in a config has, ``images``, ``without``,
+    ``relabel`` and ``repaired``, as the config has it. None where nothing is
+    listed."""
+    outer = _around_listed(cfg)
+    if outer is None or type_name(outer['dataset']) != 'ListedImages':
+        return None
+    names = 'images', 'without', 'relabel', 'repaired'
+    return {name: outer['dataset'].get(name) for name in names}
+
+
+def lists_checksum(cfg: Config) -> Optional[str]:
+    """Checksum of what :func:`listed_images` names, whatever the files are
+    called. None where nothing is listed.
+
+    Raises:
+        Refusal: If a list or a folder can't be used.
+    """
+    lists = listed_images(cfg)
+    if lists is None:
+        return None
+    review, repaired = lists.pop('relabel'), lists.pop('repaired')
+    names: list = [
+        images is not None and sorted(
+            name for _, name in entries_of(images, left_out=name == 'without'))
+        for name, images in lists.items()
+    ]
+    if review is not None:
+        names.append(
+            sorted((image, row.label)
+                   for image, row in judged_wrong(review).items()))
+    if repaired is not None:
+        names.append(masks_checksum(repaired))
+    return f'{zlib.crc32(repr(names).encode()):08x}'
+
+
+def _around_listed(cfg: Config) -> Optional[dict]:
+    """What has the data set that ``ListedImages`` wraps, or would wrap."""
+    outer = cfg.get('train_dataloader') or {}
+    while isinstance(outer.get('dataset'), dict):
+        if type_name(outer['dataset']) not in _OUTER_WRAPPERS:
+            return outer
+        outer = outer['dataset']
+    return None
+
+
+def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
+    """The one ratio of a conversion, which a policy with a budget gets too."""
+    name, kind = type_name(policy), policy.get('type')
+    kind = POLICIES.get(kind) if isinstance(kind, str) else kind
+    has_budget = isclass(kind) and issubclass(kind, ToBudget)
+    default = getattr(kind, 'default_ratio', Policy.default_ratio)
+    if not getattr(kind, 'prunes', True):
+        if ratio not in (None, 1):
+            raise Refusal(
+                f'`ratio={ratio}`, but {name} prunes nothing and runs all '
+                'iterations: remove `ratio` (--ratio of the command).')
+        return default
+    own = policy.get('ratio') if has_budget else None
+    if None not in (ratio, own) and ratio != own:
+        raise Refusal(
+            f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
+            'one number, the share of the iterations to run: give one of '
+            'them.')
+    if ratio is not None and unit == 'epoch' and not has_budget:
+        raise Refusal(
+            f'`ratio={ratio}` changes nothing for {name} in a training that '
+            'counts epochs: remove `ratio` (--ratio of the command), or take '
+            'the policy Neyman or Budget.')
+    ratio = own if ratio is None else ratio
+    if ratio is None:
+        ratio = default
+    if has_budget:
+        policy['ratio'] = ratio
+    return ratio
+
+
+def _convert_loader(loader: dict, unit: str) -> None:
+    batch_sampler = loader.get('batch_sampler')
+    if batch_sampler is not None:
+        if type_name(batch_sampler) != 'AspectRatioBatchSampler':
+            raise no_batch_sampler()
+        if batch_sampler.get('drop_last'):
+            loader['drop_last'] = True
+        loader['batch_sampler'] = None
+    sampler = loader.get('sampler') or {}
+    name = type_name(sampler)
+    if name not in BASELINES:
+        of = BASELINES[unit == 'epoch']
+        raise Refusal(
+            f'InfoBatchSampler takes the place of {of}, not of {name}'
+            f'{_WHY_NOT.get(name, "")}: set `train_dataloader.sampler = '
+            f"dict(type='{of}', shuffle=True)` first.")
+    kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
+    loader['sampler'] = dict(type='InfoBatchSampler', **kept)

@@ -1,0 +1,61 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is to be expected of a config, before anything is built from it."""
+from typing import Optional
+
+from mmengine.config import Config
+
+from ...clock import Clock, EpochClock, IterationClock
+from ..console.forecast import Forecast, forecast
+from ..hook import InfoBatchHook
+from ..runner.checks import check_length
+from ..runner.step_size import decide
+from .parts import length_of
+
+
+def forecast_of(cfg: Config,
+                hook: InfoBatchHook,
+                num_images: Optional[int] = None,
+                gpus: int = 1,
+                repeats: int = 1) -> Forecast:
+    """Forecast the training of a config, with or without InfoBatch, on some
+    GPUs, or other ranks. ``num_images`` are those of a pass, None where the
+    data isn't read, and ``repeats`` how often a ``RepeatDataset`` has them.
+
+    Raises:
+        Refusal: If the training is too short for these images.
+    """
+    mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
+    slots: tuple = ()
+    if num_images is not None:
+        slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
+    clock = clock_of_config(cfg, hook, *slots)
+    if num_images is not None:
+        check_length(clock, hook.policy.prunes)
+    return forecast(hook.policy, clock, mean_weight.is_one, num_images
+                    is not None)
+
+
+def clock_of_config(cfg: Config,
+                    hook: InfoBatchHook,
+                    pass_length: int = 1,
+                    batch_size: int = 1,
+                    gpus: int = 1,
+                    repeats: int = 1) -> Clock:
+    """The clock of a training that isn't built, with the arguments of
+    :func:`forecast_of`."""
+    unit, length = length_of(cfg)
+    slots_per_iter = batch_size * gpus
+    if unit == 'iteration':
+        return IterationClock(
+            pass_length,
+            slots_per_iter,
+            length,
+            hook.delta,
+            hook.start,
+            first_pass=repeats * pass_length)
+    # All ranks have as many slots, and each leaves its own last ones.
+    slots = -(-pass_length // gpus)
+    if not cfg.train_dataloader.get('drop_last'):
+        slots += batch_size - 1
+    return EpochClock(pass_length, slots_per_iter, slots // batch_size, length,
+                      hook.delta, hook.start)

@@ -1,0 +1,123 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Where the configs of the libraries and of mmib lie, on both stacks."""
+import difflib
+import glob
+import os.path as osp
+from importlib.util import find_spec
+from typing import List, Optional, Tuple
+
+from mmengine.config import Config
+
+from ...errors import Refusal
+
+# The name of each library, and the extra of mmib that installs the library.
+LIBRARIES = dict(
+    mmseg=('MMSegmentation', 'onedl'),
+    mmpretrain=('MMPretrain', 'mmpretrain'),
+    mmdet=('MMDetection', 'mmdet'))
+# Packages whose configs have names, such as mmseg::upernet/...
+PACKAGES = (*LIBRARIES, 'mmib')
+
+
+def mim_folder(package: str) -> str:
+    """Folder of the configs and tools in an installed package. A source
+    checkout has no such folder."""
+    spec = find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        name, extra = LIBRARIES[package]
+        raise Refusal(
+            f'This needs {name}, and `{package}` is missing: run '
+            f"`pip install 'mmib[{extra}]'`, or see docs/install.md for the "
+            'stack of OpenMMLab.')
+    return osp.join(spec.submodule_search_locations[0], '.mim')
+
+
+def installed_configs(package: str) -> str:
+    """Folder of the configs in an installed package."""
+    return osp.join(mim_folder(package), 'configs')
+
+
+def zoo_names(folder: str) -> List[str]:
+    """Sorted names of the configs in a folder that can be trained, such as
+    ``'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'``."""
+    paths = glob.glob(osp.join(folder, '**', '*.py'), recursive=True)
+    names = [osp.relpath(path, folder) for path in paths]
+    return sorted(
+        name.replace(osp.sep, '/') for name in names
+        if '_base_' not in name.split(osp.sep))
+
+
+def resolve_config(path: str) -> str:
+    """Find a config that is named by its package, such as
+    ``mmseg::upernet/...``, with or without ``.py``, on both stacks. A path is
+    returned as it is.
+
+    MMEngine's own functions look for a distribution of OpenMMLab, such as
+    mmsegmentation. On OneDL's stack the functions in ``mmengine.hub`` install
+    this distribution over the fork.
+    """
+    package, scope, name = path.partition('::')
+    if not scope or package not in PACKAGES:
+        return path
+    folder = installed_configs(package)
+    if not osp.isdir(folder):
+        # In a source checkout the configs lie beside the package.
+        folder = osp.normpath(osp.join(folder, '..', '..', '..', 'configs'))
+    if not name.endswith('.py'):
+        name += '.py'
+    found = osp.join(folder, *name.split('/'))
+    if osp.isfile(found):
+        return found
+    names = zoo_names(folder)
+    # Who names a config easily forgets the folder.
+    close = [n for n in names if osp.basename(n) == osp.basename(name)]
+    close = close or difflib.get_close_matches(name, names)
+    hint = ''.join(f'\n  {package}::{match}' for match in close)
+    raise Refusal(f'{package} has no config `{path}`' +
+                  (f'. Close matches:{hint}' if close else f': see {folder}'))
+
+
+def allow_scoped_bases() -> None:
+    """Let configs inherit by ``_base_ = 'mmseg::...'``, ``'mmpretrain::...'``,
+    ``'mmdet::...'`` and ``'mmib::...'``.
+
+    MMEngine knows its own libraries alone, by the names of distributions such
+    as mmsegmentation, which OneDL's stack doesn't have. Call the function
+    before the config is read: ``custom_imports`` are too late. It can go when
+    MMEngine finds configs by the name of a module.
+    """
+    Config._get_cfg_path = staticmethod(_find_base)
+
+
+_find_base_by_distribution = Config._get_cfg_path
+
+
+def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
+    """The path of a base config, and the scope of its parts."""
+    package, scoped, _ = path.partition('::')
+    if scoped:
+        found = resolve_config(path)
+        if found != path:
+            # mmib has no models of its own: no scope.
+            return found, None if package == 'mmib' else package
+    return _find_base_by_distribution(path, filename)
+
+
+def has_scoped_base(path: str) -> bool:
+    """Whether a config, or one that it inherits, inherits another one by a
+    name such as ``mmseg::...``, which MMEngine doesn't find everywhere.
+
+    MMEngine has no public function that lists the bases of a file.
+    """
+    return osp.isfile(path) and any(
+        '::' in base or has_scoped_base(osp.join(osp.dirname(path), base))
+        for base in Config._get_base_files(path))
+
+
+def is_lazy(path: str) -> bool:
+    """Whether a config file is a lazy config, with ``read_base``.
+
+    MMEngine has no public name for the test, and fails late and obscurely. The
+    function can go when there is a public name.
+    """
+    return Config._is_lazy_import(path)

@@ -1,0 +1,164 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The file of a review, ``review.csv``: what somebody said of images."""
+import codecs
+import csv
+import os
+import re
+from itertools import chain
+from typing import IO, Dict, Iterable, List, NamedTuple, Union
+
+from ...errors import Refusal
+
+WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
+# Files may lack those after the rank.
+COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images',
+           'label')
+# A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
+# comes first. So a real apostrophe gets another one.
+_ESCAPED = tuple("=+-@'\t\r")
+Path = Union[str, os.PathLike]
+
+
+class Judged(NamedTuple):
+    """An image, by its path or number in the data set, what was said of it,
+    its rank from 1, its score and the date as the file has them, the name of
+    the ranking, '' where it isn't known, how many images that ranks, 0 where
+    it isn't known, the name of the right class of a wrong image, '' where none
+    was given, and the line of the file, for errors."""
+
+    image: str
+    verdict: str
+    rank: int
+    score: str = ''
+    date: str = ''
+    ranking: str = ''
+    images: int = 0
+    label: str = ''
+    where: str = ''
+
+    @property
+    def said(self) -> str:
+        """str: The verdict, and the right class where one was given."""
+        return self.verdict + f' ({self.label})' * bool(self.label)
+
+
+def is_table(line: str) -> bool:
+    """Whether the first line of a file is that of a table, a review or
+    another one, and not of a list of images."""
+    return not {'image', 'verdict'}.isdisjoint(re.split('[\r\n\t",;]+', line))
+
+
+def open_text(path: Path, mode: str = 'r') -> IO[str]:
+    """Open a table or list of paths, which may not be UTF-8, to read it, or as
+    a new file, with mode ``x``. Windows begins files with a byte-order mark,
+    also of UTF-16.
+    """
+    try:
+        encoding = 'utf-8'
+        if mode == 'r':
+            with open(path, 'rb') as file:
+                wide = file.read(2) in (codecs.BOM_UTF16_LE,
+                                        codecs.BOM_UTF16_BE)
+            encoding = 'utf-16' if wide else 'utf-8-sig'
+        return open(
+            path,
+            mode,
+            encoding=encoding,
+            errors='surrogateescape',
+            newline='')
+    except OSError as error:
+        does = 'read' if mode == 'r' else 'written'
+        raise Refusal(
+            f'{path} can\'t be {does}: {error.strerror}; a relative path '
+            'counts from the current folder.') from error
+
+
+def read_review(path: Path) -> List[Judged]:
+    """Read the file of a review, also one that a spreadsheet has saved.
+
+    Raises:
+        Refusal: If the file can't be used. The error names the line.
+    """
+    judged: Dict[str, List[Judged]] = {}
+    with open_text(path) as file:
+        header = file.readline()
+        # Some languages' spreadsheets save semicolons.
+        delimiter = next((each for each in ',;\t' if each in header), ',')
+        lines = csv.reader(
+            chain([header], file), delimiter=delimiter, strict=True)
+        where = f'line 1 of {path}'
+        try:
+            names = next(lines, [])
+            lacking = [name for name in COLUMNS[:3] if name not in names]
+            if lacking:
+                raise Refusal(
+                    f'{where} has no column `{lacking[0]}`, so this is no '
+                    'review but another table, such as that of all images: '
+                    f'the file of a review begins with `{",".join(COLUMNS)}`.')
+            where = f'line 2 of {path}'
+            for cells in lines:
+                if cells:
+                    row = _judged(where, names, cells)
+                    others = judged.setdefault(row.image, [])
+                    # Another ranking has it too.
+                    for other in others:
+                        if (other.ranking != row.ranking
+                                and other.said == row.said):
+                            continue
+                        raise Refusal(
+                            f'{where}, `{row.image}`, is the image of '
+                            f'{other.where} again, first {other.said}, '
+                            f'then {row.said}: keep one of the lines.')
+                    others.append(row)
+                # A cell may have line breaks.
+                where = f'line {lines.line_num + 1} of {path}'
+        except csv.Error as error:
+            raise Refusal(f'{where} can\'t be read, {error}: correct its '
+                          'quotation marks.') from error
+    return [*chain(*judged.values())]
+
+
+def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
+    if len(cells) != len(names):
+        raise Refusal(
+            f'{where} has {len(cells)} cells, and the first line '
+            f'{len(names)}: put a cell that has a comma between quotation '
+            'marks.')
+    values = {
+        name: cell[1:] if cell.startswith("'") else cell
+        for name, cell in zip(names, cells) if name in COLUMNS
+    }
+    if not values['image']:
+        raise Refusal(f'{where} names no image.')
+    if values['verdict'] not in VERDICTS:
+        raise Refusal(f'{where} has the verdict `{values["verdict"]}`: '
+                      f'give one of {", ".join(VERDICTS)}.')
+    if values.get('label') and values['verdict'] != WRONG:
+        raise Refusal(
+            f'{where} has the label `{values["label"]}` and the verdict '
+            f'{values["verdict"]}: only a wrong image has a right label, so '
+            f'remove the label, or make the verdict {WRONG}.')
+    rank = values.pop('rank')
+    if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
+        raise Refusal(f'{where} has the rank `{rank}`: give a number '
+                      'from 1, which is the highest score.')
+    images = values.pop('images', '') or '0'
+    if not re.fullmatch('[0-9]{1,16}', images):
+        raise Refusal(f'{where} has `{images}` in the column `images`: give '
+                      'how many images the ranking has, or nothing.')
+    return Judged(rank=int(rank), images=int(images), where=where, **values)
+
+
+def write_review(path: Path, rows: Iterable[Judged]) -> None:
+    """Write a new file of a review."""
+    with open_text(path, 'x') as file:
+        # A semicolon, too, may end a cell in a spreadsheet.
+        lines = csv.writer(file, quoting=csv.QUOTE_ALL)
+        lines.writerow(COLUMNS)
+        for row in rows:
+            lines.writerow(escaped(str(cell)) for cell in row[:len(COLUMNS)])
+
+
+def escaped(cell: str) -> str:
+    """A cell that a spreadsheet doesn't take for a formula."""
+    return "'" * cell.startswith(_ESCAPED) + cell

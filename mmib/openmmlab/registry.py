@@ -1,0 +1,70 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The registry of policies.
+
+Hook, sampler and loss are in the root registries of MMEngine, where configs of
+any scope find them. MMEngine looks for the registry of a scope in this file.
+"""
+import difflib
+import inspect
+from typing import Callable, Union
+
+from mmengine.registry import Registry
+
+from .. import pruning
+from ..errors import Refusal, check_no_others
+from ..pruning import Policy, as_policy
+
+POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
+for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
+                    pruning.MeanThreshold, pruning.Neyman,
+                    pruning.QuantileTiers, pruning.RandomPruning,
+                    pruning.ScoreOnly, pruning.ShuffledTiers,
+                    pruning.UpperConfidenceBound):
+    POLICIES.register_module(module=policy_type)
+
+
+def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
+    """Build a policy from the config of a registered one, a policy, or a plain
+    function ``policy(scores, rng) -> EpochPlan``.
+
+    Raises:
+        Refusal: If no policy has the ``type`` of the config, if ``policy`` is
+            none of these, or its arguments are wrong.
+    """
+    if callable(policy):
+        return as_policy(policy)
+    if not isinstance(policy, dict):
+        raise Refusal(
+            "`policy` must be a config such as dict(type='MeanThreshold'), "
+            f'but got {policy!r}: change it at InfoBatchHook in '
+            '`custom_hooks`.')
+    # Without a scope the registry would look for policies in the default
+    # scope of the config (mmseg) and warn that there are none.
+    cfg = {'_scope_': POLICIES.scope, **policy}
+    name = cfg.get('type')
+    kind = POLICIES.get(name) if isinstance(name, str) else name
+    if not callable(kind):
+        known = {each.lower(): each for each in sorted(POLICIES.module_dict)}
+        close = difflib.get_close_matches(str(name).lower(), known, 1)
+        hint = f' (did you mean {known[close[0]]}?)' if close else ''
+        raise Refusal(
+            f'{name} is none of the policies {list(known.values())}{hint}: '
+            'correct --policy of the command, or the `policy` of '
+            'InfoBatchHook in `custom_hooks`, or name the module that '
+            'registers it in `custom_imports`.')
+    parameters = inspect.signature(kind).parameters
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        check_no_others(
+            {
+                argument: value
+                for argument, value in cfg.items()
+                if argument not in ('type', '_scope_', *parameters)
+            }, kind, 'the `policy` of InfoBatchHook in `custom_hooks` '
+            '(`_delete_=True` in it drops the inherited arguments)')
+    try:
+        built = POLICIES.build(cfg)
+    except TypeError as error:
+        raise Refusal(
+            f'{error}: change the arguments of `policy` at InfoBatchHook in '
+            '`custom_hooks`.') from error
+    return as_policy(built)

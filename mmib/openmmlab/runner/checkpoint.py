@@ -1,0 +1,64 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The state in a checkpoint: sealed with a checksum, and checked when it is
+read."""
+import functools
+import zlib
+from typing import Any, Callable, Dict
+
+import torch
+from mmengine.runner import Runner
+from mmengine.utils import apply_to
+
+from ...errors import damaged
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def seal(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Add a checksum of all keys, values, types and shapes to a state."""
+    return dict(state, checksum=_checksum(state))
+
+
+def opened(state: Any) -> Dict[str, Any]:
+    """Check the checksum of a state, if there is one."""
+    if not isinstance(state, dict):
+        raise damaged('infobatch', 'is no dict')
+    if 'checksum' in state and state['checksum'] != _checksum(state):
+        raise damaged('infobatch', 'is not what mmib has written')
+    return state
+
+
+def _checksum(state: Dict[str, Any]) -> int:
+    rest = {key: state[key] for key in state if key != 'checksum'}
+    text = apply_to(rest, lambda value: type(value) not in _PLAIN, _describe)
+    return zlib.crc32(repr(text).encode())
+
+
+def _describe(value: Any) -> str:
+    """A text that is the same in each process and with each version of
+    numpy, whatever the policy of a user has kept."""
+    if not torch.is_tensor(value):
+        return ''
+    try:
+        checksum = zlib.crc32(value.cpu().numpy().tobytes())
+    except (TypeError, RuntimeError):  # As of bfloat16.
+        checksum = 0
+    return f'{value.dtype} {tuple(value.shape)} {checksum}'
+
+
+def before_saving(runner: Runner, act: Callable[[], None]) -> None:
+    """Act on all ranks before any of them saves a checkpoint.
+
+    ``save_checkpoint`` is the last call that all ranks make. What follows is
+    called on the first rank alone, where a collective would wait for good.
+    The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
+    on every rank.
+    """
+    save_checkpoint = runner.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def act_and_save(*args: Any, **kwargs: Any) -> None:
+        act()
+        save_checkpoint(*args, **kwargs)
+
+    runner.save_checkpoint = act_and_save

@@ -1,0 +1,229 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Configs with which pruning can't work stop before the first step. The
+conversion of a config refuses them with the same words."""
+from importlib.metadata import PackageNotFoundError, distribution
+from inspect import isclass
+from typing import Any, Mapping, Optional
+
+import torch
+from mmengine.dist import all_gather, get_dist_info
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.registry import DATA_SAMPLERS
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import BatchSampler, DataLoader
+
+from ...clock import Clock, EpochClock
+from ...errors import Refusal
+from ...training import Training
+from ..data.delivery import DeliveryCheck
+from .compat import saves_with_hooks
+
+
+def type_name(node: dict) -> str:
+    """Name of a ``type`` that is a class, or a string with or without scope.
+    """
+    kind = node.get('type')
+    return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
+
+
+def needs_known_loop(instead_of: str) -> Refusal:
+    """The refusal of a training loop of which nothing is known."""
+    return Refusal(
+        'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
+        "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
+        "'IterBasedTrainLoop', max_iters=...)`, in a config that inherits "
+        f'another one with `_delete_=True`, instead of {instead_of}.')
+
+
+def no_batch_sampler() -> Refusal:
+    """The refusal of a batch sampler."""
+    return Refusal(
+        'InfoBatch matches weights to images by the order of the indices, '
+        'which a batch sampler may change: remove '
+        '`train_dataloader.batch_sampler`, and set '
+        "`train_dataloader.sampler = dict(type='InfiniteSampler')` in a "
+        "config to convert, or dict(type='InfoBatchSampler') by hand.")
+
+
+def check_delta(delta: float, where: str) -> None:
+    """Check the fraction of a training that prunes. ``where`` names what to
+    change."""
+    if not 0 <= delta <= 1:
+        raise Refusal(
+            '`delta` is the fraction of the iterations that prune and must be '
+            f'in [0, 1], but got {delta}: change {where}.')
+
+
+def check_hook_arguments(delta: float, ema: Optional[float], start: float,
+                         normalize: Optional[bool]) -> None:
+    """Check the arguments of InfoBatchHook."""
+    check_delta(delta, '`delta` at InfoBatchHook in `custom_hooks`')
+    if ema is not None and not 0 <= ema < 1:
+        raise Refusal(
+            '`ema` is the share of the old score in the new one and must '
+            f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
+            '`custom_hooks`.')
+    if not any(normalize is each for each in (True, False, None)):
+        raise Refusal(
+            '`normalize` must be True or False or None, but got '
+            f'{normalize!r}: change it at InfoBatchHook in `custom_hooks`.')
+    if not 0 <= start < 1 or 0 < delta <= start:
+        raise Refusal(
+            '`start` is the fraction of the iterations before pruning begins '
+            f'and must be in [0, 1) and less than `delta = {delta}`, but got '
+            f'{start}: change it at InfoBatchHook in `custom_hooks`.')
+
+
+def check_stack() -> None:
+    """Check that OneDL's and OpenMMLab's packages, which have the same
+    folders, aren't mixed."""
+
+    def installed(prefix: str) -> list:
+        found = []
+        for name in ('mmengine', 'mmcv', 'mmsegmentation', 'mmpretrain'):
+            try:
+                distribution(prefix + name)
+                found.append(prefix + name)
+            except PackageNotFoundError:
+                pass
+        return found
+
+    onedl, openmmlab = installed('onedl-'), installed('')
+    if onedl and openmmlab:
+        raise Refusal(
+            f'OneDL\'s {", ".join(onedl)} and OpenMMLab\'s '
+            f'{", ".join(openmmlab)} are installed in one environment, where '
+            'they overwrite the files of each other: run `pip uninstall -y '
+            f'{" ".join(openmmlab + onedl)}`, and install one of the two '
+            "stacks, such as `pip install 'mmib[onedl]'`.")
+
+
+def check_training(runner: Runner, hook: Hook) -> None:
+    """Check that a training can be pruned by its InfoBatchHook."""
+    check_stack()
+    if hook.has_begun:
+        raise Refusal(
+            'InfoBatchHook has trained already: build a new Runner with '
+            '`resume=True` to go on from the last checkpoint.')
+    loop = runner.train_loop
+    if not isinstance(loop, (IterBasedTrainLoop, EpochBasedTrainLoop)):
+        raise needs_known_loop(type(loop).__name__)
+    _check_strategy(runner)
+    _check_hooks(runner, hook)
+    _check_loader(runner.train_dataloader)
+
+
+def _check_strategy(runner: Runner) -> None:
+    strategy = getattr(runner, 'strategy', None)
+    if strategy is not None and not saves_with_hooks(strategy):
+        name = type(strategy).__name__
+        raise Refusal(
+            f'checkpoints of {name} would lack the scores, as it calls no '
+            'hooks when it saves and loads them, and a resumed training would '
+            "start afresh: set `strategy = dict(type='DDPStrategy')` or "
+            "'FSDPStrategy' with `optim_wrapper.type = 'OptimWrapper'`, or "
+            'train without InfoBatchHook.')
+
+
+def _check_hooks(runner: Runner, hook: Hook) -> None:
+    if sum(type(other) is type(hook) for other in runner.hooks) > 1:
+        raise Refusal(
+            'keep one InfoBatchHook in `custom_hooks`: two would draw '
+            'different plans for the same sampler.')
+    before = runner.hooks[:runner.hooks.index(hook)]
+    if any(isinstance(other, CheckpointHook) for other in before):
+        raise Refusal(
+            'checkpoints would lack the scores of their last batch, as '
+            'CheckpointHook acts before InfoBatchHook: remove `priority` from '
+            'InfoBatchHook in `custom_hooks` and from '
+            '`default_hooks.checkpoint`.')
+
+
+def _check_loader(loader: DataLoader) -> None:
+    # A batch sampler takes the place of the sampler, so it is named first.
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise no_batch_sampler()
+    if type(loader.sampler) is not DATA_SAMPLERS.get('InfoBatchSampler'):
+        raise Refusal(
+            'InfoBatchHook needs InfoBatchSampler: set '
+            "`train_dataloader.sampler.type = 'InfoBatchSampler'` instead of "
+            f'{type(loader.sampler).__name__}.')
+    if not getattr(loader, 'in_order', True):
+        raise Refusal(
+            'InfoBatchHook matches weights to images by the order of the '
+            'batches: remove `in_order=False` from `train_dataloader`.')
+
+
+def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
+    """Check that all ranks have the same images: each reads the folder where
+    it runs."""
+    if get_dist_info()[1] == 1:
+        return
+    own = torch.tensor([
+        training.clock.pass_length,
+        len(training.tables.scores), delivery.checksum
+    ])
+    if any(not torch.equal(other, own) for other in all_gather(own)):
+        raise Refusal(
+            'The ranks have read different images, or the same in another '
+            'order: `train_dataloader.dataset` must be the same on all '
+            'machines.')
+
+
+def check_length(clock: Clock, prunes: bool = True) -> None:
+    """Check that a training has iterations, and if it prunes two passes over
+    the data: nothing can be pruned in the first one."""
+    size, batch = clock.pass_length, clock.slots_per_iter
+    if isinstance(clock, EpochClock):
+        if prunes and clock.length < 2:
+            raise Refusal(
+                f'`train_cfg.max_epochs` is {clock.length}, and InfoBatch '
+                'needs 2 or more, as nothing can be pruned in the first '
+                'epoch: train for longer, or remove InfoBatchHook and '
+                'InfoBatchSampler. To try a config in a short time, take a '
+                'few images: `train_dataloader.dataset.indices=64`.')
+        if clock.iters_per_epoch == 0:
+            raise Refusal(
+                f'An iteration has {batch} images, the data set {size}, and '
+                '`drop_last` leaves them all: lower '
+                '`train_dataloader.batch_size`, or remove '
+                '`train_dataloader.drop_last`.')
+    elif prunes and clock.length * batch < 2 * size:
+        raise Refusal(
+            f'`train_cfg.max_iters = {clock.length}` with {batch} images in '
+            f'an iteration is {clock.length * batch / size:.2f} passes over '
+            f'{size} images. InfoBatch needs two, as nothing can be pruned in '
+            f'the first one: train for at least {-(-2 * size // batch)} '
+            'iterations, by a larger --ratio where conversion has shortened '
+            'the training, or remove InfoBatchHook and InfoBatchSampler. To '
+            'try a config in a few iterations, take a few images: '
+            '`train_dataloader.dataset.indices=64`.')
+
+
+def check_batch(data_batch: Any, batch_size: int) -> None:
+    """Check that a batch has as many images as the loader was asked for."""
+    # Inputs may be a dict with a tensor for each modality. A model that isn't
+    # of a library may take anything whose parts have an entry for each sample.
+    parts = data_batch
+    if isinstance(data_batch, Mapping):
+        parts = [data_batch.get('data_samples'), data_batch.get('inputs')]
+        parts += data_batch.values()
+    part = next(part for part in parts if part is not None)
+    while isinstance(part, Mapping):
+        part = next(
+            (each for each in part.values() if hasattr(each, '__len__')), ())
+    num_images = len(part)
+    if num_images != batch_size:
+        raise Refusal(
+            f'A batch has {num_images} images where {batch_size} were asked '
+            'for, so InfoBatch cannot tell which they are: check '
+            '`train_dataloader.collate_fn`.')
+
+
+def no_scores() -> Refusal:
+    """The refusal of a training step that hasn't scored its images."""
+    return Refusal(
+        'No head called its losses in this iteration (`loss_decode` of a '
+        'segmentor, `loss_module` of a classifier), so InfoBatch has no '
+        'scores: check the `loss` method of `model`, or train without '
+        'InfoBatchHook.')

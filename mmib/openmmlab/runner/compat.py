@@ -1,0 +1,58 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Where mmib reaches into MMEngine's Runner: why, and when the function can
+go. Another place is :func:`~mmib.openmmlab.runner.checkpoint.before_saving`."""
+import itertools
+from typing import Any
+
+from mmengine._strategy import SingleDeviceStrategy
+from mmengine.runner import IterBasedTrainLoop, Runner
+
+
+def restart_loader(loop: IterBasedTrainLoop) -> None:
+    """Let a loop that hasn't begun read from where its sampler stands now.
+
+    OneDL's loop starts its workers when the loop asks for the first batch, and
+    skips the past by ``skip`` of the sampler. OpenMMLab's loop starts its
+    workers before the checkpoint is read, so the batches of these workers are
+    dropped. It skips the past by asking for each past batch, so past batches
+    are None. The function can go with the support of OpenMMLab's stack.
+    """
+    batches = loop.dataloader_iterator
+    if hasattr(batches, 'skip_iter'):
+        # A loop that derives from OneDL's may have started the workers.
+        batches._iterator = None
+        return
+    kind = type(batches)
+    # The old workers end before others start.
+    loop.dataloader_iterator = batches = None
+    loop.dataloader_iterator = itertools.chain(
+        itertools.repeat(None, loop.iter), kind(loop.dataloader))
+
+
+def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
+    """Tell MMEngine how many iterations a training by epochs will have.
+
+    The log's remaining time and models that follow the progress read the
+    number, which is exact where the last epoch begins (``is_last``). The loop
+    of MMEngine computes the number once, from full epochs. The function can go
+    when MMEngine's loop asks its loader in each epoch.
+    """
+    runner.train_loop._max_iters = max_iters
+    runner.message_hub.update_info('max_iters', max_iters)
+    wrapper = runner.optim_wrapper
+    # DeepSpeed's wrapper counts by itself, and an OptimWrapperDict has no
+    # count.
+    if getattr(wrapper, '_accumulative_counts', 1) > 1:
+        # The last accumulation may be shorter. Where it begins is known in the
+        # last epoch; before, -1 says nowhere.
+        wrapper._max_counts = max_iters if is_last else -1
+        wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
+
+
+def saves_with_hooks(strategy: Any) -> bool:
+    """Whether a strategy calls hooks when it saves and loads checkpoints.
+
+    DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy, and call
+    hooks too. The function can go when every strategy does.
+    """
+    return isinstance(strategy, SingleDeviceStrategy)

@@ -1,0 +1,129 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What drives MMEngine in a training whose epochs are shorter than those of
+its schedule: the steps of schedulers, and the iterations that are left."""
+from typing import Any, Callable, Optional
+
+from mmengine.hooks import ParamSchedulerHook
+from mmengine.runner import Runner
+
+from ...training import Training
+from .compat import expect_iters
+
+
+class ScheduleSteps:
+    """How far the schedulers are that step by iteration.
+
+    An epoch has as many steps as in the baseline. Where an epoch was left
+    early, as with another batch size and ``drop_last``, the next epoch makes
+    up for that.
+
+    Args:
+        steps_per_epoch (int): Iterations of an epoch for which the schedulers
+            were made.
+    """
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        # With another batch size the schedulers go on as they were.
+        self._steps_per_epoch = steps_per_epoch
+        self._epoch = 0
+        self._start = self._end = 0
+        # None before the first epoch.
+        self._num_steps: Optional[int] = None
+
+    def enter(self, epoch: int, position: int) -> None:
+        """Begin an epoch, after so many slots."""
+        self._epoch, self._start = epoch, position
+        if self._num_steps is None:
+            self._num_steps = epoch * self._steps_per_epoch
+
+    def expect(self, end: int) -> None:
+        """Be told that the epoch will be trained on until a slot."""
+        self._end = end
+
+    def due(self, position: int) -> int:
+        """Steps that this iteration stands for, with which so many slots are
+        over."""
+        assert self._num_steps is not None
+        done = self._steps_per_epoch * (position - self._start) // (
+            self._end - self._start)
+        due = self._epoch * self._steps_per_epoch + done - self._num_steps
+        self._num_steps += max(due, 0)
+        return max(due, 0)
+
+    def state_dict(self) -> dict:
+        """Plain Python values."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on from :meth:`state_dict`."""
+        vars(self).update(state_dict)
+
+
+class StepAsDue(ParamSchedulerHook):
+    """MMEngine's ParamSchedulerHook, which steps by iteration as often as is
+    due.
+
+    Args:
+        due (Callable): Returns how many steps the current iteration stands
+            for.
+    """
+
+    def __init__(self, due: Callable[[], int]) -> None:
+        super().__init__()
+        self._due = due
+
+    def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
+        """Step the schedulers that step by iteration."""
+        for _ in range(self._due()):
+            super().after_train_iter(*args, **kwargs)
+
+
+class EpochDriver:
+    """Begins and ends epochs of a training in MMEngine's loop.
+
+    Args:
+        runner (Runner): The runner of the training.
+        training (Training): The training.
+    """
+
+    def __init__(self, runner: Runner, training: Training) -> None:
+        self._training = training
+        self.steps = ScheduleSteps(runner.max_iters //
+                                   max(runner.max_epochs, 1))
+        hooks = runner.hooks
+        for i, hook in enumerate(hooks):
+            if type(hook) is ParamSchedulerHook:
+                hooks[i] = StepAsDue(
+                    lambda: self.steps.due(training.sampler.position))
+                hooks[i].priority = hook.priority
+
+    def begin(self, runner: Runner) -> None:
+        """Draw the plan of the epoch that begins, or go on with the plan of a
+        checkpoint within the epoch."""
+        training, sampler = self._training, self._training.sampler
+        clock = training.clock
+        drawn = training.planner.newest
+        training.begin_epoch(runner.epoch)
+        is_new = training.planner.newest is not drawn
+        if is_new:
+            self.steps.enter(runner.epoch, sampler.position)
+        # With `drop_last` the loader leaves what doesn't fill a batch.
+        iters = len(runner.train_dataloader)
+        slots = len(sampler) * sampler.world_size
+        if is_new and iters == 0:
+            runner.logger.warning(
+                f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}'
+                f', as its plan has {slots} images, an iteration '
+                f'{clock.slots_per_iter}, and `drop_last` leaves them: lower '
+                '`train_dataloader.batch_size`, remove '
+                '`train_dataloader.drop_last`, or let the `policy` of '
+                'InfoBatchHook in `custom_hooks` keep more.')
+        self.steps.expect(sampler.position +
+                          min(iters * clock.slots_per_iter, slots))
+        left = clock.length - runner.epoch - 1
+        annealing = min(left, clock.length - clock.annealing_at)
+        per_epoch = clock.schedule_iters // clock.length
+        later = round(per_epoch *
+                      (annealing +
+                       (left - annealing) * training.planner.next_share))
+        expect_iters(runner, runner.iter + iters + later, is_last=left == 0)

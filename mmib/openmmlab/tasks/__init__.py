@@ -1,0 +1,100 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What mmib knows of a library: which losses its models call.
+
+The core knows images, weights and scores. A task connects them to the losses
+of one library, and is imported where that library is in use.
+"""
+import importlib
+import sys
+from typing import List, Protocol, Sequence, Tuple, Union
+
+import torch.nn as nn
+from mmengine.hooks import Hook
+
+from ...errors import Refusal
+from ..batch import BatchContext
+
+
+class Task(Protocol):
+    """The seam to a library."""
+
+    ema: float
+    """The default ``ema`` of InfoBatchHook: share of the old score in a new
+    score."""
+
+    score: str
+    """The score of a visit: ``'loss'``, or ``'gradient'``, the norm of the
+    gradient of the image's loss at the predictions."""
+
+    def matches(self, model: nn.Module) -> bool:
+        """Whether the model is one of this library."""
+
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
+        """Let each loss of the model take the weights of the batch, and add
+        to the scores of the batch, see :func:`attach`."""
+
+
+# An imported library, and its task or the module whose `TASK` it is.
+_TASKS: List[Tuple[str, Union[str, Task]]] = [
+    ('mmseg', f'{__name__}.segmentation'),
+    ('mmpretrain', f'{__name__}.classification'),
+    ('mmpretrain', f'{__name__}.masked_images'),
+    # mmdet.models needs compiled operations, which mmdet itself doesn't.
+    ('mmdet.models', f'{__name__}.detection'),
+    # Any other model.
+    ('mmengine', f'{__name__}.per_sample'),
+]
+
+
+def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
+    """Let mmib train the models of another library, or train known ones in
+    another way. The task registered last is asked first.
+
+    Args:
+        task (Task or str): The task, or the name of a module whose ``TASK``
+            it is, which is imported where the library is in use.
+        library (str): The module without which there are no such models.
+            Defaults to ``'mmengine'``, always in use.
+
+    Examples:
+        >>> register_task(MyTask())
+    """
+    _TASKS.insert(0, (library, task))
+
+
+def attach(model: nn.Module, batch: BatchContext,
+           hooks: Sequence[Hook] = ()) -> Task:
+    """Let the task of a model connect the losses of the model with the hook.
+
+    Connected losses stay connected: call the function again where something
+    changes the losses of the model.
+
+    Args:
+        model (nn.Module): The model that will be trained, changed in place.
+        batch (BatchContext): Weights and scores of the batch in training.
+        hooks (Sequence[Hook]): Hooks of the training, which may change the
+            model in the middle of the training. Defaults to none.
+
+    Returns:
+        Task: The task.
+
+    Raises:
+        Refusal: If no task knows the model, or one of its losses.
+    """
+    for library, task in _TASKS:
+        if library not in sys.modules:
+            continue
+        if isinstance(task, str):
+            task = importlib.import_module(task).TASK
+        if task.matches(model):
+            task.attach(model, batch, hooks)
+            return task
+    raise Refusal(
+        f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
+        ' of MMSegmentation with a `decode_head`, such as EncoderDecoder, a '
+        'classifier of MMPretrain, such as ImageClassifier, or one of its '
+        'models that restore masked images, such as MAE, a detector of '
+        'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
+        'the loss of each sample, tell mmib of the model with '
+        '`mmib.register_task`, or train without InfoBatchHook.')

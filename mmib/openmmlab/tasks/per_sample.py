@@ -1,0 +1,162 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Any model of MMEngine that returns its losses sample by sample."""
+import functools
+from typing import Any, Callable, Dict, List, Sequence, Union
+
+import torch
+import torch.nn as nn
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.utils import is_list_of
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ...errors import Refusal
+from ..batch import BatchContext, mean_images
+from .replace import replace_method
+
+Losses = Dict[str, Union[Tensor, List[Tensor]]]
+
+SCORE = 'infobatch_score'
+"""str: Key of the score of each sample, of shape (B,), among the losses that a
+model returns. Without the key, the score is the sum of the losses."""
+
+
+class PerSampleTask:
+    """Models whose ``forward(mode='loss')`` returns tensors of shape (B, ...).
+
+    The loss of each sample is weighted before ``BaseModel.parse_losses`` takes
+    the means.
+
+    A model may have an attribute ``infobatch_predictions``: the name, or a
+    sequence of names, of the modules whose outputs are the predictions. Norms
+    of gradients are taken there.
+    """
+
+    ema = 0.
+    score = 'loss'
+
+    def matches(self, model: nn.Module) -> bool:
+        # Models of these libraries return means, and have tasks of their own.
+        library = type(model).__module__.partition('.')[0]
+        return (isinstance(model, BaseModel)
+                and library not in ('mmseg', 'mmpretrain', 'mmdet'))
+
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
+        before, handles = getattr(model.parse_losses, 'attached', (None, ()))
+        if before is batch:
+            return
+        # Another hook has trained the model.
+        for handle in handles:
+            handle.remove()
+
+        def weigh(parse_losses: Callable, losses: Losses) -> Any:
+            return parse_losses(
+                losses if batch.weights is None else weighted(losses, batch))
+
+        handles = _watch_predictions(model, batch)
+        replace_method(model, 'parse_losses', weigh)
+        setattr(model.parse_losses, 'attached', (batch, handles))
+
+
+def _watch_predictions(model: nn.Module,
+                       batch: BatchContext) -> List[RemovableHandle]:
+    names = getattr(model, 'infobatch_predictions', ())
+    names = [names] if isinstance(names, str) else names
+    modules = dict(model.named_modules())
+    for name in names:
+        if name not in modules:
+            raise Refusal(
+                f'`infobatch_predictions` of {type(model).__name__} names '
+                f'{name!r}, which is none of its modules: name one of its '
+                '`named_modules()`, such as its last layer.')
+    return [
+        modules[name].register_forward_hook(
+            functools.partial(_watch_output, name, batch)) for name in names
+    ]
+
+
+@torch.compiler.disable
+def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
+                  output: Any) -> None:
+    if batch.weights is None:
+        return
+    if not isinstance(output, Tensor):
+        raise Refusal(
+            f'`infobatch_predictions` names {name!r}, which returns a '
+            f'{type(output).__name__}: name the module within it that returns '
+            'the tensor.')
+    if output.shape[:1] != batch.weights.shape:
+        raise Refusal(
+            f'`infobatch_predictions` names {name!r}, which returns the shape '
+            f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
+            'samples: name a module whose output has a row for each sample, '
+            'or remove it.')
+    batch.watch(output, 1)
+
+
+def weighted(losses: Losses, batch: BatchContext) -> Losses:
+    """Weight the losses of each sample, and add them to the scores.
+
+    Args:
+        losses (dict): What a model returns: losses, and terms without "loss"
+            in their name, which are only logged. A term may be the
+            :data:`SCORE`.
+        batch (BatchContext): Weights of the samples.
+
+    Returns:
+        dict: The same with weighted losses of shape (B,).
+
+    Raises:
+        Refusal: If a loss is neither a tensor nor a list of tensors, or isn't
+            of shape (B, ...), or a score of (B,).
+    """
+    weights = batch.weights
+    assert weights is not None
+    shape = weights.shape
+    means: List[Tensor] = []
+
+    def of_samples(name: str, loss: Tensor) -> Tensor:
+        if loss.shape[:1] != shape:
+            raise Refusal(
+                f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
+                f'{len(weights)} samples, and InfoBatch needs the loss of '
+                "each sample: let `forward(mode='loss')` of `model` return "
+                f'tensors of shape ({len(weights)}, ...), as with '
+                "`reduction='none'`, or train without InfoBatchHook.")
+        means.append(mean_images(loss, 1, len(weights))[0])
+        value = loss if batch.only_scores else means[-1] * weights
+        batch.watch_loss(value)
+        return value
+
+    result: Losses = {}
+    for name, loss in losses.items():
+        if 'loss' not in name:
+            result[name] = loss
+        elif isinstance(loss, Tensor):
+            result[name] = of_samples(name, loss)
+        elif is_list_of(loss, Tensor):
+            result[name] = [of_samples(name, each) for each in loss]
+        else:
+            raise Refusal(
+                f'`{name}` is a {type(loss).__name__}, but a loss must be a '
+                "tensor or a list of tensors: let `forward(mode='loss')` of "
+                '`model` return each tensor under a name of its own.')
+    if means:
+        total = sum(means[1:], means[0])
+        batch.add_scores(_score(losses, total), total)
+    return result
+
+
+def _score(losses: Losses, total: Tensor) -> Tensor:
+    score = losses.get(SCORE, total)
+    if not isinstance(score, Tensor) or score.shape != total.shape:
+        raise Refusal(
+            f'`{SCORE}` must have the shape ({len(total)},), one number for '
+            f'each sample, but got {getattr(score, "shape", score)}: change '
+            "what `forward(mode='loss')` of `model` returns.")
+    return score.float()
+
+
+TASK = PerSampleTask()
