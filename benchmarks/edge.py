@@ -6,20 +6,18 @@ tables and sums made of it, and the new plan, without the time of the policy.
     torchrun --nproc-per-node 2 -m benchmarks.edge
 """
 import argparse
-import collections
-import itertools
 import os
 import time
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from mmengine.dist import barrier, get_dist_info
 
-from mmib import InfoBatchSampler
-from mmib.clock import IterationClock
 from mmib.pruning import Neyman
-from mmib.training import Training
+from mmib.ranks import rank_and_world_size
+from mmib.run import Run
+from mmib.schedule import IterationSchedule
+from mmib.visits import Entry
 
 BATCH_SIZE = 1024  # Of all ranks.
 PLANS = 6
@@ -39,33 +37,32 @@ class Timed(Neyman):
 
 def edges(size):
     """Seconds of the edges of plans, and of the policy in them."""
-    rank, world_size = get_dist_info()
+    rank, world_size = rank_and_world_size()
     policy = Timed(ratio=0.6)
-    sampler = InfoBatchSampler(range(size), seed=0)
-    sampler.by_epoch = False
-    training = Training(
-        range(size), policy, sampler,
-        IterationClock(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1))
-    times = []
-
-    def draw(start, rng):
-        barrier()  # As each step of a training waits for all ranks.
-        begin = time.perf_counter()
-        plan = training.draw(start, rng)
-        times.append((time.perf_counter() - begin, policy.seconds))
-        return plan
-
-    sampler.connect(draw)
-    indices = iter(sampler)
-    batch_size = BATCH_SIZE // world_size
+    run = Run(
+        np.arange(size),
+        policy,
+        IterationSchedule(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1),
+        print,
+        seed=0,
+        lockstep=True)
+    run.join(rank, world_size)
+    ledger, batch_size = run.ledger, BATCH_SIZE // world_size
     losses = torch.from_numpy(
         np.random.default_rng(rank).lognormal(size=batch_size)).float()
+    times = []
     # The first plan that prunes follows a full pass.
     while len(times) < PLANS + 2:
-        collections.deque(itertools.islice(indices, batch_size), maxlen=0)
-        training.begin_batch(batch_size, torch.device('cpu'))
-        training.batch.add_scores(losses, losses)
-        training.end_batch()
+        while ledger.end - ledger.position < BATCH_SIZE:
+            if world_size > 1:
+                dist.barrier()  # As each step of a run waits for all ranks.
+            begin = time.perf_counter()
+            run.next_plan()
+            times.append((time.perf_counter() - begin, policy.seconds))
+        slots = ledger.batch(
+            ledger.position, batch_size, rank, world_size, annealing=False)
+        run.advance(slots.end)
+        run.log.record(Entry(slots.numbers, losses, losses))
     return np.array(times[2:])
 
 
@@ -79,7 +76,7 @@ def main():
     args = parser.parse_args()
     if 'RANK' in os.environ:
         dist.init_process_group('gloo')
-    rank, world_size = get_dist_info()
+    rank, world_size = rank_and_world_size()
     if rank == 0:
         print('| images | ranks | edge without policy, s | policy, s |\n'
               '|---|---|---|---|')

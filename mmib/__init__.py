@@ -8,7 +8,7 @@ wrapper, so that a config needs no more than
 ``custom_imports = dict(imports=['mmib'])``.
 """
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 from .version import __version__
 
@@ -39,6 +39,9 @@ if not TYPE_CHECKING:
                 'docs/install.md. `mmib.Session` works without MMEngine.',
                 name=error.name) from error
         return getattr(openmmlab, name)
+
+    def __dir__() -> List[str]:
+        return sorted({*globals(), *__all__})
 
 
 def _register() -> None:

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What mmib refuses: a mistake of the user, told from a fault of mmib."""
+"""Refusals: errors that a user can correct, with a text that says how."""
 import difflib
 import inspect
 
@@ -7,18 +7,23 @@ import inspect
 class Refusal(ValueError):
     """A mistake of the user, with a text that says what to change.
 
-    The command ``mmib`` shows this text alone. It shows any other exception
-    with its traceback.
+    The command ``mmib`` shows this text alone. The command shows any other
+    exception with its traceback.
     """
 
 
 def check_no_others(unknown: dict, owner: type, where: str) -> None:
-    """Refuse arguments that were given besides those of a class of mmib, which
-    takes them as ``unknown``. ``where`` names its place in a config."""
+    """Refuse arguments that a class of mmib doesn't have.
+
+    Args:
+        unknown (dict): The other arguments, as the class collects them.
+        owner (type): The class.
+        where (str): Place of the class in a config.
+    """
     if not unknown:
         return
     name = next(iter(unknown))
-    # The data loader gives the sampler its data set.
+    # The data loader gives the sampler its dataset.
     known = [
         parameter for parameter in inspect.signature(owner).parameters
         if parameter not in ('dataset', 'unknown')
@@ -31,8 +36,8 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
 
 
 def damaged(where: str, problem: str) -> Refusal:
-    """The error for a checkpoint with a problem at some key."""
+    """Return the error for a state with a problem at some key."""
     return Refusal(
-        f'`{where}` in the checkpoint {problem}: resume from an earlier '
-        'checkpoint, or delete the key `infobatch` from this one, and scores '
-        'start at 1 again.')
+        f'The state of InfoBatch in the checkpoint is damaged: `{where}` '
+        f'{problem}. Resume from an earlier checkpoint, or without this '
+        'state, and all scores start at 1 again.')

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is known of a plan after its slots are gone."""
+"""Records of plans, which stay when the slots are gone."""
 import math
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -15,7 +15,7 @@ class PlanRecord(NamedTuple):
         tiers (tuple[Tier]): Its tiers, by increasing score.
         covered (float): Virtual epochs before the plan.
         epoch (int): Which virtual epoch the plan is, from 1.
-        start (int): Number of its first slot in the stream of all ranks.
+        first_slot (int): Number of its first slot in the stream of all plans.
         iter (float): Iterations of the training before the plan.
         saved_iters (float): Iterations saved before the plan.
         threshold (float): Threshold of the scores. 0 if nothing was pruned,
@@ -42,7 +42,7 @@ class PlanRecord(NamedTuple):
     tiers: Tuple[Tier, ...]
     covered: float
     epoch: int = 1
-    start: int = 0
+    first_slot: int = 0
     iter: float = 0.
     saved_iters: float = 0.
     threshold: float = 0.
@@ -58,13 +58,13 @@ class PlanRecord(NamedTuple):
     annealing: bool = False
 
     def covered_until(self, position: int) -> float:
-        """Virtual epochs before a slot of the plan or its end. If annealing
-        cuts the plan short, it counts with the part that was issued."""
+        """Return the virtual epochs before a slot of the plan or its end. A
+        plan that annealing cuts short counts with the part that was dealt."""
         # In an epoch some slots may come again, to fill a step of all ranks.
-        return self.covered + min((position - self.start) / self.kept, 1.)
+        return self.covered + min((position - self.first_slot) / self.kept, 1.)
 
     def to_dict(self) -> dict:
-        """The record as values that checkpoints and JSON know."""
+        """Return the record as values that checkpoints and JSON know."""
         histogram = self.histogram and {
             name: list(values)
             for name, values in self.histogram._asdict().items()
@@ -78,8 +78,10 @@ class PlanRecord(NamedTuple):
 
     @classmethod
     def from_dict(cls, values: dict) -> 'PlanRecord':
-        """Make a record of :meth:`to_dict`. What else a line has is left
-        out."""
+        """Make a record of what :meth:`to_dict` returned. Other values of a
+        line are left out."""
+        # Before 1.0.0, the first slot was called the start.
+        values = dict(first_slot=values.get('start', 0)) | values
         known: Any = {
             name: values[name]
             for name in cls._fields if name in values
@@ -94,7 +96,8 @@ class PlanRecord(NamedTuple):
 
 
 def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
-    """JSON knows no NaN."""
+    """Return a ratio as a list in which None stands for NaN, as JSON has none.
+    """
     if ratio is None or not math.isfinite(ratio.value):
         return None
     return [value if math.isfinite(value) else None for value in ratio]

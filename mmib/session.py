@@ -1,67 +1,80 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A loop of one's own in plain torch, without a Runner."""
-import logging
+"""InfoBatch in a training loop of your own."""
+import inspect
 import math
-from typing import Any, Callable, Dict, List, Optional, Sized, Union
+import operator
+import warnings
+from typing import Any, Callable, Dict, Optional, Union
 
+import numpy as np
 import torch
-from mmengine.logging import print_log
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from .clock import Clock, EpochClock, IterationClock
 from .errors import Refusal
-from .openmmlab.sampler import InfoBatchSampler
+from .explain import Explanation
+from .loader import Dealer, Loader
 from .pruning import Neyman, Policy, ToBudget, as_policy
-from .training import Training
+from .ranks import random_seed, rank_and_world_size
+from .run import Run
+from .schedule import EpochSchedule, IterationSchedule, Schedule
+from .slots import Slots
+from .states import readable
+from .visits import Entry
+from .weigh import is_transformed, to_device, weigh_losses
 from .worth import VarianceRatio
 
 
-class Session(Training):
-    """InfoBatch for a loop of your own.
+class Session:
+    """InfoBatch in a training loop of your own.
 
-    Put :attr:`sampler` into the data loader, and differentiate what
-    :meth:`mean` makes of the losses of a batch:
+    The loader delivers the slots of each batch beside the batch, and
+    :meth:`weigh` weighs the losses of these slots:
 
         >>> session = mmib.Session(dataset, Neyman(ratio=0.6), epochs=90)
-        >>> loader = DataLoader(dataset, 64, sampler=session.sampler)
-        >>> for epoch in range(session.epoch, 90):
-        >>>     for images, labels in loader:
+        >>> loader = session.loader(64, num_workers=8)
+        >>> while session.epoch < 90:
+        >>>     for slots, (images, labels) in loader:
         >>>         logits = model(images)
         >>>         losses = F.cross_entropy(logits, labels, reduction='none')
-        >>>         session.mean(losses, logits).backward()
+        >>>         session.weigh(losses, slots, logits).mean().backward()
 
-    Each iterator of the loader is an epoch, shorter by what is pruned. The
-    clock counts slots: an iteration is one image.
+    An iterator of the loader is an epoch, shorter by the images that are
+    pruned. Each index of the dataset is an image.
+
+    With several processes, each makes a Session with the same arguments, and
+    ``batch_size`` is that of one process. Begin an iterator, and call
+    :meth:`state_dict`, on all ranks.
 
     Args:
-        dataset (Sized): The data set.
+        dataset (Dataset): The dataset, with a length.
         policy (Policy or Callable, optional): Draws the plans. If None,
             ``Neyman(ratio=0.6)``. Defaults to None.
-        epochs (int): Passes over the data, at least 2.
-        delta (float): Fraction of the training after which the data set is
-            full again. Defaults to 0.85.
-        start (float): Fraction of the training before which nothing is
-            pruned. Defaults to 0, from the second pass on.
+        epochs (int): Passes over the dataset, at least 2.
+        delta (float): Fraction of the run after which nothing is pruned any
+            more. Defaults to 0.85.
+        start (float): Fraction of the run before which nothing is pruned.
+            Defaults to 0, from the second pass on.
         ema (float): Share of the old score in the new one at each visit but
             the first, in [0, 1). Defaults to 0.
         normalize (bool): Whether the weights of a plan are divided by their
-            mean. If not, steps of SGD are longer by 1 / kept share. Advised
+            mean. If not, steps of SGD are longer by a factor of 1 / kept
+            share. Advised
             for optimizers like Adam. Defaults to False.
-        stream (bool): Whether one iterator of the loader is the whole
-            training, and ends by itself, after ``ratio`` of the images of
-            ``epochs`` passes: for loops that count iterations. A policy
-            without a ratio of the training has 0.6. Defaults to False.
+        stream (bool): Whether one iterator of the loader is the whole run, and
+            ends by itself, after ``ratio`` of the images of ``epochs`` passes:
+            for loops that count iterations. A policy without a ratio of the
+            run has 0.6. Defaults to False.
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
             one. Defaults to None.
-        drop_last (bool): The argument of the data loader. Defaults to False.
 
     Raises:
-        Refusal: If an argument is out of range.
+        Refusal: If an argument is of a wrong type or out of range.
     """
 
     def __init__(self,
-                 dataset: Sized,
+                 dataset: Dataset,
                  policy: Union[Policy, Callable, None] = None,
                  epochs: Optional[int] = None,
                  delta: float = 0.85,
@@ -70,191 +83,276 @@ class Session(Training):
                  normalize: bool = False,
                  stream: bool = False,
                  shuffle: bool = True,
-                 seed: Optional[int] = None,
-                 drop_last: bool = False) -> None:
-        policy = as_policy(policy or Neyman())
-        sampler = InfoBatchSampler(dataset, shuffle, seed)
-        sampler.by_epoch = not stream
-        clock = _clock_of(sampler, policy, epochs, delta, start)
-        if policy.prunes and clock.prunes_nothing:
+                 seed: Optional[int] = None) -> None:
+        size = _length_of(dataset)
+        policy = Neyman() if policy is None else as_policy(policy)
+        schedule = _schedule_of(size, stream, policy, _checked_epochs(epochs),
+                                delta, start)
+        if policy.prunes and schedule.prunes_nothing:
             raise Refusal(
-                f'Nothing would be pruned: annealing begins at {clock.unit} '
-                f'{clock.annealing_at} of {clock.length}, and the first pass '
-                'is full. Give the Session more `epochs`, or raise `delta`.')
-        super().__init__(dataset, policy, sampler, clock, ema, normalize)
-        self._drop_last = drop_last
-        self._batch_size = 0  # Of this rank. 0 before the first batch.
-        # Whether the next iterator goes on with the epoch of a checkpoint.
-        self._goes_on = False
-        self.sampler.begins = self._begin_epoch_of_loop
-        self.sampler.connect(self.draw)
+                'Nothing would be pruned: annealing begins at '
+                f'{schedule.unit} {schedule.annealing_at} of '
+                f'{schedule.length}, and the first pass is full. Give the '
+                'Session more `epochs`, or raise `delta`.')
+        if not 0 <= ema < 1:
+            raise Refusal(
+                '`ema` of a Session is the share of the old score in'
+                f' the new one, and must be in [0, 1), but got {ema}.')
+        if seed is None and rank_and_world_size()[1] > 1:
+            seed = random_seed()
+        self.dataset = dataset
+        self._run = Run(
+            np.arange(size), policy, schedule, _warn, shuffle,
+            None if seed is None else int(seed), ema, normalize)
+        self._dealer = Dealer(self._run)
 
-    def mean(self,
-             losses: Tensor,
-             predictions: Optional[Tensor] = None) -> Tensor:
-        """The loss of a batch, to be differentiated: the mean of the losses,
-        with the weight of each image.
+    def loader(self,
+               batch_size: int = 1,
+               drop_last: bool = False,
+               device: Union[torch.device, str, None] = None,
+               **arguments: Any) -> Loader:
+        """Return a loader, which yields ``(slots, batch)``.
 
-        Losses without a gradient, as in validation, get their plain mean.
+        A Session may have several loaders, such as one for each batch size.
+        Their iterators share one stream of slots: each goes on where the
+        losses of the one before were last weighed.
 
         Args:
-            losses (Tensor): Loss of each sample of the batch that the loader
-                has just delivered, of shape (B,).
+            batch_size (int): Samples of a batch of this process. Defaults to
+                1.
+            drop_last (bool): Whether to leave out the samples of an epoch that
+                fill no batch. Defaults to False.
+            device (torch.device or str, optional): Where to move the tensors
+                of a batch. None leaves them where they are. Defaults to None.
+            **arguments: Other arguments of ``DataLoader``, such as
+                ``num_workers`` and ``collate_fn``.
+
+        Raises:
+            Refusal: If an argument decides which samples come, or in which
+                order.
+        """
+        return Loader(self.dataset, self._dealer, batch_size, drop_last,
+                      device, arguments)
+
+    def weigh(self,
+              losses: Tensor,
+              slots: Slots,
+              predictions: Optional[Tensor] = None) -> Tensor:
+        """Weigh the losses of a batch, and keep them as scores.
+
+        The value of each loss is multiplied by the relative weight of its
+        slot, and its gradient by the weight. So the mean of the result
+        estimates the mean loss of all images, and its gradient is that of
+        InfoBatch. Reduce the result as you would reduce the losses.
+
+        A part of a batch has a part of the slots, such as ``slots[:8]``. If a
+        slot is weighed twice, the last loss is its score: add the losses of
+        several heads first. A batch that is never weighed is skipped. Losses
+        without a gradient, as in validation, are returned as they are.
+
+        Args:
+            losses (Tensor): Loss of each sample, of shape (B,).
+            slots (Slots): The slots of these samples.
             predictions (Tensor, optional): What the losses are computed from,
-                of shape (B, ...), such as logits. The gradient there tells
+                of shape (B, ...), such as logits. The gradient there shows
                 what the choice of images is worth. If None, losses stand in
-                for its norms. Defaults to None.
+                for gradient norms. Defaults to None.
 
         Returns:
-            Tensor: A scalar.
-        """
-        if not (losses.requires_grad and torch.is_grad_enabled()):
-            return losses.mean()
-        # Norms exist only after the backward pass.
-        self.end_batch()
-        self._begin_batch_of(losses)
-        if self.batch.weights is None:
-            return losses.mean()
-        if predictions is not None:
-            self.batch.watch(predictions)
-        if not self.batch.only_scores:
-            return self.batch.mean(losses.float())
-        value = losses.mean()
-        self.batch.add_scores(losses.float(), losses.float())
-        self.batch.watch_loss(value)
-        return value
+            Tensor: Losses of shape (B,), float32 or wider. In annealing, and
+            where nothing is differentiated, the losses themselves.
 
-    def _begin_batch_of(self, losses: Tensor) -> None:
-        size = len(losses)
+        Raises:
+            Refusal: If losses and slots don't belong together.
+        """
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self.weigh)(losses, slots,
+                                                      predictions)
+        if not torch.is_tensor(losses):
+            raise Refusal(
+                f'`losses` are of type {type(losses).__name__}, and must be a '
+                'tensor with one number for each sample.')
+        if torch.is_grad_enabled() and is_transformed(losses):
+            raise Refusal(
+                'Losses are weighed in the backward pass, which `torch.func` '
+                'and forward-mode differentiation leave out: call `weigh` '
+                'outside of them, and `backward` on the result.')
+        if not (losses.requires_grad and torch.is_grad_enabled()):
+            return losses
+        self._check(losses, slots, predictions)
+        self._dealer.weighed(slots)
+        if losses.dtype in (torch.float16, torch.bfloat16):
+            losses = losses.float()
+        if slots.annealing:
+            self._run.log.record_unscored(slots.numbers)
+            return losses
+        # A copy: a view would keep the memory of the whole batch.
+        scores = losses.detach().to(torch.float32, copy=True)
+        entry = Entry(slots.numbers, scores)
+        relative_weights, weights = to_device(
+            np.stack([slots.relative_weights, slots.weights]), losses.device)
+        if predictions is not None and predictions.requires_grad:
+            predictions.register_hook(entry.note_gradient)
+        self._run.log.record(entry)
+        return weigh_losses(losses, relative_weights, weights, entry.note_flow)
+
+    def _check(self, losses: Tensor, slots: Slots,
+               predictions: Optional[Tensor]) -> None:
         if losses.dim() != 1:
             raise Refusal(
                 f'`losses` have the shape {tuple(losses.shape)}, and need one '
                 "number for each sample: compute them with `reduction='none'`,"
                 ' and take the mean over what belongs to a sample.')
-        # The batch before may have been the short one of another epoch.
-        if self.sampler.awaits_batch or not self._batch_size:
-            self._batch_size = size
-        due = self.batch_length(self._batch_size)
-        if size != due:
+        if not isinstance(slots, Slots):
             raise Refusal(
-                f'`Session.mean` got {size} losses where {due} are due: call '
-                'it once for each batch, with the losses of the whole batch, '
-                'in the order in which the data loader delivers the batches. '
-                'Only the last batch of an epoch may be smaller.')
-        self.begin_batch(size, losses.device)
-
-    def _begin_epoch_of_loop(self) -> None:
-        """Begin the epoch of a new iterator of the loader."""
-        self.end_batch()
-        clock, sampler = self.clock, self.sampler
-        assert isinstance(clock, EpochClock)
-        warning = ''
-        if sampler.is_open and not self._goes_on:
-            left = len(sampler.queue) // sampler.world_size
-            if self._is_over or not sampler.awaits_batch:
-                if sampler.awaits_batch or 0 < self._batch_size <= left:
-                    warning = f'epoch {clock.epoch + 1} ended'
-                sampler.end_epoch()
-                clock.epoch += 1
-            # An iterator of which no batch was trained on is none.
-            elif not sampler.queue.num_waiting:
-                warning = f'epoch {clock.epoch + 1} begins again'
-        if warning:
-            print_log(
-                f'InfoBatch: {warning} with {left} images of which no loss '
-                'was seen. If the loop was not left early: hand the losses of '
-                'each whole batch to `Session.mean`. With `drop_last`, an '
-                'epoch needs as many images as a batch.',
-                'current',
-                level=logging.WARNING)
-        self._goes_on = False
-        if clock.epoch >= clock.length:
-            raise Refusal(f'The {clock.length} `epochs` of the Session are '
-                          'over: give it more, or end the loop before.')
-        self.begin_epoch(clock.epoch)
-
-    @property
-    def _is_over(self) -> bool:
-        """bool: Whether nothing can come any more of the open epoch."""
-        # With `drop_last` the loader leaves what doesn't fill a batch.
-        left = len(self.sampler.queue) // self.sampler.world_size
-        return not self._goes_on and (left == 0 or self._drop_last
-                                      and left < self._batch_size)
+                f'`slots` are of type {type(slots).__name__}: hand on the '
+                'slots that the loader delivers with a batch, as in `for '
+                'slots, batch in loader`.')
+        if slots.owner is not self._run.ledger.mark:
+            raise Refusal(
+                '`slots` belong to another Session, to a time before '
+                '`load_state_dict`, or to an iterator before one with another '
+                'batch size: take them from the newest iterator of a loader '
+                'of this Session.')
+        if len(losses) != len(slots):
+            raise Refusal(
+                f'{len(losses)} losses were given for {len(slots)} slots. For '
+                'a part of a batch give its slots, such as `slots[:8]` or '
+                '`slots[mask]`. If `collate_fn` drops samples, let it return '
+                'which ones it keeps.')
+        if predictions is None:
+            return
+        if not torch.is_tensor(predictions):
+            raise Refusal(
+                f'`predictions` are of type {type(predictions).__name__}, and '
+                'must be a tensor with a row for each sample.')
+        if predictions.shape[:1] != losses.shape:
+            raise Refusal(
+                f'`predictions` have the shape {tuple(predictions.shape)}, and'
+                f' need a row for each of {len(losses)} samples.')
 
     @property
     def epoch(self) -> int:
-        """int: Epochs of the training that are over."""
-        if not isinstance(self.clock, EpochClock):
-            raise Refusal('A Session with `stream=True` counts no epochs: take'
-                          ' one iterator of the loader, and `progress` for '
-                          'schedules.')
-        return self.clock.epoch + (self.sampler.is_open and self._is_over)
+        """int: Epochs of the run that are over."""
+        if not self._run.schedule.by_epoch:
+            raise Refusal(
+                'A Session with `stream=True` counts no epochs: take one '
+                'iterator of the loader, and `progress` for schedules.')
+        return self._run.epoch + self._dealer.is_over
 
     @property
     def progress(self) -> float:
-        """float: How much of the training is over, in [0, 1], for schedules.
-        """
-        position, current = self.sampler.position, self.planner.current
-        if not isinstance(self.clock, EpochClock):
-            return position / self.clock.length
-        covered = 0. if current is None else current.covered_until(position)
-        return covered / self.clock.length
+        """float: How much of the run is over, in [0, 1], for schedules."""
+        run, length = self._run, self._run.schedule.length
+        if not run.schedule.by_epoch:
+            return 1. if run.has_ended else run.ledger.position / length
+        return (self.epoch if self._dealer.is_over else run.covered) / length
 
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the plans so far, see :mod:`mmib.worth`:
         below 1 the choice of images can save steps. As of the last plan that
         prunes, or of the last :meth:`state_dict`. NaN before."""
-        return self.planner.mean_ratio.add(self.tables.sums).mean()
+        return self._run.worth
 
-    def state_dict(self, merge: bool = True) -> Dict[str, Any]:
-        state = super().state_dict(merge)
-        return dict(
-            state,
-            is_over=self.sampler.is_open and self._is_over,
-            batch_size=self._batch_size * self.sampler.world_size)
+    @property
+    def kept_share(self) -> float:
+        """float: Share of the images that the plan in training keeps."""
+        return self._run.kept_share
 
-    def _load(self, state_dict: Dict[str, Any],
-              iteration: Optional[int]) -> List[str]:
-        changes = super()._load(state_dict, iteration)
-        # With other ranks the batch of each is another one.
-        self._batch_size = state_dict['batch_size'] // self.sampler.world_size
-        clock = self.clock
-        if isinstance(clock, EpochClock):
-            if state_dict['is_over']:
-                self.sampler.end_epoch()
-                clock.epoch += 1
-            self._goes_on = self.sampler.is_open
-        else:
-            self._batch_size = 0
-        return changes
+    def explain(self, index: int) -> Optional[Explanation]:
+        """Explain why the newest plan keeps or leaves out the image of a
+        dataset index. None before the first plan. Call this on all ranks.
+
+        Examples:
+            >>> print(session.explain(17))
+        """
+        return self._run.explain(index)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return everything that the rest of the run follows from, as tensors
+        and plain Python values. Call this on all ranks; they return the same.
+        """
+        self._dealer.join()
+        return self._run.state_dict()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called, on any number of ranks,
+        with any batch size. Begin a new iterator afterwards.
+
+        Raises:
+            Refusal: If the state is damaged, or of another dataset.
+        """
+        self._run.load_state_dict(state_dict)
+        self._dealer.start_over()
+        changes = self._run.what_changed(readable(state_dict))
+        if changes:
+            _warn(f'the run goes on, and {"; ".join(changes)}.')
 
 
-def _clock_of(sampler: InfoBatchSampler, policy: Policy, epochs: Optional[int],
-              delta: float, start: float) -> Clock:
-    """The clock of a loop of one's own, which counts slots."""
-    if not isinstance(epochs, int) or epochs < 2:
-        raise Refusal('`epochs` of a Session must be 2 or more, as nothing can'
-                      f' be pruned in the first pass, but got {epochs!r}.')
+def _warn(text: str) -> None:
+    """Say something to the user, on the first rank."""
+    if rank_and_world_size()[0] == 0:
+        # Point the warning at the line of the user's loop.
+        inside = __name__.partition('.')[0], 'torch'
+        frame, level = inspect.currentframe(), 0
+        while frame is not None and frame.f_globals.get(
+                '__name__', '').partition('.')[0] in inside:
+            frame, level = frame.f_back, level + 1
+        warnings.warn(f'InfoBatch: {text}', stacklevel=level + 1)
+
+
+def _length_of(dataset: Any) -> int:
+    """Return the length of a dataset, or refuse what has no fixed images."""
+    if isinstance(dataset, IterableDataset):
+        raise Refusal(
+            f'{type(dataset).__name__} is an IterableDataset, which has no '
+            'samples to choose from: give the Session a dataset with '
+            '`__getitem__` and `__len__`.')
+    if isinstance(dataset, DataLoader):
+        raise Refusal(
+            'The Session got a DataLoader: give the Session the dataset, and '
+            'take the batches from `session.loader(batch_size)`.')
+    try:
+        size = len(dataset)
+    except TypeError:
+        raise Refusal(
+            f'{type(dataset).__name__} has no length: give the Session a '
+            'dataset with `__getitem__` and `__len__`.') from None
+    if size == 0:
+        raise Refusal('The dataset of the Session is empty.')
+    return size
+
+
+def _checked_epochs(epochs: Any) -> int:
+    try:
+        count = operator.index(epochs)
+    except TypeError:
+        count = 0
+    if count < 2:
+        raise Refusal('`epochs` of a Session must be an integer of 2 or more, '
+                      'because nothing can be pruned in the first pass, but '
+                      f'got {epochs!r}.')
+    return count
+
+
+def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
+                 delta: float, start: float) -> Schedule:
+    """Return the schedule of a loop of your own, in which an iteration is one
+    image."""
     if not 0 <= start < 1 or not 0 <= delta <= 1 or 0 < delta <= start:
         raise Refusal('`delta` of a Session must be in [0, 1], and `start` in '
                       '[0, 1) and less than `delta`, but got '
                       f'`delta={delta}` and `start={start}`.')
-    if sampler.by_epoch:
-        size = sampler.num_indices
-        return EpochClock(size, 1, size, epochs, delta, start)
+    if not stream:
+        return EpochSchedule(size, 1, size, epochs, delta, start)
     ratio = policy.ratio if isinstance(policy,
                                        ToBudget) else policy.default_ratio
-    size = sampler.num_images
     length = round(ratio * epochs * size)
     if policy.prunes and length < 2 * size:
         raise Refusal(
             f'{ratio:g} of {epochs} `epochs` are {length / size:.2f} passes '
-            'over the data, and a Session needs two, as nothing can be pruned '
-            f'in the first one: give it at least {math.ceil(2 / ratio)} '
-            '`epochs`.')
-    length -= length % sampler.world_size
-    clock = IterationClock(
-        size, 1, length, delta, start, first_pass=sampler.num_indices)
-    clock.end = length
-    return clock
+            'over the data, and a Session needs two, because nothing can be '
+            'pruned in the first one: give the Session at least '
+            f'{math.ceil(2 / ratio)} `epochs`.')
+    return IterationSchedule(size, 1, length, delta, start, ends=True)

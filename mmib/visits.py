@@ -1,28 +1,30 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is known of visits: the log that a training writes, and what is made of
-it.
+"""What a run knows of its visits: the log that the steps write, and the tables
+of images that are made of the log.
 
-A visit is a slot that was trained on. In a step a rank keeps what its device
-has computed there, and notes on the host which slots these were. At the edge
-of a plan all is gathered and copied to the host, once. From there on
-everything is a function of arrays, equal on all ranks.
+A visit is a slot that was trained on. In a step, a rank keeps the numbers of
+its slots on the host, and their scores and norms on the training device. Where
+scores are read for a plan, the ranks exchange their rows, which are copied to
+the host once. From there on everything is a function of arrays, equal on all
+ranks.
 """
 import math
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 import torch
-from mmengine.dist import all_gather, get_dist_info
 from torch import Tensor
 
 from . import worth
 from .errors import Refusal
-from .pruning import Slots, TierNorms
+from .pruning import TierNorms
+from .ranks import all_gather, rank_and_world_size
+from .slots import Columns
+from .weigh import row_norms
 
-# Steps whose scores are packed at once: each operation takes longer than its
-# few numbers.
-_PACKED_STEPS = 32
+# Entries whose rows are packed at once: launching an operation costs more than
+# its few numbers.
+_PACKED_ENTRIES = 32
 # Visits that tables take in at once: their arrays stay in the processor's
 # cache.
 _BLOCK = 1 << 17
@@ -35,160 +37,259 @@ _FIELDS = dict(
     averages=np.float32,
     last_visit=np.int32,
     visits=np.int32)
-# Of more images, so many at random tell V and the correlation of scores. That
-# is enough for the third digit of V, and the edge of a plan takes less time.
-_TELLING = 1 << 18
+# Of more images, V and the correlation of scores are estimated from so many at
+# random. That is enough for the third digit of V, and the edge of a plan takes
+# less time.
+_SAMPLED = 1 << 18
 # Share of the old average in the new one at a visit, where `ema` is 0.
 AVERAGE = 0.8
-# The norm of a visit for which the data set delivered another image. Losses
-# that stand in for norms may be negative.
-NOT_DELIVERED = -np.inf
 
 
-@dataclass(frozen=True)
-class Visits:
-    """Visits of all ranks, in the order of the stream.
+class Entry:
+    """The scores of some slots in the log, and the norms that follow in the
+    backward pass.
+
+    The norm of image ``i`` is the norm of the gradient at row ``i`` of the
+    predictions over the gradient that flows into loss ``i``. So the norm is
+    that of the image's own loss, whatever reduction, loss scaling,
+    accumulation and weights make of it.
 
     Args:
-        slots (Slots): The slots, of shape (V,).
-        iterations (np.ndarray): Iterations of the training until each visit
-            was over, int32 of shape (V,).
-        scores (np.ndarray): Raw score of each, float32 of shape (V,).
-        norms (np.ndarray): Norm of the gradient of each, float32 of shape
-            (V,).
+        numbers (np.ndarray): Number of each slot, int64 of shape (B,).
+        scores (Tensor): Raw score of each slot, float32 of shape (B,), which
+            nothing else writes to.
     """
 
-    slots: Slots
-    iterations: np.ndarray
+    __slots__ = 'numbers', 'scores', 'norms', '_flow'
+
+    def __init__(self,
+                 numbers: np.ndarray,
+                 scores: Tensor,
+                 norms: Optional[Tensor] = None) -> None:
+        self.numbers = numbers
+        self.scores = scores
+        self.norms = norms
+        """Tensor, optional: Norm of each slot, float32 of shape (B,). None
+        where the gradient at the predictions wasn't seen."""
+        self._flow: Optional[Tensor] = None
+
+    def note_flow(self, gradient: Tensor) -> None:
+        """Note the gradient that flows into each loss, of shape (B,)."""
+        # With `create_graph=True`, gradients have a graph of their own.
+        self._flow = gradient.detach()
+
+    def note_gradient(self, gradient: Optional[Tensor]) -> None:
+        """Note the gradient at the predictions, of shape (B, ...), which
+        follows that of the losses."""
+        # A compiled step has the loss within its graph, and its output gets
+        # the gradient None.
+        if gradient is not None and self._flow is not None:
+            self.norms = row_norms(gradient.detach()) / self._flow.abs()
+
+
+class Merged(NamedTuple):
+    """What all ranks have written into their logs.
+
+    Args:
+        position (int): The furthest position of all ranks.
+        numbers (np.ndarray): Numbers of the slots with a score, int64 of shape
+            (V,), increasing.
+        scores (np.ndarray): Their scores, float32 of shape (V,).
+        norms (np.ndarray): Their norms, float32 of shape (V,). NaN where the
+            norm wasn't seen.
+        unscored (np.ndarray): Numbers of the slots that were visited without
+            a score, int64.
+        has_norms (bool): Whether any norm was seen.
+    """
+
+    position: int
+    numbers: np.ndarray
     scores: np.ndarray
     norms: np.ndarray
+    unscored: np.ndarray
+    has_norms: bool
 
 
 class VisitLog:
-    """The visits since the last merge.
+    """The visits of this rank since the last merge.
 
-    Nothing waits for the device but :meth:`merge`. There, the log takes 8
-    bytes for each visit of this rank.
+    Nothing waits for the device except :meth:`merge`. On the device, the log
+    takes 8 bytes for each visit of this rank.
     """
 
     def __init__(self) -> None:
-        _, self._world_size = get_dist_info()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._slots: List[Slots] = []
-        self._iterations: List[int] = []
-        self._scores: List[Tensor] = []
-        self._norms: List[Tensor] = []
+        self._entries: List[Entry] = []
         self._packed: List[Tensor] = []
+        self._numbers: List[np.ndarray] = []
+        self._unscored: List[np.ndarray] = []
+        self._has_norms = False
 
     def __len__(self) -> int:
-        """Steps in the log."""
-        return len(self._slots)
+        """Return the number of calls that wrote to the log."""
+        return len(self._entries) + len(self._numbers) + len(self._unscored)
 
-    def record(self,
-               slots: Slots,
-               iteration: int,
-               scores: Tensor,
-               norms: Tensor,
-               delivered: Optional[Tensor] = None) -> None:
-        """Note a step.
+    def record(self, entry: Entry) -> None:
+        """Note the scores of some slots. Of several entries with the same
+        slot, the last one counts."""
+        self._entries.append(entry)
+        # The newest entries may still wait for their backward pass.
+        if len(self._entries) == 2 * _PACKED_ENTRIES:
+            self._pack(_PACKED_ENTRIES)
 
-        Args:
-            slots (Slots): Slots of all ranks in this step, of shape (B * W,).
-                This rank had ``[rank::W]``.
-            iteration (int): Iterations of the training with this one.
-            scores (Tensor): Raw scores of this rank, float32 of shape (B,).
-            norms (Tensor): Norms of this rank, float32 of shape (B,).
-            delivered (Tensor, optional): Whether the data set delivered the
-                image of each slot, bool of shape (B,). None is all.
-        """
-        if delivered is not None:
-            norms = torch.where(delivered, norms, NOT_DELIVERED)
-        self._slots.append(slots)
-        self._iterations.append(iteration)
-        self._scores.append(scores)
-        self._norms.append(norms)
-        if len(self._scores) == _PACKED_STEPS:
-            self._pack()
+    def record_unscored(self, numbers: np.ndarray) -> None:
+        """Note slots that were visited without a score."""
+        self._unscored.append(numbers)
 
-    def _pack(self) -> None:
-        if self._scores:
-            self._packed.append(
-                torch.stack([torch.cat(self._scores),
-                             torch.cat(self._norms)]))
-            self._scores, self._norms = [], []
+    def _pack(self, count: int) -> None:
+        entries, self._entries = self._entries[:count], self._entries[count:]
+        if not entries:
+            return
+        norms = [
+            torch.full_like(entry.scores, torch.nan)
+            if entry.norms is None else entry.norms for entry in entries
+        ]
+        self._has_norms |= any(entry.norms is not None for entry in entries)
+        scores = torch.cat([entry.scores for entry in entries])
+        self._packed.append(torch.stack([scores, torch.cat(norms)]))
+        self._numbers += [entry.numbers for entry in entries]
 
-    def merge(self, checksum: int) -> Iterator[Visits]:
-        """Empty the log into what all ranks know of its visits: one collective
-        and one copy to the host. No collective where nothing was recorded.
-        The visits come in blocks.
+    def merge(self, first: int, position: int, checksum: int) -> Merged:
+        """Empty the log, and return what the logs of all ranks have: one
+        collective of a few numbers, and one of the rows.
 
         Args:
-            checksum (int): A number of 32 bits that must be the same on all
-                ranks.
+            first (int): Number of the first slot that the ledger keeps. Visits
+                of slots before it are left out.
+            position (int): The position of this rank.
+            checksum (int): A number that must be the same on all ranks.
 
         Raises:
             Refusal: If ranks drew different plans. This is seen where the
                 plans are equally long; else the ranks call collectives that
                 don't match, and the process group fails.
         """
-        if not self._slots:
-            return iter(())
-        self._pack()
-        values = torch.cat(self._packed, 1)
-        if self._world_size > 1:
-            values = self._gather(values, checksum)
-        steps = self._slots, self._iterations
-        self._clear()
-        return _blocks(*steps, *values.cpu().numpy())
-
-    def _gather(self, values: Tensor, checksum: int) -> Tensor:
-        """Values of shape (2, V) in the order of the stream, in which rank k
-        of W has every W-th one from k on."""
-        head = np.array([checksum, values.shape[1]], np.uint32)
-        row = torch.from_numpy(head.view(np.float32)).to(values.device)
-        rows = all_gather(torch.cat([row, values.flatten()]))
-        heads = torch.stack([row[:2] for row in rows])
-        heads = heads.cpu().numpy().view(np.uint32)
-        if (heads != head).any():
-            raise Refusal(
-                'The ranks drew different plans. A policy must take every '
-                'random choice from its argument `rng`: check the `policy` of '
-                'InfoBatchHook in `custom_hooks`.')
-        of_all = values.new_empty(2, len(rows) * values.shape[1])
-        for rank, row in enumerate(rows):
-            of_all[:, rank::len(rows)] = row[2:].view(2, -1)
-        return of_all
+        self._pack(len(self._entries))
+        values = torch.cat(self._packed, 1) if self._packed else torch.empty(
+            2, 0)
+        nothing = [np.empty(0, np.int64)]
+        numbers = np.concatenate(self._numbers or nothing)
+        unscored = np.concatenate(self._unscored or nothing)
+        unscored = unscored[unscored >= first]
+        kept = np.flatnonzero(numbers >= first)
+        if len(kept) < len(numbers):
+            numbers = numbers[kept]
+            values = values[:, torch.from_numpy(kept).to(values.device)]
+        has_norms = self._has_norms
+        VisitLog.__init__(self)
+        if rank_and_world_size()[1] > 1:
+            return _gather(values, numbers, unscored, has_norms, first,
+                           position, checksum)
+        scores, norms = values.cpu().numpy()
+        return _in_order(position, numbers, scores, norms, unscored, has_norms,
+                         first)
 
 
-def _blocks(slots: List[Slots], iterations: List[int], scores: np.ndarray,
-            norms: np.ndarray) -> Iterator[Visits]:
-    """The visits of steps, of as many steps at once as fill a block."""
-    ends = np.cumsum([0, *map(len, slots)])
-    first = 0
-    while first < len(slots):
-        last = np.searchsorted(ends, ends[first] + _BLOCK, 'right') - 1
-        last = max(int(last), first + 1)
-        visits = slice(ends[first], ends[last])
-        yield Visits(
-            Slots.join(slots[first:last]),
-            np.repeat(
-                np.array(iterations[first:last], np.int32),
-                np.diff(ends[first:last + 1])), scores[visits], norms[visits])
-        first = last
+def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
+            has_norms: bool, first: int, position: int,
+            checksum: int) -> Merged:
+    """Merge the rows of all ranks."""
+    rank, world_size = rank_and_world_size()
+    count, begin = len(numbers), (numbers[0] if len(numbers) else 0) - rank
+    every = begin + rank + world_size * np.arange(count)
+    is_regular = (
+        count > 0 and begin >= first and not len(unscored)
+        and np.array_equal(numbers, every))
+    own = [position, checksum, has_norms, count, len(unscored), begin,
+           is_regular]  # yapf: disable
+    told = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
+    positions, checksums, with_norms, counts, others, begins, regular = (
+        told.numpy().T)
+    if (checksums != checksum).any():
+        raise Refusal(
+            'The ranks drew different plans. A policy must take every random '
+            'choice from its argument `rng`: change the policy.')
+    position, has_norms = int(positions.max()), bool(with_norms.any())
+    if regular.all() and (counts == count).all() and (begins == begin).all():
+        # Each rank has every slot of its own, so nobody sends numbers.
+        of_all = values.new_empty(2, world_size * count)
+        for k, rows in enumerate(all_gather(values)):
+            of_all[:, k::world_size] = rows
+        scores, norms = of_all.cpu().numpy()
+        numbers = np.arange(begin, begin + world_size * count)
+        return Merged(position, numbers, scores, norms, unscored, has_norms)
+    sizes = counts + others
+    if not sizes.any():
+        empty = np.empty(0, np.float32)
+        return Merged(position, numbers, empty, empty, unscored, has_norms)
+    # A rank without rows doesn't know the device of the others.
+    signed = np.concatenate([numbers - first, ~(unscored - first)])
+    rows = torch.full((3, int(sizes.max())), torch.nan)
+    rows[:2, :count] = values.cpu()
+    rows[2, :len(signed)] = torch.from_numpy(signed.astype(np.int32)).view(
+        torch.float32)
+    gathered = torch.cat([
+        rows[:, :size] for rows, size in zip(all_gather(rows), sizes.tolist())
+    ], 1).numpy()
+    signed = gathered[2].view(np.int32).astype(np.int64)
+    scored = signed >= 0
+    return _in_order(position, signed[scored] + first, gathered[0, scored],
+                     gathered[1, scored], ~signed[~scored] + first, has_norms,
+                     first)
+
+
+def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
+              norms: np.ndarray, unscored: np.ndarray, has_norms: bool,
+              first: int) -> Merged:
+    """Bring visits into the order of the stream, the last one of each slot."""
+    if (numbers[1:] <= numbers[:-1]).any():
+        rows = np.full(int(numbers.max()) + 1 - first, -1, np.int64)
+        # Of several values for one entry numpy writes the last one.
+        rows[numbers - first] = np.arange(len(numbers))
+        rows = rows[rows >= 0]
+        numbers, scores, norms = numbers[rows], scores[rows], norms[rows]
+    # A slot that was scored as well counts once.
+    if len(unscored):
+        unscored = np.setdiff1d(unscored, numbers)
+    return Merged(position, numbers, scores, norms, unscored, has_norms)
+
+
+class Visits(NamedTuple):
+    """Visits with a score, of all ranks, in the order of the stream.
+
+    Args:
+        slots (Columns): The slots, of shape (V,).
+        iterations (np.ndarray): Iterations of the run until each visit was
+            over, int32 of shape (V,).
+        scores (np.ndarray): Raw score of each, float32 of shape (V,).
+        norms (np.ndarray): Norm of the gradient of each, float32 of shape
+            (V,).
+    """
+
+    slots: Columns
+    iterations: np.ndarray
+    scores: np.ndarray
+    norms: np.ndarray
+
+    def blocks(self) -> Iterator['Visits']:
+        """Yield the visits in blocks that fit into the processor's cache."""
+        for begin in range(0, len(self.scores), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            yield Visits(
+                self.slots.at(block), self.iterations[block],
+                self.scores[block], self.norms[block])
 
 
 class Tables:
     """What is known of each image, and of the visits since a plan was drawn.
 
     Args:
-        images (np.ndarray): Number of the image of each index of the data
-            set, from 0, int64. An image that a data set repeats has several
-            indices and one score.
+        images (np.ndarray): Number of the image of each dataset index, from 0,
+            int64. An image that the dataset repeats has several indices and
+            one score.
         ema (float): Share of the old score in the new one at each visit but
-            the first, in [0, 1). Defaults to 0, the last score alone. A moving
-            average is kept besides then, as more label errors are found by it.
+            the first, in [0, 1). With 0, the last score alone counts, and a
+            moving average is kept too, because it finds more label errors.
+            Defaults to 0.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
     """
@@ -198,10 +299,10 @@ class Tables:
                  ema: float = 0.,
                  score: str = 'loss') -> None:
         self.images, self.ema, self.score = images, ema, score
-        # Else the number of an image is its index.
+        # Without repeats, the number of an image is its index.
         self._repeats = (images != np.arange(len(images))).any()
         size = int(images.max()) + 1
-        self._telling = _draw_telling(size)
+        self._sampled = _draw_sampled(size)
         self._seen = np.zeros(size, bool)
         self._records = np.zeros(size, [*_FIELDS.items()])
         self.scores = self._records['scores']
@@ -210,17 +311,17 @@ class Tables:
         """np.ndarray: Moving average of the scores of each image."""
         self.last_visit = self._records['last_visit']
         """np.ndarray: Iterations until the last visit of each image that gave
-        a score, with that of the visit; 0 before the first one."""
+        a score, including that of the visit; 0 before the first one."""
         self.visits = self._records['visits']
-        """np.ndarray: How often each image was asked for in a step, also where
-        another one was delivered."""
+        """np.ndarray: How often each image was visited, also where another
+        image was delivered in its place."""
         self.scores[:] = self.averages[:] = 1
         self.pruned = np.zeros(size, np.int32)
         """np.ndarray: How often plans left each image out."""
         self.non_finite = 0
         """int: Scores that weren't finite."""
         self.knows_scores = False
-        """bool: Whether a batch was scored, merged or not."""
+        """bool: Whether any visit has had a score."""
         self.forget_sums()
 
     def forget_sums(self) -> None:
@@ -233,23 +334,23 @@ class Tables:
         after these visits."""
 
     def count_visits(self, indices: np.ndarray) -> None:
-        """Count the images of a step, by their indices on all ranks."""
+        """Count visits, with and without a score, by their indices."""
         np.add.at(self.visits, self.images[indices], _ONE)
 
-    def count_pruned(self, kept: np.ndarray, pass_length: int) -> None:
-        """Count the images of a pass that a plan leaves out, by the indices in
-        the plan."""
-        is_pruned = np.ones(pass_length, bool)
-        is_pruned[kept] = False
+    def count_pruned(self, is_pruned: np.ndarray) -> None:
+        """Count the images of a pass that a plan leaves out, bool of shape
+        (pass_length,)."""
         if self._repeats:
-            np.add.at(self.pruned, self.images[:pass_length][is_pruned], _ONE)
+            images = self.images[:len(is_pruned)]
+            np.add.at(self.pruned, images[is_pruned], _ONE)
         else:
             self.pruned += is_pruned
 
     def add(self, visits: Visits) -> None:
         """Take visits in: scores, averages, and the sums for V."""
         slots, norms, scores = visits.slots, visits.norms, visits.scores
-        counts = norms != NOT_DELIVERED
+        self.knows_scores |= len(scores) > 0
+        counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
             scores = norms
             # With weight 0 nothing flows back, so the norm isn't known.
@@ -264,8 +365,8 @@ class Tables:
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))
-        if self._telling is not None:
-            counts &= self._telling[images]
+        if self._sampled is not None:
+            counts &= self._sampled[images]
         # A slice copies nothing.
         known = slice(None) if counts.all() else np.flatnonzero(counts)
         self.sums = worth.tier_sums(slots.tiers[known],
@@ -298,19 +399,14 @@ class Tables:
         return before
 
     def by_index(self, pass_length: int) -> np.ndarray:
-        """Score of each index of a pass, float32 of shape (pass_length,)."""
+        """Return the score of each index of a pass, float32 of shape
+        (pass_length,)."""
         if self._repeats:
             return self.scores[self.images[:pass_length]]
         return self.scores.copy()
 
-    def read_sums(self) -> Tuple[np.ndarray, np.ndarray]:
-        """The sums since they were read, and begin them anew."""
-        sums = self.sums, self.pairs
-        self.forget_sums()
-        return sums
-
     def state_dict(self) -> Dict[str, Any]:
-        """All tables as tensors and plain Python values."""
+        """Return all tables as tensors and plain Python values."""
         arrays = {
             name: torch.from_numpy(getattr(self, name).copy())
             for name in (*_FIELDS, 'pruned', 'sums', 'pairs')
@@ -322,31 +418,27 @@ class Tables:
             non_finite=self.non_finite,
             knows_scores=self.knows_scores)
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> List[str]:
-        """Go on from :meth:`state_dict`, and tell what has changed since then,
-        for the log."""
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called."""
         for name in (*_FIELDS, 'pruned'):
             getattr(self, name)[:] = state_dict[name].numpy()
         self.sums = state_dict['sums'].numpy().copy()
         self.pairs = state_dict['pairs'].numpy().copy()
         self.non_finite = state_dict['non_finite']
         self.knows_scores = state_dict['knows_scores']
-        if state_dict['ema'] == self.ema:
-            return []
-        if self.ema:
+        if self.ema and state_dict['ema'] != self.ema:
             # From here on they are one.
             self.averages[:] = self.scores
-        return [f'`ema` is {self.ema} instead of {state_dict["ema"]}']
 
 
-def _draw_telling(size: int) -> Optional[np.ndarray]:
-    """Whether V is told from each image, bool of shape (size,), which a data
-    set always has the same. None is all."""
-    if size <= _TELLING:
+def _draw_sampled(size: int) -> Optional[np.ndarray]:
+    """Return which images V is estimated from, bool of shape (size,), always
+    the same for a dataset of this size. None is all."""
+    if size <= _SAMPLED:
         return None
-    telling = np.zeros(size, bool)
-    telling[np.random.default_rng(0).permutation(size)[:_TELLING]] = True
-    return telling
+    sampled = np.zeros(size, bool)
+    sampled[np.random.default_rng(0).permutation(size)[:_SAMPLED]] = True
+    return sampled
 
 
 def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
@@ -355,7 +447,7 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
 
     Args:
         images (np.ndarray): Image of each visit, integer of shape (V,).
-        seen (np.ndarray): False for each image of the data set, bool. This is
+        seen (np.ndarray): False for each image of the dataset, bool. This is
             written to, and left as it was.
 
     Yields:
@@ -379,18 +471,18 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
 
 
 def ratio_of(sums: np.ndarray) -> Optional[worth.VarianceRatio]:
-    """V of :attr:`Tables.sums`, None where V can't be told."""
+    """Return V of :attr:`Tables.sums`, None where V isn't known."""
     ratio = worth.from_sums(sums)
     return ratio if math.isfinite(ratio.value) else None
 
 
 def reliability_of(pairs: np.ndarray) -> Optional[float]:
-    """Correlation of the score that an image had with its next one, of
-    :attr:`Tables.pairs`. None where the correlation can't be told."""
+    """Return the correlation of a score with the next one of the same image,
+    of :attr:`Tables.pairs`. None where the correlation isn't known."""
     correlation = worth.correlation(pairs)
     return correlation if math.isfinite(correlation) else None
 
 
 def norms_of(sums: np.ndarray) -> TierNorms:
-    """Mean squared norm of each tier, of :attr:`Tables.sums`."""
+    """Return the mean squared norm of each tier, of :attr:`Tables.sums`."""
     return TierNorms(*worth.mean_squares(sums))

@@ -2,7 +2,7 @@
 """What the choice of images is worth: pure functions.
 
 A plan keeps image ``i`` with probability ``p_i`` and weight ``1 / p_i``.
-Against pruning as many at random, the second moment of the noise in the
+Compared with pruning as many at random, the second moment of the noise in the
 gradient is multiplied by
 
     V = mean(p) * mean(g^2 / p) / mean(g^2)
@@ -12,8 +12,8 @@ visited. ``1 - V`` is about the share of the steps that the choice of images
 saves where noise limits the training. V is 1 for pruning at random. The least
 V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g`` reaches.
 
-A training keeps no visits, but the sums of :func:`tier_sums`. They are added
-in the order of the visits, so that all ranks get the same bits.
+A run keeps sums (:func:`tier_sums`), not visits. They are added in the order
+of the visits, so that all ranks get the same bits.
 """
 import math
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -146,10 +146,11 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
     norms above 0.
 
     The interval follows from the delta method for ``log V`` with independent
-    visits. Few large norms can make up most of V, and whether the visits have
-    met them is chance. So the interval holds those of all visits, and of two
-    more visits to any one tier, whose norm is as many times the mean norm of
-    that tier as the largest norm of any tier is.
+    visits. A few large norms can make up most of V, and whether the visits
+    have met them is chance. So the interval also covers what two more visits
+    would give. They may fall into any one tier, and their norm is the tier's
+    mean norm times the largest ratio of a norm to its tier's mean that was
+    seen.
     """
     moments = sums[:, :-1]
     return _ratio(moments[:, 0].sum(), moments, moments, sums[:, -1])
@@ -157,8 +158,8 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
 
 def _ratio(count: float, sums: np.ndarray, squares: np.ndarray,
            largest: np.ndarray) -> VarianceRatio:
-    """V from sums of moments, each times how often a visit counts, and from
-    sums of moments times the square of that."""
+    """Return V. ``sums`` are moments times the count of each visit, and
+    ``squares`` moments times the squared count."""
     totals = sums.sum(0)
     terms, products = totals[_SUMS], squares.sum(0)[_PRODUCTS]
     if not (count > 5 and (terms > 0).all()):

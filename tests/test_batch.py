@@ -31,6 +31,13 @@ def pred():
     return LOGITS.clone().requires_grad_() * 1
 
 
+def differentiate(batch, total, scale=1.):
+    """The backward pass of a total loss, which AMP or gradient accumulation
+    may have scaled."""
+    batch.watch_total(total)
+    (scale * total).backward()
+
+
 def step(losses,
          logits=LOGITS,
          labels=LABELS,
@@ -41,10 +48,10 @@ def step(losses,
     batch = BatchContext()
     batch.begin(weights)
     logits = logits.clone().requires_grad_()
-    value = sum(
+    total = sum(
         InfoBatchLoss(loss, batch=batch)(logits * number, labels, **kwargs)
         for number, loss in enumerate(losses, 1))
-    (scale * value).backward()
+    differentiate(batch, total, scale)
     return batch
 
 
@@ -107,7 +114,7 @@ def test_the_average_factor_does_not_matter(factor):
 def test_parts_of_a_tensor_count_each(loss, pred):
     """As the predictions of all layers in one stack."""
     layers = torch.stack([pred, pred])
-    sum(loss(layer, LABELS) for layer in layers).backward()
+    differentiate(loss.batch, sum(loss(layer, LABELS) for layer in layers))
     assert_close(loss.batch.norms, 2**0.5 * norms_alone([CE()]))
 
 
@@ -126,7 +133,7 @@ def test_rows_of_masks(loss):
     own masks."""
     loss.rows_per_image = [2, 0, 2]
     logits, labels = (torch.cat([x, x[:1]]) for x in (LOGITS, LABELS))
-    loss(logits.requires_grad_() * 1, labels).backward()
+    differentiate(loss.batch, loss(logits.requires_grad_() * 1, labels))
     expected = torch.zeros(3)
     for image, masks in ((0, slice(0, 2)), (2, slice(2, 4))):
         pred = logits[masks].detach().requires_grad_()
@@ -141,17 +148,55 @@ def test_no_gradient_no_norms(loss, pred):
     # Rows that can't be told apart hide those of all.
     loss.batch.begin(WEIGHTS)
     loss.batch.watch(pred[:2])
+    differentiate(loss.batch, loss(pred, LABELS))
+    assert loss.batch.norms is None
+
+
+def test_no_total_no_norms(loss, pred):
+    """What the gradients were scaled by isn't known then."""
     loss(pred, LABELS).backward()
     assert loss.batch.norms is None
 
 
-@pytest.mark.parametrize('order', [1, -1])
-def test_a_loss_that_the_model_multiplies(loss, pred, order):
-    """The scale is that of the other losses, so a warm-up from 0 is no
+@pytest.mark.parametrize('factors', [(0, 1), (1, 0), (3, 1), (0.5, 2)])
+def test_a_loss_that_the_model_multiplies(loss, pred, factors):
+    """The norms are those of what is trained on, and a warm-up from 0 is no
     division by 0."""
-    sum(factor * loss(pred * 1, LABELS)
-        for factor in (0, 1)[::order]).backward()
-    assert_close(loss.batch.norms, norms_alone([CE()]))
+    total = sum(factor * loss(pred * 1, LABELS) for factor in factors)
+    differentiate(loss.batch, total)
+    expected = torch.tensor(factors).float().norm() * norms_alone([CE()])
+    assert_close(loss.batch.norms, expected)
+
+
+@pytest.mark.parametrize('number', [1, 2, 3])
+def test_a_prediction_that_losses_share(number):
+    """Its gradient is that of all of them, and counts once."""
+    batch = BatchContext()
+    batch.begin(WEIGHTS)
+    losses = [CE(), mmseg_losses.DiceLoss(use_sigmoid=False), CE()][:number]
+    pred = LOGITS.clone().requires_grad_() * 1
+    differentiate(
+        batch,
+        sum(InfoBatchLoss(loss, batch=batch)(pred, LABELS) for loss in losses))
+    expected = []
+    for logits, labels in zip(LOGITS[:, None], LABELS[:, None]):
+        logits = logits.clone().requires_grad_()
+        sum(loss(logits, labels) for loss in losses).backward()
+        expected.append(logits.grad.norm())
+    assert_close(batch.norms, torch.stack(expected))
+
+
+def test_the_value_has_relative_weights(loss, pred):
+    """And the gradient the full ones."""
+    raw = CE(reduction='none')(LOGITS, LABELS).mean((1, 2))
+    relative_weights = WEIGHTS / WEIGHTS.mean()
+    loss.batch.begin(torch.stack([relative_weights, WEIGHTS]))
+    value = loss(pred, LABELS)
+    assert_close(value, (relative_weights * raw).mean())
+    gradient, = torch.autograd.grad(value, pred)
+    plain = LOGITS.clone().requires_grad_()
+    CE()(plain, LABELS).backward()
+    assert_close(gradient, WEIGHTS[:, None, None, None] * plain.grad)
 
 
 @st.composite
@@ -188,22 +233,35 @@ def test_weights_and_scores_of_mixtures(example):
     assert_close(batch.scores, scores)
     # The loss is that of the images, each with its own weight.
     assert_close(value, (weights * batch.scores).mean())
-    assert_close(batch.unweighted_loss, losses.mean())
     # The next batch isn't mixed, and in annealing none is.
     batch.begin(weights)
     batch.mean(losses)
-    assert batch.row_weights is batch.weights is weights
+    assert_close(batch.row_weights, weights)
+    assert_close(batch.relative_weights, weights)
     assert_close(batch.scores, losses)
-    batch.begin(None)
+    batch.end()
     batch.mix(share)
-    assert batch.row_weights is None
+    assert batch.weights is None and batch.scores is None
+
+
+@given(mixtures())
+def test_relative_weights_of_mixtures(example):
+    """They are mixed as weights are."""
+    weights, share, losses = example
+    relative_weights = weights / 3
+    batch = BatchContext()
+    batch.begin(torch.stack([relative_weights, weights]))
+    batch.mix(share)
+    value = batch.mean(losses)
+    assert_close(batch.relative_weights, batch.row_weights / 3)
+    assert_close(value, (relative_weights * batch.scores).mean())
 
 
 @pytest.mark.parametrize('share', [0.3, torch.tensor([0.3, 0.8, 1.])])
 def test_norms_of_mixtures(loss, share):
     logits = LOGITS.clone().requires_grad_()
     loss.batch.mix(share)
-    loss(logits * 1, LABELS).backward()
+    differentiate(loss.batch, loss(logits * 1, LABELS))
     share = torch.as_tensor(share).expand(3)
     rows = torch.stack(
         [CE()(logits[i:i + 1], LABELS[i:i + 1]) for i in range(3)])

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from mmib.errors import Refusal
+from mmib.ledger import Ledger
 from mmib.openmmlab.runner.checkpoint import opened, seal
 from mmib.pruning import Neyman, RandomPruning
-from mmib.training import VERSION
+from mmib.states import VERSION
 from tests.training import DrivenTraining, state_of
 
-WHAT_TO_DO = ('.*resume from an earlier checkpoint, or delete the key '
-              '`infobatch`.*scores start at 1 again')
+WHAT_TO_DO = ('.*Resume from an earlier checkpoint, or without this state.*'
+              'scores start at 1 again')
 
 
 def owners(value):
@@ -42,7 +43,7 @@ def damages(value):
 
 def test_each_damage_is_told():
     """And nothing else."""
-    state = seal(state_of(DrivenTraining(Neyman()).train(30).core))
+    state = seal(state_of(DrivenTraining(Neyman()).train(30).run))
     assert opened(state) is state
     number = 0
     for owner, key in owners(state):
@@ -57,12 +58,12 @@ def test_each_damage_is_told():
             number += 1
             with pytest.raises(
                     Refusal,
-                    match='`infobatch` .* is not what mmib has '
+                    match='`infobatch` is not what mmib has '
                     'written' + WHAT_TO_DO):
                 opened(state)
         owner[key] = value
     assert number > 150
-    with pytest.raises(Refusal, match='`infobatch` .* is no dict'):
+    with pytest.raises(Refusal, match='`infobatch` is no dict'):
         opened([state])
 
 
@@ -79,33 +80,60 @@ def test_what_has_no_text_of_its_own_is_not_sealed():
 
 @pytest.mark.parametrize('version', [None, 1, VERSION + 1])
 def test_another_version(version):
-    state = state_of(DrivenTraining().train(30).core)
+    state = state_of(DrivenTraining().train(30).run)
     state['version'] = version
     with pytest.raises(
             Refusal,
             match=f'is of version {version}, and this mmib reads '
-            f'version {VERSION}: go on with the mmib that wrote the'):
-        DrivenTraining().core.load_state_dict(state)
+            f'the versions 2 and {VERSION}: go on with the mmib that wrote'):
+        DrivenTraining().run.load_state_dict(state)
 
 
-@pytest.mark.parametrize('path, change', [(path, change) for change, paths in (
-    ('missing',
-     'version clock.unit clock.pass_length sampler.plans_rng tables '
-     'tables.scores tables.ema planner.plans planner.starts iteration'),
-    ('None', 'clock sampler.slots.indices tables.pairs planner'))
-                                          for path in paths.split()])
-def test_what_is_missing_or_of_another_kind(path, change):
+def parts_of(state):
+    """The names of all values that a state must have, on its way."""
+    for key, value in state.items():
+        if key != 'version':
+            yield (key, )
+        if isinstance(value, dict) and key not in ('rng', 'policy_state'):
+            yield from ((key, name) for name in value)
+    yield from (('plans', 0, name) for name in ('kept', 'tiers', 'covered'))
+
+
+def test_what_is_missing_or_of_another_kind():
     """As where a loop of one's own saves without a seal."""
-    state = owner = state_of(DrivenTraining().train(30).core)
-    *names, last = path.split('.')
-    for name in names:
-        owner = owner[name]
-    if change == 'missing':
-        del owner[last]
-    else:
-        owner[last] = None
-    with pytest.raises(Refusal, match='`infobatch` in the checkpoint'):
-        DrivenTraining().core.load_state_dict(state)
+    state = state_of(DrivenTraining(Neyman()).train(30).run)
+    parts = [*parts_of(state)]
+    assert len(parts) > 40
+    for *way, last in parts:
+        owner, where = state, '.'.join(map(str, (*way, last)))
+        for name in way:
+            owner = owner[name]
+        value = owner.pop(last)
+        run = DrivenTraining(Neyman()).run
+        with pytest.raises(
+                Refusal, match=f'`{where}` is missing' + WHAT_TO_DO):
+            run.load_state_dict(state)
+        # Neither has a seal or a key another type.
+        for other in ({}, {1}, torch.ones(2, 2, 2, dtype=torch.bool)):
+            if isinstance(other, dict) and isinstance(value, dict):
+                continue
+            owner[last] = other
+            with pytest.raises(Refusal, match=f'`{where}` is ' + '.*'):
+                run.load_state_dict(state)
+        owner[last] = value
+    DrivenTraining(Neyman()).run.load_state_dict(state)
+
+
+def test_an_error_of_mmib_is_no_damage(monkeypatch):
+    """It is told as it is."""
+    state = state_of(DrivenTraining().train(30).run)
+
+    def fail(*args):
+        raise TypeError('a fault of mmib')
+
+    monkeypatch.setattr(Ledger, 'load_state_dict', fail)
+    with pytest.raises(TypeError, match='a fault of mmib'):
+        DrivenTraining().run.load_state_dict(state)
 
 
 class Remembers(RandomPruning):
@@ -121,13 +149,13 @@ class Remembers(RandomPruning):
 
 def test_a_policy_of_ones_own():
     """Its state is its own matter, and an error of it is told alike."""
-    state = state_of(DrivenTraining(Remembers()).train(30).core)
+    state = state_of(DrivenTraining(Remembers()).train(30).run)
     rest = DrivenTraining(Remembers())
-    assert rest.core.load_state_dict(state) == []
-    assert rest.planner.policy.numbers == [1, 2]
-    assert rest.planner.policy.array.tolist() == [0, 1, 2]
-    state['planner']['policy_state'] = dict(numbers=['x'])
+    rest.run.load_state_dict(state)
+    assert rest.run.what_changed(state) == []
+    assert rest.run.policy.numbers == [1, 2]
+    assert rest.run.policy.array.tolist() == [0, 1, 2]
+    state['policy_state'] = dict(numbers=['x'])
     with pytest.raises(
-            Refusal,
-            match='policy_state` in .*invalid literal.*' + WHAT_TO_DO):
-        DrivenTraining(Remembers()).core.load_state_dict(state)
+            Refusal, match='`policy_state` .*invalid literal.*' + WHAT_TO_DO):
+        DrivenTraining(Remembers()).run.load_state_dict(state)

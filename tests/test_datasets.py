@@ -290,7 +290,8 @@ def test_an_image_that_cannot_be_read(tmp_path):
 
     def note(runner, data_batch, outputs):
         paths = [sample.img_path for sample in data_batch['data_samples']]
-        indices = hook.training.own_slots.indices
+        # The slots of this rank are those of the batch just trained on.
+        indices = hook._slots.indices
         asked = [image_path(dataset, i) for i in indices]
         if hook.batch.scores is not None:
             table.update((path, score) for path, other, score in zip(
@@ -302,8 +303,7 @@ def test_an_image_that_cannot_be_read(tmp_path):
     assert len(table) == 9 and not any('broken' in path for path in table)
     paths = [image_path(dataset, i) for i in range(18)]
     np.testing.assert_allclose(
-        hook.training.tables.by_index(18),
-        [table.get(path, 1) for path in paths])
+        hook.run.tables.by_index(18), [table.get(path, 1) for path in paths])
     log = read_log(tmp_path)
     for i in (2, 5):
         assert log.count(f'another image than abroken/{i},') == 1

@@ -1,16 +1,23 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import copy
 import random
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from mmengine.registry import HOOKS
+from mmengine.runner import Runner
 from mmseg.models import EncoderDecoder
 
+from mmib.errors import Refusal
 from mmib.pruning import Neyman
-from tests.system.small_training import (BASELINE, column, infobatch_hook,
-                                         read_lines, read_log, small_runner,
-                                         train, weights_of)
+from tests.system.epoch_training import by_epoch
+from tests.system.small_training import (BASELINE, assert_equal, column,
+                                         expected_loss, infobatch_hook,
+                                         read_lines, read_log, small_config,
+                                         small_runner, train, train_and_note,
+                                         weights_of)
 
 
 def observe(runner):
@@ -18,7 +25,7 @@ def observe(runner):
     plans are drawn from then."""
     drawn, hook = [], infobatch_hook(runner)
     hook.plan_observers.append(lambda record, plan: drawn.append(
-        (record, plan, hook.training.planner.scores)))
+        (record, plan, hook.run.memory.scores)))
     return drawn
 
 
@@ -28,9 +35,9 @@ def train_with_log(work_dir, **changes):
     runner = small_runner(work_dir, **changes)
     drawn = observe(runner)
     steps = train(runner)
-    position = infobatch_hook(runner).training.sampler.position
+    position = infobatch_hook(runner).run.ledger.position
     return runner, steps, [
-        record for record, *_ in drawn if record.start < position
+        record for record, *_ in drawn if record.first_slot < position
     ]
 
 
@@ -44,7 +51,7 @@ def assert_scores(runner, steps, ema=0):
         for image, loss in last.items():
             table[image] = ema * table.get(image, loss) + (1 - ema) * loss
     expected = [table[image] for image in range(11)]
-    scores = infobatch_hook(runner).training.tables.scores
+    scores = infobatch_hook(runner).run.tables.scores
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
@@ -68,15 +75,15 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, loop, loader):
     ]
     # Every slot of every plan, in order, across the edges.
     annealing_start = 34 * 3
-    assert annealing_start in [record.start for record, *_ in drawn]
+    assert annealing_start in [record.first_slot for record, *_ in drawn]
     num_whole = 0
     for record, plan, scores in drawn:
-        slots = trained[record.start:][:record.kept]
+        slots = trained[record.first_slot:][:record.kept]
         if plan.is_full:
             assert {weight for _, weight in slots} <= {1}
             assert len({image for image, _ in slots}) == len(slots)
             continue
-        assert record.start < annealing_start
+        assert record.first_slot < annealing_start
         expected = list(zip(plan.indices.tolist(), plan.weights.tolist()))
         assert slots[:len(plan)] == expected
         assert (plan.weights[scores[plan.indices] < scores.mean()] > 1).all()
@@ -87,8 +94,7 @@ def test_weights_and_scores_reach_the_right_images(tmp_path, loop, loader):
     assert ['scores' in step for step in steps] == [True] * 34 + [False] * 6
     assert_scores(runner, steps)
     for step in steps[:34]:
-        mean = np.multiply(step['weights'], step['scores']).mean()
-        assert step['loss'] == pytest.approx(mean, rel=1e-5)
+        assert step['loss'] == pytest.approx(expected_loss(step), rel=1e-5)
 
 
 def test_smoothed_scores_reach_the_right_images(tmp_path):
@@ -129,17 +135,17 @@ def test_logs(tmp_path):
     logged = [epoch for epoch in entered if epoch.logged]
     assert 8 < len(logged) < len(entered) / 1.5
     # What is saved in the end: virtual epochs of 11 images in 100 iterations.
-    ends = [epoch.start for epoch in entered[1:]] + [300]
-    covered = sum(
-        (end - epoch.start) / epoch.kept for epoch, end in zip(entered, ends))
+    ends = [epoch.first_slot for epoch in entered[1:]] + [300]
+    covered = sum((end - epoch.first_slot) / epoch.kept
+                  for epoch, end in zip(entered, ends))
     saved = pytest.approx(covered * 11 / 3 - 100)
 
     scalars = read_lines(next(tmp_path.glob('*/vis_data/scalars.json')))
     *lines, last = [s for s in scalars if 'infobatch/saved_iters' in s]
     assert last == {'infobatch/saved_iters': saved, 'step': 100}
     for line, epoch in zip(lines, logged, strict=True):
-        assert epoch.iter == epoch.start / 3
-        assert line['step'] == epoch.start // 3
+        assert epoch.iter == epoch.first_slot / 3
+        assert line['step'] == epoch.first_slot // 3
         assert line['infobatch/kept_share'] == epoch.kept / 11
         assert line['infobatch/threshold'] == epoch.threshold
         assert line['infobatch/mean_score'] == epoch.mean_score
@@ -219,30 +225,56 @@ def test_what_is_said_before_the_first_step(tmp_path, monkeypatch, hook, text):
     assert log.count('WARNING - InfoBatch') == text.startswith('WARNING')
 
 
-def test_the_unweighted_loss_is_that_of_the_baseline(tmp_path):
-    """Beside the trained one, also in annealing, and told of once."""
-    runner, steps, _ = train_with_log(tmp_path,
-                                      **{'default_hooks.logger.interval': 5})
-    unweighted, trained = (
-        runner.message_hub.get_scalar(f'train/{name}').data[0]
-        for name in ('unweighted_loss', 'loss'))
-    raw = [np.mean(step.get('scores', step['loss'])) for step in steps]
-    np.testing.assert_allclose(unweighted, raw, rtol=1e-5)
-    np.testing.assert_allclose(trained, column(steps, 'loss'), rtol=1e-5)
-    assert not np.allclose(unweighted, trained)
-    # As the log processor averages both over the same iterations.
-    scalars = read_lines(next(tmp_path.glob('*/vis_data/scalars.json')))
-    losses = column(scalars, 'unweighted_loss')
-    # One more at the end of the first pass, of 4 iterations.
-    assert len(losses) == 7
-    assert losses[0] == pytest.approx(np.mean(raw[:4]), rel=1e-5)
-    assert losses[-1] == pytest.approx(np.mean(raw[-10:]), rel=1e-5)
-    log = read_log(tmp_path)
-    assert log.count('from here on. ') == log.count('`unweighted_loss`') == 1
-
-
-def test_no_unweighted_loss_without_a_logger(tmp_path):
+def test_what_a_program_can_read(tmp_path):
+    """V of the training, and what the plan in training keeps."""
     runner = small_runner(tmp_path)
-    runner._hooks = [h for h in runner.hooks if 'Logger' not in str(type(h))]
-    runner.train()
-    assert 'train/unweighted_loss' not in runner.message_hub.log_scalars
+    hook, shares = infobatch_hook(runner), []
+    drawn = observe(runner)
+    train_and_note(runner, lambda *step: shares.append(hook.kept_share))
+    kept = [record.kept / 11 for record, *_ in drawn]
+    # Of each plan in the order of the stream.
+    assert [*dict.fromkeys(shares)] == [*dict.fromkeys(kept)]
+    assert shares[0] == hook.kept_share == 1 and min(shares) < 1
+    assert 0 < hook.worth.low <= hook.worth.value <= hook.worth.high < 2
+
+
+def test_a_step_without_scores_trains_nothing(tmp_path):
+    """It is refused before the backward pass."""
+    runner, before = small_runner(tmp_path), {}
+
+    def loss(inputs, data_samples):
+        """As of a segmentor that computes its loss by itself."""
+        before.update(copy.deepcopy(weights_of(runner)))
+        return dict(loss=sum(each.sum() for each in model.parameters()))
+
+    model = runner.model
+    model.loss = loss
+    with pytest.raises(Refusal, match='No head called its losses'):
+        runner.train()
+    assert runner.iter == 0
+    assert_equal(weights_of(runner), before)
+    assert all(each.grad is None for each in model.parameters())
+
+
+@pytest.mark.parametrize(
+    'loop', [{}, by_epoch()], ids=['by iterations', 'by epochs'])
+@pytest.mark.parametrize('builds_before', [False, True])
+def test_a_training_that_was_interrupted(tmp_path, monkeypatch, builds_before,
+                                         loop):
+    """As in a notebook. What it leaves behind doesn't hide that the next
+    training has no hook, whose loader a user may build before its Runner."""
+    first = small_runner(tmp_path / 'first', **loop)
+    with monkeypatch.context() as patch:
+        patch.setattr(EncoderDecoder, 'train_step',
+                      mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            first.train()
+    cfg = small_config(tmp_path / 'next', **dict(loop, custom_hooks=[]))
+    if builds_before:
+        loader = first.build_dataloader(cfg.train_dataloader)
+    runner = Runner.from_cfg(cfg)
+    if builds_before:
+        runner._train_dataloader = loader
+    with pytest.raises(Refusal, match='before any InfoBatchHook'):
+        runner.train()
+    assert runner.iter == 0

@@ -1,13 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
-import ast
+"""What ``import mmib`` registers, and what it needs."""
 import subprocess
 import sys
-from pathlib import Path
+import textwrap
 
+import pytest
 from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS
 
 import mmib
-from mmib import pruning
 
 
 def test_import_registers_everything():
@@ -38,17 +38,66 @@ def test_mmengine_alone_is_enough():
     assert result.stdout.split() == ['6']
 
 
-def test_plans_and_policies_need_numpy_alone():
-    """Each file of mmib/pruning, by what it imports."""
-    imported = set()
-    for path in Path(pruning.__file__).parent.glob('*.py'):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                imported.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                imported.add(node.module)
-            elif isinstance(node, ast.ImportFrom):
-                # mmib/errors.py imports nothing.
-                assert node.level == 1 or node.module == 'errors', path
-    roots = {module.partition('.')[0] for module in imported}
-    assert roots <= {*sys.stdlib_module_names, 'numpy'}
+def run_without(blocked, code):
+    """What a process prints that can't import some libraries."""
+    blocks = 'import sys\n' + ''.join(f'sys.modules[{name!r}] = None\n'
+                                      for name in blocked)
+    result = run(blocks + textwrap.dedent(code))
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_plans_and_worth_need_numpy_alone():
+    """Neither MMEngine nor torch, and ``import mmib`` loads none."""
+    out = run_without(['mmengine', 'torch'], """
+        import mmib.pruning, mmib.worth
+        import numpy as np
+        scores = np.arange(20, dtype=np.float32)
+        rng = np.random.default_rng(0)
+        print(len(mmib.pruning.RandomPruning(0.5)(scores, rng)))
+        print(mmib.worth.variance_ratio(
+            np.ones(20), scores, np.ones(20)).value)
+        """)
+    assert out.split() == ['10', '1.0']
+    out = run_without(['mmengine'], """
+        import mmib
+        print(mmib.__version__, 'torch' in sys.modules)
+        """)
+    assert out.split() == [mmib.__version__, 'False']
+
+
+@pytest.mark.parametrize('missing', ['mmengine', 'cv2'])
+def test_a_session_needs_no_mmengine(missing):
+    """Nor one that works: MMEngine needs cv2. What does need it says so."""
+    out = run_without([missing, 'mmcv', 'mmseg', 'mmdet', 'mmpretrain'], """
+        import mmib, torch
+        session = mmib.Session(range(12), epochs=3, delta=1., seed=0)
+        loader = session.loader(4)
+        while session.epoch < 3:
+            for slots, batch in loader:
+                x = torch.ones(len(batch), requires_grad=True)
+                session.weigh(x * (batch + 1), slots, x).mean().backward()
+        print(session.progress, session.kept_share < 1)
+        for name in ('InfoBatchHook', 'convert', 'nonsense'):
+            try:
+                getattr(mmib, name)
+            except (ImportError, AttributeError) as error:
+                print(type(error).__name__, error)
+        print('mmengine.runner' in sys.modules)
+        """)
+    trained, hook, convert, nonsense, has_runner = out.splitlines()
+    assert trained == '1.0 True' and has_runner == 'False'
+    for name, line in (('InfoBatchHook', hook), ('convert', convert)):
+        assert line.startswith(f'ImportError `mmib.{name}` needs MMEngine, ')
+        assert missing in line and 'docs/install.md' in line
+        assert '`mmib.Session` works without MMEngine' in line
+    assert nonsense == ("AttributeError module 'mmib' has no attribute "
+                        "'nonsense'")
+
+
+def test_names_of_the_package():
+    """A star import has all of them."""
+    names = {}
+    exec('from mmib import *', names)
+    assert {*mmib.__all__} <= {*names}
+    assert names['Session'] is mmib.Session

@@ -1,8 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Each room of mmib imports what lies below it alone, also within functions.
+The core needs torch and numpy, and no more.
 """
 import ast
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # From top to bottom. Rooms on one line don't import each other. The package
@@ -10,23 +14,22 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = """
 mmib_cli tools benchmarks tests
 labels
-report
-config
-hook session
-log
-runner
-training
+report registry
+openmmlab
+session
+loader
+run
 planner
-clock
-sampler visits tasks
-losses
-batch
-plan_record registry
-data worth pruning
-errors version
+explain ledger schedule visits
+plan_record states
+pruning
+worth weigh passes slots ranks errors version
 """.strip().splitlines()
 LEVELS = {room: i for i, line in enumerate(ROOMS) for room in line.split()}
 OUTSIDE = '__init__', '__main__'
+FILES = sorted(ROOT.glob('mmib/**/*.py'))
+# Libraries that a room needs, besides Python's own. Else numpy and torch.
+NEEDS = dict(worth={'numpy'}, pruning={'numpy'}, errors=set(), version=set())
 
 
 def imports_of(path):
@@ -52,10 +55,14 @@ def room_of(name):
     return rest.partition('.')[0]
 
 
+def room_of_file(path):
+    return path.relative_to(ROOT / 'mmib').with_suffix('').parts[0]
+
+
 def test_arrows_go_down():
     wrong = []
-    for path in sorted(ROOT.glob('mmib/**/*.py')):
-        room = path.relative_to(ROOT / 'mmib').with_suffix('').parts[0]
+    for path in FILES:
+        room = room_of_file(path)
         if room in OUTSIDE:
             continue
         for line, name in imports_of(path):
@@ -65,3 +72,34 @@ def test_arrows_go_down():
                 wrong.append(f'{path.relative_to(ROOT)}:{line}: {room} '
                              f'imports {name}')
     assert not wrong, '\n'.join(wrong)
+
+
+def test_the_list_of_rooms_is_that_of_the_files():
+    rooms = {*map(room_of_file, FILES)} - {*OUTSIDE}
+    assert rooms == {*LEVELS} - {*ROOMS[0].split()}
+
+
+CORE = [*ROOMS[ROOMS.index('session'):], '__init__']
+
+
+@pytest.mark.parametrize('room', ' '.join(CORE).split())
+def test_the_core_needs_no_other_library(room):
+    """MMEngine and what needs it lie above. The package itself imports
+    ``mmib.openmmlab`` where MMEngine is installed, by its name."""
+    allowed = {*sys.stdlib_module_names, 'mmib'} | NEEDS.get(
+        room, {'numpy', 'torch'})
+    files = [path for path in FILES if room_of_file(path) == room]
+    assert files
+    for path in files:
+        for line, name in imports_of(path):
+            # That of `mmib/__init__.py` is for type checkers alone.
+            assert name.partition('.')[0] in allowed, f'{path}:{line}'
+            assert room_of(name) != 'openmmlab' or room == '__init__'
+
+
+def test_plans_and_worth_need_numpy_alone():
+    """Also by what they import of mmib."""
+    for path in FILES:
+        if room_of_file(path) in ('pruning', 'worth'):
+            rooms = {room_of(name) for _, name in imports_of(path)}
+            assert rooms <= {None, 'pruning', 'errors'}, path

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The log of visits, and what is made of it."""
 import io
+import itertools
 import math
 from collections import Counter
 from unittest import mock
@@ -8,12 +9,15 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
-from mmib.pruning import Slots
-from mmib.visits import AVERAGE, Tables, VisitLog, rounds
+from mmib.pruning import RandomPruning
+from mmib.run import Run
+from mmib.schedule import EpochSchedule
+from mmib.slots import Columns
+from mmib.visits import AVERAGE, Entry, Tables, VisitLog, Visits, rounds
 from mmib.worth import pair_sums, tier_sums
 from tests.system.processes import run_ranks
 
@@ -21,28 +25,18 @@ INF, NAN = math.inf, math.nan
 
 
 def slots_of(indices, weights=1., tiers=0, means=1.):
-    return Slots(
+    return Columns(
         np.array(indices),
         *(np.full(len(indices), value, kind)
           for value, kind in ((weights, np.float32), (tiers, np.int16),
                               (means, np.float32))))
 
 
-def record(log, slots, iteration, scores, norms, delivered=None):
-    log.record(slots, iteration, torch.tensor(scores), torch.tensor(norms),
-               None if delivered is None else torch.tensor(delivered))
-
-
-def merge(log, tables, checksum=0):
-    for visits in log.merge(checksum):
-        tables.add(visits)
-
-
-def add(tables, *args, **kwargs):
+def add(tables, slots, iteration, scores, norms):
     """A step alone."""
-    log = VisitLog()
-    record(log, *args, **kwargs)
-    merge(log, tables)
+    tables.add(
+        Visits(slots, np.full(len(scores), iteration, np.int32),
+               np.float32(scores), np.float32(norms)))
 
 
 def arrays_of(tables):
@@ -59,8 +53,108 @@ def saved_and_loaded(tables):
     torch.save(tables.state_dict(), buffer)
     buffer.seek(0)
     loaded = Tables(tables.images, tables.ema, tables.score)
-    assert not loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    loaded.load_state_dict(torch.load(buffer, weights_only=True))
     return loaded
+
+
+# The log ---------------------------------------------------------------------
+
+
+def tensor_of(*values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+NUMBERS = st.lists(st.integers(3, 20), max_size=4)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(['scored', 'without norms', 'unscored']), NUMBERS),
+        max_size=150), st.integers(3, 9))
+@example([('scored', [5])] * 65, 3)
+@example([('scored', [number % 18 + 3]) for number in range(130)], 4)
+def test_the_log_keeps_the_last_score_of_each_slot(entries, first):
+    """However many were packed in between. A visit without a score counts
+    once, and not if the slot was scored as well. Slots that the ledger has
+    forgotten are left out."""
+    log, scored, unscored = VisitLog(), {}, set()
+    values = itertools.count(1)
+    for kind, numbers in entries:
+        own = [(next(values), next(values)) for _ in numbers]
+        numbers = np.array(numbers, np.int64)
+        if kind == 'unscored':
+            log.record_unscored(numbers)
+            unscored |= {*numbers.tolist()}
+            continue
+        scores, norms = np.float32(own).reshape(-1, 2).T
+        if kind != 'scored':
+            norms = np.full_like(norms, NAN)
+        scored.update(zip(numbers.tolist(), zip(scores, norms)))
+        log.record(
+            Entry(numbers, tensor_of(*scores),
+                  tensor_of(*norms) if kind == 'scored' else None))
+    assert len(log) == len(entries)
+    merged = log.merge(first, 77, 0)
+    assert len(log) == 0 and merged.position == 77
+    expected = sorted(number for number in scored if number >= first)
+    assert merged.numbers.tolist() == expected
+    np.testing.assert_array_equal(merged.scores,
+                                  [scored[number][0] for number in expected])
+    np.testing.assert_array_equal(merged.norms,
+                                  [scored[number][1] for number in expected])
+    assert merged.unscored.tolist() == sorted(
+        number for number in unscored - {*scored} if number >= first)
+    assert merged.has_norms == any(kind == 'scored' for kind, _ in entries)
+    again = log.merge(first, 78, 0)
+    assert not len(again.numbers) and not again.has_norms
+
+
+def test_norms_follow_in_the_backward_pass():
+    """Of an entry in the log, as where several batches are weighed before.
+    The norm is that of the image's own loss, whatever flows into it."""
+    log, entries, size = VisitLog(), [], 4 * 200
+    gradient = torch.tensor([[3., 4.], [6., 8.], [1., 0.], [0., 0.]])
+    for number in range(0, size, 4):
+        entries.append(
+            Entry(np.arange(number, number + 4), tensor_of(1, 2, 3, 4)))
+        log.record(entries[-1])
+        if len(entries) == 30:
+            for factor, entry in enumerate(entries, 1):
+                # A compiled step tells nothing.
+                entry.note_gradient(None)
+                entry.note_flow(tensor_of(-2, 1, 0, 5))
+                entry.note_gradient(factor * gradient)
+            entries.clear()
+    merged = log.merge(0, size, 0)
+    assert merged.has_norms
+    for call, row in enumerate(merged.norms.reshape(-1, 4)):
+        factor = call % 30 + 1
+        if call < 180:
+            assert row.tolist() == [2.5 * factor, 10 * factor, INF, 0]
+        else:
+            # Their backward pass never came.
+            assert np.isnan(row).all()
+    alone = Entry(np.arange(1), tensor_of(1))
+    alone.note_gradient(gradient[:1])
+    assert alone.norms is None
+
+
+def test_what_the_log_takes_on_the_device():
+    """8 bytes a visit, and nothing that a model has computed besides."""
+    log = VisitLog()
+    for step in range(96):
+        large = torch.zeros(2, 1000)
+        log.record(
+            Entry(
+                np.array([2 * step, 2 * step + 1]), large[:, 0].clone(),
+                large[:, 1]))
+    assert len(log._entries) == 32
+    kept = sum(rows.untyped_storage().nbytes() for rows in log._packed)
+    assert kept == 8 * 2 * 64
+
+
+# The tables ------------------------------------------------------------------
 
 
 class OneByOne:
@@ -110,27 +204,33 @@ VISITS = st.tuples(
 def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
                                                      loaded_at):
     """To the bit, also of images that come again in a step or have several
-    indices, across a checkpoint, and whenever the log is merged."""
+    indices, across a checkpoint, and however many visits come at once."""
     images = np.array(images)
     expected = OneByOne(images, ema, score)
     one, late = (Tables(images, ema, score) for _ in range(2))
-    log = VisitLog()
+    columns, iterations, rows = Columns(), [], []
     for iteration, step in enumerate(steps, 1):
         if iteration == loaded_at:
             one = saved_and_loaded(one)
         step = [(visit[0] % len(images), *visit[1:]) for visit in step]
         for visit in step:
             expected.add(iteration, *visit)
-        indices, losses, norms, weights, tiers, means, delivered = map(
-            list, zip(*step))
+        # Without a score a visit is counted alone.
+        scored = [visit[:-1] for visit in step if visit[-1]]
+        if not scored:
+            continue
+        indices, losses, norms, weights, tiers, means = map(list, zip(*scored))
         slots = slots_of(indices, weights, tiers, means)
-        mask = None if all(delivered) else delivered
-        add(one, slots, iteration, losses, norms, mask)
-        record(log, slots, iteration, losses, norms, mask)
-    assert len(log) == len(steps)
+        add(one, slots, iteration, losses, norms)
+        columns = columns.join(slots)
+        iterations += len(scored) * [iteration]
+        rows += zip(losses, norms)
+    losses, norms = np.float32(rows).reshape(-1, 2).T
+    visits = Visits(columns, np.int32(iterations), losses, norms)
     with mock.patch('mmib.visits._BLOCK', 7):
-        merge(log, late)
-    assert len(log) == 0 and not list(log.merge(0))
+        for block in visits.blocks():
+            assert 0 < len(block.scores) <= 7
+            late.add(block)
     for tables in (one, late):
         np.testing.assert_array_equal(tables.scores, expected.rows[0])
         np.testing.assert_array_equal(tables.averages, expected.rows[1])
@@ -138,6 +238,7 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         np.testing.assert_array_equal(
             tables.by_index(len(images)), expected.rows[0][images])
         assert tables.non_finite == expected.non_finite
+        assert tables.knows_scores == (len(rows) > 0)
         sums = tier_sums(*map(np.array, zip(
             *expected.visits)), 3) if expected.visits else np.zeros((3, 11))
         assert not sums[len(tables.sums):].any()
@@ -161,15 +262,15 @@ def test_rounds_have_an_image_once(images):
     assert not seen.any()
 
 
-def test_images_that_a_data_set_repeats_are_counted_once_for_each_slot():
+def test_images_that_a_dataset_repeats_are_counted_once_for_each_slot():
     tables = Tables(np.array([0, 1, 2, 0, 0]))
     tables.count_visits(np.array([0, 3, 1]))
     tables.count_visits(np.array([3, 3]))
     assert tables.visits.tolist() == [4, 1, 0]
-    tables.count_pruned(np.array([1, 4]), 5)
+    tables.count_pruned(np.isin(np.arange(5), [0, 2, 3]))
     assert tables.pruned.tolist() == [2, 0, 1]
     # By iterations a pass has each image once.
-    tables.count_pruned(np.array([1]), 3)
+    tables.count_pruned(np.isin(np.arange(3), [0, 2]))
     assert tables.pruned.tolist() == [3, 0, 2]
 
 
@@ -177,7 +278,7 @@ def test_v_of_many_images_is_told_by_some_at_random():
     """The same ones on each rank and after a checkpoint."""
     first, second, third = np.float32(
         np.random.default_rng(0).gamma(2, size=(3, 100)))
-    with mock.patch('mmib.visits._TELLING', 30):
+    with mock.patch('mmib.visits._SAMPLED', 30):
         tables = Tables(np.arange(100))
         add(tables, slots_of([*range(100)]), 1, first, first)
         other = saved_and_loaded(tables)
@@ -217,62 +318,110 @@ def test_a_state_of_another_ema():
     for score in (4., 2.):
         add(tables, slots_of([0]), 1, [score], [1.])
     other = Tables(np.arange(2), ema=0.5)
-    assert other.load_state_dict(
-        tables.state_dict()) == ['`ema` is 0.5 instead of 0.0']
+    other.load_state_dict(tables.state_dict())
     assert other.averages.tolist() == other.scores.tolist() == [2, 1]
     back = Tables(np.arange(2))
-    assert back.load_state_dict(
-        other.state_dict()) == ['`ema` is 0.0 instead of 0.5']
-
-
-def test_what_the_log_takes_on_the_device():
-    """8 bytes a visit, and nothing that a model has computed besides."""
-    log = VisitLog()
-    for step in range(64):
-        large = torch.zeros(2, 1000)
-        log.record(slots_of([0, 1]), step, large[:, 0], large[:, 1])
-    kept = [*log._packed, *log._scores, *log._norms]
-    assert sum(x.untyped_storage().nbytes() for x in kept) == 8 * 128
+    back.load_state_dict(tables.state_dict())
+    assert back.averages.tolist() != back.scores.tolist() == [2, 1]
 
 
 # Ranks ---------------------------------------------------------------------
 
-# Slots of steps of two ranks with two images each.
-STEPS = [[0, 1, 1, 2], [1, 1, 3, 0], [4, 4, 4, 4], [2, 5, 5, 2]]
+# Of two ranks, which have every second slot from number 24 on in batches of
+# two: the batches that each weighs. Batch -1 lies in the plan before, whose
+# slots are forgotten, and a batch in brackets has no scores.
+WAYS = {
+    'all': ([0, 1, 2, 3], [0, 1, 2, 3]),
+    'in another order': ([2, 0, 1, 3], [3, 2, 1, 0]),
+    'one skips a batch': ([0, 1, 2, 3], [0, 2, 3]),
+    'each skips another': ([1, 2, 3], [0, 1, 3]),
+    'both skip the same': ([0, 3], [0, 3]),
+    'one is behind': ([0, 1, 2, 3], [0, 1]),
+    'one has nothing': ([], [0, 1]),
+    'one is ahead of the other': ([0, 1], [2, 3]),
+    'nobody has anything': ([], []),
+    'a batch twice': ([0, 1, 0, 2], [0, 1, 2]),
+    'all of it twice': ([0, 1, 0, 1], [0, 1, 0, 1]),
+    'late, after the ledger forgot': ([-1], [-1]),
+    'one late, and both on': ([-1, 0, 1], [0, 1, -1]),
+    'without scores': ([0, 1, 2, [1], [3]], [0, 1, 2]),
+    'late without scores': ([0, [-1]], [0]),
+}
 
 
-def scores_of(step):
-    """Also one that isn't finite, and one that was not delivered."""
-    scores = 1.5 + 4 * step + np.arange(4, dtype=np.float32)
-    if step == 2:
-        scores[2] = NAN
-    return scores, 2 * scores, np.arange(4) != 3 - step
+def fill(log, rank, batches, has_norms=True):
+    """Write what a rank weighs, with scores that follow from slot and call."""
+    for call, batch in enumerate(batches):
+        number, = np.ravel(batch)
+        numbers = 24 + 4 * number + rank + np.array([0, 2])
+        if isinstance(batch, list):
+            log.record_unscored(numbers)
+            continue
+        scores = torch.from_numpy(np.float32(100 * call + numbers))
+        log.record(Entry(numbers, scores, 2 * scores if has_norms else None))
+
+
+def run_of(ends):
+    """A run in its second epoch, with 24 slots of 12 images in each. So far,
+    a rank has weighed until some slots."""
+    run = Run(
+        np.arange(24) // 2,
+        RandomPruning(),
+        EpochSchedule(24, 1, 24, 3, 1.),
+        warn=[].append,
+        seed=0,
+        ema=0.5)
+    run.next_plan(0)
+    run.next_plan(1)
+    for end in ends:
+        run.advance(end)
+    run.merge()
+    # These bits are no number.
+    run.checksum = 0x7f800001
+    return run
+
+
+def known_of(run):
+    arrays = {
+        name: value.tolist()
+        for name, value in arrays_of(run.tables).items()
+    }
+    return dict(
+        arrays,
+        position=run.ledger.position,
+        first=run.ledger.first,
+        lacks_norms=run.lacks_norms)
 
 
 def merge_on_ranks(rank, results):
-    log, tables = VisitLog(), Tables(np.arange(6), 0.5)
-    for step, indices in enumerate(STEPS):
-        own = [each[rank::2] for each in scores_of(step)]
-        if own[-1].all():
-            own[-1] = None
-        record(log, slots_of(indices, 2., 1, 2.), step + 1, *own)
-        if step in (1, 3):
-            # These bits are no number.
-            merge(log, tables, 0x7f800001)
-    results[rank] = arrays_of(tables), tables.non_finite
-    record(log, slots_of([0, 1]), 9, [1.], [1.])
+    results[rank] = {}
+    for way, of_ranks in WAYS.items():
+        # The second rank has skipped the edge of the plans.
+        run = run_of([20] if rank else [22, 24, 26])
+        # One rank alone sees norms.
+        fill(run.log, rank, of_ranks[rank], rank == 0)
+        run.advance(40 + rank)
+        run.merge()
+        results[rank][way] = known_of(run)
+    fill(run.log, rank, [0])
+    run.checksum = 2**32 - 1 - rank
     with pytest.raises(Refusal, match='drew different plans.*`rng`'):
-        log.merge(2**32 - 1 - rank)
+        run.merge()
 
 
 def test_ranks_know_the_visits_of_all():
-    """In the order of the stream: of an image that several of them visit no
-    visit is lost."""
-    tables = Tables(np.arange(6), 0.5)
-    for step, indices in enumerate(STEPS):
-        add(tables, slots_of(indices, 2., 1, 2.), step + 1, *scores_of(step))
-    for arrays, non_finite in run_ranks(merge_on_ranks, 2):
-        assert non_finite == 1
-        for name, expected in arrays_of(tables).items():
-            np.testing.assert_allclose(arrays[name], expected, 1e-12, 0, name)
-        np.testing.assert_array_equal(arrays['scores'], tables.scores)
+    """As one rank that has written all of it, whatever each has skipped."""
+    results = run_ranks(merge_on_ranks, 2)
+    visits = set()
+    for way, of_ranks in WAYS.items():
+        run = run_of([24, 26])
+        for rank, batches in enumerate(of_ranks):
+            fill(run.log, rank, batches, rank == 0)
+        run.advance(41)
+        run.merge()
+        expected = known_of(run)
+        for result in results:
+            assert str(result[way]) == str(expected), way
+        assert (expected['first'], expected['position']) == (24, 41)
+        visits.add(sum(expected['visits']))
+    assert visits == {0, 4, 8, 12, 14, 16}

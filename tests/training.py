@@ -1,24 +1,29 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Trainings of a second with neither a Runner nor a network: the losses follow
-from image and iteration."""
+"""Runs of a second with neither a Runner nor a network: the losses follow from
+image and iteration."""
 import functools
 import io
 import json
+from collections import deque
+from itertools import islice
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from mmib import InfoBatchSampler
-from mmib.clock import EpochClock, IterationClock
+from mmib.openmmlab.batch import BatchContext
+from mmib.openmmlab.data.datasets import image_numbers
+from mmib.planner import Step
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           MeanThreshold, Neyman, QuantileTiers, RandomPruning,
                           ScoreOnly, Tier, UpperConfidenceBound, as_policy)
-from mmib.training import Training
+from mmib.run import Run
+from mmib.schedule import EpochSchedule, IterationSchedule
+from mmib.states import readable
+from mmib.visits import Entry
 
 SIZE = 13
-CPU = torch.device('cpu')
 
 
 def of_any_size(scores, rng):
@@ -52,10 +57,10 @@ def losses_of(images, iteration):
     return losses + (predictions[:, 0] - 1) * losses.sqrt(), predictions
 
 
-def state_of(session):
-    """The state as a checkpoint has it."""
+def state_of(run):
+    """The state of a run or a session as a checkpoint has it."""
     buffer = io.BytesIO()
-    torch.save(session.state_dict(), buffer)
+    torch.save(run.state_dict(), buffer)
     buffer.seek(0)
     return torch.load(buffer, weights_only=True)
 
@@ -66,10 +71,12 @@ def facts(records):
         json.dumps([record.to_dict() for record in records], allow_nan=False))
 
 
-def plans_of(session):
-    """A list that gets each plan that is drawn, with its record."""
+def plans_of(run):
+    """A list that gets each plan that a run or a session draws, with its
+    record."""
+    run = getattr(run, '_run', run)
     plans = []
-    session.planner.observers = [lambda *plan: plans.append(plan)]
+    run._observers = [*run._observers, lambda *plan: plans.append(plan)]
     return plans
 
 
@@ -82,8 +89,8 @@ def dealt(plans):
 
 
 class DrivenTraining:
-    """A training by iterations driven as the hook does it,
-    with so many batches in flight."""
+    """A run driven as the hook drives it, with so many batches in flight. By
+    epochs, ``max_iters`` and ``annealing_iter`` count epochs."""
 
     def __init__(self,
                  policy=MeanThreshold(),
@@ -93,72 +100,129 @@ class DrivenTraining:
                  annealing_iter=51,
                  start=0.,
                  dataset=range(SIZE),
+                 by_epoch=False,
+                 drop_last=False,
                  **kwargs):
+        policy = as_policy(policy)
         self.batch_size, self.lookahead = batch_size, lookahead
         self.sampler = InfoBatchSampler(dataset, seed=3)
-        self.sampler.by_epoch = False
-        clock = IterationClock(self.sampler.num_images, batch_size, max_iters,
-                               annealing_iter / max_iters, start,
-                               self.sampler.num_indices,
-                               lookahead * batch_size)
-        self.core = Training(dataset, as_policy(policy), self.sampler, clock,
-                             **kwargs)
-        self.planner, self.tables = self.core.planner, self.core.tables
-        self.records, self.slots = [], []
-        self.plans = plans_of(self.core)
+        self.step = Step(batch_size, drop_last)
+        delta = annealing_iter / max_iters
+        if by_epoch:
+            size = self.sampler.num_indices
+            schedule = EpochSchedule(size, batch_size, -(-size // batch_size),
+                                     max_iters, delta, start)
+        else:
+            schedule = IterationSchedule(self.sampler.num_images, batch_size,
+                                         max_iters, delta, start,
+                                         self.sampler.num_indices,
+                                         lookahead * batch_size)
+        self.warnings, self.records, self.slots = [], [], []
+        self.run = Run(
+            image_numbers(dataset),
+            policy,
+            schedule,
+            self.warnings.append,
+            seed=self.sampler.seed,
+            lockstep=True,
+            **kwargs)
+        self.batch = BatchContext(only_scores=not policy.prunes)
+        self.tables = self.run.tables
+        self.plans = plans_of(self.run)
 
-    def train(self, until):
-        """Train until an iteration."""
-        core = self.core
-        self.sampler.connect(core.draw)
-        indices = iter(self.sampler)
-        for _ in range(self.lookahead * self.batch_size):
-            next(indices)
-        while core.iteration < until:
-            for _ in range(self.batch_size):
-                next(indices)
-            self.records += core.begin_batch(self.batch_size, CPU)
-            slots = core.own_slots
-            self.slots += zip(slots.indices.tolist(), slots.weights.tolist())
-            if core.batch.weights is not None:
-                losses, predictions = losses_of(slots.indices,
-                                                core.iteration - 1)
-                core.batch.watch(predictions)
-                core.batch.mean(losses).backward()
-                core.end_batch()
+    def train(self, until=None):
+        """Train until an iteration, by epochs at most until the end."""
+        run, sampler = self.run, self.sampler
+        sampler.connect(run)
+        if not run.schedule.by_epoch:
+            issued = iter(sampler)
+            in_flight = deque(islice(issued, self.lookahead * self.batch_size))
+            while run.iteration < until:
+                in_flight.extend(islice(issued, self.batch_size))
+                self._train_on(
+                    [in_flight.popleft() for _ in range(self.batch_size)])
+            return self
+        while run.iteration != until and self._begins_epoch():
+            issued = iter(sampler)
+            while run.iteration != until and self._next_size():
+                self._train_on([*islice(issued, self._next_size())])
+            if not self._next_size():
+                sampler.end_epoch()
         return self
+
+    def _begins_epoch(self):
+        """Begin an epoch, or what is left of one, unless the last is over."""
+        run = self.run
+        if not self._next_size():
+            if run.epoch + 1 == run.schedule.length:
+                return False
+            run.give_up_rest()
+            run.next_plan(run.epoch + 1, self.step)
+        self.sampler.set_epoch(run.epoch)
+        run.prepare_rest(self.step)
+        self.sampler.begin_epoch()
+        return True
+
+    def _next_size(self):
+        size = self.sampler.batch_size(self.batch_size)
+        return 0 if self.step.drop_last and size < self.batch_size else size
+
+    def _train_on(self, indices):
+        """A step with the images of these indices."""
+        run, begin = self.run, self.run.ledger.position
+        slots = run.ledger.batch(begin, len(indices), run.rank, run.world_size,
+                                 run.is_annealing(begin))
+        assert slots.indices.tolist() == indices
+        self.records += run.advance(slots.end)
+        self.slots += zip(indices, slots.weights.tolist())
+        if slots.annealing:
+            run.count_visits(begin)
+            return
+        weights = np.stack([slots.relative_weights, slots.weights])
+        self.batch.begin(torch.from_numpy(weights))
+        losses, predictions = losses_of(slots.indices, run.iteration - 1)
+        self.batch.watch(predictions)
+        loss = self.batch.mean(losses)
+        self.batch.watch_total(loss)
+        loss.backward()
+        run.log.record(
+            Entry(slots.numbers, self.batch.scores, self.batch.norms))
+        self.batch.end()
 
     @property
     def saved(self):
-        return self.planner.saved_iters(self.sampler.position,
-                                        self.core.iteration)
+        return self.run.saved_iters()
 
-    def resumed_by(self, other):
-        """Another training, just set up, that goes on."""
-        other.changes = other.core.load_state_dict(
-            state_of(self.core), self.core.iteration)
+    def resumed_by(self, other, iteration=None):
+        """Another run, just set up, that goes on. A Runner may count more
+        iterations."""
+        state = state_of(self.run)
+        other.run.load_state_dict(state)
+        other.run.count_from(iteration or self.run.iteration)
+        other.changes = other.run.what_changed(readable(state))
         return other
 
 
 def loop(session, batch_size, stop=None, save=False, **loader):
     """A loop of one's own, until so many batches: what each step was."""
-    loader = DataLoader(
-        session.tables.images, batch_size, sampler=session.sampler, **loader)
-    by_epoch = isinstance(session.clock, EpochClock)
-    steps = []
-    if stop == 0:
-        return steps
-    for _ in range(session.epoch, session.clock.length) if by_epoch else [0]:
-        for images in loader:
-            losses, predictions = losses_of(images, session.iteration)
-            value = session.mean(losses, predictions)
+    loader, steps = session.loader(batch_size, **loader), []
+    schedule = session._run.schedule
+    while len(steps) != stop and (not schedule.by_epoch
+                                  or session.epoch < schedule.length):
+        for slots, batch in loader:
+            images = slots.indices.tolist()
+            assert not torch.is_tensor(batch) or batch.tolist() == images
+            losses, predictions = losses_of(images, session._run.iteration)
+            value = session.weigh(losses, slots, predictions).mean()
             value.backward()
-            weights = session.own_slots.weights
-            np.testing.assert_allclose(
-                value.item(), (weights * losses.detach().numpy()).mean(), 1e-5)
-            steps.append((images.tolist(), weights.tolist(), session.progress))
+            np.testing.assert_allclose(value.item(),
+                                       (slots.relative_weights *
+                                        losses.detach().numpy()).mean(), 1e-5)
+            steps.append((images, slots.weights.tolist(), session.progress))
             if save:
                 state_of(session)
             if len(steps) == stop:
                 return steps
+        if not schedule.by_epoch:
+            break
     return steps

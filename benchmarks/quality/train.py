@@ -68,8 +68,8 @@ class Recorder(Hook):
             'iter': runner.iter,
             self.metric: float(metrics[self.metric])
         })
-        if training := training_of(runner):
-            self.evals[-1]['v'] = training.planner.mean_ratio.mean().value
+        if hook := hook_of(runner):
+            self.evals[-1]['v'] = hook.worth.value
         self._last = time.time()
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -92,20 +92,18 @@ class Recorder(Hook):
             metric=self.metric,
             quality=self.evals[-1][self.metric],
             evals=self.evals)
-        if training := training_of(runner):
-            planner, position = training.planner, training.sampler.position
-            v, *interval, _ = planner.mean_ratio.mean()
+        if hook := hook_of(runner):
+            v, *interval, _ = hook.worth
             found.update(
-                virtual_epochs=planner.current.covered_until(position),
-                v=v,
-                v_interval=interval)
+                virtual_epochs=hook.run.covered, v=v, v_interval=interval)
         return found
 
 
-def training_of(runner: Runner) -> Any:
-    """The training of InfoBatchHook, None without it."""
-    hooks = [hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)]
-    return hooks[0].training if hooks else None
+def hook_of(runner: Runner) -> Optional[InfoBatchHook]:
+    """Return the InfoBatchHook of a training, None without one."""
+    return next(
+        (hook for hook in runner.hooks if isinstance(hook, InfoBatchHook)),
+        None)
 
 
 def train(cfg: Config, metric: str, seed: int, work_dir: str,

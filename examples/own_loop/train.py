@@ -1,6 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A loop in plain torch, pruned: python train.py [EPOCHS], or torchrun
---nproc-per-node 2 train.py [EPOCHS]. Run again, it goes on with last.pth."""
+"""Train a loop in plain PyTorch with InfoBatch.
+
+    python train.py [EPOCHS]
+    torchrun --nproc-per-node 2 train.py [EPOCHS]
+
+Run the script again, and it resumes from last.pth.
+"""
 import os
 import sys
 
@@ -8,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import mmib
 
@@ -17,33 +22,35 @@ if 'RANK' in os.environ:
 torch.manual_seed(0)
 points = torch.rand(4000, 2)
 dataset = TensorDataset(points, (3 * points).long().sum(1) % 2)
-model = torch.nn.Sequential(
+network = torch.nn.Sequential(
     torch.nn.Linear(2, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+model = network
 if dist.is_initialized():
-    model = DistributedDataParallel(model)
+    model = DistributedDataParallel(network)
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 session = mmib.Session(dataset, epochs=20, seed=0)
-loader = DataLoader(dataset, batch_size=50, sampler=session.sampler)
+loader = session.loader(batch_size=50)
 
 if os.path.exists('last.pth'):
     last = torch.load('last.pth')
-    model.load_state_dict(last['model'])
+    network.load_state_dict(last['model'])
     optimizer.load_state_dict(last['optimizer'])
     session.load_state_dict(last['session'])
-for epoch in range(session.epoch, int(sys.argv[1]) if sys.argv[1:] else 20):
-    for inputs, labels in loader:
+epochs = int(sys.argv[1]) if sys.argv[1:] else 20
+while session.epoch < epochs:
+    for slots, (inputs, labels) in loader:
         logits = model(inputs)
         losses = F.cross_entropy(logits, labels, reduction='none')
         optimizer.zero_grad()
-        session.mean(losses, logits).backward()
+        session.weigh(losses, slots, logits).mean().backward()
         optimizer.step()
-    state = session.state_dict()  # On all ranks, which it merges.
+    state = session.state_dict()  # On all ranks.
     if not dist.is_initialized() or dist.get_rank() == 0:
         torch.save(
             dict(
-                model=model.state_dict(),
+                model=network.state_dict(),
                 optimizer=optimizer.state_dict(),
                 session=state), 'last.pth')
-        print(f'epoch {epoch + 1}, {session.iteration} images, '
+        print(f'epoch {session.epoch}, kept share {session.kept_share:.2f}, '
               f'V {session.worth.value:.2f}')

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""All of mmib that imports MMEngine. To import the package registers its hook,
+"""All of mmib that imports MMEngine. Importing the package registers its hook,
 sampler and loss wrapper, and the wrapper of datasets."""
 from .config.convert import convert
 from .config.schedule import shorten

@@ -1,25 +1,35 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From the events of the Runner to calls of a training."""
+"""The hook, which translates events of the Runner into calls of a run."""
 from typing import Any, Callable, Dict, List, Optional, Union
 
+import numpy as np
+import torch
+from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from ..clock import Clock, EpochClock, IterationClock
-from ..errors import check_no_others
+from ..errors import Refusal, check_no_others
+from ..planner import Step
 from ..pruning import Policy
-from ..training import Training
+from ..run import Run
+from ..schedule import EpochSchedule, IterationSchedule, Schedule
+from ..slots import Slots
+from ..states import check_form, readable
+from ..visits import Entry
+from ..weigh import to_device
+from ..worth import VarianceRatio
 from . import tasks
 from .batch import BatchContext
 from .console.reporter import Reporter
+from .data.datasets import image_numbers
 from .data.delivery import DeliveryCheck, data_samples
 from .registry import build_policy
 from .runner import step_size
 from .runner.checkpoint import before_saving, opened, seal
 from .runner.checks import (check_batch, check_hook_arguments, check_length,
-                            check_ranks, check_training, no_scores)
+                            check_ranks, check_training)
 from .runner.compat import restart_loader
 from .runner.epochs import EpochDriver
 
@@ -29,28 +39,30 @@ class InfoBatchHook(Hook):
     """Train with InfoBatch, unbiased dynamic data pruning.
 
     In each virtual epoch images with a low score are pruned at random, and
-    the loss of those that stay is scaled up (Qin et al., ICLR 2024). The
+    the gradients of those that stay are scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
     average of the losses at its visits. Detectors have the norm of the
     gradient of the loss at the predictions in the place of the loss. The last
     part of the training, after ``delta``, sees everything with weight 1.
 
-    The data loader of the training needs ``InfoBatchSampler``, and a training
-    that counts iterations a schedule that is shorter by what pruning saves.
-    Each virtual epoch has a line of log and scalars (see
-    :class:`~mmib.openmmlab.console.reporter.Reporter`). Checkpoints have the state under
-    the key ``infobatch``; ``load_from`` without ``resume`` ignores it.
+    The data loader of the training needs ``InfoBatchSampler``. A training that
+    counts iterations also needs a schedule that is shortened by what pruning
+    saves.
+    Each virtual epoch has a line of log and scalars, see
+    :class:`~mmib.openmmlab.console.reporter.Reporter`. Checkpoints have the
+    state under the key ``infobatch``; ``load_from`` without ``resume`` ignores
+    the state.
 
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
             plans, or the policy itself. Defaults to ``dict(type='Neyman')``.
-        delta (float): Fraction of the training after which the data set is
-            full again (annealing), in [0, 1]. With 1 there is no annealing.
+        delta (float): Fraction of the training after which plans are full
+            again (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
             visit but the first, in [0, 1). If None, the task decides: 0, the
-            last loss alone, but for masked images and detectors. Defaults to
-            None.
+            last loss alone, except for masked images and detectors, which have
+            0.8. Defaults to None.
         start (float): Fraction of the training before which nothing is
             pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
@@ -91,12 +103,24 @@ class InfoBatchHook(Hook):
         slot is issued. Append in ``before_run``."""
         self.batch = BatchContext(only_scores=not self.policy.prunes)
         """BatchContext: Weights and scores of the batch in training."""
-        self.training: Training
-        """Training: The training, from ``before_train`` on."""
+        self.run: Run
+        """Run: The run, from ``before_train`` on."""
         self.has_begun = False
-        """bool: Whether there is a :attr:`training`."""
+        """bool: Whether there is a :attr:`run`."""
+        self._slots: Slots  # Of this rank in the batch in training.
         self._epochs: Optional[EpochDriver] = None
         self._loaded: Optional[Dict[str, Any]] = None
+
+    @property
+    def worth(self) -> VarianceRatio:
+        """VarianceRatio: Mean V of the plans so far, see :mod:`mmib.worth`. As
+        of the last plan that prunes, or of the last checkpoint."""
+        return self.run.worth
+
+    @property
+    def kept_share(self) -> float:
+        """float: Share of the images that the plan in training keeps."""
+        return self.run.kept_share
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state until it is known whether the training is resumed:
@@ -106,90 +130,122 @@ class InfoBatchHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check the config and connect the parts."""
         check_training(runner, self)
-        self._set_up_training(runner, self._attach_losses(runner))
-        check_ranks(self.training, self._delivery)
+        self._set_up_run(runner, self._attach_losses(runner))
+        check_ranks(self.run, self._delivery)
         if runner.iter > 0:
             self._resume(runner)
         else:
-            check_length(self.training.clock, self.policy.prunes)
+            check_length(self.run.schedule, self.policy.prunes)
         self._loaded = None
         self._reporter.training_begins()
-        self.training.sampler.connect(self.training.draw)
+        self._sampler.connect(self.run)
         if self._epochs is None and runner.iter > 0:
             restart_loader(runner.train_loop)
-        before_saving(runner, self.training.merge)
+        before_saving(runner, self.run.merge)
 
     def _attach_losses(self, runner: Runner) -> tasks.Task:
         model = runner.model
         model = model.module if is_model_wrapper(model) else model
         return tasks.attach(model, self.batch, runner.hooks)
 
-    def _set_up_training(self, runner: Runner, task: tasks.Task) -> None:
+    def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
-        self._batch_size = loader.batch_size
+        self._sampler = loader.sampler
         self._device = next(runner.model.parameters()).device
+        # Of a batch of this rank, and of a step of all ranks.
+        self._batch_size = loader.batch_size
+        self._step = Step(loader.batch_size * self._sampler.world_size,
+                          loader.drop_last)
         mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
-        self.training = Training(
-            loader.dataset,
+
+        @master_only
+        def warn(text: str) -> None:
+            runner.logger.warning(f'InfoBatch: {text}')
+
+        self.run = Run(
+            image_numbers(loader.dataset),
             self.policy,
-            loader.sampler,
-            self._clock(runner),
+            self._schedule(runner),
+            warn,
+            shuffle=self._sampler.shuffle,
+            seed=self._sampler.seed,
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
             score=task.score,
-            batch=self.batch)
+            lockstep=True,
+            observers=self.plan_observers)
         self.has_begun = True
-        self.training.planner.observers = self.plan_observers
-        if self.training.sampler.by_epoch:
-            self._epochs = EpochDriver(runner, self.training)
-        self._reporter = Reporter(runner, self.training, mean_weight)
+        if self.run.schedule.by_epoch:
+            self._epochs = EpochDriver(runner, self.run, self._sampler,
+                                       self._step)
+        self._reporter = Reporter(runner, self.run, mean_weight)
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
-    def _clock(self, runner: Runner) -> Clock:
-        loader = runner.train_dataloader
-        sampler = loader.sampler
-        sampler.by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
-        slots_per_iter = loader.batch_size * sampler.world_size
-        if sampler.by_epoch:
-            return EpochClock(sampler.num_indices, slots_per_iter, len(loader),
-                              runner.max_epochs, self.delta, self.start)
-        return IterationClock(
+    def _schedule(self, runner: Runner) -> Schedule:
+        loader, sampler = runner.train_dataloader, self._sampler
+        slots = self._step.slots
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            return EpochSchedule(sampler.num_indices, slots, len(loader),
+                                 runner.max_epochs, self.delta, self.start)
+        return IterationSchedule(
             sampler.num_images,
-            slots_per_iter,
+            slots,
             runner.max_iters,
             self.delta,
             self.start,
             first_pass=sampler.num_indices,
             lookahead=loader.num_workers * (loader.prefetch_factor or 0) *
-            slots_per_iter)
+            slots)
 
     def _resume(self, runner: Runner) -> None:
         """Go on with the state of the checkpoint, or where it has none of this
-        data set, with full passes."""
-        state: dict = {} if self._loaded is None else opened(self._loaded)
+        dataset, with full passes."""
         reason: Optional[str] = (
             'the checkpoint is of a training without InfoBatchHook')
-        if state:
-            reason = self.training.why_not(state) or self._delivery.why_not(
-                state.get('images_checksum'))
-        if reason is not None:
+        saved = 0.
+        if self._loaded:
+            state = opened(self._loaded)
+            readable_state = readable(state)
             saved = state.get('saved_iters', 0.)
-            self.training.start_afresh(runner.iter, runner.epoch,
-                                       self._batch_size, saved)
+            reason = self.run.why_not(
+                readable_state) or self._delivery.why_not(
+                    state.get('images_checksum'))
+        if reason is not None:
+            self._start_afresh(runner, saved)
             self._reporter.starts_afresh(reason)
             return
-        changes = self.training.load_state_dict(state, runner.iter)
+        form: Dict[str, Any] = dict(paths_comparable=[])
+        if self._epochs is not None:
+            steps = self._epochs.steps
+            form['schedule_steps'] = dict.fromkeys(steps.state_dict(), 0)
+        check_form(state, form)
+        self.run.load_state_dict(state)
+        # The count of a Runner may differ.
+        self.run.count_from(runner.iter)
         self._delivery.load(state['paths_comparable'])
         if self._epochs is not None:
             self._epochs.steps.load_state_dict(state['schedule_steps'])
-        self._reporter.goes_on(changes)
+        self._reporter.goes_on(self.run.what_changed(readable_state))
+
+    def _start_afresh(self, runner: Runner, saved_iters: float) -> None:
+        if self._epochs is None:
+            self.run.start_afresh(
+                runner.iter * self._step.slots,
+                runner.iter,
+                saved_iters=saved_iters)
+        else:
+            self.run.start_afresh(
+                runner.epoch * self.run.schedule.pass_length,
+                runner.iter,
+                epoch=runner.epoch - 1,
+                saved_iters=saved_iters)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Put everything needed to continue into the checkpoint."""
-        if self.has_begun and self.training.planner.current:
+        if self.has_begun and self.run.current is not None:
             checkpoint['infobatch'] = seal(
                 dict(
-                    self.training.state_dict(merge=False),
+                    self.run.state_dict(merge=False),
                     schedule_steps=self._epochs
                     and self._epochs.steps.state_dict(),
                     paths_comparable=list(self._delivery.comparable),
@@ -206,12 +262,25 @@ class InfoBatchHook(Hook):
                           data_batch: Optional[dict] = None) -> None:
         """Give the losses the weights of this batch."""
         if batch_idx == 0:
-            # A hook may change them, as MMPretrain's SwitchRecipeHook does.
+            # A hook may have changed the losses, as MMPretrain's
+            # SwitchRecipeHook does.
             self._attach_losses(runner)
-        batch_size = self.training.batch_length(self._batch_size)
-        check_batch(data_batch, batch_size)
-        for record in self.training.begin_batch(batch_size, self._device):
+        ledger = self.run.ledger
+        size = self._sampler.batch_size(self._batch_size)
+        check_batch(data_batch, size)
+        begin = ledger.position
+        self._slots = ledger.batch(begin, size, self.run.rank,
+                                   self.run.world_size,
+                                   self.run.is_annealing(begin))
+        for record in self.run.advance(self._slots.end):
             self._reporter.epoch_begins(record)
+        self.batch.end()
+        if self._slots.annealing:
+            self.run.count_visits(begin)
+        else:
+            rows = np.stack(
+                [self._slots.relative_weights, self._slots.weights])
+            self.batch.begin(to_device(rows, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -219,23 +288,43 @@ class InfoBatchHook(Hook):
                          data_batch: Optional[dict] = None,
                          outputs: Optional[dict] = None) -> None:
         """Record the raw losses of this batch as scores."""
-        if self.batch.weights is None:  # As in annealing.
-            loss = (outputs or {}).get('loss')
-            loss = loss if loss is None else loss.detach()
-        else:
-            # An image that can't be loaded, for which another one is
-            # delivered, keeps its score.
-            delivered = self._delivery(self.training.own_slots.indices,
-                                       data_samples(data_batch))
-            loss = self.training.end_batch(delivered)
-            if loss is None:
-                raise no_scores()
-        self._reporter.step(loss, batch_idx)
+        if not self._slots.annealing:
+            scores, norms = self.batch.scores, self.batch.norms
+            if scores is None:
+                # The model doesn't call `parse_losses`.
+                raise tasks.no_scores()
+            if norms is None and self.run.tables.score == 'gradient' and (
+                    not self.run.tables.knows_scores):
+                raise Refusal(
+                    'The score of an image is the norm of the gradient at the '
+                    'predictions in this model, which cannot be seen here: '
+                    'train without InfoBatchHook.')
+            self._record(data_batch, scores, norms)
+            self.batch.end()
+        self._reporter.step(batch_idx)
+
+    def _record(self, data_batch: Any, scores: torch.Tensor,
+                norms: Optional[torch.Tensor]) -> None:
+        """Write the visits of this batch to the log."""
+        log, slots = self.run.log, self._slots
+        # An image that can't be loaded, for which another one is delivered,
+        # keeps its score.
+        delivered = self._delivery(slots.indices, data_samples(data_batch))
+        if not delivered.all():
+            log.record_unscored(slots.numbers[~delivered])
+            slots = slots[delivered]
+            rows = to_device(np.flatnonzero(delivered), scores.device)
+            scores = scores[rows]
+            norms = None if norms is None else norms[rows]
+        if len(slots):
+            log.record(Entry(slots.numbers, scores, norms))
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
         if self._epochs is not None:
-            self.training.sampler.end_epoch()
+            # What fills no batch is left, as `drop_last` does.
+            self.run.give_up_rest()
+            self._sampler.end_epoch()
 
     def after_val_epoch(self,
                         runner: Runner,
@@ -246,6 +335,5 @@ class InfoBatchHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Log what the training saved."""
-        self.training.merge()
-        self.training.planner.read_sums()
+        self.run.merge()
         self._reporter.ends()

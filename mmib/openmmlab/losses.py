@@ -14,6 +14,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from ..errors import Refusal
+from ..weigh import weigh_gradients
 from .batch import BatchContext, Factor, RowsPerImage, mean_images
 
 
@@ -90,10 +91,11 @@ class InfoBatchLoss(nn.Module):
     """Multiply the loss of each image by its weight, and keep its raw value.
 
     :class:`InfoBatchHook` wraps the losses of a model in this module. Without
-    weights the wrapped loss is called as it is. With weights its elements
-    (pixels, mostly) are weighted, and their sum is divided as the wrapped loss
-    divides. The mean of an image's elements is its score. Other attributes,
-    such as ``loss_weight``, are those of the wrapped loss.
+    weights the wrapped loss is called as it is. With weights, the loss of each
+    image is weighed as :func:`mmib.weigh.weigh_losses` does, and the sum is
+    divided as the wrapped loss divides. The mean of an image's elements,
+    mostly pixels, is its score. Other attributes, such as ``loss_weight``, are
+    those of the wrapped loss.
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
@@ -191,9 +193,9 @@ class InfoBatchLoss(nn.Module):
     def _weighted(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
         """The baseline's loss with a weight for each image."""
         watched = self.batch.watch(pred, self.rows_per_image)
-        means, watched.factor = self._by_image(self.loss, pred, target,
-                                               **kwargs)
-        return self.batch.mean(means, watched.factor)
+        means, factor = self._by_image(self.loss, pred, target, **kwargs)
+        watched.divide_by(factor)
+        return self.batch.mean(means, factor)
 
     def _only_scored(self, pred: Tensor, target: Tensor,
                      **kwargs: Any) -> Tensor:
@@ -201,25 +203,23 @@ class InfoBatchLoss(nn.Module):
         loss may count what it has seen."""
         watched = self.batch.watch(pred, self.rows_per_image)
         with torch.no_grad():
-            means, watched.factor = self._by_image(
+            means, factor = self._by_image(
                 copy.deepcopy(self.loss), pred, target, **kwargs)
-        value = self.loss(pred, target, **kwargs)
-        self.batch.add_scores(means, means * watched.factor)
-        self.batch.watch_loss(value)
-        return value
+        watched.divide_by(factor)
+        self.batch.add_scores(means)
+        return self.loss(pred, target, **kwargs)
 
     def _coupled(self, scores: Tensor, pred: Tensor, target: Tensor,
                  **kwargs: Any) -> Tensor:
         """The value of a loss that is no sum over images. The weights multiply
         the gradient of each image."""
         row_weights = self.batch.row_weights
-        assert row_weights is not None
         self._check_rows(len(pred), len(row_weights))
         self.batch.watch(pred, self.rows_per_image)
-        value = self.loss(scale_gradient(pred, row_weights), target, **kwargs)
-        self.batch.add_scores(scores, value.float())
-        self.batch.watch_loss(value)
-        return value
+        self.batch.add_scores(scores)
+        if pred.requires_grad:
+            pred, = weigh_gradients(row_weights, [pred])
+        return self.loss(pred, target, **kwargs)
 
     def _by_image(self, loss: nn.Module, pred: Tensor, target: Tensor,
                   **kwargs: Any) -> Tuple[Tensor, Factor]:
@@ -297,7 +297,7 @@ def check_loss(loss: nn.Module) -> None:
     # mmseg's and mmdet's CrossEntropyLoss of one mask per region.
     use_mask = getattr(loss, 'use_mask', False)
     unreduced = _UNREDUCED.get(type(loss))
-    if unreduced is None or use_mask:
+    if use_mask or (unreduced is None and type(loss) not in _COUPLED):
         name = type(loss).__name__ + (' with `use_mask=True`'
                                       if use_mask else '')
         raise Refusal(
@@ -306,7 +306,7 @@ def check_loss(loss: nn.Module) -> None:
             'tell mmib how it falls into images with '
             '`mmib.openmmlab.losses.register_unreduced`, or train without '
             'InfoBatchHook.')
-    if unreduced.reduces and not hasattr(loss, 'reduction'):
+    if unreduced and unreduced.reduces and not hasattr(loss, 'reduction'):
         raise Refusal(
             f'{type(loss).__name__} has no `reduction`: register it with '
             '`mmib.openmmlab.losses.register_unreduced(..., reduces=False)`.')
@@ -329,15 +329,3 @@ def _without_prefix(module: nn.Module, state_dict: Dict[str, Any], prefix: str,
 def _with_prefix(state_dict: Dict[str, Any], prefix: str, *args: Any) -> None:
     for name in [name for name in state_dict if name.startswith(prefix)]:
         state_dict[f'{prefix}loss.{name[len(prefix):]}'] = state_dict.pop(name)
-
-
-def scale_gradient(pred: Tensor, weights: Tensor) -> Tensor:
-    """The same predictions, whose gradient is multiplied by the weight of each
-    row."""
-    pred = pred.view_as(pred)
-    if pred.requires_grad:
-        scale = weights.view(-1, *[1] * (pred.dim() - 1))
-        # The weight itself isn't rounded to half precision.
-        pred.register_hook(lambda gradient:
-                           (gradient * scale).to(gradient.dtype))
-    return pred

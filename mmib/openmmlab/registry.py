@@ -2,7 +2,7 @@
 """The registry of policies.
 
 Hook, sampler and loss are in the root registries of MMEngine, where configs of
-any scope find them. MMEngine looks for the registry of a scope in this file.
+any scope find them.
 """
 import difflib
 import inspect
@@ -14,6 +14,8 @@ from .. import pruning
 from ..errors import Refusal, check_no_others
 from ..pruning import Policy, as_policy
 
+# Where a user finds the policy.
+_PLACE = 'of InfoBatchHook in `custom_hooks`'
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
 for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
                     pruning.MeanThreshold, pruning.Neyman,
@@ -31,13 +33,12 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
         Refusal: If no policy has the ``type`` of the config, if ``policy`` is
             none of these, or its arguments are wrong.
     """
-    if callable(policy):
-        return as_policy(policy)
     if not isinstance(policy, dict):
-        raise Refusal(
-            "`policy` must be a config such as dict(type='MeanThreshold'), "
-            f'but got {policy!r}: change it at InfoBatchHook in '
-            '`custom_hooks`.')
+        if not callable(policy) or isinstance(policy, type):
+            raise Refusal(
+                "`policy` must be a config such as dict(type='MeanThreshold')"
+                f', but got {policy!r}: change `policy` {_PLACE}.')
+        return as_policy(policy)
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.
     cfg = {'_scope_': POLICIES.scope, **policy}
@@ -63,8 +64,9 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
             '(`_delete_=True` in it drops the inherited arguments)')
     try:
         built = POLICIES.build(cfg)
+    except Refusal as error:
+        raise Refusal(f'{error} The policy is `policy` {_PLACE}.') from None
     except TypeError as error:
         raise Refusal(
-            f'{error}: change the arguments of `policy` at InfoBatchHook in '
-            '`custom_hooks`.') from error
+            f'{error}: change the arguments of `policy` {_PLACE}.') from error
     return as_policy(built)

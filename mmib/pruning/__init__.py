@@ -5,7 +5,7 @@ from .controls import (AboveMean, EpsilonGreedy, RandomPruning, ScoreOnly,
                        ShuffledTiers, UpperConfidenceBound)
 from .histogram import ScoreHistogram
 from .neyman import Neyman
-from .plan import EpochPlan, Slots, Tier, prune
+from .plan import EpochPlan, Tier, prune
 from .policies import MeanThreshold, QuantileTiers
 from .policy import (FunctionPolicy, Policy, Progress, TierNorms, ToBudget,
                      as_policy, draw_plan)
@@ -13,7 +13,7 @@ from .policy import (FunctionPolicy, Policy, Progress, TierNorms, ToBudget,
 __all__ = [
     'AboveMean', 'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy',
     'MeanThreshold', 'Neyman', 'Policy', 'Progress', 'QuantileTiers',
-    'RandomPruning', 'ScoreHistogram', 'ScoreOnly', 'ShuffledTiers', 'Slots',
-    'Tier', 'TierNorms', 'ToBudget', 'UpperConfidenceBound', 'as_policy',
-    'draw_plan', 'prune'
+    'RandomPruning', 'ScoreHistogram', 'ScoreOnly', 'ShuffledTiers', 'Tier',
+    'TierNorms', 'ToBudget', 'UpperConfidenceBound', 'as_policy', 'draw_plan',
+    'prune'
 ]

@@ -54,8 +54,10 @@ class Budget(ToBudget):
             sizes = self._sizes(scores, thresholds)
         counts = self._counts(sizes, num_pruned)
         plan = prune_tiers(
-            divide(scores, thresholds), (*counts, 0), rng,
-            float(thresholds[-1]))
+            divide(scores, thresholds), (*counts, 0),
+            rng,
+            thresholds,
+            threshold=float(thresholds[-1]))
         if sum(counts) < num_pruned:
             plan = self._note(share, plan, len(scores),
                               'the images below the highest score')

@@ -83,10 +83,15 @@ class AboveMean(Policy):
         mean = scores.mean(dtype=np.float64)
         # What lies above the mean lies below it with the sign reversed.
         plan = prune(-scores, [-mean], [self.ratio], rng)
-        return plan if plan.is_full else replace(
+        if plan.is_full:
+            return plan
+        # Images at the mean belong to the lower tier.
+        edge = float(np.nextafter(np.float32(mean), np.float32(np.inf)))
+        above, below = plan.tiers
+        return replace(
             plan,
             threshold=-plan.threshold,
-            tiers=plan.tiers[::-1],
+            tiers=(below._replace(upper=edge), above._replace(upper=None)),
             tier_of_slot=len(plan.tiers) + 1 - plan.tier_of_slot)
 
 
@@ -99,7 +104,11 @@ class ShuffledTiers(QuantileTiers):
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        return super().__call__(rng.permutation(scores), rng)
+        plan = super().__call__(rng.permutation(scores), rng)
+        # No band of the scores that images have.
+        return replace(
+            plan,
+            tiers=tuple(tier._replace(upper=None) for tier in plan.tiers))
 
 
 class _Selection(Policy):

@@ -17,14 +17,14 @@ class Neyman(ToBudget):
     (Neyman's allocation), which makes the noise of the gradient as small as
     these strata allow, see :mod:`mmib.worth`. The norms are those of the
     visits that followed the last plans. Pruning is random until norms are
-    known, and where scores tell nothing of the norms.
+    known, and where scores say nothing about norms.
 
     Args:
-        num_strata (int): Strata, of equal size where scores differ. Few
-            images have fewer strata: each has ``1 / min_keep`` images or
+        num_strata (int): Strata, of equal size where scores differ. A small
+            dataset has fewer: each stratum has ``1 / min_keep`` images or
             more. Defaults to 10.
         min_keep (float): Least share that is kept of a stratum, in (0, 1). No
-            weight exceeds ``1 / min_keep``, but for the rounding of small
+            weight exceeds ``1 / min_keep``, except for the rounding of small
             strata. Defaults to 0.1.
         ratio (float): See :class:`ToBudget`. Defaults to 0.6.
     """
@@ -65,13 +65,14 @@ class Neyman(ToBudget):
                 or np.isfinite(mean_squares[num_strata:]).any()):
             return
         mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
-        # One visit alone has no error, but for rounding.
+        # A stratum with one visit has no error, except for rounding.
         seen = errors > 1e-6 * mean_squares
         if not seen.any():
             return
         # Relative to all strata, as gradients shrink while a network trains.
         means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
-        # Few visits tell their own error badly: one relative error for all.
+        # A few visits estimate their own error badly, so all strata share one
+        # relative error.
         relative = np.mean((errors[seen] / mean_squares[seen])**2)
         # The mean of the first plans, then a moving average.
         share = seen / np.minimum(self._num_plans + 1, self._MEMORY)
@@ -91,10 +92,11 @@ class Neyman(ToBudget):
             self._begin_anew(num_strata)
         # Sorting is faster than np.quantile.
         edges = np.arange(1, num_strata) * len(scores) // num_strata
-        stratum_of_image = divide(scores, np.sort(scores)[edges].tolist())
+        uppers = np.sort(scores)[edges].tolist()
+        stratum_of_image = divide(scores, uppers)
         sizes = np.bincount(stratum_of_image, minlength=num_strata)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
-        plan = prune_tiers(stratum_of_image, sizes - kept, rng, threshold=0.)
+        plan = prune_tiers(stratum_of_image, sizes - kept, rng, uppers)
         if len(plan) > max(num_kept, 1):
             plan = self._note(share, plan, len(scores), 'the images')
         return plan
@@ -103,7 +105,7 @@ class Neyman(ToBudget):
         """Root of the mean squared norm of each stratum.
 
         Means of few visits differ by chance. As far as this explains their
-        spread they are drawn to 1, their own mean (empirical Bayes).
+        spread they are shrunk towards 1, their own mean (empirical Bayes).
         """
         spread = max(self._means.var() - self._variances.mean(), 0.)
         trust = spread / np.maximum(spread + self._variances, 1e-12)

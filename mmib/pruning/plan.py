@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What one virtual epoch trains on: pure functions of numpy arrays."""
+"""Plans, which say what one virtual epoch trains on: pure functions of arrays.
+"""
 from dataclasses import dataclass, replace
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,44 +14,23 @@ class Tier(NamedTuple):
 
     Args:
         size (int): Images whose score lies in the band.
-        kept (int): Those of them in the plan.
+        kept (int): How many of these images the plan keeps.
+        upper (float, optional): Upper edge of the band: all scores in the band
+            are lower. None for the last tier, and for tiers that are no bands
+            of scores. Defaults to None.
+        weight (float, optional): Weight of each slot of the tier. None if the
+            policy doesn't say. Defaults to None.
     """
 
     size: int
     kept: int
+    upper: Optional[float] = None
+    weight: Optional[float] = None
 
-
-@dataclass(frozen=True)
-class Slots:
-    """Slots of one plan or of several, in the order of the stream.
-
-    Args:
-        indices (np.ndarray): Data set index of each slot, int64 of shape (K,).
-        weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
-            shape (K,). 0 for slots of a full pass, of which nothing is
-            learned.
-        means (np.ndarray): Mean weight of the plan of each slot, float32 of
-            shape (K,).
-    """
-
-    indices: np.ndarray
-    weights: np.ndarray
-    tiers: np.ndarray
-    means: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, slots: Union[slice, np.ndarray]) -> 'Slots':
-        """Some of the slots. A slice gives views."""
-        return Slots(*(array[slots] for array in vars(self).values()))
-
-    @staticmethod
-    def join(parts: Sequence['Slots']) -> 'Slots':
-        """Slots one after the other."""
-        columns = zip(*(vars(part).values() for part in parts))
-        return Slots(*map(np.concatenate, columns))
+    def scaled(self, factor: float) -> 'Tier':
+        """Return the tier with its weight times a factor."""
+        return self if self.weight is None else self._replace(
+            weight=float(np.float32(self.weight) * np.float32(factor)))
 
 
 @dataclass(frozen=True)
@@ -61,19 +41,19 @@ class EpochPlan:
         indices (np.ndarray): Data set index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        threshold (float): Score from which on every image is kept (for a
-            policy that prunes high scores: up to which). Defaults to 0, for
-            plans without a threshold.
+        threshold (float): Images at or above this score are all kept. If the
+            policy prunes high scores, images at or below it. Defaults to 0,
+            for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().
         note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,). 0 for slots of which nothing is learned. If
-            None, all slots are of tier 1.
+            int16 of shape (K,). 0 for slots that don't count for V and the
+            policy. If None, all slots are of tier 1.
         is_full (bool): Whether this is a pass of the baseline, whose images
             then come in the baseline's order. Defaults to False.
-        is_shuffled (bool): Whether the order is random and means nothing, so
-            that a sampler with ``shuffle=False`` sorts it. Defaults to False.
+        is_shuffled (bool): Whether the order is random. A run with
+            ``shuffle=False`` then sorts the slots. Defaults to False.
         whole_mean (float, optional): Mean weight of the plan that this one was
             cut from. Defaults to None.
     """
@@ -106,28 +86,33 @@ class EpochPlan:
 
     @property
     def mean_weight(self) -> float:
-        """float: Mean of the weights; of a plan that was cut, that of the
-        whole plan."""
+        """float: Mean weight; after :meth:`cut`, the mean before it."""
         if self.whole_mean is not None:
             return self.whole_mean
         return float(self.weights.mean(dtype=np.float64))
 
     def normalized(self) -> 'EpochPlan':
-        """The plan with weights over their mean."""
-        return replace(self, weights=self.weights / self.weights.mean())
+        """Return the plan with weights divided by their mean."""
+        mean = self.weights.mean()
+        return replace(
+            self,
+            weights=self.weights / mean,
+            tiers=tuple(tier.scaled(float(1 / mean)) for tier in self.tiers))
 
     def is_unbiased(self, pass_length: int) -> bool:
-        """Whether the weights make up for the pruned images, up to chance."""
+        """Return whether the weights sum to the number of images, within
+        chance."""
         off = abs(self.weights.sum(dtype=np.float64) - pass_length)
         if off <= 1e-3 * pass_length:
             return True
-        # The weight of a slot that was drawn by itself varies by w (w - 1).
+        # If images are drawn independently, a slot of weight w adds w (w - 1)
+        # to the variance of the sum.
         weights = self.weights.astype(np.float64)
         chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
         return bool(off <= 1e-3 * pass_length + 4 * chance)
 
     def cut(self, limit: Optional[int]) -> 'EpochPlan':
-        """The plan of the first slots, at most ``limit``. None is no limit."""
+        """Return the plan's first ``limit`` slots. None is no limit."""
         return self if limit is None or len(self) <= limit else replace(
             self,
             indices=self.indices[:limit],
@@ -135,18 +120,54 @@ class EpochPlan:
             tier_of_slot=self.tier_of_slot[:limit],
             whole_mean=self.mean_weight)
 
-    def slots(self) -> Slots:
-        """The slots, as a stream of several plans has them."""
-        means = np.full(len(self), self.mean_weight, np.float32)
-        return Slots(self.indices, self.weights, self.tier_of_slot, means)
+    def sorted(self) -> 'EpochPlan':
+        """Return the plan in the order of the dataset."""
+        order = np.argsort(self.indices)
+        return replace(
+            self,
+            indices=self.indices[order],
+            weights=self.weights[order],
+            tier_of_slot=self.tier_of_slot[order])
+
+    def without_tail(self, count: int, rng: np.random.Generator,
+                     rescale: bool) -> 'EpochPlan':
+        """Return the plan without some slots: the last ones if the order is
+        random, else slots at random.
+
+        Args:
+            count (int): Slots to leave out.
+            rng (np.random.Generator): Source of every random choice.
+            rescale (bool): Whether the weights of the other slots make up for
+                those left out, so that each image has weight 1 on average.
+        """
+        kept = len(self) - count
+        rows = np.arange(kept)
+        if not self.is_shuffled:
+            rows = np.sort(rng.permutation(len(self))[:kept])
+        scale = len(self) / kept if rescale else 1.
+        tier_of_slot = self.tier_of_slot[rows]
+        counts = np.bincount(tier_of_slot, minlength=len(self.tiers) + 1)[1:]
+        if not tier_of_slot.all():
+            # Slots of tier 0 may be of any tier.
+            counts = [
+                kept if len(self.tiers) == 1 else tier.kept
+                for tier in self.tiers
+            ]
+        return replace(
+            self,
+            indices=self.indices[rows],
+            weights=self.weights[rows] * np.float32(scale),
+            tier_of_slot=tier_of_slot,
+            tiers=tuple(
+                tier._replace(kept=int(n)).scaled(scale)
+                for tier, n in zip(self.tiers, counts)))
 
     def __len__(self) -> int:
         return len(self.indices)
 
 
 def checked(plan: Any, pass_length: int) -> EpochPlan:
-    """Check that a plan can be trained on, and give its arrays and tiers the
-    types that they have to have.
+    """Return a plan with arrays and tiers of the right types, or refuse it.
 
     Args:
         plan (EpochPlan): What a policy has drawn.
@@ -175,7 +196,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     if indices.min() < 0 or indices.max() >= pass_length:
         raise Refusal(f'`indices` must be in [0, {pass_length}), but reach '
                       f'from {indices.min()} to {indices.max()}')
-    # One NaN makes the sum NaN, and one infinity at least infinite.
+    # A NaN or an infinity makes the sum NaN or infinite.
     if not 0 < weights.sum() < np.inf or weights.min() < 0:
         raise Refusal('`weights` must be finite and not negative, and '
                       'not all of them 0')
@@ -189,14 +210,20 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal('`threshold` must be a number, but got '
                       f'{plan.threshold!r}') from None
     try:
-        tiers = tuple(Tier(*map(int, tier)) for tier in plan.tiers)
+        tiers = tuple(_checked_tier(*tier) for tier in plan.tiers)
     except (TypeError, ValueError):
         raise Refusal('`tiers` must be Tier(size, kept) for each tier, but '
                       f'got {plan.tiers!r}') from None
     if tier_of_slot.min() < 0 or tier_of_slot.max() > max(len(tiers), 1):
         raise Refusal(
-            f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], where '
-            f'`tiers` has {len(tiers)}')
+            f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], because '
+            f'`tiers` has {len(tiers)} entries')
+    if plan.is_full and (len(indices) != pass_length or (weights != 1).any() or
+                         (np.bincount(indices) != 1).any()):
+        raise Refusal('`EpochPlan.full` must have each image once and all '
+                      f'weights 1, but has {len(np.unique(indices))} of '
+                      f'{pass_length} images in {len(indices)} slots: return '
+                      '`EpochPlan(indices, weights)` for a part of the images')
     return replace(
         plan,
         indices=indices.astype(np.int64, copy=False),
@@ -204,6 +231,17 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         threshold=threshold,
         tier_of_slot=tier_of_slot.astype(np.int16, copy=False),
         tiers=tiers)
+
+
+def _checked_tier(size: Any,
+                  kept: Any,
+                  upper: Any = None,
+                  weight: Any = None) -> Tier:
+    # JSON has no infinite numbers.
+    return Tier(
+        int(size), int(kept),
+        *(None if x is None or not np.isfinite(float(x)) else float(x)
+          for x in (upper, weight)))
 
 
 def prune(scores: np.ndarray,
@@ -237,19 +275,25 @@ def prune(scores: np.ndarray,
     tier_of_image = divide(scores, thresholds)
     sizes = np.bincount(tier_of_image, minlength=len(thresholds) + 1)
     num_pruned = [int(ratio * n) for ratio, n in zip((*ratios, 0.), sizes)]
-    return prune_tiers(tier_of_image, num_pruned, rng, float(thresholds[-1]),
-                       rescale)
+    return prune_tiers(
+        tier_of_image,
+        num_pruned,
+        rng,
+        thresholds,
+        threshold=float(thresholds[-1]),
+        rescale=rescale)
 
 
 def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
     """Tier of each image, from 0, by the upper ends of all tiers but the
-    last. A score at a threshold lies above the threshold."""
+    last. A score equal to a threshold belongs
+    to the tier above it."""
     if not np.isfinite(thresholds).all():
         raise Refusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '
             'finite, of shape (N,) and N > 0.')
-    # `not (score < threshold)` and not `score >= threshold`: what can't be
-    # compared is never pruned. Python floats keep the comparison in float32.
+    # `not (score < threshold)` and not `score >= threshold`, so NaN lands in
+    # the last tier. Python floats keep the comparison in float32.
     tier_of_image = np.zeros(len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))
@@ -259,7 +303,8 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
 def prune_tiers(tier_of_image: np.ndarray,
                 num_pruned: Sequence[int],
                 rng: np.random.Generator,
-                threshold: float,
+                uppers: Sequence[float],
+                threshold: float = 0.,
                 rescale: bool = True) -> EpochPlan:
     """Prune images of each tier at random.
 
@@ -267,28 +312,30 @@ def prune_tiers(tier_of_image: np.ndarray,
         tier_of_image (np.ndarray): Tier of each image, from 0, of shape (N,).
         num_pruned (Sequence[int]): How many images to prune of each tier.
         rng (np.random.Generator): Source of every random choice.
-        threshold (float): Threshold of the plan.
+        uppers (Sequence[float]): Upper edge of each tier but the last.
+        threshold (float): Threshold of the plan. Defaults to 0.
         rescale (bool): See :func:`prune`. Defaults to True.
 
     Returns:
         EpochPlan: Slots in random order; a full plan if nothing is pruned.
     """
     kept, tiers = [], []
-    for members, pruned in zip(
-            _members(tier_of_image, len(num_pruned)), num_pruned):
+    edges = [*map(float, uppers), None]
+    for members, pruned, upper in zip(
+            _members(tier_of_image, len(num_pruned)), num_pruned, edges):
         size = len(members)
         if pruned:
             members = rng.choice(
                 members, size - pruned, replace=False, shuffle=False)
         kept.append(members)
-        tiers.append(Tier(size, len(members)))
+        weight = np.float32(size / max(len(members), 1) if rescale else 1)
+        tiers.append(Tier(size, len(members), upper, float(weight)))
 
     indices = np.concatenate(kept)
     rng.shuffle(indices)
     if len(indices) == len(tier_of_image):
         return EpochPlan.full(indices)
-    tier_weights = np.array(
-        [t.size / max(t.kept, 1) if rescale else 1 for t in tiers], np.float32)
+    tier_weights = np.array([tier.weight for tier in tiers], np.float32)
     tier_of_slot = tier_of_image[indices]
     return EpochPlan(
         indices,

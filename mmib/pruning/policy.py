@@ -2,6 +2,7 @@
 """The base class of policies, and what a policy is told."""
 import inspect
 import math
+import re
 from dataclasses import replace
 from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
@@ -47,8 +48,8 @@ class Progress(NamedTuple):
     norms: Optional[TierNorms] = None
 
     def kept_share(self, ratio: float) -> float:
-        """The kept share with which a training of ``ratio`` times the slots of
-        the baseline covers what the baseline does, in [0, 1]."""
+        """Return the share to keep from here on, in [0, 1], for a run of
+        ``ratio`` times the baseline's slots to cover as many passes."""
         own = self.length * (ratio if self.of_baseline else 1)
         baseline = self.length / (1 if self.of_baseline else ratio)
         left = own - self.annealing - self.spent
@@ -78,8 +79,8 @@ class Policy:
     """bool: Whether weights make up for the pruned images. If not, all
     weights are 1."""
     prunes = True
-    """bool: Whether plans leave images out. If not, the training is the
-    baseline, and only scores."""
+    """bool: Whether plans leave images out. If not, the run trains as the
+    baseline, and keeps scores."""
     default_ratio = 0.6
     """float: Iterations of the training over those of the baseline, in
     (0, 1], where a conversion isn't told."""
@@ -107,7 +108,7 @@ class Policy:
         return None
 
     def begin_plan(self, progress: Progress) -> None:
-        """Be told where in the training the next plan begins."""
+        """Take how far the run is where the next plan begins."""
 
     def state_dict(self) -> Dict[str, Any]:
         """Arrays and plain Python values that the next plans follow from,
@@ -122,7 +123,7 @@ class Policy:
         for name, parameter in inspect.signature(
                 type(self)).parameters.items():
             value = getattr(self, name, parameter.default)
-            # A switch such as `rescale` is told only where it was changed.
+            # A switch such as `rescale` is shown only if it isn't the default.
             if (parameter.default is not value
                     or not isinstance(value, (bool, type(None)))):
                 arguments.append(f'{name}={value}')
@@ -152,17 +153,17 @@ class FunctionPolicy(Policy):
         return self.function(scores, rng)
 
     def __repr__(self) -> str:
-        # Without the address of an object.
-        return repr(self.function).split(' at 0x')[0]
+        # Without the addresses of objects.
+        return re.sub(' at 0x[0-9a-f]+', '', repr(self.function))
 
 
 class ToBudget(Policy):
     """Cover the passes of the baseline in ``ratio`` of its iterations.
 
-    Each plan is drawn for what is still to cover until annealing, so that a
-    plan makes up for those before it. A training by iterations has its
-    schedule shortened already: the baseline runs ``1 / ratio`` times as many
-    iterations. A training by epochs has the schedule of the baseline.
+    Each plan keeps what the rest of the budget allows, which makes up for
+    earlier plans. The schedule of a run by iterations is shortened already:
+    the baseline runs ``1 / ratio`` times as many iterations. A run by epochs
+    has the schedule of the baseline.
 
     Args:
         ratio (float): Iterations of the training over those of the baseline,
@@ -189,14 +190,13 @@ class ToBudget(Policy):
     def _kept_share(self) -> float:
         if self._progress is None:
             raise Refusal(
-                f'{type(self).__name__} must know how far the training is: '
-                'call its `begin_plan` before each plan, as InfoBatchHook '
-                'does.')
+                f'{type(self).__name__} must know how far the run is: call '
+                '`begin_plan` of the policy before each plan.')
         return self._progress.kept_share(self.ratio)
 
     @staticmethod
     def _num_kept(share: float, size: int) -> int:
-        # Rounds down, or later plans had to prune harder than this one.
+        # Rounds down. Otherwise later plans would have to prune harder.
         return math.floor(share * size + 1e-6)
 
     def _note(self, share: float, plan: EpochPlan, size: int,
@@ -206,17 +206,28 @@ class ToBudget(Policy):
             plan,
             note=f'the budget needs a kept share of {share:.3f}, but at most '
             f'{100 * (1 - self._least_share):g} % of {of} can be pruned: kept '
-            f'share {len(plan) / size:.3f}. Raise `ratio` in the `policy` '
-            'of InfoBatchHook in `custom_hooks`.')
+            f'share {len(plan) / size:.3f}. Raise `ratio` of the policy.')
 
 
 def as_policy(policy: Union[Policy, Callable]) -> Policy:
-    """Wrap a plain function in a policy. A policy stays as it is."""
-    return policy if isinstance(policy, Policy) else FunctionPolicy(policy)
+    """Wrap a plain function in a policy. A policy stays as it is.
+
+    Raises:
+        Refusal: If ``policy`` is neither.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, type) or not callable(policy):
+        raise Refusal(f'`policy` must be a policy of `mmib.pruning`, such as '
+                      f'Neyman(ratio=0.6), or a function, but got {policy!r}.')
+    return FunctionPolicy(policy)
 
 
-def draw_plan(policy: Policy, scores: np.ndarray, progress: Progress,
-              rng: np.random.Generator) -> EpochPlan:
+def draw_plan(policy: Policy,
+              scores: np.ndarray,
+              progress: Progress,
+              rng: np.random.Generator,
+              tail: Optional[Callable[[int], int]] = None) -> EpochPlan:
     """Let a policy draw the plan of a virtual epoch.
 
     Args:
@@ -224,6 +235,9 @@ def draw_plan(policy: Policy, scores: np.ndarray, progress: Progress,
         scores (np.ndarray): Score of each image, float32 of shape (N,).
         progress (Progress): How far the training is.
         rng (np.random.Generator): Source of every random choice.
+        tail (Callable, optional): Returns how many slots to leave out of a
+            plan that prunes and has so many, see
+            :meth:`EpochPlan.without_tail`. Defaults to None, for none.
 
     Returns:
         EpochPlan: The plan, checked. Nothing is learned of a biased plan, of
@@ -243,8 +257,12 @@ def draw_plan(policy: Policy, scores: np.ndarray, progress: Progress,
     except Refusal as error:
         raise Refusal(
             f'The policy {policy!r} draws no plan to train on: {error}. Change'
-            ' it at InfoBatchHook in `custom_hooks`.') from None
-    if plan.is_unbiased(len(scores)):
+            ' the policy.') from None
+    is_unbiased = plan.is_unbiased(len(scores))
+    count = tail(len(plan)) if tail and not plan.is_full else 0
+    if count:
+        plan = plan.without_tail(count, rng, policy.rescale)
+    if is_unbiased:
         return plan
     return replace(plan, tier_of_slot=np.zeros_like(plan.tier_of_slot))
 
@@ -253,9 +271,8 @@ def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
     """Raise a Refusal that names an argument of a policy, unless its value
     fits."""
     if not fits:
-        raise Refusal(
-            f'`{name}` {says}, but got {value!r}: change it in the `policy` of'
-            ' InfoBatchHook in `custom_hooks`.')
+        raise Refusal(f'`{name}` {says}, but got {value!r}: change it in the '
+                      'policy.')
 
 
 def check_ratio(ratio: float, name: str = 'ratio') -> None:

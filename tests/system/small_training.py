@@ -162,12 +162,20 @@ def infobatch_hook(runner):
 
 
 def weights_of_batch(runner, data_batch):
-    """The weights that the losses have for the images of this iteration. They
-    are 1 in annealing, without mmib, and after InfoBatchHook."""
+    """The relative weights and the weights that the losses have for the images
+    of this iteration. They are 1 in annealing, without mmib, and after
+    InfoBatchHook."""
     hook = infobatch_hook(runner)
     if hook is None or hook.batch.weights is None:
-        return [1.] * len(data_batch['inputs'])
-    return hook.batch.weights.tolist()
+        ones = [1.] * len(data_batch['inputs'])
+        return ones, ones
+    return hook.batch.relative_weights.tolist(), hook.batch.weights.tolist()
+
+
+def expected_loss(step):
+    """What the loss of a step of :class:`StepLog` must be where each loss is a
+    mean over images: the mean of relative weight x score."""
+    return np.multiply(step['relative_weights'], step['scores']).mean()
 
 
 def weights_of(runner):
@@ -225,8 +233,9 @@ def read_lines(path):
 @HOOKS.register_module()
 class StepLog(Hook):
     """Writes down what each step really used: its iteration, learning rate,
-    images, loss, weights, and scores if it prunes. ``path`` begins the name
-    of a file for each rank, which outlives the process."""
+    images, loss, relative weights and weights, and scores if it prunes.
+    ``path`` begins the name of a file for each rank, which outlives the
+    process."""
 
     # Before InfoBatchHook takes weights and scores back.
     priority = 'HIGH'
@@ -236,12 +245,14 @@ class StepLog(Hook):
         self.steps = []
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        relative_weights, weights = weights_of_batch(runner, data_batch)
         step = dict(
             iter=runner.iter,
             lr=runner.optim_wrapper.get_lr(),
             images=[int(image[0, 0, 0]) for image in data_batch['inputs']],
             loss=outputs['loss'].item(),
-            weights=weights_of_batch(runner, data_batch))
+            relative_weights=relative_weights,
+            weights=weights)
         hook = infobatch_hook(runner)
         if hook is not None and hook.batch.scores is not None:
             assert hook.batch.scores.dtype == torch.float32
@@ -294,8 +305,7 @@ def assert_pruned(steps, rtol=1e-5):
     assert np.max(column(steps, 'weights')) > 1
     assert len(column(steps, 'scores')) == min(ANNEALING_ITER, len(steps))
     for step in steps[:ANNEALING_ITER]:
-        mean = np.multiply(step['weights'], step['scores']).mean()
-        assert step['loss'] == pytest.approx(mean, rel=rtol)
+        assert step['loss'] == pytest.approx(expected_loss(step), rel=rtol)
 
 
 def build(work_dir, **changes):

@@ -14,8 +14,9 @@ from tests.system.epoch_training import (KEEPS, MAX_EPOCHS, PRUNES, SCHEDULES,
                                          SIZE, by_epoch, edges)
 from tests.system.processes import run_ranks
 from tests.system.small_training import (VALIDATION, IndexDataset, build,
-                                         column, infobatch_hook, read_log,
-                                         train, train_rank)
+                                         column, infobatch_hook, load,
+                                         read_log, small_head, train,
+                                         train_and_note, train_rank)
 
 
 @pytest.mark.parametrize('schedule, changes', [
@@ -41,9 +42,9 @@ def test_the_learning_rate_at_each_edge_is_that_of_the_baseline(
 def test_the_gradients_of_the_last_iterations_are_used(tmp_path):
     """Where they are accumulated MMEngine counts what is to come."""
     runner = build(tmp_path,
-                   **by_epoch(**{'optim_wrapper.accumulative_counts': 3}))
+                   **by_epoch(**{'optim_wrapper.accumulative_counts': 4}))
     runner.train()
-    assert runner.iter % 3 != 0 and runner.max_iters == runner.iter
+    assert runner.iter % 4 != 0 and runner.max_iters == runner.iter
     assert not any(parameter.grad.any()
                    for parameter in runner.model.parameters()
                    if parameter.grad is not None)
@@ -116,7 +117,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     steps = train(runner)
     assert reader.count == 2 + MAX_EPOCHS * (1 if reads is ReadsData else 2)
     images = column(steps, 'images')
-    assert infobatch_hook(runner).training.planner.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(runner).run.current.epoch == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
     assert sorted(sum(images[-8:], [])) == list(range(SIZE))
@@ -125,10 +126,9 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     weights = np.concatenate(column(steps, 'weights'))
     # Weights make up for what is pruned, but for rounding.
     assert weights.sum() == pytest.approx(MAX_EPOCHS * SIZE, rel=0.01)
-    session = infobatch_hook(runner).training
-    saved = session.planner.saved_iters(session.sampler.position, runner.iter)
-    assert session.clock.iters_per_epoch == 8
-    assert saved == MAX_EPOCHS * 8 - len(steps)
+    run = infobatch_hook(runner).run
+    assert run.schedule.iters_per_epoch == 8
+    assert run.saved_iters() == MAX_EPOCHS * 8 - len(steps)
 
 
 class ReadsAtTheEnd(ReadsData):
@@ -169,13 +169,13 @@ def test_another_hook_that_reads_ahead_of_the_loop(tmp_path, num_workers):
                    **by_epoch(**{'train_dataloader.num_workers': num_workers}))
     runner.register_hook(ReadsAheadOfTheLoop())
     with pytest.raises(
-            Refusal, match='Something else than the training loop reads '):
+            Refusal, match='Something other than the training loop reads '):
         runner.train()
     assert runner.epoch == 2
     # Nothing was trained on in that epoch.
-    session = infobatch_hook(runner).training
-    assert runner.iter == session.iteration < 2 * 8
-    assert session.planner.current.epoch == 2
+    run = infobatch_hook(runner).run
+    assert runner.iter == run.iteration < 2 * 8
+    assert run.current.epoch == 2
 
 
 def test_a_plan_that_fills_no_batch(tmp_path):
@@ -191,6 +191,78 @@ def test_a_plan_that_fills_no_batch(tmp_path):
     baseline = edges(tmp_path / 'baseline', **by_epoch(None, **changes))
     assert log.rates[-1] == pytest.approx(baseline.rates[-1])
     assert read_log(tmp_path).count('nothing is trained on in epoch') == 6
+
+
+def pooled(batch_size, size=48, **changes):
+    """A training by epochs whose head normalizes what it has pooled to one
+    pixel, which fails in a batch of one image."""
+    head = small_head(
+        type='PSPHead', pool_scales=(1, 2), norm_cfg=dict(type='BN'))
+    for name in ('num_convs', 'concat_input'):
+        del head[name]
+    return by_epoch(
+        **{
+            'model.decode_head': dict(head, _delete_=True),
+            'train_dataloader.dataset.size': size,
+            'train_dataloader.batch_size': batch_size,
+            'default_hooks.checkpoint': dict(by_epoch=False, interval=1),
+            **changes
+        })
+
+
+def last_batches(runner):
+    """Train, and return the size of the last batch of each epoch."""
+    sizes = {}
+
+    def note(runner, data_batch, outputs):
+        sizes[runner.epoch] = len(data_batch['inputs'])
+
+    train_and_note(runner, note)
+    return [*sizes.values()]
+
+
+@pytest.mark.parametrize(
+    'policy', [
+        PRUNES,
+        dict(type='Neyman'),
+        dict(type='MeanThreshold'),
+        dict(type='RandomPruning', ratio=0.3)
+    ],
+    ids=lambda policy: policy['type'])
+@pytest.mark.parametrize('size, batch_size, least', [(48, 4, 4), (45, 7, 3),
+                                                     (50, 4, 2)])
+def test_a_pruned_epoch_has_no_smaller_batch_than_a_full_one(
+        tmp_path, size, batch_size, least, policy):
+    changes = pooled(batch_size, size)
+    changes['custom_hooks'][0]['policy'] = policy
+    runner = build(tmp_path, **changes)
+    kept = []
+    infobatch_hook(runner).plan_observers.append(
+        lambda record, plan: kept.append(record.kept))
+    sizes = last_batches(runner)
+    assert len(sizes) == MAX_EPOCHS
+    assert sizes[0] == sizes[-1] == least == min(sizes)
+    # All that a plan keeps is trained on.
+    assert [(number - 1) % batch_size + 1 for number in kept] == sizes
+    assert min(kept) < 0.8 * size
+
+
+@pytest.mark.parametrize('batch_size', [4, 7])
+def test_nor_does_what_is_left_of_it_elsewhere(tmp_path, batch_size):
+    """Of each checkpoint of an epoch that prunes, with another batch size."""
+    runner = build(tmp_path, **pooled(5))
+    assert min(last_batches(runner)) == 48 % 5
+    least, rests = (48 - 1) % batch_size + 1, []
+    for path in (tmp_path / f'iter_{i}.pth' for i in range(11, 15)):
+        rests.append(len(load(path)['infobatch']['ledger']['indices']))
+        resumed = build(
+            tmp_path / path.stem,
+            resume=True,
+            load_from=str(path),
+            **pooled(batch_size))
+        smallest = min(last_batches(resumed))
+        assert smallest >= min(least, rests[-1] or least) > 1
+    assert 0 in rests and any(rest % batch_size for rest in rests)
 
 
 def test_validation_at_its_epochs(tmp_path):
@@ -225,7 +297,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).training.planner.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(again).run.current.epoch == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 
@@ -247,7 +319,7 @@ def test_a_data_set_of_which_a_part_is_repeated(tmp_path):
     changes['train_dataloader.dataset'] = dict(dataset, _delete_=True)
     runner = build(tmp_path, **changes)
     steps = train(runner)
-    assert len(infobatch_hook(runner).training.tables.scores) == SIZE + 4
+    assert len(infobatch_hook(runner).run.tables.scores) == SIZE + 4
     # A full epoch first, with each repeat.
     size = SIZE + 8
     first = sum(column(steps, 'images'), [])[:size]

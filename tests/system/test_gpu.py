@@ -11,7 +11,6 @@ from mmengine.model import is_model_wrapper
 from mmseg.models.losses import CrossEntropyLoss
 
 from mmib import InfoBatchHook, InfoBatchLoss
-from mmib.openmmlab.console.reporter import Reporter
 from mmib.openmmlab.tasks import segmentation
 from tests.system.small_training import (SAVED, assert_pruned, build,
                                          check_resumed, column, infobatch_hook,
@@ -33,11 +32,12 @@ def same_arithmetic(monkeypatch):
 
 
 def scores_of(runner):
-    return infobatch_hook(runner).training.tables.scores
+    return infobatch_hook(runner).run.tables.scores
 
 
 def check_steps(runner, steps):
-    """Images were pruned, and the loss follows from scores and weights."""
+    """Images were pruned, and the loss follows from scores and relative
+    weights."""
     assert next(runner.model.parameters()).is_cuda
     scores = scores_of(runner)
     assert np.isfinite(scores).all() and (scores != 1).all()
@@ -121,8 +121,6 @@ def test_the_step_does_not_wait_for_the_gpu(tmp_path, monkeypatch, score, hook,
         'error',
         applies=lambda self: self.batch.weights is not None and next(warm) > 1)
     guard(monkeypatch, InfoBatchHook, 'before_train_iter', 'error')
-    # Where LoggerHook waits too.
-    guard(monkeypatch, Reporter, '_write_unweighted_losses', 'default')
     if 'class_weight' in loss:
         # The loss copies its class weights to the GPU in each call.
         guard(monkeypatch, CrossEntropyLoss, 'forward', 'default')
@@ -148,7 +146,7 @@ def test_resume_on_another_device(tmp_path, monkeypatch, saved_on, resumed_on):
     monkeypatch.setattr('mmengine.device.utils.DEVICE', saved_on)
     steps = train(build(tmp_path))
     path = str(tmp_path / f'iter_{SAVED}.pth')
-    num_planned = len(load(path)['infobatch']['sampler']['slots']['indices'])
+    num_planned = len(load(path)['infobatch']['ledger']['indices'])
 
     monkeypatch.setattr('mmengine.device.utils.DEVICE', resumed_on)
     resumed = build(tmp_path / 'resumed', resume=True, load_from=path)

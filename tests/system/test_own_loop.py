@@ -11,7 +11,6 @@ import pytest
 import torch
 from mmengine.dist import get_dist_info
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 from mmib import Session
 from mmib.pruning import Neyman
@@ -24,9 +23,8 @@ EPOCHS, BATCH_SIZE, SEED = 8, 4, 5
 ROOT = osp.abspath(osp.join(osp.dirname(__file__), '../..'))
 
 
-def slots_of(session):
-    slots = session.own_slots
-    return slots.indices.tolist(), slots.weights.tolist()
+def note(slots, loss):
+    return slots.indices.tolist(), slots.weights.tolist(), loss.item()
 
 
 def train_with_hook(rank, results):
@@ -35,8 +33,8 @@ def train_with_hook(rank, results):
                                   **{'train_dataloader.sampler.seed': SEED})
         distribute(runner)
         results[rank] = train_and_note(
-            runner, lambda runner, batch, outputs: (*slots_of(
-                infobatch_hook(runner).training), outputs['loss'].item()))
+            runner, lambda runner, batch, outputs: note(
+                infobatch_hook(runner)._slots, outputs['loss']))
 
 
 def train_in_own_loop(rank, results):
@@ -45,18 +43,19 @@ def train_in_own_loop(rank, results):
         model = DistributedDataParallel(model)
     policy = Neyman(ratio=0.6, num_strata=3)
     session = Session(dataset, policy, EPOCHS, seed=SEED)
-    loader = DataLoader(dataset, BATCH_SIZE, sampler=session.sampler)
+    loader = session.loader(BATCH_SIZE)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     results[rank] = []
-    for _ in range(session.epoch, EPOCHS):
-        for rows, values in loader:
+    while session.epoch < EPOCHS:
+        for slots, (rows, values) in loader:
             outputs = model(rows, values, mode='loss')
             one, two = outputs['losses']
-            loss = session.mean(outputs['loss_of_all'].mean(1) + one + two)
+            losses = outputs['loss_of_all'].mean(1) + one + two
+            loss = session.weigh(losses, slots).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            results[rank].append((*slots_of(session), loss.item()))
+            results[rank].append(note(slots, loss))
 
 
 @pytest.mark.parametrize('world_size', [1, 2])

@@ -59,10 +59,13 @@ def train_with_global_batch(rank, results, **changes):
         results[rank] = dict(
             steps=steps,
             plans=[epoch for _, epoch, _ in plans],
-            drawn=[at for at, _, plan in plans if not plan.is_full],
+            drawn=[
+                at for at, epoch, plan in plans
+                if epoch.annealing or not plan.is_full
+            ],
             saves=saves,
-            lookahead=hook and hook.training.clock.min_gap,
-            scores=hook and hook.training.tables.scores,
+            lookahead=hook and hook.run.schedule.min_gap,
+            scores=hook and hook.run.tables.scores,
             collectives=collectives)
 
 
@@ -82,14 +85,20 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings):
         # 2 workers have 2 batches each, and slots of all ranks count.
         assert rank['lookahead'] == 2 * 2 * GLOBAL_BATCH
         for ours, theirs in zip(one['plans'], rank['plans'], strict=True):
-            for field in ('start', 'kept', 'tiers'):
+            for field in ('first_slot', 'kept'):
                 assert getattr(ours, field) == getattr(theirs, field)
+            for tier, other in zip(ours.tiers, theirs.tiers, strict=True):
+                assert tier[:2] + tier[3:] == other[:2] + other[3:]
+            # Upper edges are scores.
+            uppers = ([tier.upper or 0 for tier in plan.tiers]
+                      for plan in (ours, theirs))
+            np.testing.assert_allclose(*uppers, rtol=1e-5)
             assert ours.mean_score == pytest.approx(theirs.mean_score, 1e-5)
     for number, expected in enumerate(one['steps']):
         together = [rank['steps'][number] for rank in ranks]
         # Rank k has the slots k, k + 2, ...
         for k, theirs in enumerate(together):
-            for name in ('images', 'weights'):
+            for name in ('images', 'weights', 'relative_weights'):
                 assert theirs[name] == expected[name][k::2]
             assert ('scores' in theirs) is (number < ANNEALING_ITER)
             if 'scores' in theirs:
@@ -104,18 +113,19 @@ def test_ranks_train_as_one_with_the_same_global_batch(trainings):
     np.testing.assert_allclose(ranks[0]['scores'], one['scores'], rtol=1e-5)
 
 
-def test_one_collective_a_plan_and_a_checkpoint(trainings):
-    """And one at the start, whether ranks have the same images. None where
-    nothing was recorded since the last one: the last checkpoint is in
-    annealing."""
+def test_two_collectives_a_plan_and_a_checkpoint(trainings):
+    """A small one, and one of what was recorded. And one at the start, whether
+    ranks have the same images. None where nothing was recorded since the last
+    one: the last checkpoint is in annealing, and the one before has what was
+    in flight when the plan of annealing was drawn."""
     baseline = run_ranks(
         functools.partial(train_with_global_batch, **BASELINE), 2)
     for rank, before in zip(trainings[2], baseline, strict=True):
         assert rank['saves'] == before['saves'] == [9, 18, 27, 36, MAX_ITERS]
-        assert len(rank['drawn']) > 3
-        merges = {*rank['drawn'], 9, 18, 27, ANNEALING_ITER}
+        assert sum(at < ANNEALING_ITER for at in rank['drawn']) > 3
+        merges = {*rank['drawn'], 9, 18, 27, 36}
         assert rank['collectives'] - before['collectives'] == Counter(
-            all_gather=len(merges) + 1)
+            all_gather=2 * len(merges) + 1)
         assert not before['collectives'] - rank['collectives']
 
 

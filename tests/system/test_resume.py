@@ -16,6 +16,7 @@ from mmengine.runner import IterBasedTrainLoop
 from mmseg.registry import DATASETS
 
 from mmib.errors import Refusal
+from mmib.ledger import Ledger
 from mmib.openmmlab.runner.checkpoint import seal
 from mmib.report.read import read_run
 from tests.system.epoch_training import (MAX_EPOCHS, SCHEDULES, SIZE, EdgeLog,
@@ -136,7 +137,7 @@ def test_resume_is_exact(tmp_path, name):
     runner = build(tmp_path, **changes)
     steps = train(runner)
     if 'less than a batch' not in name:
-        assert infobatch_hook(runner).training.tables.pruned.sum() > 11
+        assert infobatch_hook(runner).run.tables.pruned.sum() > 11
     folder, runners = tmp_path, []
     for checkpoint in checkpoints:
         # Until the end of the test, which stops their workers at once.
@@ -229,8 +230,8 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
     _, steps = resume(tmp_path / 'resumed', saved, **changes, **loop)
     log = read_log(tmp_path / 'resumed')
     reason = ('the checkpoint is of a training without InfoBatchHook'
-              if size == 11 else 'the checkpoint is of 11 images, and '
-              '`train_dataloader.dataset` has 13 images')
+              if size == 11 else 'the checkpoint is of 11 images, and the '
+              'dataset has 13 images')
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
             'nothing is pruned until every image') in log
     # What was saved before stays.
@@ -276,8 +277,7 @@ def test_another_policy(finished, tmp_path):
     """The open plan ends, then the new policy draws the next one. The seed is
     the one in the checkpoint."""
     folder, steps = finished
-    left = load(folder /
-                'iter_21.pth')['infobatch']['sampler']['slots']['indices']
+    left = load(folder / 'iter_21.pth')['infobatch']['ledger']['indices']
     policy = dict(type='QuantileTiers')
     _, later = resume(tmp_path, folder / 'iter_21.pth', **{
         **hook(policy=policy), 'randomness.seed': 5
@@ -289,11 +289,12 @@ def test_another_policy(finished, tmp_path):
     assert re.search(r'kept share 0\.\d+, below a score of', log)
 
 
-def with_state(checkpoint, path, **changes):
+def with_state(checkpoint, path, without=(), **changes):
     """Write a checkpoint with another state of mmib."""
     content = load(checkpoint)
     state = {**content['infobatch'], **changes}
-    del state['checksum']
+    for name in ('checksum', *without):
+        del state[name]
     content['infobatch'] = seal(state)
     torch.save(content, path)
     return path
@@ -316,12 +317,45 @@ def test_a_state_of_another_version(finished, tmp_path):
         finished[0] / 'iter_14.pth',
         tmp_path / 'other.pth',
         version=1,
-        clock=None,
-        sampler=None)
+        schedule=None,
+        ledger=None)
     runner = build(tmp_path, resume=True, load_from=str(path))
     with pytest.raises(Refusal, match='version 1, and this mmib reads'):
         runner.train()
     assert runner.iter == 14
+
+
+KEYS = ('tables', 'schedule', 'memory', 'plans', 'lacks_norms',
+        'paths_comparable')
+
+
+@pytest.mark.parametrize('loop, name', [
+    *((loop, name) for loop in ('iterations', 'epochs') for name in KEYS),
+    ('epochs', 'schedule_steps'),
+])
+def test_a_state_that_is_damaged(finished, saved, tmp_path, loop, name):
+    """It is refused before the first step. The text names the key."""
+    path, changes = {
+        'iterations': (finished[0] / 'iter_14.pth', {}),
+        'epochs': (saved[0] / 'iter_10.pth', by_epoch())
+    }[loop]
+    for damage in (dict(without=[name]), {name: 'x'}):
+        damaged = with_state(path, tmp_path / 'damaged.pth', **damage)
+        runner = build(
+            tmp_path, resume=True, load_from=str(damaged), **changes)
+        with pytest.raises(Refusal, match=f'`{name}` is (missing|of type|no)'):
+            runner.train()
+
+
+def test_an_error_of_mmib_is_no_damage(finished, tmp_path, monkeypatch):
+    """It is told as it is."""
+
+    def fail(*args):
+        raise TypeError('a fault of mmib')
+
+    monkeypatch.setattr(Ledger, 'load_state_dict', fail)
+    with pytest.raises(TypeError, match='a fault of mmib'):
+        resume(tmp_path, finished[0] / 'iter_14.pth')
 
 
 def test_load_from_is_a_fresh_start(finished, tmp_path):
@@ -375,7 +409,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize('loop', ['iterations', 'epochs'])
 def test_other_ranks(finished, saved, tmp_path, loop):
     """The rest of the plan goes to them. What follows are the plans of both:
-    ``tests/test_sampler.py``, ``test_ranks.py``."""
+    ``tests/test_openmmlab/test_sampler.py``, ``test_ranks.py``."""
     (folder, steps), name, end, changes = {
         'iterations': (finished, 'iter_21', f'iter_{MAX_ITERS}', {}),
         'epochs': (saved[:2], 'iter_10', f'epoch_{MAX_EPOCHS}', by_epoch()),
@@ -390,7 +424,7 @@ def test_other_ranks(finished, saved, tmp_path, loop):
     for together in zip(*ranks, strict=True):
         seen += itertools.chain(*zip(*(slots([step]) for step in together)))
     checkpoint = load(path)
-    left = checkpoint['infobatch']['sampler']['slots']
+    left = checkpoint['infobatch']['ledger']
     rest = zip(left['indices'].tolist(), left['weights'].tolist())
     assert seen[:len(left['indices'])] == list(rest) != []
     images, _ = zip(*slots(steps[:checkpoint['meta']['iter']]), *seen)

@@ -102,8 +102,8 @@ class SoakLog(Hook):
         self.epochs, self.memory, self.sizes = [], [], []
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        epoch = infobatch_hook(runner).training.planner.current
-        if not self.epochs or epoch.start != self.epochs[-1].start:
+        epoch = infobatch_hook(runner).run.current
+        if not self.epochs or epoch.first_slot != self.epochs[-1].first_slot:
             self.epochs.append(epoch)
             self.memory.append(own_memory(runner))
         self.num_nan[runner.iter] = sum(
@@ -111,9 +111,9 @@ class SoakLog(Hook):
 
     def before_save_checkpoint(self, runner, checkpoint):
         state = checkpoint['infobatch']
-        self.sizes.append((len(pickle.dumps(state)),
-                           len(state['sampler']['slots']['indices']),
-                           len(state['planner']['plans'])))
+        self.sizes.append(
+            (len(pickle.dumps(state)), len(state['ledger']['indices']),
+             len(state['plans'])))
 
 
 def own_memory(runner):
@@ -175,12 +175,12 @@ def test_accounts(trained, record_property):
     """mmib's accounts are those of what was trained on."""
     soak, log, runner = trained
     hook = infobatch_hook(runner)
-    assert len(log.epochs) == hook.training.planner.current.epoch
+    assert len(log.epochs) == hook.run.current.epoch
     saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
     assert soak.max_iters + saved == pytest.approx(soak.full_iters, rel=0.25)
     num_nan = log.num_nan[:soak.annealing_iter].sum()
-    assert num_nan == hook.training.tables.non_finite > 3
-    assert np.isfinite(hook.training.tables.scores).all()
+    assert num_nan == hook.run.tables.non_finite > 3
+    assert np.isfinite(hook.run.tables.scores).all()
     assert all(p.isfinite().all() for p in runner.model.parameters())
     record_property(
         f'soak of {soak.policy}',

@@ -230,7 +230,7 @@ def test_an_optimizer_for_each_network(tmp_path):
         batch = infobatch_hook(runner).batch
         if batch.weights is None:
             return 1.
-        mean = (batch.weights * batch.scores).mean()
+        mean = (batch.relative_weights * batch.scores).mean()
         assert outputs['loss'].item() == pytest.approx(mean.item(), 1e-5)
         return batch.weights.max().item()
 

@@ -98,7 +98,7 @@ def test_mixed_precision(tmp_path, monkeypatch, dtype):
             'optim_wrapper.loss_scale': dict(init_scale=1024.),
         })
     assert runner.optim_wrapper.loss_scaler.get_scale() == 1024
-    assert np.isfinite(infobatch_hook(runner).training.tables.scores).all()
+    assert np.isfinite(infobatch_hook(runner).run.tables.scores).all()
     assert column(steps[:3], 'scores') != column(full[:3], 'scores')
     for name in ('scores', 'loss'):
         # The first pass, in which the trainings are still the same.
@@ -118,7 +118,8 @@ def test_nothing_is_compiled_again(tmp_path):
     steps = train(runner)
     # The optimizer has no state in its first step.
     assert frames.steps[1] == frames.steps[MAX_ITERS - 1] > 0
-    for name in ('images', 'weights', 'scores', 'norms', 'loss'):
+    for name in ('images', 'weights', 'relative_weights', 'scores', 'norms',
+                 'loss'):
         torch.testing.assert_close(
             torch.tensor(column(steps, name)),
             torch.tensor(column(expected, name)))
@@ -132,9 +133,9 @@ def test_validation(tmp_path):
     steps = train(runner)
     assert steps == without
     checkpoint = load(best_of(tmp_path))
-    assert len(checkpoint['infobatch']['sampler']['slots']['indices']) > 0
+    assert len(checkpoint['infobatch']['ledger']['indices']) > 0
     finished = build(tmp_path, resume=True, **VALIDATED)
     assert train(finished) == []
     np.testing.assert_array_equal(
-        infobatch_hook(finished).training.tables.scores,
-        infobatch_hook(runner).training.tables.scores)
+        infobatch_hook(finished).run.tables.scores,
+        infobatch_hook(runner).run.tables.scores)

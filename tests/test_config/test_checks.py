@@ -79,7 +79,7 @@ BAD_CONFIGS = [
     ('remove `in_order=False`', with_loader(in_order=False)),
     ('check `train_dataloader.collate_fn`',
      with_loader(collate_fn=dict(type='collate_without_first'))),
-    ('empty data set.*data_root', with_loader(dataset=dict(size=0))),
+    ('empty dataset.*data_root', with_loader(dataset=dict(size=0))),
     ('`train_cfg.max_iters = 7`.*1.91 passes over 11 .*at least 8 iterations',
      dict(train_cfg=dict(max_iters=7))),
     ('a loss per image.* none for UnknownLoss', {

@@ -113,7 +113,6 @@ def test_losses_norms_and_scores_by_hand(model):
     gradients, = torch.autograd.grad(errors.sum(), predicted)
     torch.testing.assert_close(
         batch.norms, gradients.flatten(1).norm(dim=1), rtol=1e-5, atol=0)
-    torch.testing.assert_close(batch.unweighted_loss, errors.detach().mean())
     torch.testing.assert_close(loss.detach(), (errors.detach() *
                                                torch.tensor([1., 3.])).mean())
     # The first image of a band has its mean, or half of it.
@@ -158,7 +157,7 @@ def train_rank(rank, results, images, work_dir):
         runner = Runner.from_cfg(cfg)
         distribute(runner)
         steps = train_and_note(runner, note)
-        ratio = infobatch_hook(runner).training.planner.mean_ratio.mean().value
+        ratio = infobatch_hook(runner).run.worth.value
         results[rank].append((steps, weights_of(runner), ratio))
         cfg.update(
             resume=True, load_from=osp.join(work_dir, f'iter_{SAVED}.pth'))

@@ -154,9 +154,8 @@ def test_training(folder, tmp_path):
     runner = build(folder, tmp_path)
     base = torch.load(folder / 'base.pth')['state_dict']
     assert len(train(runner)) == 30
-    planner = infobatch_hook(runner).training.planner
-    assert infobatch_hook(runner).training.lacks_norms is False
-    assert planner.mean_ratio.mean().value > 0
+    assert infobatch_hook(runner).run.lacks_norms is False
+    assert infobatch_hook(runner).worth.value > 0
     after = weights_of(runner)
     kept = 'llama.base_model.model.model.embed_tokens.weight'
     assert torch.equal(after[kept], base['llama.model.embed_tokens.weight'])

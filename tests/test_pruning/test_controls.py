@@ -65,8 +65,8 @@ def test_a_selection_holds_for_a_period(policy):
 
 
 def test_a_state_stays_as_it_was_read():
-    """Checkpoints share its memory. That a training goes on from it exactly
-    is in tests/test_session.py."""
+    """Checkpoints share its memory. That a run goes on from it exactly is in
+    tests/test_run.py."""
     rng = np.random.default_rng(0)
     policy = UpperConfidenceBound(0.5)
     policy(rng.random(30, np.float32), rng)

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What holds of all policies, and the tiers of each."""
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,11 @@ from hypothesis import strategies as st
 
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
+from mmib.planner import Step
 from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
-                          MeanThreshold, Neyman, QuantileTiers, RandomPruning,
-                          ShuffledTiers, UpperConfidenceBound)
+                          MeanThreshold, Neyman, Progress, QuantileTiers,
+                          RandomPruning, ShuffledTiers, UpperConfidenceBound,
+                          as_policy, draw_plan)
 from mmib.pruning.plan import checked, prune_tiers
 from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
                                        SHARES, drawn, needing)
@@ -47,6 +51,8 @@ def test_every_plan_tells_its_tiers_and_follows_from_the_generator(
         assert slots.sum() == tier.kept
         weight = tier.size / max(tier.kept, 1) if policy.rescale else 1
         np.testing.assert_allclose(plan.weights[slots], weight, 1e-6)
+        assert tier.weight is None or (plan.weights[slots]
+                                       == tier.weight).all()
     assert sum(tier.size for tier in plan.tiers) == len(scores)
 
 
@@ -80,7 +86,7 @@ def test_every_tier_keeps_its_share(policy, scores, rng):
                  tier) in enumerate(zip(tiers, plan.tiers, strict=True), 1):
         inside = np.isin(plan.indices, members)
         kept = len(members) - int(ratio * len(members))
-        assert tier == (len(members), kept)
+        assert tier[:2] == (len(members), kept)
         assert (plan.tier_of_slot == number).tolist() == inside.tolist()
         assert len(members) <= kept / (1 - ratio) + 1e-6
     if isinstance(policy, (MeanThreshold, AboveMean)):
@@ -93,7 +99,15 @@ def test_the_mean_of_many_equal_scores_is_that_score(score):
     assert drawn(MeanThreshold(), np.full(1_000_003, score)).is_full
 
 
-@pytest.mark.parametrize('size', [1, 3, 7, 100])
+def in_its_own_order(scores, rng):
+    """The plan of a user, of which the lowest scores come first."""
+    plan = QuantileTiers()(scores, rng)
+    order = np.argsort(scores[plan.indices])
+    return EpochPlan(plan.indices[order], plan.weights[order])
+
+
+@pytest.mark.parametrize('size, batch_size', [(1, None), (3, None), (7, 2),
+                                              (100, None), (100, 8)])
 @pytest.mark.parametrize(
     'policy', [
         MeanThreshold(0.5),
@@ -105,16 +119,25 @@ def test_the_mean_of_many_equal_scores_is_that_score(score):
         needing(0.5, Neyman()),
         RandomPruning(0.8),
         AboveMean(0.37),
+        as_policy(in_its_own_order),
     ],
     ids=repr)
-def test_the_mean_weight_of_each_image_is_1(policy, size):
-    """Invariant 2, within five standard errors of the sample."""
+def test_the_mean_weight_of_each_image_is_1(policy, size, batch_size):
+    """Invariant 2, within five standard errors of the sample. Also where slots
+    that fill no batch are left out."""
     rng = np.random.default_rng(size)
     scores = rng.lognormal(size=size).astype(np.float32)
-    weights = np.zeros((4_000, size))
+    weights, lengths = np.zeros((4_000, size)), set()
+    tail = batch_size and partial(
+        Step(batch_size, drop_last=True).tail, pass_length=size)
+    # What `needing` has told a policy to a budget.
+    progress = getattr(policy, '_progress', Progress(0, 0, 0, 1))
     for row in weights:
-        plan = policy(scores, rng)
+        plan = draw_plan(policy, scores, progress, rng, tail)
         row[plan.indices] = plan.weights
+        lengths.add(len(plan))
+    if batch_size:
+        assert not any(length % batch_size for length in lengths)
     mean, error = weights.mean(0), weights.std(0) / len(weights)**0.5
     assert (np.abs(mean - 1) <= 5 * error + 1e-6).all(), mean
 
@@ -170,7 +193,7 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
 ])
 def test_arguments_out_of_range(policy, name, values, match):
     for value in values:
-        with pytest.raises(Refusal, match=f'`{name}.*{match}.*custom_hooks'):
+        with pytest.raises(Refusal, match=f'`{name}.*{match}.*in the policy'):
             policy(**{name: value})
 
 

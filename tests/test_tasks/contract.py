@@ -2,8 +2,9 @@
 """What the weights of images do in a model, whatever its heads and losses.
 
 Where a network computes each image by itself, the gradient at the pixels of an
-image is multiplied by its weight, and with weight 0 nothing is trained. The
-check knows no heads and losses.
+image is multiplied by its weight, what it adds to the loss by its relative
+weight, and with weight 0 nothing is trained. The check knows no heads and
+losses.
 """
 import contextlib
 import copy
@@ -45,7 +46,6 @@ class Known(NamedTuple):
 
     scores: Optional[Tensor]
     norms: Optional[Tensor]
-    unweighted_loss: Optional[Tensor]
 
 
 def take_step(model, inputs, samples):
@@ -124,6 +124,14 @@ def check_loss_weights(loss, pred, target, weights, rows=1, **kwargs):
 
     def wrap(model, batch):
         model.loss = InfoBatchLoss(model.loss, rows, batch)
+        parse_losses = model.parse_losses
+
+        def parse_and_watch(loss):
+            total, logged = parse_losses(loss)
+            batch.watch_total(total)
+            return total, logged
+
+        model.parse_losses = parse_and_watch
 
     return check_weights(lambda: LossAlone(copy.deepcopy(loss), **kwargs),
                          pred, target, weights, rows, wrap)
@@ -151,11 +159,12 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
     def with_weights(weights):
         model, batch = make(), BatchContext()
         attach(model, batch)
-        batch.begin(weights)
+        if weights is not None:
+            batch.begin(weights)
         step = take_step(model, inputs, samples)
-        known = Known(batch.scores, batch.norms, batch.unweighted_loss)
+        known = Known(batch.scores, batch.norms)
         # Lets go of the graph, as the next step of a training does.
-        batch.begin(None)
+        batch.end()
         return step, known
 
     plain = take_step(make(), inputs, samples)
@@ -169,6 +178,9 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
         plain = take_step(make(), inputs, samples)
         step, known = with_weights(weights)
         _, unweighted = with_weights(ones)
+        relative_weights = weights / weights.mean()
+        relative, also_known = with_weights(
+            torch.stack([relative_weights, weights]))
         parts = [
             with_weights(one)[0].loss
             for one in torch.eye(len(weights), dtype=weights.dtype)
@@ -185,8 +197,13 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
     parts = torch.stack(parts) - nothing.loss
     assert_same_loss(plain.loss, parts.sum() + nothing.loss)
     assert_same_loss(step.loss, (weights * parts).sum() + nothing.loss)
+    # The value has relative weights, and the gradient the full ones.
+    assert_same_loss(relative.loss,
+                     (relative_weights * parts).sum() + nothing.loss)
+    assert_near(relative.parameters, step.parameters)
     # What is known of images doesn't depend on their weights.
-    assert_close(known, unweighted, rtol=1e-4, atol=1e-6, equal_nan=True)
+    for other in (unweighted, also_known):
+        assert_close(known, other, rtol=1e-4, atol=1e-6, equal_nan=True)
     return known, parts
 
 

@@ -78,15 +78,14 @@ def test_heads_are_found_wherever_they_are(table):
 
 
 @pytest.mark.parametrize('make, message', [
-    (lambda: own(Model)(),
-     'OwnModel, which is `model`, .* with `mmib.openmmlab.tasks.mine.register_network`'
-     ),
+    (lambda: own(Model)(), 'OwnModel, which is `model`, .* with '
+     '`mmib.openmmlab.tasks.mine.register_network`'),
     (lambda: own(Model, 'part')(), 'OwnModel, which is `model`'),
     (lambda: Model(head=own(Model)()), 'OwnModel, which is `model.head`'),
     (lambda: nn.Linear(1, 1), 'Linear, which is `model`'),
-    (lambda: Model(head=own(Head)()),
-     'none for OwnHead.* change `model.head`.*`mmib.openmmlab.tasks.mine.register_head`'
-     ),
+    (lambda: Model(head=own(Head)
+                   ()), 'none for OwnHead.* change `model.head`.*'
+     '`mmib.openmmlab.tasks.mine.register_head`'),
     (lambda: Model(others=nn.ModuleList([nn.Linear(1, 1)])),
      'none for Linear.* change `model.others.0`'),
     (lambda: Model(head=None), 'Model has no head'),

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.errors import Refusal
-from mmib.openmmlab.losses import (check_loss, register_unreduced,
-                                   scale_gradient)
+from mmib.openmmlab.losses import check_loss, register_unreduced
 from mmib.openmmlab.tasks import segmentation  # noqa: F401
+from mmib.weigh import weigh_gradients
 
 from .contract import check_loss_weights
 
@@ -55,9 +55,10 @@ def make_batch(ignored='some', num_classes=C):
 
 
 def weighting(loss, weights=WEIGHTS, **kwargs):
-    """A wrapped loss in a step with weights."""
+    """A wrapped loss in a step with weights, or in one of the baseline."""
     loss = InfoBatchLoss(loss, **kwargs)
-    loss.batch.begin(weights)
+    if weights is not None:
+        loss.batch.begin(weights)
     return loss
 
 
@@ -378,7 +379,8 @@ def test_weights_of_half_precision_are_not_rounded():
     weight, pred = torch.tensor([1 / 0.6]), torch.zeros(1, 300)
     pred = pred.bfloat16().requires_grad_()
     gradient = torch.linspace(1, 2, 300).bfloat16()
-    scale_gradient(pred, weight).backward(gradient[None])
+    weighed, = weigh_gradients(weight, [pred])
+    weighed.backward(gradient[None])
     assert pred.grad.dtype == torch.bfloat16
     expected = (gradient.float() * weight).bfloat16()
     assert_close(pred.grad[0], expected, rtol=0, atol=0)

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate
 from mmib.errors import Refusal
 from mmib.openmmlab import tasks
 from mmib.openmmlab.batch import BatchContext
-from mmib.openmmlab.tasks.per_sample import weighted
+from mmib.openmmlab.tasks.per_sample import weighed
 from tests.system.small_training import (infobatch_hook, train_and_note,
                                          weights_of)
 
@@ -76,7 +76,6 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
     known, parts = check_weights(TwoLosses, rows, values,
                                  torch.tensor([1., 3.]))
     torch.testing.assert_close(known.scores, 2 * parts)
-    torch.testing.assert_close(known.unweighted_loss, parts.sum())
     model, batch = TwoLosses(), BatchContext()
     model.infobatch_predictions = 'layer'
     # What is attached stays so, until another training attaches it.
@@ -96,12 +95,11 @@ def test_a_model_has_a_score_of_its_own():
     losses = dict(loss=torch.tensor([1., 3.]), other=torch.tensor(0.))
     batch = BatchContext()
     batch.begin(torch.tensor([1., 2.]))
-    result = weighted(dict(losses, infobatch_score=torch.ones(2)), batch)
+    result = weighed(dict(losses, infobatch_score=torch.ones(2)), batch)
     assert result['loss'].tolist() == [1, 6]
     assert batch.scores.tolist() == [1, 1]
-    assert batch.unweighted_loss == 2
     with pytest.raises(Refusal, match=r'infobatch_score` must .* \(2,\)'):
-        weighted(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
+        weighed(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
 
 
 @pytest.mark.parametrize('loss, kind', [
@@ -113,7 +111,7 @@ def test_losses_that_are_no_tensors(loss, kind):
     batch = BatchContext()
     batch.begin(torch.ones(2))
     with pytest.raises(Refusal, match=f'`losses` is a {kind}, but .* name'):
-        weighted(dict(losses=loss), batch)
+        weighed(dict(losses=loss), batch)
 
 
 def test_predictions_are_checked():
@@ -164,7 +162,7 @@ def train(runner):
 def test_training(tmp_path):
     runner = build(tmp_path)
     assert len(train(runner)) < 0.75 * 8 * 6
-    assert infobatch_hook(runner).training.planner.mean_ratio.mean().value > 0
+    assert infobatch_hook(runner).run.worth.value > 0
 
 
 @pytest.mark.parametrize('policy, rtol',

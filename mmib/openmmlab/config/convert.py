@@ -37,7 +37,7 @@ def convert(cfg: Config,
 
     The conversion changes the sampler, the hook, ``custom_imports`` and batch
     augmentations that mix images
-    (:func:`~mmib.openmmlab.config.pairing.pair_augments`). A schedule that counts
+    (see ``mmib.openmmlab.config.pairing``). A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
     stays, as its epochs become shorter. ``AspectRatioBatchSampler``, which
     changes the order of the images, is dropped. No data is read.
@@ -105,7 +105,7 @@ def list_images(cfg: Config,
                 without: Union[str, Sequence, None] = None,
                 relabel: Optional[str] = None,
                 repaired: Optional[str] = None) -> Config:
-    """Let :class:`~mmib.openmmlab.data.datasets.ListedImages` wrap the data set in a
+    """Let ``ListedImages`` of mmib.openmmlab.data wrap the data set in a
     copy of a config, with the images to show, the images to leave out, the
     review that has right labels, the folder of repaired masks, or some of
     them.

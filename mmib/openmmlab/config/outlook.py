@@ -4,7 +4,7 @@ from typing import Optional
 
 from mmengine.config import Config
 
-from ...clock import Clock, EpochClock, IterationClock
+from ...schedule import EpochSchedule, IterationSchedule, Schedule
 from ..console.forecast import Forecast, forecast
 from ..hook import InfoBatchHook
 from ..runner.checks import check_length
@@ -28,25 +28,25 @@ def forecast_of(cfg: Config,
     slots: tuple = ()
     if num_images is not None:
         slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
-    clock = clock_of_config(cfg, hook, *slots)
+    schedule = schedule_of_config(cfg, hook, *slots)
     if num_images is not None:
-        check_length(clock, hook.policy.prunes)
-    return forecast(hook.policy, clock, mean_weight.is_one, num_images
+        check_length(schedule, hook.policy.prunes)
+    return forecast(hook.policy, schedule, mean_weight.is_one, num_images
                     is not None)
 
 
-def clock_of_config(cfg: Config,
-                    hook: InfoBatchHook,
-                    pass_length: int = 1,
-                    batch_size: int = 1,
-                    gpus: int = 1,
-                    repeats: int = 1) -> Clock:
-    """The clock of a training that isn't built, with the arguments of
+def schedule_of_config(cfg: Config,
+                       hook: InfoBatchHook,
+                       pass_length: int = 1,
+                       batch_size: int = 1,
+                       gpus: int = 1,
+                       repeats: int = 1) -> Schedule:
+    """The schedule of a training that isn't built, with the arguments of
     :func:`forecast_of`."""
     unit, length = length_of(cfg)
     slots_per_iter = batch_size * gpus
     if unit == 'iteration':
-        return IterationClock(
+        return IterationSchedule(
             pass_length,
             slots_per_iter,
             length,
@@ -57,5 +57,5 @@ def clock_of_config(cfg: Config,
     slots = -(-pass_length // gpus)
     if not cfg.train_dataloader.get('drop_last'):
         slots += batch_size - 1
-    return EpochClock(pass_length, slots_per_iter, slots // batch_size, length,
-                      hook.delta, hook.start)
+    return EpochSchedule(pass_length, slots_per_iter, slots // batch_size,
+                         length, hook.delta, hook.start)

@@ -2,8 +2,8 @@
 """What pruning will make of a schedule, before the first step."""
 from typing import List, NamedTuple, Optional
 
-from ...clock import Clock
 from ...pruning import Policy
+from ...schedule import Schedule
 
 
 class Forecast(NamedTuple):
@@ -27,32 +27,33 @@ class Forecast(NamedTuple):
 
 
 def forecast(policy: Policy,
-             clock: Clock,
+             schedule: Schedule,
              normalize: bool = False,
              knows_images: bool = True) -> Forecast:
     """Forecast a training in which nothing was trained on yet.
 
     Args:
         policy (Policy): Draws the plans that prune.
-        clock (Clock): Length of the training.
+        schedule (Schedule): Length of the training.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
-        knows_images (bool): Whether the clock has the slots of a pass. If not,
-            a pass and an iteration of the clock have one slot. Defaults to
-            True.
+        knows_images (bool): Whether the schedule has the slots of a pass. If
+            not, a pass and an iteration of the schedule have one slot.
+            Defaults to True.
     """
     if not policy.prunes:
         lines = [f'{policy!r} prunes nothing: the training is the baseline.']
         return Forecast(lines)
     share: Optional[float] = 1.
-    if not clock.prunes_nothing:
-        share = policy.expected_share(clock.first_progress())
-    when = (f'{policy!r} prunes until {clock.unit} {clock.annealing_at} of '
-            f'{clock.length}.')
+    if not schedule.prunes_nothing:
+        share = policy.expected_share(schedule.first_progress())
+    when = (
+        f'{policy!r} prunes until {schedule.unit} {schedule.annealing_at} of '
+        f'{schedule.length}.')
     if share is None:
         lines = [when, 'How much it keeps depends on the losses.']
         return Forecast(lines)
-    iters, full_iters, passes = clock.outcome(share)
+    iters, full_iters, passes = schedule.outcome(share)
     mean_weight = 1 / share if policy.rescale and not normalize else 1.
     lines = [
         when, f'It keeps about {share:.3f} of the images, with a mean weight '

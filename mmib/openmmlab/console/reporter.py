@@ -6,13 +6,11 @@ import os.path as osp
 from typing import Dict, List, Optional
 
 import numpy as np
-import torch
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
-from torch import Tensor
 
 from ...plan_record import PlanRecord, without_nan
-from ...training import Training
+from ...run import Run
 from ...worth import VarianceRatio
 from ..runner.step_size import MeanWeight
 from .forecast import forecast
@@ -27,47 +25,36 @@ class Reporter:
     decides), ``infobatch/mean_score`` and ``infobatch/saved_iters``. Once
     plans were followed by visits, there are ``infobatch/variance_ratio`` (V of
     :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
-    with the next one of the same image). ``unweighted_loss`` is the baseline's
-    loss of the same batch. ``infobatch.jsonl`` keeps the same for a report.
+    with the next one of the same image). ``infobatch.jsonl`` keeps the same
+    for a report.
     """
 
-    def __init__(self, runner: Runner, training: Training,
+    def __init__(self, runner: Runner, run: Run,
                  mean_weight: MeanWeight) -> None:
         self._runner = runner
         self._logger = runner.logger
-        self._training = training
+        self._run = run
         self._mean_weight = mean_weight
-        self._clock = training.clock
+        self._schedule = run.schedule
         self._non_finite = 0
-        self._has_told_of_weights = False
-        # Written when LoggerHook writes, so that no step waits for them.
-        self._unweighted_losses: List[Tensor] = []
         self._log_interval = min(
             (hook.interval
              for hook in runner.hooks if isinstance(hook, LoggerHook)),
             default=0)
 
-    def step(self, unweighted_loss: Optional[Tensor], batch_idx: int) -> None:
-        """Log the loss of the batch with all weights 1 beside the trained one,
-        where a model tells it."""
-        if self._log_interval <= 0 or unweighted_loss is None:
-            return
-        self._unweighted_losses.append(unweighted_loss)
+    def step(self, batch_idx: int) -> None:
+        """Write the mean loss of the last iterations where LoggerHook does."""
+        interval, runner = self._log_interval, self._runner
         # LoggerHook writes at the end of the first pass as well.
-        if ((batch_idx + 1) % self._log_interval == 0
-                or batch_idx + 1 == len(self._runner.train_dataloader)):
-            self._write_unweighted_losses()
-
-    def _write_unweighted_losses(self) -> None:
-        values = torch.stack(self._unweighted_losses).float().tolist()
-        for value in values:
-            self._runner.message_hub.update_scalar('train/unweighted_loss',
-                                                   value)
-        self._unweighted_losses.clear()
-        loss = sum(values) / len(values)
+        if interval <= 0 or ((batch_idx + 1) % interval and batch_idx + 1
+                             != len(runner.train_dataloader)):
+            return
+        losses = runner.message_hub.log_scalars.get('train/loss')
+        if losses is None:
+            return
+        loss = float(losses.mean(min(interval, batch_idx + 1)))
         if math.isfinite(loss):  # JSON knows no NaN.
-            write_line(
-                self._runner.log_dir, iter=self._runner.iter + 1, loss=loss)
+            write_line(runner.log_dir, iter=runner.iter + 1, loss=loss)
 
     def validated(self, metrics: Dict[str, float]) -> None:
         """Write the metrics of a validation for a report."""
@@ -83,10 +70,9 @@ class Reporter:
     def training_begins(self) -> None:
         """Tell before the first step what pruning and the schedule make of
         each other."""
-        clock, runner = self._clock, self._runner
-        # The clock hasn't entered the epoch after the last one.
-        done = runner.epoch if clock.unit == 'epoch' else runner.iter
-        if done >= clock.length:
+        schedule, runner = self._schedule, self._runner
+        done = runner.epoch if schedule.unit == 'epoch' else runner.iter
+        if done >= schedule.length:
             return
         if runner.iter == 0:
             # A checkpoint keeps it.
@@ -96,20 +82,20 @@ class Reporter:
             runner.log_dir,
             begins=dict(
                 iter=runner.iter,
-                unit=clock.unit,
-                annealing_at=clock.annealing_at,
-                max_iters=clock.schedule_iters,
-                pass_length=clock.pass_length,
-                slots_per_iter=clock.slots_per_iter,
-                policy=repr(self._training.planner.policy),
+                unit=schedule.unit,
+                annealing_at=schedule.annealing_at,
+                max_iters=schedule.schedule_iters,
+                pass_length=schedule.pass_length,
+                slots_per_iter=schedule.slots_per_iter,
+                policy=repr(self._run.policy),
                 # None if the checkpoint doesn't tell.
                 run=runner.message_hub.get_info(RUN_KEY)))
-        if self._training.planner.policy.prunes and clock.prunes_nothing:
+        if self._run.policy.prunes and schedule.prunes_nothing:
             self._logger.warning(
                 f'InfoBatch prunes nothing: annealing begins at '
-                f'{clock.unit} {clock.annealing_at}, before the first pass '
-                f'over {clock.pass_length} images ends. Train longer, or '
-                'raise `delta` if it is less than 1.')
+                f'{schedule.unit} {schedule.annealing_at}, before the first '
+                f'pass over {schedule.pass_length} images ends. Train longer, '
+                'or raise `delta` if it is less than 1.')
         else:
             self._tell_forecast()
 
@@ -130,9 +116,8 @@ class Reporter:
                 'own.')
 
     def _tell_forecast(self) -> None:
-        policy = self._training.planner.policy
-        expected = forecast(policy, self._clock,
-                            self._training.planner.normalize)
+        policy = self._run.policy
+        expected = forecast(policy, self._schedule, self._run.normalize)
         lines = expected.lines
         if self._runner.iter > 0:
             lines = lines[:1]
@@ -147,7 +132,7 @@ class Reporter:
 
     def _told_mean_weight(self) -> str:
         """Which mean weight plans have, and why."""
-        if not self._training.planner.policy.rescale:
+        if not self._run.policy.rescale:
             return ''
         is_one, why = self._mean_weight
         if is_one:
@@ -161,11 +146,11 @@ class Reporter:
     def goes_on(self, changes: List[str]) -> None:
         """Tell that a training goes on with the plan of the checkpoint, and
         what has changed since then."""
-        current = self._training.planner.current
+        current = self._run.current
         self._non_finite = current.non_finite
         self._logger.info('InfoBatch goes on in virtual epoch '
                           f'{current.epoch} at slot '
-                          f'{self._training.sampler.position}' +
+                          f'{self._run.ledger.position}' +
                           ''.join(f'; {change}' for change in changes) + '.')
 
     def starts_afresh(self, reason: str) -> None:
@@ -176,20 +161,10 @@ class Reporter:
 
     def epoch_begins(self, record: PlanRecord) -> None:
         """Tell of the virtual epoch that begins with this batch."""
-        clock = self._clock
-        if (not self._has_told_of_weights and record.kept < clock.pass_length):
-            self._has_told_of_weights = True
-            change = ('The mean weight is 1, so losses stay about as high'
-                      if abs(record.mean_weight - 1) < 0.01 else
-                      'Losses rise, and fall when annealing begins')
-            self._logger.info(
-                'InfoBatch prunes from here on. The losses in the log have '
-                'the weights of the images in them (but for detectors). '
-                f'{change}; `unweighted_loss` is the loss of the same images '
-                'without weights.')
+        schedule = self._schedule
         if not record.logged:
             return
-        kept_share = record.kept / clock.pass_length
+        kept_share = record.kept / schedule.pass_length
         scalars = {
             'infobatch/kept_share': kept_share,
             'infobatch/threshold': record.threshold,
@@ -205,11 +180,11 @@ class Reporter:
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
         saved = (f'{record.saved_iters:.0f} iterations saved so far, '
-                 if self._training.planner.policy.prunes else '')
+                 if self._run.policy.prunes else '')
         self._logger.info(
             f'InfoBatch: virtual epoch {record.epoch}, '
             f'{self._left()}: '
-            f'{record.kept} of {clock.pass_length} images '
+            f'{record.kept} of {schedule.pass_length} images '
             f'(kept share {kept_share:.3f}{threshold}), '
             f'{saved}mean score {record.mean_score:.4f}'
             f'{worth_in_words(record.variance_ratio, ", the last", "")}')
@@ -217,12 +192,12 @@ class Reporter:
 
     def _left(self) -> str:
         """How long pruning goes on."""
-        clock, runner = self._clock, self._runner
-        if clock.annealing_at >= clock.length:
+        schedule, runner = self._schedule, self._runner
+        if schedule.annealing_at >= schedule.length:
             return 'no annealing'
-        left = clock.annealing_at - (
-            runner.epoch if clock.unit == 'epoch' else runner.iter)
-        return (f'{left} {clock.unit}s until annealing'
+        left = schedule.annealing_at - (
+            runner.epoch if schedule.unit == 'epoch' else runner.iter)
+        return (f'{left} {schedule.unit}s until annealing'
                 if left > 0 else 'annealing')
 
     def non_finite(self, total: int) -> None:
@@ -238,18 +213,18 @@ class Reporter:
 
     def ends(self) -> None:
         """Tell what the training saved."""
-        training, iteration = self._training, self._runner.iter
-        self.non_finite(training.tables.non_finite)
-        planner, position = training.planner, training.sampler.position
-        saved = planner.saved_iters(position, iteration)
+        schedule = self._schedule
+        run, iteration = self._run, self._runner.iter
+        self.non_finite(run.tables.non_finite)
+        saved = run.saved_iters()
         self._add_scalars({'infobatch/saved_iters': saved})
         # Since all scores were 1.
-        pass_length, fresh = self._clock.pass_length, self._clock.fresh_from
-        covered = planner.current.covered_until(position) - fresh / pass_length
+        pass_length, fresh = schedule.pass_length, schedule.fresh_from
+        covered = run.covered - fresh / pass_length
         visits = covered * pass_length
-        trained = position - fresh
+        trained = run.ledger.position - fresh
         pruned = max(visits - trained, 0)
-        ratio = planner.mean_ratio.mean()
+        ratio = run.worth
         write_line(
             self._runner.log_dir,
             ends=dict(

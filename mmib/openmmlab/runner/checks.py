@@ -12,9 +12,9 @@ from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import BatchSampler, DataLoader
 
-from ...clock import Clock, EpochClock
 from ...errors import Refusal
-from ...training import Training
+from ...run import Run
+from ...schedule import EpochSchedule, Schedule
 from ..data.delivery import DeliveryCheck
 from .compat import saves_with_hooks
 
@@ -154,15 +154,14 @@ def _check_loader(loader: DataLoader) -> None:
             'batches: remove `in_order=False` from `train_dataloader`.')
 
 
-def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
+def check_ranks(run: Run, delivery: DeliveryCheck) -> None:
     """Check that all ranks have the same images: each reads the folder where
     it runs."""
     if get_dist_info()[1] == 1:
         return
-    own = torch.tensor([
-        training.clock.pass_length,
-        len(training.tables.scores), delivery.checksum
-    ])
+    own = torch.tensor(
+        [run.schedule.pass_length,
+         len(run.tables.scores), delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
         raise Refusal(
             'The ranks have read different images, or the same in another '
@@ -170,34 +169,34 @@ def check_ranks(training: Training, delivery: DeliveryCheck) -> None:
             'machines.')
 
 
-def check_length(clock: Clock, prunes: bool = True) -> None:
+def check_length(schedule: Schedule, prunes: bool = True) -> None:
     """Check that a training has iterations, and if it prunes two passes over
     the data: nothing can be pruned in the first one."""
-    size, batch = clock.pass_length, clock.slots_per_iter
-    if isinstance(clock, EpochClock):
-        if prunes and clock.length < 2:
+    size, batch = schedule.pass_length, schedule.slots_per_iter
+    if isinstance(schedule, EpochSchedule):
+        if prunes and schedule.length < 2:
             raise Refusal(
-                f'`train_cfg.max_epochs` is {clock.length}, and InfoBatch '
+                f'`train_cfg.max_epochs` is {schedule.length}, and InfoBatch '
                 'needs 2 or more, as nothing can be pruned in the first '
                 'epoch: train for longer, or remove InfoBatchHook and '
                 'InfoBatchSampler. To try a config in a short time, take a '
                 'few images: `train_dataloader.dataset.indices=64`.')
-        if clock.iters_per_epoch == 0:
+        if schedule.iters_per_epoch == 0:
             raise Refusal(
                 f'An iteration has {batch} images, the data set {size}, and '
                 '`drop_last` leaves them all: lower '
                 '`train_dataloader.batch_size`, or remove '
                 '`train_dataloader.drop_last`.')
-    elif prunes and clock.length * batch < 2 * size:
+    elif prunes and schedule.length * batch < 2 * size:
         raise Refusal(
-            f'`train_cfg.max_iters = {clock.length}` with {batch} images in '
-            f'an iteration is {clock.length * batch / size:.2f} passes over '
-            f'{size} images. InfoBatch needs two, as nothing can be pruned in '
-            f'the first one: train for at least {-(-2 * size // batch)} '
-            'iterations, by a larger --ratio where conversion has shortened '
-            'the training, or remove InfoBatchHook and InfoBatchSampler. To '
-            'try a config in a few iterations, take a few images: '
-            '`train_dataloader.dataset.indices=64`.')
+            f'`train_cfg.max_iters = {schedule.length}` with {batch} images '
+            f'in an iteration is {schedule.length * batch / size:.2f} passes '
+            f'over {size} images. InfoBatch needs two, as nothing can be '
+            'pruned in the first one: train for at least '
+            f'{-(-2 * size // batch)} iterations, by a larger --ratio where '
+            'conversion has shortened the training, or remove InfoBatchHook '
+            'and InfoBatchSampler. To try a config in a few iterations, take '
+            'a few images: `train_dataloader.dataset.indices=64`.')
 
 
 def check_batch(data_batch: Any, batch_size: int) -> None:
@@ -218,12 +217,3 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
             f'A batch has {num_images} images where {batch_size} were asked '
             'for, so InfoBatch cannot tell which they are: check '
             '`train_dataloader.collate_fn`.')
-
-
-def no_scores() -> Refusal:
-    """The refusal of a training step that hasn't scored its images."""
-    return Refusal(
-        'No head called its losses in this iteration (`loss_decode` of a '
-        'segmentor, `loss_module` of a classifier), so InfoBatch has no '
-        'scores: check the `loss` method of `model`, or train without '
-        'InfoBatchHook.')

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Where mmib reaches into MMEngine's Runner: why, and when the function can
-go. Another place is :func:`~mmib.openmmlab.runner.checkpoint.before_saving`."""
+go. Another place is ``before_saving`` of ``checkpoint.py``."""
 import itertools
 from typing import Any
 

@@ -6,7 +6,9 @@ from typing import Any, Callable, Optional
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ...training import Training
+from ...planner import Step
+from ...run import Run
+from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
 
@@ -79,51 +81,56 @@ class StepAsDue(ParamSchedulerHook):
 
 
 class EpochDriver:
-    """Begins and ends epochs of a training in MMEngine's loop.
+    """Begins the epochs of a run in MMEngine's loop.
 
     Args:
         runner (Runner): The runner of the training.
-        training (Training): The training.
+        run (Run): The run.
+        sampler (InfoBatchSampler): The sampler from which the loop reads.
+        step (Step): The steps of an epoch.
     """
 
-    def __init__(self, runner: Runner, training: Training) -> None:
-        self._training = training
+    def __init__(self, runner: Runner, run: Run, sampler: InfoBatchSampler,
+                 step: Step) -> None:
+        self._run, self._sampler, self._step = run, sampler, step
         self.steps = ScheduleSteps(runner.max_iters //
                                    max(runner.max_epochs, 1))
         hooks = runner.hooks
         for i, hook in enumerate(hooks):
             if type(hook) is ParamSchedulerHook:
                 hooks[i] = StepAsDue(
-                    lambda: self.steps.due(training.sampler.position))
+                    lambda: self.steps.due(run.ledger.position))
                 hooks[i].priority = hook.priority
 
     def begin(self, runner: Runner) -> None:
         """Draw the plan of the epoch that begins, or go on with the plan of a
         checkpoint within the epoch."""
-        training, sampler = self._training, self._training.sampler
-        clock = training.clock
-        drawn = training.planner.newest
-        training.begin_epoch(runner.epoch)
-        is_new = training.planner.newest is not drawn
+        run, ledger, schedule = self._run, self._run.ledger, self._run.schedule
+        self._sampler.set_epoch(runner.epoch)
+        is_new = run.epoch != runner.epoch
         if is_new:
-            self.steps.enter(runner.epoch, sampler.position)
+            # What filled no batch of the epoch before is left.
+            run.give_up_rest()
+            run.next_plan(runner.epoch, self._step)
+            self.steps.enter(runner.epoch, ledger.position)
+        run.prepare_rest(self._step)
+        self._sampler.begin_epoch()
         # With `drop_last` the loader leaves what doesn't fill a batch.
         iters = len(runner.train_dataloader)
-        slots = len(sampler) * sampler.world_size
+        slots = ledger.end - ledger.position
         if is_new and iters == 0:
             runner.logger.warning(
                 f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}'
                 f', as its plan has {slots} images, an iteration '
-                f'{clock.slots_per_iter}, and `drop_last` leaves them: lower '
-                '`train_dataloader.batch_size`, remove '
+                f'{schedule.slots_per_iter}, and `drop_last` leaves them: '
+                'lower `train_dataloader.batch_size`, remove '
                 '`train_dataloader.drop_last`, or let the `policy` of '
                 'InfoBatchHook in `custom_hooks` keep more.')
-        self.steps.expect(sampler.position +
-                          min(iters * clock.slots_per_iter, slots))
-        left = clock.length - runner.epoch - 1
-        annealing = min(left, clock.length - clock.annealing_at)
-        per_epoch = clock.schedule_iters // clock.length
-        later = round(per_epoch *
-                      (annealing +
-                       (left - annealing) * training.planner.next_share))
+        self.steps.expect(ledger.position +
+                          min(iters * schedule.slots_per_iter, slots))
+        left = schedule.length - runner.epoch - 1
+        annealing = min(left, schedule.length - schedule.annealing_at)
+        per_epoch = schedule.schedule_iters // schedule.length
+        later = round(per_epoch * (annealing +
+                                   (left - annealing) * run.expected_share()))
         expect_iters(runner, runner.iter + iters + later, is_last=left == 0)

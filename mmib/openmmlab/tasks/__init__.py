@@ -6,33 +6,43 @@ of one library, and is imported where that library is in use.
 """
 import importlib
 import sys
-from typing import List, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
+import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
 
 from ...errors import Refusal
 from ..batch import BatchContext
+from .replace import replace_method
 
 
-class Task(Protocol):
-    """The seam to a library."""
+class Task:
+    """The seam to a library. Derive a task from this class."""
 
-    ema: float
-    """The default ``ema`` of InfoBatchHook: share of the old score in a new
-    score."""
+    ema = 0.
+    """float: The default ``ema`` of InfoBatchHook, the share of the old score
+    in a new score."""
 
-    score: str
-    """The score of a visit: ``'loss'``, or ``'gradient'``, the norm of the
-    gradient of the image's loss at the predictions."""
+    score = 'loss'
+    """str: The score of a visit, ``'loss'``, or ``'gradient'``, the norm of
+    the gradient of the image's loss at the predictions."""
 
     def matches(self, model: nn.Module) -> bool:
-        """Whether the model is one of this library."""
+        """Return whether the model is one of this library."""
+        raise NotImplementedError
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
         """Let each loss of the model take the weights of the batch, and add
         to the scores of the batch, see :func:`attach`."""
+
+    def weigh(self, losses: Dict[str, Any],
+              batch: BatchContext) -> Dict[str, Any]:
+        """Weigh what ``forward(mode='loss')`` returns, where that has a loss
+        of each image, and add to the scores of the batch. Losses that were
+        weighed within the model are returned as they are."""
+        return losses
 
 
 # An imported library, and its task or the module whose `TASK` it is.
@@ -89,6 +99,7 @@ def attach(model: nn.Module, batch: BatchContext,
             task = importlib.import_module(task).TASK
         if task.matches(model):
             task.attach(model, batch, hooks)
+            _follow_total(model, batch, task)
             return task
     raise Refusal(
         f'InfoBatch knows no losses of {type(model).__name__}: use a segmentor'
@@ -98,3 +109,31 @@ def attach(model: nn.Module, batch: BatchContext,
         'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
         'the loss of each sample, tell mmib of the model with '
         '`mmib.register_task`, or train without InfoBatchHook.')
+
+
+def no_scores() -> Refusal:
+    """Return the refusal of a training step that hasn't scored its images."""
+    return Refusal(
+        'No head called its losses in this iteration (`loss_decode` of a '
+        'segmentor, `loss_module` of a classifier), so InfoBatch has no '
+        'scores: check the `loss` method of `model`, or train without '
+        'InfoBatchHook.')
+
+
+def _follow_total(model: nn.Module, batch: BatchContext, task: Task) -> None:
+    """Weigh the losses that a model returns, and watch the total loss.
+    ``parse_losses`` is the only place between forward and backward pass."""
+
+    # A batch takes Python values, which would be compiled in each step.
+    @torch.compiler.disable
+    def parse(parse_losses: Callable, losses: Dict[str, Any]) -> Any:
+        if batch.weights is None or not torch.is_grad_enabled():
+            return parse_losses(losses)
+        total, logged = parse_losses(task.weigh(losses, batch))
+        if not batch.has_scores:
+            raise no_scores()
+        batch.watch_total(total)
+        return total, logged
+
+    if hasattr(model, 'parse_losses'):
+        replace_method(model, 'parse_losses', parse)

@@ -24,7 +24,9 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 from ...errors import Refusal
-from ..batch import BatchContext, Factor, to_device
+from ...weigh import row_norms, to_device, weigh_gradients
+from ..batch import BatchContext, Factor
+from . import Task
 from .heads import HeadTable
 from .replace import replace_method
 
@@ -93,12 +95,11 @@ def register_head(head_type: type, images: int = 0) -> None:
     TABLE.heads[head_type] = images
 
 
-class DetectionTask:
+class DetectionTask(Task):
     """Detectors of MMDetection."""
 
     # Flips, crops and matches change a gradient from one visit to the next.
     ema = 0.8
-    # A head returns no loss of each image.
     score = 'gradient'
 
     def matches(self, model: nn.Module) -> bool:
@@ -116,15 +117,11 @@ class DetectionTask:
         for _, head, images in TABLE.find(model):
             _weigh_predictions(head, batch, images)
 
-        def note(parse_losses: Callable, losses: dict) -> Tuple[Tensor, Any]:
-            loss, logged = parse_losses(losses)
-            if batch.weights is not None:
-                batch.add_scores(
-                    torch.full_like(batch.weights, torch.nan), loss)
-                batch.watch_loss(loss)
-            return loss, logged
-
-        replace_method(model, 'parse_losses', note)
+    def weigh(self, losses: dict, batch: BatchContext) -> dict:
+        # A head returns no loss of each image.
+        assert batch.weights is not None
+        batch.add_scores(torch.full_like(batch.weights, torch.nan))
+        return losses
 
 
 def _weigh_predictions(head: nn.Module, batch: BatchContext,
@@ -147,7 +144,14 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
         ]
         dim = images if isinstance(images, int) else 0
         divisors: List[Factor] = []
-        weighed = iter(_Weigh.apply(batch, divisors, dim, counts, *preds))
+        weights = _weights_of_rows(batch, preds, dim, counts)
+
+        def note(rows: Sequence[Tensor]) -> None:
+            norms = torch.stack([_norms(row, dim, counts) for row in rows])
+            factor = _smallest(divisors) / batch.size
+            batch.add_norms(torch.linalg.vector_norm(norms, dim=0) * factor)
+
+        weighed = iter(weigh_gradients(weights, preds, dim, note))
         args, kwargs = apply_to((args, kwargs), _is_trained,
                                 lambda pred: next(weighed))
         calls: List[tuple] = []
@@ -217,59 +221,32 @@ def _smallest(divisors: List[Factor]) -> Factor:
     return smallest
 
 
-class _Weigh(torch.autograd.Function):
-    """Return the predictions of a head as they are. The gradient of each
-    image is multiplied by its weight, and its norm counts for the batch."""
-
-    @staticmethod
-    def forward(ctx: Any, batch: BatchContext, divisors: List[Factor],
-                dim: int, counts: Optional[List[int]], *preds: Tensor) -> Any:
-        weights = batch.weights
-        assert weights is not None
-        if counts is not None:
-            images = np.repeat(np.arange(batch.size), counts)
-            weights = weights[to_device(images, weights.device)]
-        for pred in preds:
-            if pred.shape[dim] != len(weights):
-                raise Refusal(
-                    'A head computes its losses from a prediction of shape '
-                    f'{tuple(pred.shape)} in a batch of {batch.size} images, '
-                    f'and dimension {dim} should run over them: correct '
-                    '`images` of `mmib.openmmlab.tasks.detection.register_head`.'
-                )
-        ctx.batch, ctx.divisors, ctx.weights = batch, divisors, weights
-        ctx.dim, ctx.counts = dim, counts
-        ctx.set_materialize_grads(False)
-        return tuple(pred.detach() for pred in preds)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Optional[Tensor]) -> Any:
-        # A prediction that no loss uses has the gradient None.
-        seen = [x for x in gradients if x is not None]
-        weights = {}
-        for dims in {x.dim() for x in seen}:
-            later = -(ctx.dim + 1) % dims  # Dimensions after the images.
-            weights[dims] = ctx.weights.view(-1, *[1] * later)
-        # One operation for all. Weights aren't rounded to half precision.
-        rows = torch._foreach_mul(seen, [weights[x.dim()] for x in seen])
-        norms = torch.stack([_norms(x, ctx.dim, ctx.counts) for x in rows])
-        factor = _smallest(ctx.divisors) / ctx.batch.size
-        ctx.batch.add_norms(torch.linalg.vector_norm(norms, dim=0) * factor)
-        left = iter(rows)
-        weighed = [x if x is None else next(left).to(x) for x in gradients]
-        return None, None, None, None, *weighed
+def _weights_of_rows(batch: BatchContext, preds: Sequence[Tensor], dim: int,
+                     counts: Optional[List[int]]) -> Tensor:
+    """Return the weight of each row of the predictions of a head."""
+    weights = batch.weights
+    assert weights is not None
+    if counts is not None:
+        images = np.repeat(np.arange(batch.size), counts)
+        weights = weights[to_device(images, weights.device)]
+    for pred in preds:
+        if pred.shape[dim] != len(weights):
+            raise Refusal(
+                'A head computes its losses from a prediction of shape '
+                f'{tuple(pred.shape)} in a batch of {batch.size} images, '
+                f'and dimension {dim} should run over them: correct '
+                '`images` of `mmib.openmmlab.tasks.detection.register_head`.')
+    return weights
 
 
 def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
-    """Norm of each image, float32 of shape (B,)."""
-    gradient = gradient.float()
-    if counts is not None:
-        return torch.stack([
-            torch.linalg.vector_norm(image) for image in gradient.split(counts)
-        ])
-    others = list(range(gradient.dim()))
-    del others[dim]
-    return torch.linalg.vector_norm(gradient, dim=others)
+    """Return the norm of each image, float32 of shape (B,)."""
+    if counts is None:
+        return row_norms(gradient, dim)
+    return torch.stack([
+        torch.linalg.vector_norm(image)
+        for image in gradient.float().split(counts)
+    ])
 
 
 TASK = DetectionTask()

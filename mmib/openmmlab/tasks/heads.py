@@ -22,7 +22,8 @@ class HeadTable:
 
     Args:
         module (str): Module with the functions ``register_head`` and
-            ``register_model``, such as ``'mmib.openmmlab.tasks.segmentation'``.
+            ``register_model``, such as
+            ``'mmib.openmmlab.tasks.segmentation'``.
         methods (tuple[str]): Methods that compute losses. A subclass that
             overrides one of them computes its losses in its own way.
         models (dict[type, tuple[str]]): Models, and heads that consist of

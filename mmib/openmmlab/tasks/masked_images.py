@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import Refusal
 from ..batch import BatchContext
 from ..losses import InfoBatchLoss, register_unreduced
-from . import classification  # noqa: F401 (registers the loss of BEiT)
+from . import Task, classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import LossTable
 from .replace import replace_method
 
@@ -81,12 +81,11 @@ def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
     return elements * mask, counts.sum(), counts.clamp(min=1)
 
 
-class MaskedImagesTask:
+class MaskedImagesTask(Task):
     """Self-supervised models of MMPretrain."""
 
     # Each visit draws a new mask, on which the score depends.
     ema = 0.8
-    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, selfsup.BaseSelfSupervisor)

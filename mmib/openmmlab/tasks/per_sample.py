@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Any model of MMEngine that returns its losses sample by sample."""
 import functools
-from typing import Any, Callable, Dict, List, Sequence, Union
+from typing import Any, Dict, List, Sequence, Union
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn as nn
@@ -12,8 +13,9 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import Refusal
+from ...weigh import weigh_losses
 from ..batch import BatchContext, mean_images
-from .replace import replace_method
+from . import Task
 
 Losses = Dict[str, Union[Tensor, List[Tensor]]]
 
@@ -21,20 +23,20 @@ SCORE = 'infobatch_score'
 """str: Key of the score of each sample, of shape (B,), among the losses that a
 model returns. Without the key, the score is the sum of the losses."""
 
+# The models whose predictions are watched, for which batch.
+_WATCHED: WeakKeyDictionary = WeakKeyDictionary()
 
-class PerSampleTask:
+
+class PerSampleTask(Task):
     """Models whose ``forward(mode='loss')`` returns tensors of shape (B, ...).
 
-    The loss of each sample is weighted before ``BaseModel.parse_losses`` takes
+    The loss of each sample is weighed before ``BaseModel.parse_losses`` takes
     the means.
 
     A model may have an attribute ``infobatch_predictions``: the name, or a
     sequence of names, of the modules whose outputs are the predictions. Norms
     of gradients are taken there.
     """
-
-    ema = 0.
-    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         # Models of these libraries return means, and have tasks of their own.
@@ -44,20 +46,15 @@ class PerSampleTask:
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
-        before, handles = getattr(model.parse_losses, 'attached', (None, ()))
-        if before is batch:
-            return
-        # Another hook has trained the model.
-        for handle in handles:
-            handle.remove()
+        before, handles = _WATCHED.get(model, (None, []))
+        if before is not batch:
+            # Another hook has trained the model.
+            for handle in handles:
+                handle.remove()
+            _WATCHED[model] = batch, _watch_predictions(model, batch)
 
-        def weigh(parse_losses: Callable, losses: Losses) -> Any:
-            return parse_losses(
-                losses if batch.weights is None else weighted(losses, batch))
-
-        handles = _watch_predictions(model, batch)
-        replace_method(model, 'parse_losses', weigh)
-        setattr(model.parse_losses, 'attached', (batch, handles))
+    def weigh(self, losses: Losses, batch: BatchContext) -> Losses:
+        return weighed(losses, batch)
 
 
 def _watch_predictions(model: nn.Module,
@@ -96,8 +93,8 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
     batch.watch(output, 1)
 
 
-def weighted(losses: Losses, batch: BatchContext) -> Losses:
-    """Weight the losses of each sample, and add them to the scores.
+def weighed(losses: Losses, batch: BatchContext) -> Losses:
+    """Weigh the losses of each sample, and add them to the scores.
 
     Args:
         losses (dict): What a model returns: losses, and terms without "loss"
@@ -106,29 +103,28 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
         batch (BatchContext): Weights of the samples.
 
     Returns:
-        dict: The same with weighted losses of shape (B,).
+        dict: The same with weighed losses of shape (B,).
 
     Raises:
         Refusal: If a loss is neither a tensor nor a list of tensors, or isn't
             of shape (B, ...), or a score of (B,).
     """
-    weights = batch.weights
-    assert weights is not None
-    shape = weights.shape
+    size = batch.size
     means: List[Tensor] = []
 
     def of_samples(name: str, loss: Tensor) -> Tensor:
-        if loss.shape[:1] != shape:
+        if loss.shape[:1] != (size, ):
             raise Refusal(
                 f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
-                f'{len(weights)} samples, and InfoBatch needs the loss of '
+                f'{size} samples, and InfoBatch needs the loss of '
                 "each sample: let `forward(mode='loss')` of `model` return "
-                f'tensors of shape ({len(weights)}, ...), as with '
+                f'tensors of shape ({size}, ...), as with '
                 "`reduction='none'`, or train without InfoBatchHook.")
-        means.append(mean_images(loss, 1, len(weights))[0])
-        value = loss if batch.only_scores else means[-1] * weights
-        batch.watch_loss(value)
-        return value
+        means.append(mean_images(loss, 1, size)[0])
+        if batch.only_scores:
+            return loss
+        return weigh_losses(means[-1], batch.relative_weights,
+                            batch.row_weights)
 
     result: Losses = {}
     for name, loss in losses.items():
@@ -144,8 +140,8 @@ def weighted(losses: Losses, batch: BatchContext) -> Losses:
                 "tensor or a list of tensors: let `forward(mode='loss')` of "
                 '`model` return each tensor under a name of its own.')
     if means:
-        total = sum(means[1:], means[0])
-        batch.add_scores(_score(losses, total), total)
+        with torch.no_grad():
+            batch.add_scores(_score(losses, sum(means[1:], means[0])))
     return result
 
 

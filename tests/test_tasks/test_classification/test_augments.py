@@ -124,9 +124,9 @@ def test_mixtures_by_hand(augment_cfg, loss, size):
     attach(model, batch)
     rows = augment(baseline, data)
     plain = take_step(baseline, *rows)
-    for ones in (None, torch.ones(size)):
-        batch.begin(ones)
-        assert_close(take_step(model, *augment(model, data)), plain)
+    assert_close(take_step(model, *augment(model, data)), plain)
+    batch.begin(torch.ones(size))
+    assert_close(take_step(model, *augment(model, data)), plain)
 
     batch.begin(weights)
     step = take_step(model, *augment(model, data))
@@ -152,7 +152,8 @@ def test_mixtures_read_nothing_back():
         batch.begin(weights)
         batch.mix(torch.linspace(0, 1, 5))
         losses = model(data['inputs'], data['data_samples'], mode='loss')
-        losses['loss'].backward()
+        loss, _ = model.parse_losses(losses)
+        loss.backward()
         norms = batch.norms
     assert not watch.waiting
     assert norms.isfinite().all()

@@ -49,23 +49,22 @@ BOTH = pytest.mark.parametrize(
 def test_pruned(tmp_path, model):
     runner = build(tmp_path, model, ratio=0.75)
     steps = train(runner)
-    session = small_training.infobatch_hook(runner).training
-    tables = session.tables
+    run = small_training.infobatch_hook(runner).run
+    tables = run.tables
     assert (tables.ema, tables.score) == (0.8, 'gradient')
-    assert not session.lacks_norms
+    assert not run.lacks_norms
     assert len(steps) < 0.9 * small.MAX_EPOCHS * 7
     assert np.isfinite(tables.scores).all()
     assert len(set(tables.scores.tolist())) == small.SIZE
-    assert session.planner.mean_ratio.mean().value > 0
+    assert run.worth.value > 0
     assert max(max(step[2]) for step in steps if len(step) > 2) > 1
     assert small_training.state_of(runner)['paths_comparable'] == [True]
 
 
 def train_rank(rank, results, work_dir):
     runner = build(work_dir)
-    results[rank] = (
-        train(runner), small_training.weights_of(runner),
-        small_training.infobatch_hook(runner).training.tables.scores)
+    results[rank] = (train(runner), small_training.weights_of(runner),
+                     small_training.infobatch_hook(runner).run.tables.scores)
 
 
 def test_two_ranks(tmp_path):
@@ -90,14 +89,14 @@ def test_scoring_alone_is_the_baseline(tmp_path, model):
             runner, lambda runner, batch, outputs: outputs['loss'].item())
         trained.append((losses, small_training.weights_of(runner)))
     small_training.assert_equal(*trained)
-    scores = small_training.infobatch_hook(runner).training.tables.scores
+    scores = small_training.infobatch_hook(runner).run.tables.scores
     assert len(set(scores.tolist())) == small.SIZE
 
 
 def test_without_norms_there_are_no_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(BatchContext, 'norms', None)
     runner = build(tmp_path)
-    with pytest.raises(Refusal, match="can't be seen here: train with"):
+    with pytest.raises(Refusal, match='cannot be seen here: train with'):
         runner.train()
 
 
@@ -113,7 +112,8 @@ def test_operations(tmp_path):
     plain, pruned = (
         small.config(tmp_path / name, **changes)
         for name in ('plain', 'pruned'))
-    assert_few_more(Runner.from_cfg(plain), Runner.from_cfg(convert(pruned)))
+    assert_few_more(
+        Runner.from_cfg(plain), Runner.from_cfg(convert(pruned)), at_most=22)
 
 
 def test_a_config_of_the_zoo():

@@ -31,7 +31,8 @@ class PairedMixup(Mixup):
         alpha (float): Both parameters of the Beta distribution of the share.
 
     Examples:
-        >>> custom_imports = dict(imports=['mmib.openmmlab.tasks.classification'])
+        >>> custom_imports = dict(
+        ...     imports=['mmib.openmmlab.tasks.classification'])
         >>> model = dict(
         ...     train_cfg=dict(augments=dict(type='PairedMixup', alpha=0.8)))
     """
@@ -129,8 +130,8 @@ def _own_permutation(augment: Any) -> str:
             "it with `custom_imports = dict(imports=['mmib.openmmlab.tasks."
             "classification'])`")
     else:
-        change = (
-            'derive it from `mmib.openmmlab.tasks.classification.PairedMixup`, '
-            'or remove it')
+        change = ('derive it from '
+                  '`mmib.openmmlab.tasks.classification.PairedMixup`, '
+                  'or remove it')
     return (f'{name} in {where} mixes images without telling which and how '
             f'much, so InfoBatch cannot weight them: {change}.')

@@ -11,6 +11,7 @@ from mmpretrain.models import (BaseClassifier, BaseRetriever, classifiers,
 from ....errors import Refusal
 from ...batch import BatchContext
 from ...losses import InfoBatchLoss
+from .. import Task
 from ..heads import LossTable, wrap
 from ..replace import replace_method
 from .augments import connect_augments
@@ -39,11 +40,8 @@ register_head = TABLE.register_head
 register_classifier = TABLE.register_model
 
 
-class ClassificationTask:
+class ClassificationTask(Task):
     """Classifiers and retrievers of MMPretrain."""
-
-    ema = 0.
-    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return isinstance(model, (BaseClassifier, BaseRetriever))
@@ -96,6 +94,6 @@ def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
             if 'loss' in recipe:
                 recipe['loss'] = wrap(recipe['loss'], batch)
             connect_augments(recipe.get('batch_augments'), batch)
-        except ValueError as error:
+        except Refusal as error:
             raise Refusal('SwitchRecipeHook in `custom_hooks`, at '
                           f'`action_epoch={epoch}`: {error}') from None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...batch import BatchContext
 from ...losses import InfoBatchLoss
+from .. import Task
 from ..heads import LossTable
 from ..replace import replace_method
 
@@ -44,11 +45,8 @@ register_segmentor = TABLE.register_model
 _KEYS_OF_THEIR_OWN = (decode_heads.DDRHead, decode_heads.PIDHead)
 
 
-class SegmentationTask:
+class SegmentationTask(Task):
     """Segmentors with a ``decode_head``."""
-
-    ema = 0.
-    score = 'loss'
 
     def matches(self, model: nn.Module) -> bool:
         return getattr(model, 'decode_head', None) is not None

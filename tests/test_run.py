@@ -1,34 +1,37 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Trainings by iterations as plans, visits and savings have them, and what
-they go on with. Those of a Runner are in tests/system."""
+"""Runs as plans, visits and savings have them, and what they go on with. Those
+of a Runner are in tests/system."""
 import functools
 import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mmengine.dataset import InfiniteSampler, RepeatDataset
+from mmengine.dataset import DefaultSampler, InfiniteSampler, RepeatDataset
 
 from mmib import Session
 from mmib.errors import Refusal
 from mmib.openmmlab.console.forecast import forecast
 from mmib.openmmlab.data.delivery import DeliveryCheck
 from mmib.openmmlab.runner.checks import check_ranks
-from mmib.pruning import (Budget, EpsilonGreedy, MeanThreshold, Neyman,
-                          QuantileTiers, RandomPruning, UpperConfidenceBound)
+from mmib.planner import Step
+from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
+                          Neyman, QuantileTiers, RandomPruning,
+                          UpperConfidenceBound)
+from mmib.states import readable
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
 from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
-                            plans_of, state_of)
+                            losses_of, plans_of, state_of)
 
 
 @given(POLICIES, st.integers(1, 7), st.integers(0, 9), st.integers(1, 60),
        st.sampled_from([40, 51, 60]), st.sampled_from([0, 0, 20]))
 @settings(max_examples=60)
-def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
-                                        annealing_iter, given_up):
+def test_a_resumed_run_is_the_same(policy, batch_size, lookahead, at,
+                                   annealing_iter, given_up):
     """Slots, weights, tables and accounts, with plans of less than the
     lookahead too, without annealing, and where something was trained that is
     given up."""
@@ -43,12 +46,141 @@ def test_a_resumed_training_is_the_same(policy, batch_size, lookahead, at,
     assert not rest.changes
     assert part.slots + rest.slots == whole.slots
     assert facts(part.records + rest.records) == facts(whole.records)
-    for training in (rest, whole):
-        training.core.merge()
-    assert str(rest.tables.state_dict()) == str(whole.tables.state_dict())
-    assert rest.planner.checksum == whole.planner.checksum
+    assert str(state_of(rest.run)) == str(state_of(whole.run))
     # A plan is dealt as it is.
     assert whole.slots == dealt(whole.plans)[:60 * batch_size]
+
+
+def by_epochs(policy, batch_size, drop_last=False, **kwargs):
+    """A run of 6 epochs, the last of which is annealing."""
+    return DrivenTraining(
+        policy,
+        batch_size,
+        max_iters=6,
+        annealing_iter=5,
+        by_epoch=True,
+        drop_last=drop_last,
+        **kwargs)
+
+
+@given(POLICIES, st.integers(1, 7), st.booleans(), st.data())
+@settings(max_examples=40)
+def test_a_resumed_run_by_epochs_is_the_same(policy, batch_size, drop_last,
+                                             data):
+    """Within an epoch, between two of them, and after the end."""
+    whole, part, rest = (
+        by_epochs(policy(), batch_size, drop_last) for _ in range(3))
+    whole.train()
+    at, given_up = (
+        data.draw(st.integers(0, whole.run.iteration)) for _ in range(2))
+    rest.train(given_up)
+    rest.slots, rest.records = [], []
+    part.train(at).resumed_by(rest).train()
+    assert part.slots + rest.slots == whole.slots
+    assert facts(part.records + rest.records) == facts(whole.records)
+    assert str(state_of(rest.run)) == str(state_of(whole.run))
+
+
+def twice(scores, rng):
+    """A plan of a user, with each of some images in two slots."""
+    indices = np.repeat(np.arange(5), 2)
+    return EpochPlan(indices, np.full(10, len(scores) / 10, np.float32))
+
+
+@given(POLICIES, st.integers(2, 7), st.booleans(), st.booleans(),
+       st.integers(1, 6))
+@example(lambda: twice, 4, False, False, 1)
+@settings(max_examples=60)
+def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
+                                    at):
+    """Where the rest of a plan is dealt in other steps, it doesn't end in a
+    smaller step than the baseline's either. The slots that are given up count
+    as pruned."""
+    size = 24  # In most steps a full pass has whole ones.
+    kwargs = dict(dataset=range(size), normalize=normalize)
+    part = by_epochs(policy(), 1, **kwargs).train(size + at)
+    rest = by_epochs(policy(), batch_size, drop_last, **kwargs)
+    run = part.resumed_by(rest).run
+    record, slots = run.newest, run.ledger.rest()
+    kept, pruned = run.memory.kept, run.tables.pruned.copy()
+    is_full, before = kept is None, len(slots.indices)
+    tail = 0 if is_full else rest.step.tail(before, size)
+    for _ in range(2):  # The second time, nothing is cut.
+        run.prepare_rest(rest.step)
+    left = run.ledger.rest()
+    assert len(left.indices) == before - tail
+    last = len(left.indices) % batch_size
+    assert (is_full or last == 0 or len(left.indices) < batch_size
+            or not drop_last and last >= (size % batch_size or batch_size))
+    assert run.newest.kept == record.kept - tail
+    is_cut = np.isin(np.arange(size),
+                     slots.indices) & ~np.isin(np.arange(size), left.indices)
+    assert (run.tables.pruned - pruned).tolist() == is_cut.tolist()
+    if not is_full:
+        bits, now = (
+            np.unpackbits(each, count=size)
+            for each in (kept, run.memory.kept))
+        assert now.tolist() == (bits & ~is_cut).tolist()
+    # The other slots stay in their order. If weights make up for what is
+    # pruned, they do so for what is cut.
+    scale = np.float32(1)
+    if record.mean_weight != 1 and tail:
+        scale = np.float32(before / (before - tail))
+    if len({*slots.indices.tolist()}) == before:
+        stay = slots.at(np.isin(slots.indices, left.indices))
+        expected = stay._replace(
+            weights=stay.weights * scale, means=stay.means * scale)
+        for column, its_expected in zip(left, expected):
+            assert column.tolist() == its_expected.tolist()
+    # The tiers are those of the plan as it was drawn.
+    assert run.newest.tiers == record.tiers
+    rest.train()
+    assert run.epoch == 5
+    # But for what `drop_last` leaves.
+    dealt = [*zip(left.indices.tolist(), left.weights.tolist())]
+    dealt = dealt[:len(dealt) - (len(dealt) % batch_size) * drop_last]
+    assert rest.slots[:len(dealt)] == dealt
+
+
+def test_slots_from_before_a_cut_are_refused():
+    """Their numbers are those of other images now."""
+    session = Session(
+        range(24), RandomPruning(0.5), epochs=4, delta=1., seed=0)
+    loop(session, 4, 6)
+    batches = iter(session.loader(7))
+    slots, _ = next(batches)
+    session.weigh(*losses_and(slots))
+    looked, _ = next(batches)
+    # 5 of 12 images are left, of which steps of 2 leave one.
+    newest, _ = next(iter(session.loader(2)))
+    assert len(looked) == 5 and session._run.newest.kept == 11
+    with pytest.raises(Refusal, match='or to an iterator before one with'):
+        session.weigh(*losses_and(looked))
+    session.weigh(*losses_and(newest))
+
+
+def losses_and(slots):
+    losses, predictions = losses_of(slots.indices, 0)
+    return losses, slots, predictions
+
+
+def test_weights_of_a_rest_make_up_for_what_is_cut():
+    """On average over many cuts each image of the rest has the weight that it
+    had, whatever the order of the plan is."""
+    run = by_epochs(RandomPruning(0.3), 3, shuffle=False).train(6).run
+    state, slots = state_of(run), run.ledger.rest()
+    assert len(slots.indices) == 7
+    count, totals = 2000, np.zeros(SIZE)
+    for seed in range(count):
+        state['rng'] = np.random.default_rng(seed).bit_generator.state
+        run.load_state_dict(state)
+        run.prepare_rest(Step(4, drop_last=True))
+        left = run.ledger.rest()
+        assert len(left.indices) == 4
+        totals[left.indices] += left.weights
+    # Of a weight w, the mean of so many has a standard error of 0.016 w.
+    np.testing.assert_allclose(totals[slots.indices] / count, slots.weights,
+                               0.08)
 
 
 @given(POLICIES, st.integers(1, 7), st.integers(1, 7), st.integers(0, 4),
@@ -68,11 +200,36 @@ def test_another_batch_size(policy, before, after, lookahead, next_lookahead,
     assert part.slots + rest.slots == slots[:at * before + (60 - at) * after]
     annealing = at * before + (51 - at) * after
     for record, plan in rest.plans:
-        assert record.annealing == (record.start >= annealing)
+        assert record.annealing == (record.first_slot >= annealing)
         assert record.annealing <= plan.is_full
-        assert record.annealing or record.start + len(plan) <= annealing
+        assert record.annealing or record.first_slot + len(plan) <= annealing
     iters = [record.iter for record in part.records + rest.records]
     assert iters == sorted(iters)
+
+
+@pytest.mark.parametrize('changes, says', [
+    (dict(), []),
+    (dict(batch_size=4), ['an iteration has 4 images instead of 2']),
+    (dict(annealing_iter=30),
+     ['annealing begins at iteration 30 instead of 51']),
+    (dict(policy=MeanThreshold(0.4)), [
+        'the next plans are drawn by MeanThreshold(ratio=0.4) instead of '
+        'MeanThreshold(ratio=0.5)'
+    ]),
+    (dict(ema=0.25), ['`ema` is 0.25 instead of 0.0']),
+    (dict(normalize=True), ['from the next plan on the mean weight is 1']),
+    (dict(lookahead=3), []),
+])
+def test_what_changed(changes, says):
+    """And what changes back."""
+    part = DrivenTraining().train(20)
+    rest = part.resumed_by(DrivenTraining(**changes))
+    assert rest.changes == says
+    # Nothing is said twice.
+    again = rest.resumed_by(DrivenTraining(**changes))
+    assert again.changes == []
+    back = rest.resumed_by(DrivenTraining())
+    assert len(back.changes) == len(says)
 
 
 def test_savings_with_another_batch_size():
@@ -82,7 +239,7 @@ def test_savings_with_another_batch_size():
     rest = part.resumed_by(
         DrivenTraining(MeanThreshold(ratio=0), 6, annealing_iter=40))
     assert len(rest.changes) == 3 and part.saved > 3
-    left = len(rest.sampler.queue)
+    left = rest.run.ledger.end - rest.run.ledger.position
     saved = part.saved + left * (SIZE / part.records[-1].kept - 1) / 6
     assert rest.train(60).saved == pytest.approx(saved)
     part = DrivenTraining(Budget(ratio=0.6), 4).train(30)
@@ -94,9 +251,8 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     """As FlexibleRunner's are after a validation: annealing lies where the
     iterations to come say."""
     part = DrivenTraining(lookahead=1).train(20)
-    part.core.iteration += 1
-    rest = part.resumed_by(DrivenTraining(lookahead=1)).train(60)
-    annealing = [r.start for r in rest.records if r.annealing]
+    rest = part.resumed_by(DrivenTraining(lookahead=1), 21).train(60)
+    annealing = [r.first_slot for r in rest.records if r.annealing]
     assert annealing[0] == 2 * 50
     assert {weight for _, weight in rest.slots[2 * (51 - 21):]} == {1}
 
@@ -108,14 +264,14 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     Budget(ratio=0.6)
 ])
 @pytest.mark.parametrize('start', [0, 0.2, 0.3])
-def test_a_training_is_as_it_was_forecast(policy, start):
+def test_a_run_is_as_it_was_forecast(policy, start):
     """But for the rounding of small plans. Pruning begins at the first edge
     after ``start``."""
     training = DrivenTraining(policy, 2, 0, 120, 102, start)
-    expected = forecast(policy, training.core.clock)
+    expected = forecast(policy, training.run.schedule)
     training.train(120)
     pruned = [record for record in training.records if record.kept < SIZE]
-    assert pruned[0].start == SIZE * max(1, -(-int(240 * start) // SIZE))
+    assert pruned[0].first_slot == SIZE * max(1, -(-int(240 * start) // SIZE))
     assert 120 + training.saved == pytest.approx(expected.full_iters, rel=0.03)
     weights = [
         plan.weights for record, plan in training.plans if record.kept < SIZE
@@ -132,7 +288,7 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     """Those of the plan that annealing cuts short may be neither."""
     training = DrivenTraining(
         QuantileTiers(), lookahead=lookahead, annealing_iter=50).train(60)
-    training.core.merge()
+    training.run.merge()
     tables = training.tables
     indices = [index for index, _ in training.slots]
     assert len(indices) == 120
@@ -143,13 +299,13 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
     passes = len(training.records)
     assert (passes - 2 <= either).all() and (either <= passes).all()
     # Before pruning begins the log is merged too.
-    assert len(DrivenTraining(start=0.5).train(29).core.log) <= 7
+    assert len(DrivenTraining(start=0.5).train(29).run.log) <= 7
     # Images of low scores are pruned more.
     assert tables.pruned[:4].mean() > tables.pruned[-4:].mean()
     # Each plan adds what it left out to the savings.
     for record, following in zip(training.records, training.records[1:]):
-        trained = following.start - record.start
-        assert following.iter == following.start / 2
+        trained = following.first_slot - record.first_slot
+        assert following.iter == following.first_slot / 2
         assert following.covered == pytest.approx(record.covered +
                                                   trained / record.kept)
         assert following.saved_iters == pytest.approx(following.covered *
@@ -157,13 +313,13 @@ def test_every_slot_of_a_pass_is_a_visit_or_pruned(lookahead):
                                                       following.iter)
 
 
-def test_a_repeated_data_set():
+def test_a_repeated_dataset():
     """Full passes are pieces of the baseline's shuffle of all repeats, and
     pruning begins when each image was asked for."""
     dataset = RepeatDataset(Listed([f'{i}.png' for i in range(5)]), 3)
     training = DrivenTraining(QuantileTiers(), 2, 1, dataset=dataset).train(60)
     records = training.records
-    assert [record.start for record in records[:4]] == [0, 5, 10, 15]
+    assert [record.first_slot for record in records[:4]] == [0, 5, 10, 15]
     assert [record.kept for record in records[:3]] == [5, 5, 5]
     assert records[3].kept < 5
     baseline = InfiniteSampler(range(15), seed=3)
@@ -171,24 +327,25 @@ def test_a_repeated_data_set():
     assert [index for index, _ in training.slots[:15]] == full
     assert training.tables.visits.sum() == 120
     assert max(plan.indices.max() for _, plan in training.plans[3:-4]) < 5
-    # In a loop of one's own, too.
+    # In a loop of one's own, each index is an image.
     session = Session(dataset, QuantileTiers(), epochs=9, stream=True)
     plans = plans_of(session)
     loop(session, 2)
-    assert [plan.is_full for _, plan in plans[:4]] == 3 * [True] + [False]
+    assert [plan.is_full for _, plan in plans[:2]] == [True, False]
+    assert len(plans[0][1]) == 15
 
 
 @pytest.mark.parametrize('resumed', [False, True])
 @pytest.mark.parametrize('at', [1, 20, 26, 33, 50, 51, 58])
-def test_begin_within_a_training(at, resumed):
+def test_begin_within_a_run(at, resumed):
     """Full passes until each image was asked for once, then pruned ones,
     unless annealing begins before: also at its edge."""
     training = DrivenTraining(lookahead=2)
     # 5 iterations were saved before.
-    training.core.start_afresh(at, 0, 2, saved_iters=5.)
-    clock = training.core.clock
-    assert clock.fresh_from == 2 * at
-    expected = forecast(MeanThreshold(), clock)
+    training.run.start_afresh(2 * at, at, saved_iters=5.)
+    schedule = training.run.schedule
+    assert schedule.fresh_from == 2 * at
+    expected = forecast(MeanThreshold(), schedule)
     records, slots = training.records, training.slots
     if resumed:
         # Before the first full pass has begun.
@@ -200,16 +357,38 @@ def test_begin_within_a_training(at, resumed):
     baseline = InfiniteSampler(range(SIZE), seed=3)
     baseline = list(itertools.islice(baseline, 120))[2 * at:]
     pruned = [record for record in records if record.kept < SIZE]
-    assert bool(pruned) is (at < 50 - SIZE) is not clock.prunes_nothing
-    assert (expected.share == 1) is clock.prunes_nothing
-    until = pruned[0].start - 2 * at if pruned else 120
+    assert bool(pruned) is (at < 50 - SIZE) is not schedule.prunes_nothing
+    assert (expected.share == 1) is schedule.prunes_nothing
+    until = pruned[0].first_slot - 2 * at if pruned else 120
     assert slots[:until] == [(index, 1) for index in baseline[:until]]
     if pruned:
         assert SIZE <= until < 2 * SIZE
-        assert pruned[0].start == clock.first_pruned
+        assert pruned[0].first_slot == schedule.first_pruned
         assert pruned[0].saved_iters == pytest.approx(5)
     else:
         assert training.saved == pytest.approx(5)
+
+
+@pytest.mark.parametrize('epoch', range(7))
+def test_begin_within_a_run_by_epochs(epoch):
+    """A full epoch of the baseline, then pruned ones, but in annealing."""
+    training = by_epochs(MeanThreshold(), 2)
+    training.run.start_afresh(SIZE * epoch, 50, epoch - 1, saved_iters=5.)
+    assert training.run.schedule.first_pruned == epoch + 1
+    training.train()
+    assert len(training.plans) == 6 - epoch and training.run.epoch == 5
+    baseline = DefaultSampler(range(SIZE), seed=3)
+    for number, (record, plan) in enumerate(training.plans, epoch):
+        assert record.covered == number
+        assert plan.is_full is (number == epoch or number == 5)
+        if plan.is_full:
+            baseline.set_epoch(number)
+            assert plan.indices.tolist() == list(baseline)
+        if number <= epoch + 1:
+            assert record.saved_iters == 5
+    # 7 iterations an epoch.
+    iters = training.run.iteration - 50
+    assert training.saved == pytest.approx(5 + 7 * (6 - epoch) - iters)
 
 
 @pytest.mark.parametrize('before, policy, goes_on', [
@@ -227,37 +406,38 @@ def test_another_policy(before, policy, goes_on):
         f'the next plans are drawn by {policy!r} instead of {before!r}'
     ]
     assert (str(policy.state_dict()) == str(before.state_dict())) is goes_on
-    assert len(rest.sampler.queue) > 0
-    assert not rest.sampler.queue.slots.tiers.any()
+    tiers = rest.run.ledger.rest().tiers
+    assert len(tiers) and not tiers.any()
     assert not rest.tables.sums.any() and not rest.tables.pairs.any()
     rest.train(60)
     assert rest.plans[0][0].variance_ratio is None
 
 
 def test_other_data_or_scores():
-    """The session tells what differs, and begins within the training, with
-    the savings alone."""
+    """A run says what differs, and is left as it was. It begins within the
+    run of the checkpoint, with the savings alone."""
     part = DrivenTraining(EpsilonGreedy()).train(30)
-    state = state_of(part.core)
+    state = state_of(part.run)
     rest = DrivenTraining(EpsilonGreedy(), dataset=range(11))
-    assert rest.core.why_not(state) == (
-        'the checkpoint is of 13 images, and `train_dataloader.dataset` has '
-        '11 images')
-    with pytest.raises(Refusal, match="can't go on: the .* is of 13 images,"):
-        rest.core.load_state_dict(state)
-    rest.core.start_afresh(30, 0, 2, state['saved_iters'])
+    before = str(state_of(rest.run))
+    reason = 'the checkpoint is of 13 images, and the dataset has 11 images'
+    assert rest.run.why_not(readable(state)) == reason
+    with pytest.raises(Refusal, match=f"The run can't go on: {reason}."):
+        rest.run.load_state_dict(state)
+    assert str(state_of(rest.run)) == before
+    rest.run.start_afresh(60, 30, saved_iters=state['saved_iters'])
     assert rest.saved == part.saved > 1
     assert rest.train(45).tables.pruned.any()
-    for session, reason in ((Session(range(SIZE),
-                                     epochs=3), 'counts iterations'),
-                            (DrivenTraining(score='gradient').core,
-                             '"loss", and those of this training are "grad')):
-        assert reason in session.why_not(state)
+    for run, reason in ((Session(range(SIZE),
+                                 epochs=3)._run, 'counts iterations'),
+                        (DrivenTraining(score='gradient').run,
+                         '"loss", and those of this run are "gradient"')):
+        assert reason in run.why_not(readable(state))
+    state = state_of(DrivenTraining(by_epoch=True).train(30).run)
     repeated = RepeatDataset(Listed([str(i) for i in range(SIZE)]), 3)
-    assert Session(
-        repeated, epochs=3
-    ).why_not(state_of(Session(range(SIZE), epochs=3))).endswith(
-        ' is of 13 images, and `train_dataloader.dataset` has 13 images, 39 '
+    repeated = DrivenTraining(dataset=repeated, by_epoch=True).run
+    assert repeated.why_not(readable(state)) == (
+        'the checkpoint is of 13 images, and the dataset has 13 images, 39 '
         'with repeats')
 
 
@@ -274,7 +454,7 @@ def test_normalized_weights():
     rest = plain.resumed_by(
         DrivenTraining(RandomPruning(0.5), 3, 1, normalize=True))
     assert rest.changes == ['from the next plan on the mean weight is 1']
-    left = len(rest.sampler.queue)
+    left = rest.run.ledger.end - rest.run.ledger.position
     weights = np.array(rest.train(40).slots).T[1]
     assert left > 0 and (weights[:left] == np.float32(SIZE / 7)).all()
     np.testing.assert_allclose(weights[left:], 1, rtol=1e-6)
@@ -303,8 +483,7 @@ def test_weights_are_relative_to_the_plan_of_each_slot():
             len(plan) < min(record.kept, 13)
             for record, plan in training.plans)
         for record, plan in training.plans:
-            np.testing.assert_allclose(plan.slots().means, record.mean_weight,
-                                       1e-5)
+            assert plan.mean_weight == pytest.approx(record.mean_weight, 1e-5)
     # Nothing is known of biased plans or of full passes.
     for policy in (QuantileTiers(rescale=False), MeanThreshold(0)):
         training = DrivenTraining(policy).train(60)
@@ -313,11 +492,14 @@ def test_weights_are_relative_to_the_plan_of_each_slot():
 
 def test_scores_are_read_once_within_the_lookahead():
     """The next plans are drawn from the same ones, without waiting."""
-    training, plans = DrivenTraining(QuantileTiers(), lookahead=9), []
-    training.planner.observers = [
-        lambda record, plan: plan.is_full or plans.append(
-            (record.start, training.planner.scores))
-    ]
+    plans = []
+    training = DrivenTraining(
+        QuantileTiers(),
+        lookahead=9,
+        observers=[
+            lambda record, plan: plan.is_full or plans.append(
+                (record.first_slot, training.run.memory.scores))
+        ])
     training.train(60)
     (read, scores), *plans = plans
     reads = 1
@@ -327,10 +509,12 @@ def test_scores_are_read_once_within_the_lookahead():
             read, scores, reads = start, others, reads + 1
     assert 2 < reads < len(plans)
     # Nor has each a line of log, but for the one that begins annealing.
-    *pruned, annealing = [r for r in training.records if r.start <= 2 * 51]
-    logged = [record.start for record in pruned if record.logged]
+    *pruned, annealing = [
+        r for r in training.records if r.first_slot <= 2 * 51
+    ]
+    logged = [record.first_slot for record in pruned if record.logged]
     assert (np.diff(logged) >= 2 * 9).all() and len(logged) < len(pruned)
-    assert annealing.logged and annealing.start - logged[-1] < 2 * 9
+    assert annealing.logged and annealing.first_slot - logged[-1] < 2 * 9
     assert [r.annealing for r in training.records][-2:] == [True, True]
     assert not any(record.annealing for record in pruned)
 
@@ -348,9 +532,9 @@ def test_the_checksum_is_that_of_each_plan():
             return replace(plan, indices=plan.indices[::-1].copy())
 
         training, checksums = DrivenTraining(policy, lookahead=9), []
-        merge = training.core.log.merge
-        training.core.log.merge = lambda checksum: (
-            checksums.append(checksum) or merge(checksum))
+        merge = training.run.log.merge
+        training.run.log.merge = lambda *args: (
+            checksums.append(args[-1]) or merge(*args))
         training.train(51)
         assert 2 < len(checksums) < next(numbers) - 3
         return checksums[-1]
@@ -374,7 +558,7 @@ def test_policies_are_told_the_norms_of_their_tiers():
     assert np.isnan(told[0].mean_squares).all() and len(told) == len(plans)
     for (record, plan), norms in zip(plans, told[1:]):
         # The losses are the squares of the norms.
-        losses = (plan.indices + 1) / (2. + record.start +
+        losses = (plan.indices + 1) / (2. + record.first_slot +
                                        np.arange(len(plan)))
         expected = [
             losses[plan.tier_of_slot == tier].mean()
@@ -389,7 +573,8 @@ def check_on_rank(rank, results, others):
         dataset = Listed(other if rank else PATHS)
         try:
             check_ranks(
-                Session(dataset, epochs=2), DeliveryCheck(dataset, None))
+                DrivenTraining(dataset=dataset).run,
+                DeliveryCheck(dataset, None))
         except Refusal as error:
             results[rank].append(str(error))
 
@@ -405,3 +590,19 @@ def test_ranks_that_read_other_images():
         assert len(errors) == 2
         assert all('The ranks have read different images, or the same' in error
                    for error in errors)
+
+
+def test_the_mean_v_of_a_run():
+    """It lies between the V of its plans, and each plan records the mean over
+    the plans before it."""
+    training = DrivenTraining(QuantileTiers(), batch_size=1).train(60)
+    training.run.merge()
+    records = [r for r in training.records if r.variance_ratio]
+    values = [record.variance_ratio.value for record in records]
+    assert len(values) > 3 and max(values) - min(values) > 0.01
+    assert records[0].mean_ratio.value == pytest.approx(values[0])
+    for number, record in enumerate(records, 1):
+        low, high = min(values[:number]), max(values[:number])
+        assert low - 1e-9 <= record.mean_ratio.value <= high + 1e-9
+    assert min(values) < records[-1].mean_ratio.value < max(values)
+    assert 0 < training.run.worth.value < 2

@@ -1,0 +1,129 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Why a plan kept an image or left it out."""
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from .plan_record import PlanRecord
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Whether a plan keeps an image, and why.
+
+    Args:
+        index (int): Dataset index of the image.
+        epoch (int): Virtual epoch of the plan, from 1.
+        is_full (bool): Whether the plan keeps every image.
+        kept (bool, optional): Whether the plan has the image. None if this
+            isn't known any more.
+        score (float): Score of the image when the plan was drawn.
+        tier (int, optional): Tier of the image, from 1. None where the policy
+            has no bands of scores.
+        num_tiers (int): Tiers of the plan.
+        lower (float, optional): Lower edge of the tier. None for the first.
+        upper (float, optional): Upper edge of the tier. None for the last.
+        probability (float, optional): Share of the tier that the plan keeps.
+        weight (float, optional): Weight of the slots of the tier.
+        last_visit (int): Iterations of the run until the last visit with a
+            score. 0 before the first one.
+        visits (int): How often the image was visited.
+        pruned (int): How often plans left the image out.
+    """
+
+    index: int
+    epoch: int
+    is_full: bool
+    kept: Optional[bool]
+    score: float
+    tier: Optional[int]
+    num_tiers: int
+    lower: Optional[float]
+    upper: Optional[float]
+    probability: Optional[float]
+    weight: Optional[float]
+    last_visit: int
+    visits: int
+    pruned: int
+
+    def __str__(self) -> str:
+        return self.describe(f'image {self.index}')
+
+    def describe(self, name: str) -> str:
+        """Return the explanation in words, for an image of this name."""
+        counts = (f'Visits of the image until now: {self.visits}; left out: '
+                  f'{self.pruned}.')
+        if self.is_full:
+            return (f'Virtual epoch {self.epoch} keeps all images, and {name} '
+                    f'among them. {counts}')
+        verb = {True: 'keeps', False: 'leaves out', None: 'may keep'}
+        text = (f'Virtual epoch {self.epoch} {verb[self.kept]} {name}. Its '
+                f'score was {self.score:.4g}')
+        if self.tier is not None:
+            text += f', in tier {self.tier} of {self.num_tiers}'
+            edges = [
+                f'{word} {edge:.4g}'
+                for word, edge in (('from', self.lower), ('below', self.upper))
+                if edge is not None
+            ]
+            if edges:
+                text += f' (scores {" ".join(edges)})'
+        text += '.'
+        if self.probability is not None:
+            text += (f' The plan keeps {100 * self.probability:.3g} % of the '
+                     'images of this tier')
+            if self.weight is not None:
+                text += f', with weight {self.weight:.4g}'
+            text += '.'
+        return f'{text} {counts}'
+
+
+def explain(index: int, image: int, record: PlanRecord, pass_length: int,
+            scores: Optional[np.ndarray], kept: Optional[np.ndarray],
+            last_visit: np.ndarray, visits: np.ndarray,
+            pruned: np.ndarray) -> Explanation:
+    """Explain whether a plan keeps an image, and why.
+
+    Args:
+        index (int): Dataset index of the image.
+        image (int): Number of the image, which repeats of it share.
+        record (PlanRecord): The plan.
+        pass_length (int): Slots of a full pass.
+        scores (np.ndarray, optional): The scores from which the plan was
+            drawn, float32 of shape (pass_length,). None if nothing was pruned
+            until now.
+        kept (np.ndarray, optional): Whether the plan kept each index, packed
+            bits, uint8. None if the plan is full, or not known any more.
+        last_visit (np.ndarray): Iterations until the last visit of each image.
+        visits (np.ndarray): Visits of each image.
+        pruned (np.ndarray): How often each image was left out.
+    """
+    # A plan of a user may have as many slots as a pass, and an image twice.
+    is_full = record.kept == pass_length and kept is None
+    # By iterations a pass has a repeated image once.
+    place = index % pass_length
+    score = 1. if scores is None else float(scores[place])
+    is_kept: Optional[bool] = True
+    if not is_full:
+        is_kept = None if kept is None else bool(
+            np.unpackbits(kept[place // 8:place // 8 + 1])[place % 8])
+    tiers = record.tiers
+    uppers = [tier.upper for tier in tiers[:-1]]
+    number: Optional[int] = None
+    if len(tiers) == 1:
+        number = 1
+    elif tiers and all(upper is not None for upper in uppers):
+        # As the plan was drawn: a score at an edge lies above the edge.
+        value = np.float32(score)
+        number = 1 + sum(not value < np.float32(upper) for upper in uppers)
+    weight = probability = lower = upper = None
+    if number is not None:
+        tier = tiers[number - 1]
+        weight, probability = tier.weight, tier.kept / max(tier.size, 1)
+        upper = tier.upper
+        lower = tiers[number - 2].upper if number > 1 else None
+    return Explanation(index, record.epoch, is_full, is_kept, score, number,
+                       len(tiers), lower, upper, probability, weight,
+                       int(last_visit[image]), int(visits[image]),
+                       int(pruned[image]))

@@ -1,0 +1,168 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The stream of slots of all plans, and how far a run is in it."""
+from typing import Any, Dict, Optional
+
+import numpy as np
+import torch
+
+from .pruning import EpochPlan
+from .slots import Columns, Slots
+
+
+class Ledger:
+    """The slots of all ranks, in the order in which they are dealt.
+
+    A slot has a number: its place in the stream of all plans. Rank ``k`` of
+    ``W`` has the slots ``k, k + W, ...`` of a batch. :attr:`position` is the
+    only record of progress: slots before the position were trained on or given
+    up, and slots from there on are still to be issued.
+    Slots before the position are kept until their visits have been merged.
+
+    Args:
+        position (int): Number of the first slot. Defaults to 0.
+    """
+
+    def __init__(self, position: int = 0) -> None:
+        self._first = position  # Number of the first slot that is kept.
+        self._position = position
+        self._columns = Columns()
+        self.mark = object()
+        """object: Changes where numbers are given to other slots."""
+
+    @property
+    def position(self) -> int:
+        """int: The end of the newest batch of which a part was trained on."""
+        return self._position
+
+    @property
+    def first(self) -> int:
+        """int: Number of the first slot that is kept."""
+        return self._first
+
+    @property
+    def end(self) -> int:
+        """int: Number of the first slot of the next plan."""
+        return self._first + len(self._columns.indices)
+
+    def deal(self, plan: EpochPlan) -> None:
+        """Append the slots of a plan."""
+        size = len(plan)
+        means = np.full(size, plan.mean_weight, np.float32)
+        self._append(
+            Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
+
+    def _append(self, columns: Columns) -> None:
+        self._columns = self._columns.join(columns)
+
+    def pad(self, world_size: int) -> None:
+        """Repeat the first slots of the rest, so that the rest divides evenly
+        among the ranks."""
+        left = self.end - self._position
+        missing = -left % world_size
+        if left and missing:
+            rows = np.resize(np.arange(left), missing)
+            self._append(self.rest().at(rows))
+
+    def cut(self, count: int, rng: np.random.Generator,
+            rescale: bool) -> Columns:
+        """Give up random slots of the rest, and return them. They aren't taken
+        from the end, because a plan may be in the order of the dataset.
+
+        Args:
+            count (int): Slots to give up.
+            rng (np.random.Generator): Source of every random choice.
+            rescale (bool): Whether the other slots of the rest make up for
+                them with larger weights.
+        """
+        self.mark = object()
+        left = self.end - self._position
+        scale = np.float32(left / (left - count) if rescale else 1)
+        done = self._position - self._first
+        order = done + rng.permutation(left)
+        cut = self._columns.at(order[:count])
+        columns = self._columns.at(
+            np.concatenate([np.arange(done),
+                            np.sort(order[count:])]))
+        weights, means = (
+            np.concatenate([column[:done], column[done:] * scale])
+            for column in (columns.weights, columns.means))
+        self._columns = columns._replace(weights=weights, means=means)
+        return cut
+
+    def batch(self,
+              begin: int,
+              size: int,
+              rank: int,
+              world_size: int,
+              annealing: bool,
+              end: Optional[int] = None) -> Slots:
+        """Return the slots of a rank in a batch.
+
+        Args:
+            begin (int): Number of the first slot of the batch.
+            size (int): Slots of each rank.
+            rank (int): The rank.
+            world_size (int): Number of ranks.
+            annealing (bool): Whether the batch belongs to annealing.
+            end (int, optional): Position after the batch, if more slots end
+                with the batch than it has. Defaults to None.
+        """
+        last = begin + size * world_size
+        numbers = np.arange(begin + rank, last, world_size)
+        own = self._columns.at(
+            slice(begin + rank - self._first, last - self._first, world_size))
+        return Slots(numbers, own.indices, own.weights, own.relative_weights,
+                     end or last, annealing, self.mark)
+
+    def at(self, numbers: np.ndarray) -> Columns:
+        """Return the slots with these increasing numbers."""
+        rows = numbers - self._first
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+            # All slots between the first and the last one: nothing is copied.
+            return self._columns.at(slice(rows[0], rows[-1] + 1))
+        return self._columns.at(rows)
+
+    def rest(self) -> Columns:
+        """Return the slots from the position on."""
+        return self._columns.at(slice(self._position - self._first, None))
+
+    def index_of(self, number: int) -> int:
+        """Return the dataset index of one slot."""
+        return int(self._columns.indices[number - self._first])
+
+    def go_to(self, position: int) -> None:
+        """Move the position forward."""
+        self._position = max(position, self._position)
+
+    def forget(self, number: int) -> None:
+        """Forget the slots before a number."""
+        # A state has no slots of its plan before the position.
+        number = max(number, self._first)
+        rest = slice(number - self._first, None)
+        # Copies, so that the forgotten slots can be freed.
+        self._columns = Columns(*(column[rest].copy()
+                                  for column in self._columns))
+        self._first = number
+
+    def forget_tiers(self) -> None:
+        """Let no slot count for V and the policy: another policy drew them."""
+        tiers = np.zeros_like(self._columns.tiers)
+        self._columns = self._columns._replace(tiers=tiers)
+
+    def __len__(self) -> int:
+        return len(self._columns.indices)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return the position, and the slots from there on, as tensors."""
+        return dict(
+            position=self._position,
+            **{
+                name: torch.from_numpy(column.copy())
+                for name, column in self.rest()._asdict().items()
+            })
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called."""
+        self._first = self._position = state_dict['position']
+        self._columns = Columns(*(state_dict[name].numpy()
+                                  for name in Columns._fields))

@@ -1,0 +1,363 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The loader of a Session: a DataLoader inside, whose batches come with their
+slots, and the rules by which iterators share one stream."""
+import operator
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
+
+from .errors import Refusal
+from .planner import Step
+from .ranks import all_gather, random_seed, rank_and_world_size
+from .run import Run
+from .slots import Slots
+
+# Arguments that the plans take over.
+_OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
+
+
+class Reader:
+    """One iterator of a loader, and how far it has come.
+
+    Args:
+        step (Step): The steps of the iterator.
+        begin (int): Position of the stream where the iterator begins.
+        same (Sequence[int]): What must be the same on all ranks.
+        ends_if_empty (bool): Whether the epoch is over if the iterator can
+            deliver nothing. Defaults to False.
+    """
+
+    def __init__(self,
+                 step: Step,
+                 begin: int,
+                 same: Sequence[int],
+                 ends_if_empty: bool = False) -> None:
+        self.step, self.same = step, same
+        self.begin = self.cursor = begin
+        self.ends_if_empty = ends_if_empty
+        self.num_issued = 0
+        self.has_ended = False
+        self._in_flight: Deque[Slots] = deque()
+
+    def issue(self, slots: Slots) -> List[int]:
+        """Note a batch that is requested from the workers, and return its
+        dataset indices."""
+        self.cursor = slots.end
+        self.num_issued += 1
+        self._in_flight.append(slots)
+        return slots.indices.tolist()
+
+    def deliver(self) -> Slots:
+        """Return the slots of the oldest batch in flight."""
+        return self._in_flight.popleft()
+
+    def end(self) -> None:
+        """Note that all batches were delivered."""
+        self.has_ended = True
+
+    @property
+    def was_empty(self) -> bool:
+        """bool: Whether the iterator has ended without a batch."""
+        return self.has_ended and not self.num_issued
+
+
+class Dealer:
+    """Deals the slots of a run to the iterators of its loaders, one iterator
+    at a time.
+
+    The stream has one position, the end of the newest batch of which a part
+    was weighed. What lies before the position is trained on or given up, and
+    what lies after it is dealt by the next iterator. So a look at the first
+    batch, a ``break``, an exception, a batch that is tried once more, and a
+    resumed run are handled alike.
+
+    Args:
+        run (Run): The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._reader: Optional[Reader] = None
+        self._has_joined = False
+        # Whether something was weighed, or an iterator has ended. Until then
+        # one rank may look at batches without the others.
+        self._is_in_use = False
+        self._weighed_until = 0  # The furthest position that was weighed.
+
+    def join(self) -> None:
+        """Read the rank and the number of ranks, at the first iterator or
+        state, and check that they stay. All ranks agree on a seed."""
+        run, now = self._run, rank_and_world_size()
+        if not self._has_joined:
+            self._has_joined = True
+            run.join(*now)
+            if run.seed is None:
+                run.set_seed(random_seed())
+        elif now != (run.rank, run.world_size):
+            raise Refusal(
+                f'The Session has begun as rank {run.rank} of '
+                f'{run.world_size}, and the process is now rank {now[0]} of '
+                f'{now[1]}: call `init_process_group`, or create the object '
+                'of your framework that calls it, before the first batch.')
+
+    def begin(self, batch_size: int, drop_last: bool,
+              num_prefetched: int) -> Reader:
+        """Begin an iterator. Older iterators are refused at their next batch.
+        Slots that they have delivered may still be weighed.
+
+        Args:
+            batch_size (int): Samples of a batch of this rank.
+            drop_last (bool): Whether samples that fill no batch are left out.
+            num_prefetched (int): Batches that workers load in advance.
+        """
+        self.join()
+        run, before = self._run, self._reader
+        step = Step(batch_size * run.world_size, drop_last)
+        self._reader = None
+        if before is not None and before.has_ended and before.num_issued and (
+                self._weighed_until <= before.begin):
+            run.warn(
+                'an iterator of the loader has ended, and nothing was weighed.'
+                ' To look at all images, for validation or statistics of '
+                'BatchNorm, take a plain `DataLoader(dataset)`.')
+        position = run.ledger.position
+        same = batch_size, drop_last, num_prefetched
+        if self._is_in_use:
+            position = self._agree(position, *same)
+        run.advance(position)
+        if not run.schedule.by_epoch:
+            # An empty iterator before may have been a look at the end.
+            if run.has_ended and (before is None or not before.was_empty):
+                raise _over('The stream of the Session is over')
+            self._check_step(step, run.schedule.length)
+            self._reader = Reader(step, position, same, ends_if_empty=True)
+            return self._reader
+        has_drawn = position == run.ledger.end
+        if has_drawn:
+            self._draw(step, before)
+        elif run.newest is not None and position > run.newest.first_slot:
+            run.warn(f'epoch {run.epoch + 1} goes on with the '
+                     f'{run.ledger.end - position} images that are left.')
+        run.prepare_rest(step)
+        position = run.ledger.position
+        # The empty iterator before may have been a look at the first batch.
+        is_repeated = before is not None and before.was_empty and (before.begin
+                                                                   == position)
+        self._reader = Reader(step, position, same, has_drawn or is_repeated)
+        return self._reader
+
+    def _draw(self, step: Step, before: Optional[Reader]) -> None:
+        """Draw the plan of the next epoch, if there is one."""
+        run = self._run
+        if run.epoch + 1 < run.schedule.length:
+            self._check_step(step, run.schedule.pass_length)
+            run.next_plan(run.epoch + 1, step)
+        elif before is None or not before.was_empty:
+            raise _over(f'The {run.schedule.length} `epochs` of the Session '
+                        'are over')
+
+    @staticmethod
+    def _check_step(step: Step, size: int) -> None:
+        if step.drop_last and step.slots > size:
+            raise Refusal(
+                f'A step has {step.slots} samples, of {size} in all, and '
+                '`drop_last` leaves them all out: lower `batch_size`, or '
+                'remove `drop_last`.')
+
+    def _agree(self, position: int, *same: int) -> int:
+        """Return the furthest position of all ranks, and refuse what differs
+        between them."""
+        run = self._run
+        assert run.seed is not None
+        own = [
+            position, *same, run.seed,
+            len(run.tables.images), run.schedule.length, run.checksum
+        ]
+        rows = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
+        names = ('batch_size', 'drop_last',
+                 'num_workers` and `prefetch_factor', 'seed', 'dataset',
+                 'epochs', 'policy')
+        for name, column in zip(names, rows.T[1:].tolist()):
+            if len(set(column)) > 1:
+                raise Refusal(
+                    f'`{name}` differs between the ranks ({column}), which '
+                    'must train on parts of the same batches: give all ranks '
+                    'the same arguments, and let a policy take every random '
+                    'choice from its argument `rng`.')
+        return int(rows[:, 0].max())
+
+    def check(self, reader: Reader) -> None:
+        """Refuse an older iterator."""
+        if reader is not self._reader:
+            raise Refusal(
+                'A newer iterator of a loader of this Session has begun, and '
+                'this one would deliver the same samples again: keep one '
+                'iterator, and look at samples with `dataset[index]`.')
+
+    def next_batch(self, reader: Reader) -> Optional[List[int]]:
+        """Return the dataset indices of the next batch, or None where the
+        iterator ends."""
+        self.check(reader)
+        run, ledger, begin = self._run, self._run.ledger, reader.cursor
+        step = reader.step
+        by_epoch, world_size = run.schedule.by_epoch, run.world_size
+        while (not by_epoch and ledger.end - begin < step.slots
+               and ledger.end != run.schedule.end):
+            if run.newest is not None:
+                # One iterator may be the whole run.
+                self._agree(ledger.position, *reader.same)
+            run.next_plan()
+        left = (ledger.end - begin) // world_size
+        size = min(step.slots // world_size, left)
+        if size == 0 or step.drop_last and size * world_size < step.slots:
+            return None
+        end = begin + size * world_size
+        is_last = by_epoch or ledger.end == run.schedule.end
+        if step.drop_last and is_last and ledger.end - end < step.slots:
+            # The last batch also ends the slots that fill no batch.
+            end = ledger.end
+        return reader.issue(
+            ledger.batch(begin, size, run.rank, world_size,
+                         run.is_annealing(begin), end))
+
+    def end(self, reader: Reader) -> None:
+        """Note that an iterator has delivered all of its batches. What is left
+        of the plan is given up if a part of the plan was weighed, or if
+        nothing of it could be delivered.
+
+        Where an iterator finds a rest that fills no batch, it may have been a
+        look at the first batch. So the second such iterator gives up the rest.
+        """
+        reader.end()
+        self._is_in_use = True
+        run, begin = self._run, reader.begin
+        if run.schedule.by_epoch and run.newest is not None:
+            begin = run.newest.first_slot
+        if (run.ledger.position > begin
+                if reader.num_issued else reader.ends_if_empty):
+            run.give_up_rest()
+
+    def weighed(self, slots: Slots) -> None:
+        """Note that a part of a batch was weighed."""
+        self._is_in_use = True
+        self._weighed_until = max(slots.end, self._weighed_until)
+        self._run.advance(slots.end)
+
+    def start_over(self) -> None:
+        """Note that the run was resumed."""
+        self._reader = None
+        self._is_in_use = True
+
+    @property
+    def is_over(self) -> bool:
+        """bool: Whether nothing of the open plan is left to deal."""
+        return self._run.ledger.position == self._run.ledger.end
+
+
+def _over(text: str) -> Refusal:
+    return Refusal(
+        f'{text}: let the loop end where `session.progress` is 1. For '
+        'validation, or to compute statistics of BatchNorm, take a plain '
+        '`DataLoader(dataset)`.')
+
+
+class Loader:
+    """The batches of a Session, each with its slots.
+
+    Iterating over a loader yields ``(slots, batch)``. A loader is no
+    ``DataLoader`` and has no length, so that frameworks neither replace its
+    sampler nor cut an epoch that is longer than the one before.
+
+    Args:
+        dataset (Dataset): The dataset.
+        dealer (Dealer): Deals the slots of the batches.
+        batch_size (int): Samples of a batch of this rank.
+        drop_last (bool): Whether samples that fill no batch are left out.
+        device (torch.device or str, optional): Where tensors of a batch are
+            moved to. None leaves them.
+        arguments (dict): Other arguments of ``DataLoader``.
+
+    Raises:
+        Refusal: If an argument would change which samples come, or in which
+            order.
+    """
+
+    def __init__(self, dataset: Dataset, dealer: Dealer, batch_size: int,
+                 drop_last: bool, device: Any, arguments: Dict[str,
+                                                               Any]) -> None:
+        for name in _OF_PLANS:
+            if name in arguments:
+                raise Refusal(
+                    f'`{name}` is no argument of `Session.loader`, because '
+                    'the plans of the Session decide which samples come, and '
+                    f'in which order: remove `{name}`. The Session itself has '
+                    'an argument `shuffle`.')
+        if not arguments.get('in_order', True):
+            raise Refusal(
+                'With `in_order=False` batches come in any order, and '
+                '`Session.loader` could not tell which samples they have: '
+                'remove `in_order`.')
+        try:
+            size = operator.index(batch_size)
+        except TypeError:
+            size = 0
+        if size < 1 or isinstance(batch_size, bool):
+            raise Refusal('`batch_size` of `Session.loader` must be a positive'
+                          f' integer, but got {batch_size!r}.')
+        self._batch_size, self._drop_last = size, bool(drop_last)
+        self._dealer = dealer
+        self._device = None if device is None else torch.device(device)
+        self._num_prefetched = arguments.get('num_workers', 0) * (
+            arguments.get('prefetch_factor') or 2)
+        self._indices = _Indices(dealer)
+        # Its workers may persist, so all iterators share one DataLoader.
+        self._batches: DataLoader = DataLoader(
+            dataset, batch_sampler=self._indices, **arguments)
+
+    def __iter__(self) -> Iterator[Tuple[Slots, Any]]:
+        # This runs at the first `next`: frameworks call `iter` to see whether
+        # a loader can be iterated over.
+        reader = self._dealer.begin(self._batch_size, self._drop_last,
+                                    self._num_prefetched)
+        self._indices.reader = reader
+        for batch in self._batches:
+            if self._device is not None:
+                batch = tree_map(self._move, batch)
+            yield reader.deliver(), batch
+            del batch  # Not kept while the next one is loaded.
+            self._dealer.check(reader)
+        self._dealer.end(reader)
+
+    def _move(self, value: Any) -> Any:
+        if torch.is_tensor(value):
+            return value.to(self._device, non_blocking=True)
+        return value
+
+    def __len__(self) -> int:
+        raise TypeError(
+            'A loader of a Session has no length, because an epoch has as many'
+            ' batches as its plan keeps. Take `session.progress`, in [0, 1], '
+            'for schedules and progress bars.')
+
+
+class _Indices:
+    """The batch sampler of the DataLoader inside a loader.
+
+    It doesn't know the loader. A cycle of references would leave workers that
+    persist to the garbage collector, where each takes five seconds to end.
+    """
+
+    def __init__(self, dealer: Dealer) -> None:
+        self._dealer = dealer
+        self.reader: Optional[Reader] = None
+
+    def __iter__(self) -> Iterator[List[int]]:
+        assert self.reader is not None
+        while True:
+            indices = self._dealer.next_batch(self.reader)
+            if indices is None:
+                return
+            yield indices

@@ -1,0 +1,47 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The ranks of a run: which one this is, and what all of them know."""
+from typing import List, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def rank_and_world_size() -> Tuple[int, int]:
+    """Return the rank of this process and the number of ranks, ``(0, 1)``
+    without a process group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def all_gather(tensor: Tensor) -> List[Tensor]:
+    """Return the tensor of each rank, on the device of this rank's tensor.
+
+    Args:
+        tensor (Tensor): A tensor of the same shape and type on all ranks.
+    """
+    if rank_and_world_size()[1] == 1:
+        return [tensor]
+    device = _device_of_group(tensor)
+    own = tensor.to(device)
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own)
+    return [each.to(tensor.device) for each in gathered]
+
+
+def _device_of_group(tensor: Tensor) -> torch.device:
+    backend = dist.get_backend()
+    if backend in ('gloo', 'mpi'):
+        return torch.device('cpu')
+    if ':' in backend or tensor.device.type != 'cpu':
+        # A backend for each type of device, or the device of the training.
+        return tensor.device
+    return torch.device('cuda' if backend == 'nccl' else 'cpu')
+
+
+def random_seed() -> int:
+    """Return a random seed, the same on all ranks."""
+    own = torch.tensor(np.random.default_rng().integers(2**31))
+    return int(all_gather(own)[0])

@@ -1,0 +1,596 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""A run: its stream of slots, its plans, what it knows of images, its state.
+"""
+import zlib
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from . import planner
+from .errors import Refusal, damaged
+from .explain import Explanation, explain
+from .ledger import Ledger
+from .passes import FullPasses
+from .plan_record import PlanRecord
+from .planner import Memory, Step
+from .pruning import EpochPlan, Policy, Tier
+from .schedule import Moment, Schedule
+from .states import VERSION, check_form, readable, to_arrays, to_tensors
+from .visits import Tables, VisitLog, Visits
+from .worth import MeanRatio, VarianceRatio
+
+_LARGEST = np.iinfo(np.int32).max
+
+
+class Run:
+    """One training run with InfoBatch.
+
+    A run holds the parts and hands data from one to the next. The reader of
+    the stream asks for :meth:`next_plan` where no slot is left; visits are
+    written to :attr:`log`; where scores are read for a plan, :meth:`merge`
+    brings them into :attr:`tables`.
+
+    :class:`~mmib.openmmlab.InfoBatchHook` and :class:`~mmib.session.Session`
+    each have a run.
+
+    Args:
+        images (np.ndarray): Number of the image of each dataset index, from 0,
+            int64. An image that the dataset repeats has several indices.
+        policy (Policy): Draws the plans.
+        schedule (Schedule): How long the run is.
+        warn (Callable): Takes a sentence for the user.
+        shuffle (bool): Whether to shuffle. If not, plans of mmib keep the
+            order of the dataset. Defaults to True.
+        seed (int, optional): Random seed. None until :meth:`set_seed` is
+            called. Defaults to None.
+        ema (float): Share of the old score in the new one at each visit but
+            the first, in [0, 1). Defaults to 0.
+        normalize (bool): Whether the weights of a plan are divided by their
+            mean. Defaults to False.
+        score (str): What the score of a visit is: ``'loss'``, or
+            ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
+        lockstep (bool): Whether all ranks train on all batches, as MMEngine's
+            loops do. If not, ranks tell each other how far they are, and which
+            slots they left out. Defaults to False.
+        observers (Sequence[Callable]): Each is called as ``observe(record,
+            plan)`` with every plan, before its first slot is dealt. Defaults
+            to none.
+    """
+
+    def __init__(
+            self,
+            images: np.ndarray,
+            policy: Policy,
+            schedule: Schedule,
+            warn: Callable[[str], None],
+            shuffle: bool = True,
+            seed: Optional[int] = None,
+            ema: float = 0.,
+            normalize: bool = False,
+            score: str = 'loss',
+            lockstep: bool = False,
+            observers: Sequence[Callable] = (),
+    ) -> None:
+        self.policy, self.schedule = policy, schedule
+        self.normalize = normalize
+        self.ledger = Ledger()
+        """Ledger: The stream of slots, and the position in it."""
+        self.log = VisitLog()
+        """VisitLog: The visits that were not merged yet."""
+        self.tables = Tables(images, ema, score)
+        """Tables: What is known of each image."""
+        self.memory = Memory()
+        """Memory: What the newest plan hands on to the next."""
+        self.iteration = 0
+        """int: Iterations that have begun. An iteration of a Session is one
+        slot."""
+        self.epoch = -1
+        """int: The epoch of the newest plan, from 0. -1 before the first."""
+        self.lacks_norms: Optional[bool] = None
+        """bool, optional: Whether losses stand in for norms, which can't be
+        seen. None until this is known."""
+        self.rank, self.world_size = 0, 1
+        self.warn, self._shuffle = warn, shuffle
+        self._lockstep = lockstep
+        self._observers = observers
+        # The plan in training, and those drawn after it.
+        self._plans: List[PlanRecord] = []
+        self.checksum = 0
+        """int: CRC-32 of all plans that pruned."""
+        # Where steps ended, and the iterations until then; and where the
+        # newest one began.
+        self._steps: List[tuple] = []
+        self._step_begin = 0
+        self._has_warned = False  # Whether a policy's note was shown.
+        self.seed: Optional[int]
+        self.set_seed(0 if seed is None else seed)
+        self.seed = seed
+
+    # Ranks and randomness ----------------------------------------------------
+
+    def set_seed(self, seed: int) -> None:
+        """Seed the random numbers of full passes and plans."""
+        self.seed = seed
+        self._passes = FullPasses(len(self.tables.images), self._shuffle, seed)
+        self._rng = np.random.default_rng(seed)
+
+    def join(self, rank: int, world_size: int) -> None:
+        """Set which rank this is, of how many."""
+        self.rank, self.world_size = rank, world_size
+
+    # Plans -------------------------------------------------------------------
+
+    def next_plan(self, epoch: int = 0, step: Optional[Step] = None) -> bool:
+        """Draw the next plan and append its slots to the ledger: the one event
+        that draws a plan.
+
+        Args:
+            epoch (int): The epoch of the plan, from 0, where epochs count.
+            step (Step, optional): The steps of the epoch, where epochs count.
+
+        Returns:
+            bool: Whether there is a plan. If not, the stream has ended.
+        """
+        schedule, start = self.schedule, self.ledger.end
+        if schedule.end is not None and start >= schedule.end:
+            return False
+        moment = Moment(start, epoch=epoch)
+        reads = planner.reads_scores(schedule, self.memory, moment)
+        # Before the first plan there is nothing to merge. After the first plan
+        # of annealing, merging only forgets old slots.
+        annealing = schedule.unit_at(moment) >= schedule.first_annealing
+        if self.newest and (reads or annealing):
+            self.merge(decides_norms=reads)
+        # To merge may move the position, which counts iterations.
+        moment = moment._replace(iteration=self.iteration)
+        plan, record, self.memory = planner.draw(self.policy, schedule,
+                                                 self.tables, self.memory,
+                                                 moment, self.newest,
+                                                 self._rng, step,
+                                                 self.normalize)
+        if reads and self.memory.read_at == start:
+            self.tables.forget_sums()
+        # Annealing begins with a new plan: end this one there.
+        limit = None if record.annealing else schedule.until_annealing(start)
+        if limit is None and schedule.end is not None:
+            limit = schedule.end - start
+        if plan is None:
+            plan = EpochPlan.full(self._full_pass(epoch, limit))
+            self.memory = self.memory._replace(kept=None)
+        else:
+            self.tables.count_pruned(~self._mask(plan.indices))
+            plan = plan.cut(limit)
+            kept = np.packbits(self._mask(plan.indices))
+            self.memory = self.memory._replace(kept=kept)
+            for column in (plan.indices, plan.weights):
+                self.checksum = zlib.crc32(
+                    np.ascontiguousarray(column).data, self.checksum)
+        for observe in self._observers:
+            observe(record, plan)
+        if plan.is_shuffled and not self._shuffle:
+            plan = plan.sorted()
+        self.ledger.deal(plan)
+        self._plans.append(record)
+        self.epoch = epoch
+        return True
+
+    def _mask(self, indices: np.ndarray) -> np.ndarray:
+        """Return whether each index of a pass is one of these, bool."""
+        mask = np.zeros(self.schedule.pass_length, bool)
+        mask[indices] = True
+        return mask
+
+    def _full_pass(self, epoch: int, limit: Optional[int]) -> np.ndarray:
+        if self.schedule.by_epoch:
+            return self._passes.of_epoch(epoch)
+        return self._passes.next(self.schedule.pass_length, limit)
+
+    def prepare_rest(self, step: Step) -> None:
+        """Prepare what is left of the open plan for the steps of this run:
+        give up a tail, and let all ranks have equally many slots.
+
+        A new plan is without a tail already. What a checkpoint has left may be
+        dealt in other steps.
+        """
+        left = self.ledger.end - self.ledger.position
+        newest = self.newest
+        if newest is not None and newest.kept != self.schedule.pass_length:
+            tail = step.tail(left, self.schedule.pass_length)
+            if tail:
+                self._cut(tail, newest)
+        self.ledger.pad(self.world_size)
+
+    def _cut(self, tail: int, record: PlanRecord) -> None:
+        """Give up slots of the rest, in the ledger, the record and the tables.
+        """
+        # If the mean weight is 1, by `normalize` or as the policy doesn't
+        # rescale, it stays 1.
+        cut = self.ledger.cut(tail, self._rng, record.mean_weight != 1)
+        # The tiers stay those of the plan as it was drawn.
+        self._plans[-1] = record._replace(kept=record.kept - tail)
+        # A plan of a user may have an image twice.
+        is_cut = self._mask(
+            cut.indices) & ~self._mask(self.ledger.rest().indices)
+        self.tables.count_pruned(is_cut)
+        if self.memory.kept is not None:
+            self.memory = self.memory._replace(kept=self.memory.kept
+                                               & ~np.packbits(is_cut))
+
+    def give_up_rest(self) -> None:
+        """Give up the rest of the open plan."""
+        if self._lockstep:
+            self.ledger.go_to(self.ledger.end)
+        else:
+            # A stream may have begun several plans.
+            self.advance(self.ledger.end)
+
+    @property
+    def newest(self) -> Optional[PlanRecord]:
+        """PlanRecord, optional: The plan that was drawn last."""
+        return self._plans[-1] if self._plans else None
+
+    @property
+    def current(self) -> Optional[PlanRecord]:
+        """PlanRecord, optional: The plan in training."""
+        return self._plans[0] if self._plans else None
+
+    def is_annealing(self, slot: int) -> bool:
+        """Return whether a slot belongs to a plan of annealing."""
+        plans = [plan for plan in self._plans if plan.first_slot <= slot]
+        return bool(plans) and plans[-1].annealing
+
+    # Progress ----------------------------------------------------------------
+
+    def advance(self, position: int) -> List[PlanRecord]:
+        """Move to the position up to which batches were trained on.
+
+        Returns:
+            list[PlanRecord]: The plans that have begun with these batches.
+        """
+        before = self.ledger.position
+        if position <= before:
+            return []
+        self.ledger.go_to(position)
+        self._step_begin = before
+        if self._lockstep:
+            self.iteration += -(-(position - before) //
+                                self.schedule.slots_per_iter)
+            self._steps.append((position, self.iteration))
+        else:
+            self.iteration = position
+        current, begun = self.current, []
+        for plan in self._plans:
+            if before <= plan.first_slot < position and plan.epoch:
+                begun.append(plan)
+        for last, plan in zip([current, *begun], begun):
+            # A note on the first plan doesn't count: the plan is drawn from
+            # few scores, and later plans correct it.
+            if last and last.note and plan.note and not self._has_warned:
+                self._has_warned = True
+                self.warn(plan.note)
+        while len(self._plans) > 1 and self._plans[1].first_slot < position:
+            self._plans.pop(0)
+        return begun
+
+    def saved_iters(self) -> float:
+        """Return how many more iterations the baseline needs for the same
+        virtual epochs."""
+        if self.current is None:
+            return 0.
+        return self.current.saved_iters + self.schedule.iters_saved(
+            self.current, self.ledger.position, self.iteration)
+
+    @property
+    def has_ended(self) -> bool:
+        """bool: Whether a stream has no slot left for each rank."""
+        end = self.schedule.end
+        return end is not None and end - self.ledger.position < self.world_size
+
+    @property
+    def covered(self) -> float:
+        """float: Virtual epochs until now."""
+        return 0. if self.current is None else self.current.covered_until(
+            self.ledger.position)
+
+    @property
+    def kept_share(self) -> float:
+        """float: Share of the images that the plan in training keeps."""
+        return 1. if self.current is None else (self.current.kept /
+                                                self.schedule.pass_length)
+
+    @property
+    def worth(self) -> VarianceRatio:
+        """VarianceRatio: Mean V of the plans until the last merge, see
+        :mod:`mmib.worth`. NaN before V is known."""
+        return self.memory.mean_ratio.add(self.tables.sums).mean()
+
+    def expected_share(self) -> float:
+        """Return the kept share to expect of the next plans that prune."""
+        newest, pass_length = self.newest, self.schedule.pass_length
+        if newest is not None and newest.kept < pass_length:
+            return newest.kept / pass_length
+        share = self.policy.expected_share(self.schedule.first_progress())
+        return 1. if share is None else share
+
+    def explain(self, index: int) -> Optional[Explanation]:
+        """Explain what the newest plan made of the image of an index. None
+        before the first plan. Call this on all ranks."""
+        self.merge()
+        if self.newest is None:
+            return None
+        tables, size = self.tables, self.schedule.pass_length
+        if not 0 <= index < size:
+            raise Refusal(f'There is no image {index}: the dataset has the '
+                          f'indices 0 to {size - 1}.')
+        return explain(index, int(tables.images[index]), self.newest,
+                       self.schedule.pass_length, self.memory.scores,
+                       self.memory.kept, tables.last_visit, tables.visits,
+                       tables.pruned)
+
+    # Visits ------------------------------------------------------------------
+
+    def count_visits(self, begin: int) -> None:
+        """Count all slots from ``begin`` to the position as visits. Every rank
+        knows that all of them were trained on."""
+        numbers = np.arange(begin, self.ledger.position)
+        self.tables.count_visits(self.ledger.at(numbers).indices)
+
+    def merge(self, decides_norms: bool = False) -> None:
+        """Let all ranks know all visits until now, and forget their slots.
+
+        Args:
+            decides_norms (bool): Whether it is known by now that norms would
+                have been seen. The backward pass of the newest batch may be
+                still to come. Defaults to False.
+        """
+        if not self._lockstep or len(self.log):
+            merged = self.log.merge(self.ledger.first, self.ledger.position,
+                                    self.checksum)
+            self.advance(merged.position)
+            for numbers in (merged.numbers, merged.unscored):
+                self.tables.count_visits(self.ledger.at(numbers).indices)
+            # In lockstep, a batch is recorded after its backward pass.
+            is_known = decides_norms or self._lockstep
+            if merged.has_norms:
+                self.lacks_norms = False
+            elif is_known and self.lacks_norms is None and len(merged.numbers):
+                self.lacks_norms = True
+                self.warn(
+                    'the gradient at the predictions cannot be seen, so V, '
+                    'what the choice of images is worth, is estimated from '
+                    'the losses.')
+            visits = Visits(
+                self.ledger.at(merged.numbers),
+                self._iterations_of(merged.numbers), merged.scores,
+                merged.scores if self.lacks_norms else merged.norms)
+            for block in visits.blocks():
+                self.tables.add(block)
+        # A part of the newest batch, and in a Session older batches of the
+        # plan, may still be weighed.
+        self.ledger.forget(self._oldest)
+        del self._steps[:-1]
+
+    @property
+    def _oldest(self) -> int:
+        """int: The first slot that may still be weighed."""
+        if self._lockstep or self.current is None:
+            return self._step_begin
+        # The same on all ranks, which may have skipped different batches.
+        return self.current.first_slot
+
+    def _iterations_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the iterations until the visits of slots, int32."""
+        if not self._lockstep:
+            # The ranks may have skipped different batches.
+            return np.minimum(numbers + 1, _LARGEST).astype(np.int32)
+        ends, iterations = np.array(self._steps).T
+        return iterations[np.searchsorted(ends, numbers,
+                                          'right')].astype(np.int32)
+
+    # State -------------------------------------------------------------------
+
+    def state_dict(self, merge: bool = True) -> Dict[str, Any]:
+        """Return everything that the rest of the run follows from, as tensors
+        and plain Python values. Call this on all ranks, as the method merges
+        what they have seen.
+
+        Args:
+            merge (bool): Whether to merge. If not, all ranks have merged
+                before, and one alone may call this. Defaults to True.
+        """
+        if merge:
+            self.merge()
+        memory = self.memory._asdict()
+        return dict(
+            version=VERSION,
+            seed=self.seed,
+            ledger=self.ledger.state_dict(),
+            passes=self._passes.state_dict(),
+            rng=self._rng.bit_generator.state,
+            iteration=self.iteration,
+            epoch=self.epoch,
+            schedule=self.schedule.state_dict(),
+            plans=[plan.to_dict() for plan in self._plans],
+            plans_checksum=self.checksum,
+            saved_iters=self.saved_iters(),
+            memory=dict(
+                memory,
+                scores=to_tensors(self.memory.scores),
+                kept=to_tensors(self.memory.kept),
+                mean_ratio=tuple(self.memory.mean_ratio)),
+            policy=repr(self.policy),
+            policy_type=_type_name(self.policy),
+            policy_state=to_tensors(self.policy.state_dict()),
+            normalize=self.normalize,
+            lacks_norms=self.lacks_norms,
+            tables=self.tables.state_dict())
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Resume where :meth:`state_dict` was called, on any number of ranks.
+        The open plan is kept, and the policy of this run draws the next plans.
+        What this run was trained on before is discarded.
+
+        Raises:
+            Refusal: If the state is damaged, of other data, or of an unknown
+                version of mmib.
+        """
+        state = readable(state_dict)
+        reason = self.why_not(state)
+        if reason is not None:
+            raise Refusal(f'The run can\'t go on: {reason}.')
+        is_same_policy = state['policy'] == repr(self.policy)
+        if state['policy_type'] == _type_name(self.policy):
+            self._load_policy(to_arrays(state['policy_state']))
+        # Slots of the ledger before are refused from here on.
+        self.ledger, self.log = Ledger(), VisitLog()
+        self.ledger.load_state_dict(state['ledger'])
+        self.set_seed(state['seed'])
+        self._passes.load_state_dict(state['passes'])
+        self._rng.bit_generator.state = state['rng']
+        self._steps.clear()
+        self._step_begin = self.ledger.position
+        self.epoch = state['epoch']
+        self.schedule.load_state_dict(state['schedule'])
+        self._plans = [*map(PlanRecord.from_dict, state['plans'])]
+        self.checksum = state['plans_checksum']
+        memory = state['memory']
+        self.memory = Memory(**dict(
+            memory,
+            scores=to_arrays(memory['scores']),
+            kept=to_arrays(memory['kept']),
+            mean_ratio=MeanRatio(*memory['mean_ratio'])))
+        self.lacks_norms = state['lacks_norms']
+        self.tables.load_state_dict(state['tables'])
+        if not is_same_policy:
+            # The tiers of the old policy mean nothing to the new one.
+            self.tables.forget_sums()
+            self.ledger.forget_tiers()
+        self._count_from(state['iteration'], state['saved_iters'])
+
+    def _load_policy(self, policy_state: Dict[str, Any]) -> None:
+        try:
+            self.policy.load_state_dict(policy_state)
+        # A policy may be anyone's.
+        except Exception as error:
+            raise damaged('policy_state',
+                          f'is none of {self.policy!r} ({error!r})') from error
+
+    def count_from(self, iteration: int) -> None:
+        """Set how many iterations the run has had, which a Runner may count in
+        another way."""
+        self._count_from(iteration, self.saved_iters())
+
+    def _count_from(self, iteration: int, saved_iters: float) -> None:
+        """Set the iterations until now. With another batch size, an iteration
+        has another size from here on. What was saved until now stays."""
+        self.iteration = iteration
+        self.schedule.count_from(iteration, self.ledger.position)
+        if not self._plans:
+            return
+        current, *later = self._plans
+        missing = saved_iters - self.saved_iters()
+        last = current._replace(saved_iters=current.saved_iters + missing)
+        self._plans = [last]
+        for plan in later:
+            moment = Moment(plan.first_slot, iteration)
+            last = plan._replace(
+                iter=self.schedule.iteration_at(moment),
+                saved_iters=last.saved_iters +
+                self.schedule.iters_saved(last, plan.first_slot, iteration))
+            self._plans.append(last)
+
+    def why_not(self, state: Dict[str, Any]) -> Optional[str]:
+        """Return why a :func:`readable` state isn't one of this run, or None.
+
+        Raises:
+            Refusal: If the state is damaged.
+        """
+        form = self.state_dict(merge=False)
+        form.update(
+            seed=0,
+            plans=[dict(kept=0, tiers=[], covered=0)],
+            memory=dict(
+                form['memory'],
+                scores=to_tensors(np.empty(0, np.float32)),
+                kept=to_tensors(np.empty(0, np.uint8))),
+            lacks_norms=False,
+            # The checkpoint may be of another policy.
+            policy_state={})
+        check_form(state, form)
+        tables, schedule = state['tables'], state['schedule']
+        if schedule['unit'] != self.schedule.unit:
+            return ('the checkpoint is of a run that counts '
+                    f'{schedule["unit"]}s')
+        before = schedule['pass_length'], len(tables['scores'])
+        now = self.schedule.pass_length, len(self.tables.scores)
+        if before != now:
+            was, has = (f'{images} images' +
+                        (f', {slots} with repeats' if slots > images else '')
+                        for slots, images in (before, now))
+            return f'the checkpoint is of {was}, and the dataset has {has}'
+        if tables['score'] != self.tables.score:
+            return (f'the scores in the checkpoint are "{tables["score"]}", '
+                    f'and those of this run are "{self.tables.score}"')
+        return None
+
+    def what_changed(self, state: Dict[str, Any]) -> List[str]:
+        """Return what has changed since a state was written, for the log."""
+        changes = []
+        ema, annealing_at = state['tables']['ema'], self.schedule.annealing_at
+        if ema != self.tables.ema:
+            changes.append(f'`ema` is {self.tables.ema} instead of {ema}')
+        before, unit = state['schedule'], self.schedule.unit
+        if before['slots_per_iter'] != self.schedule.slots_per_iter:
+            changes.append(
+                f'an iteration has {self.schedule.slots_per_iter} images '
+                f'instead of {before["slots_per_iter"]}')
+        if before['annealing_at'] != annealing_at:
+            changes.append(f'annealing begins at {unit} {annealing_at} '
+                           f'instead of {before["annealing_at"]}')
+        if state['policy'] != repr(self.policy):
+            changes.append(f'the next plans are drawn by {self.policy!r} '
+                           f'instead of {state["policy"]}')
+        if state['normalize'] != self.normalize:
+            changes.append('from the next plan on the mean weight is ' +
+                           ('1' if self.normalize else '1 / kept share'))
+        return changes
+
+    def start_afresh(self,
+                     position: int,
+                     iteration: int,
+                     epoch: int = -1,
+                     saved_iters: float = 0.) -> None:
+        """Start in the middle of a training that has no scores yet.
+
+        Args:
+            position (int): Slots until then.
+            iteration (int): Iterations until then.
+            epoch (int): Epochs that are over, less 1. Defaults to -1.
+            saved_iters (float): Iterations saved until then. Defaults to 0.
+        """
+        assert self.seed is not None
+        self.set_seed(self.seed)
+        self.ledger, self.epoch = Ledger(position), epoch
+        self.iteration, self._step_begin = iteration, position
+        self.schedule.start_afresh(position)
+        self.schedule.count_from(iteration, position)
+        size = self.schedule.pass_length
+        if not self.schedule.by_epoch:
+            self._passes.skip(position, size)
+        # The stream goes on with the rest of this pass.
+        first_slot = position - position % size
+        self._plans = [
+            PlanRecord(
+                kept=size,
+                tiers=(Tier(size, size), ),
+                covered=float(first_slot // size),
+                epoch=0,
+                first_slot=first_slot,
+                iter=iteration,
+                saved_iters=saved_iters,
+                logged=False)
+        ]
+
+
+def _type_name(policy: Policy) -> str:
+    return f'{type(policy).__module__}.{type(policy).__qualname__}'

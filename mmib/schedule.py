@@ -1,0 +1,303 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How long a run is, and what a plan may do at each place of it."""
+from abc import ABC, abstractmethod
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+from .plan_record import PlanRecord
+from .pruning import Progress
+
+
+class Moment(NamedTuple):
+    """When a plan is drawn.
+
+    Args:
+        slot (int): Number of its first slot in the stream of all plans.
+        iteration (int): Iterations of the run until then.
+        epoch (int): The epoch of the plan, from 0, where epochs count.
+    """
+
+    slot: int
+    iteration: int = 0
+    epoch: int = 0
+
+
+class Schedule(ABC):
+    """Turns slots into iterations and savings, and says what a plan may do.
+
+    Args:
+        pass_length (int): Slots of a full pass.
+        slots_per_iter (int): Slots of an iteration, of all ranks.
+        length (int): Length of the run in :attr:`unit`.
+        delta (float): Fraction of the run after which nothing is pruned, in
+            [0, 1].
+        start (float): Fraction of the run before which nothing is pruned.
+        schedule_iters (int): Iterations for which learning rates are made: by
+            iterations those of the run, by epochs those of the baseline.
+        lookahead (int): Slots that may be in flight when a plan is drawn.
+            Defaults to 0.
+    """
+
+    unit: str
+    """str: What the run counts, ``'iteration'`` or ``'epoch'``."""
+
+    def __init__(self,
+                 pass_length: int,
+                 slots_per_iter: int,
+                 length: int,
+                 delta: float,
+                 start: float,
+                 schedule_iters: int,
+                 lookahead: int = 0) -> None:
+        self.pass_length = pass_length
+        self.slots_per_iter = slots_per_iter
+        self.length = length
+        self.pruning_at = round(start * length)
+        """int: Pruning may begin after so many of :attr:`unit`."""
+        self.annealing_at = round(delta * length)
+        """int: Annealing begins after so many of :attr:`unit`."""
+        self.fresh_from = 0
+        """int: First slot since all scores were last set to 1."""
+        self.end: Optional[int] = None
+        """int, optional: The slot at which the stream ends. None where the
+        loop ends the run."""
+        self.schedule_iters = schedule_iters
+        self.min_gap = max(lookahead, schedule_iters // 1000 * slots_per_iter)
+        """int: Minimum number of slots between two reads of the scores, and
+        between two lines of log: a thousandth of the run, and the lookahead.
+        """
+
+    @property
+    def by_epoch(self) -> bool:
+        """bool: Whether the run counts epochs."""
+        return self.unit == 'epoch'
+
+    @abstractmethod
+    def unit_at(self, moment: Moment) -> int:
+        """Return the place of a plan, to compare with :attr:`first_pruned` and
+        :attr:`first_annealing`: its first slot, or its epoch where epochs
+        count."""
+
+    @property
+    @abstractmethod
+    def first_pruned(self) -> int:
+        """int: Where the first plan may prune, see :meth:`unit_at`. Each image
+        has to be dealt once before."""
+
+    @property
+    @abstractmethod
+    def first_annealing(self) -> int:
+        """int: Where the first plan of annealing is, see :meth:`unit_at`."""
+
+    @property
+    def prunes_nothing(self) -> bool:
+        """bool: Whether annealing begins before anything can be pruned."""
+        return self.first_pruned >= self.first_annealing
+
+    def until_annealing(self, slot: int) -> Optional[int]:
+        """Return how many slots lie between ``slot`` and annealing. None by
+        epochs, where annealing begins with a plan."""
+        return None
+
+    @abstractmethod
+    def iteration_at(self, moment: Moment) -> float:
+        """Return the iterations of the run before a plan."""
+
+    @abstractmethod
+    def iters_saved(self, plan: PlanRecord, position: int,
+                    iteration: int) -> float:
+        """Return the iterations saved since a plan began.
+
+        Args:
+            plan (PlanRecord): The plan.
+            position (int): A slot of the plan, or the one after it.
+            iteration (int): Iterations of the run until then.
+        """
+
+    @abstractmethod
+    def progress(self, moment: Moment, saved_iters: float) -> Progress:
+        """Return the progress that a policy gets for a plan.
+
+        Args:
+            moment (Moment): When the plan is drawn.
+            saved_iters (float): Iterations saved until then.
+        """
+
+    @abstractmethod
+    def first_progress(self) -> Progress:
+        """Return the progress that a policy gets for the first plan that
+        prunes."""
+
+    @abstractmethod
+    def outcome(self, share: float) -> Tuple[float, float, float]:
+        """Forecast a run whose pruning plans keep ``share``: its iterations,
+        the iterations of the baseline for as many passes, and these passes."""
+
+    def count_from(self, iteration: int, position: int) -> None:
+        """Set how many iterations the run has had at a position."""
+
+    def start_afresh(self, position: int) -> None:
+        """Set the position at which all scores are 1."""
+        self.fresh_from = position
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return plain Python values."""
+        return dict(
+            unit=self.unit,
+            pass_length=self.pass_length,
+            slots_per_iter=self.slots_per_iter,
+            annealing_at=self.annealing_at,
+            fresh_from=self.fresh_from)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called. The length, the batch
+        size and the fractions are those of the config."""
+        self.fresh_from = state_dict['fresh_from']
+
+
+class IterationSchedule(Schedule):
+    """The schedule of a run that counts iterations.
+
+    Args:
+        first_pass (int, optional): Slots of full passes until each image was
+            dealt, more than a pass where a dataset is repeated. If None,
+            ``pass_length``. Defaults to None.
+        lookahead (int): Slots that may be in flight when a plan is drawn.
+            Defaults to 0.
+        ends (bool): Whether the stream of slots ends with the run. Defaults to
+            False.
+
+    Other arguments are those of :class:`Schedule`.
+    """
+
+    unit = 'iteration'
+
+    def __init__(self,
+                 pass_length: int,
+                 slots_per_iter: int,
+                 length: int,
+                 delta: float,
+                 start: float = 0.,
+                 first_pass: Optional[int] = None,
+                 lookahead: int = 0,
+                 ends: bool = False) -> None:
+        super().__init__(pass_length, slots_per_iter, length, delta, start,
+                         length, lookahead)
+        self._first_pass = first_pass or pass_length
+        if ends:
+            self.end = length * slots_per_iter
+        # Where the run would have begun, had its batch size never changed.
+        self._zero = 0
+
+    def count_from(self, iteration: int, position: int) -> None:
+        self._zero = position - iteration * self.slots_per_iter
+
+    def _slot_of(self, iteration: int) -> int:
+        return self._zero + iteration * self.slots_per_iter
+
+    def unit_at(self, moment: Moment) -> int:
+        return moment.slot
+
+    @property
+    def first_pruned(self) -> int:
+        # At the edge of a pass.
+        passes = -(-self._slot_of(self.pruning_at) // self.pass_length)
+        dealt = -(-self.fresh_from // self._first_pass) + 1
+        return max(passes * self.pass_length, dealt * self._first_pass)
+
+    @property
+    def first_annealing(self) -> int:
+        return self._slot_of(self.annealing_at)
+
+    def until_annealing(self, slot: int) -> Optional[int]:
+        return self.first_annealing - slot
+
+    def iteration_at(self, moment: Moment) -> float:
+        return (moment.slot - self._zero) / self.slots_per_iter
+
+    def iters_saved(self, plan: PlanRecord, position: int,
+                    iteration: int) -> float:
+        left_out = self.pass_length / plan.kept - 1
+        return (position - plan.first_slot) * left_out / self.slots_per_iter
+
+    def progress(self, moment: Moment, saved_iters: float) -> Progress:
+        spent = moment.slot - self._zero
+        return Progress(
+            spent=spent,
+            covered=spent + saved_iters * self.slots_per_iter,
+            annealing=(self.length - self.annealing_at) * self.slots_per_iter,
+            length=self.length * self.slots_per_iter)
+
+    def first_progress(self) -> Progress:
+        return self.progress(Moment(self.first_pruned), 0.)
+
+    def outcome(self, share: float) -> Tuple[float, float, float]:
+        pruned_iters = max(self.first_annealing - self.first_pruned,
+                           0) / self.slots_per_iter
+        full_iters = self.length + pruned_iters * (1 / share - 1)
+        passes = full_iters * self.slots_per_iter / self.pass_length
+        return self.length, full_iters, passes
+
+
+class EpochSchedule(Schedule):
+    """The schedule of a run that counts epochs, each a virtual epoch.
+
+    The run has as many epochs as the baseline, of fewer iterations. Each epoch
+    has the validation, the checkpoints and the learning rate that it has in
+    the baseline.
+
+    Args:
+        iters_per_epoch (int): Iterations of an epoch of the baseline.
+
+    Other arguments are those of :class:`Schedule`.
+    """
+
+    unit = 'epoch'
+
+    def __init__(self,
+                 pass_length: int,
+                 slots_per_iter: int,
+                 iters_per_epoch: int,
+                 length: int,
+                 delta: float,
+                 start: float = 0.) -> None:
+        super().__init__(pass_length, slots_per_iter, length, delta, start,
+                         length * iters_per_epoch)
+        self.iters_per_epoch = iters_per_epoch
+
+    def unit_at(self, moment: Moment) -> int:
+        return moment.epoch
+
+    @property
+    def first_pruned(self) -> int:
+        return max(self.pruning_at, self.fresh_from // self.pass_length + 1)
+
+    @property
+    def first_annealing(self) -> int:
+        return self.annealing_at
+
+    def iteration_at(self, moment: Moment) -> float:
+        return moment.iteration
+
+    def iters_saved(self, plan: PlanRecord, position: int,
+                    iteration: int) -> float:
+        passed = plan.covered_until(position) - plan.covered
+        return passed * self.iters_per_epoch - (iteration - plan.iter)
+
+    def progress(self, moment: Moment, saved_iters: float) -> Progress:
+        return Progress(
+            spent=moment.slot,
+            covered=moment.epoch * self.pass_length,
+            annealing=(self.length - self.annealing_at) * self.pass_length,
+            length=self.length * self.pass_length,
+            of_baseline=True)
+
+    def first_progress(self) -> Progress:
+        # Epochs until then are full ones.
+        slot = self.first_pruned * self.pass_length
+        return self.progress(Moment(slot, epoch=self.first_pruned), 0.)
+
+    def outcome(self, share: float) -> Tuple[float, float, float]:
+        pruned = self.iters_per_epoch * max(
+            self.first_annealing - self.first_pruned, 0)
+        iters = self.schedule_iters - pruned * (1 - share)
+        return iters, self.schedule_iters, self.length

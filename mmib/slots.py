@@ -1,0 +1,99 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Slots, the entries of plans: `Slots` of a batch, and `Columns` of many."""
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+import torch
+
+
+class Slots:
+    """The slots of this rank in a batch.
+
+    A slot is one entry of a plan. :meth:`Session.loader` delivers the slots
+    of each batch beside the batch, and :meth:`Session.weigh` takes them.
+    ``slots[a:b]``, ``slots[mask]`` and ``slots[permutation]`` are the slots of
+    a part of the batch; a mask may be a tensor.
+
+    Frameworks that move batches to a device leave slots as they are, because
+    the class is neither a tuple nor a dataclass nor an iterable, and has no
+    method ``to``.
+
+    Args:
+        numbers (np.ndarray): Number of each slot in the stream of all plans,
+            int64 of shape (B,).
+        indices (np.ndarray): Dataset index of each slot, int64 of shape (B,).
+        weights (np.ndarray): Weight of each slot, float32 of shape (B,).
+        relative_weights (np.ndarray): Weight of each slot over the mean weight
+            of its plan, float32 of shape (B,).
+        end (int): Position of the stream after the batch on all ranks.
+        annealing (bool): Whether the batch belongs to annealing, in which
+            losses are those of the baseline.
+        owner (Any): Mark of the ledger that dealt the slots, see
+            :attr:`Ledger.mark <mmib.ledger.Ledger.mark>`.
+    """
+
+    __slots__ = ('numbers', 'indices', 'weights', 'relative_weights', 'end',
+                 'annealing', 'owner')
+    # Without this, the method `__getitem__` would make slots iterable, and
+    # Lightning would look for tensors in them.
+    __iter__ = None
+
+    def __init__(self, numbers: np.ndarray, indices: np.ndarray,
+                 weights: np.ndarray, relative_weights: np.ndarray, end: int,
+                 annealing: bool, owner: Any) -> None:
+        self.numbers = numbers
+        self.indices = indices
+        self.weights = weights
+        self.relative_weights = relative_weights
+        self.end = end
+        self.annealing = annealing
+        self.owner = owner
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, part: Union[slice, np.ndarray,
+                                      torch.Tensor]) -> 'Slots':
+        if torch.is_tensor(part):
+            part = part.cpu().numpy()
+        if not isinstance(part, slice):
+            part = np.atleast_1d(np.asarray(part))
+        return Slots(self.numbers[part], self.indices[part],
+                     self.weights[part], self.relative_weights[part], self.end,
+                     self.annealing, self.owner)
+
+    def __repr__(self) -> str:
+        return (f'Slots(indices={self.indices.tolist()}, '
+                f'weights={self.weights.tolist()})')
+
+
+class Columns(NamedTuple):
+    """Many slots as columns, one array for each property.
+
+    Args:
+        indices (np.ndarray): Dataset index of each slot, int64 of shape (K,).
+        weights (np.ndarray): Weight of each slot, float32 of shape (K,).
+        tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
+            shape (K,). 0 for slots that don't count for V and the policy.
+        means (np.ndarray): Mean weight of the plan of each slot, float32 of
+            shape (K,).
+    """
+
+    indices: np.ndarray = np.empty(0, np.int64)
+    weights: np.ndarray = np.empty(0, np.float32)
+    tiers: np.ndarray = np.empty(0, np.int16)
+    means: np.ndarray = np.empty(0, np.float32)
+
+    def at(self, rows: Any) -> 'Columns':
+        """Return some of the slots."""
+        return Columns(*(column[rows] for column in self))
+
+    def join(self, others: 'Columns') -> 'Columns':
+        """Return these slots, and others after them."""
+        return Columns(*map(np.concatenate, zip(self, others)))
+
+    @property
+    def relative_weights(self) -> np.ndarray:
+        """np.ndarray: Weight of each slot over the mean weight of its plan,
+        float32 of shape (K,)."""
+        return self.weights / self.means

@@ -1,0 +1,149 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""States in checkpoints: which versions are read, and what a state must have.
+"""
+from typing import Any, Dict
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from .errors import Refusal, damaged
+
+VERSION = 3
+"""int: Version of the states that are written."""
+VERSIONS = 2, VERSION
+"""tuple[int]: Versions of the states that are read."""
+# What may be None.
+_OPTIONAL = 'memory.scores', 'memory.kept', 'lacks_norms'
+
+
+def readable(state: Any) -> Dict[str, Any]:
+    """Return a state on the host, in the form of today's version.
+
+    Raises:
+        Refusal: If the state is of an unknown version, or no state.
+    """
+    if not isinstance(state, dict):
+        raise damaged('state', 'is no dict')
+    version = state.get('version')
+    if version not in VERSIONS:
+        raise Refusal(
+            f'The state of InfoBatch in the checkpoint is of version {version}'
+            f', and this mmib reads the versions 2 and {VERSION}: go on with '
+            'the mmib that wrote the checkpoint, or without this state, and '
+            'all scores start at 1 again.')
+    # They may have been loaded to the training device.
+    state = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, state)
+    if version == VERSION:
+        return state
+    try:
+        return _upgraded(**state)
+    except (TypeError, LookupError, AttributeError) as error:
+        raise damaged('state', f'lacks a value ({error})') from error
+
+
+def check_form(state: Any, form: Any, where: str = 'state') -> None:
+    """Refuse a state that lacks a value, or has one of another type.
+
+    A state is checked before it is loaded. So an error while loading is a bug
+    of mmib, and isn't reported as a damaged checkpoint.
+
+    Args:
+        state (Any): The state, or a part of it.
+        form (Any): A state of the same kind. A list has the form of all of its
+            entries, or is empty.
+        where (str): The key of the part. Defaults to ``'state'``.
+
+    Raises:
+        Refusal: If the state is damaged.
+    """
+    if isinstance(form, dict):
+        if not isinstance(state, dict):
+            raise damaged(where, 'is no dict')
+        for name, value in form.items():
+            place = name if where == 'state' else f'{where}.{name}'
+            if name not in state:
+                raise damaged(place, 'is missing')
+            check_form(state[name], value, place)
+        return
+    if where in _OPTIONAL and state is None:
+        return
+    expected, kind = map(_kind, (form, state))
+    if kind != expected:
+        raise damaged(where, f'is {kind} and should be {expected}')
+    if isinstance(form, list) and form:
+        for i, value in enumerate(state):
+            check_form(value, form[0], f'{where}.{i}')
+
+
+def _kind(value: Any) -> str:
+    if torch.is_tensor(value):
+        return f'a tensor of {value.dtype} with {value.dim()} dimensions'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return 'a number'
+    # JSON has lists in the place of tuples.
+    kind = list if isinstance(value, tuple) else type(value)
+    return f'of type {kind.__name__}'
+
+
+def to_tensors(state: Any) -> Any:
+    """Return a policy's state with tensors in the place of arrays."""
+
+    def to_tensor(value: Any) -> Any:
+        # A copy, because a policy may go on writing to its arrays.
+        return torch.from_numpy(value.copy()) if isinstance(
+            value, np.ndarray) else value
+
+    return tree_map(to_tensor, state)
+
+
+def to_arrays(state: Any) -> Any:
+    """Return a state with arrays in the place of tensors."""
+
+    def to_array(value: Any) -> Any:
+        try:
+            return value.numpy().copy() if torch.is_tensor(value) else value
+        except (TypeError, RuntimeError):  # numpy has no bfloat16.
+            return value
+
+    return tree_map(to_array, state)
+
+
+def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
+              planner: Dict[str, Any], **others: Any) -> Dict[str, Any]:
+    """Return a state of version 2, which mmib wrote before a Session had a
+    loader, as one of version 3."""
+    slots, position = sampler['slots'], sampler['position']
+    epoch, is_over = clock.get('epoch', 0), others.pop('is_over', None)
+    others.pop('batch_size', None)
+    if is_over is not None and clock['unit'] == 'epoch':
+        # A Session counted an epoch when it was over.
+        if not sampler['is_open']:
+            epoch -= 1
+        elif is_over:
+            position += len(slots['indices'])
+            slots = {name: column[:0] for name, column in slots.items()}
+    logged_at, read_at = planner['starts'][:2]
+    of_planner = ('plans', 'policy', 'policy_type', 'policy_state',
+                  'normalize')
+    memory = dict(
+        kept=None,
+        read_at=read_at,
+        logged_at=logged_at,
+        **{
+            name: planner[name]
+            for name in ('scores', 'mean_score', 'mean_ratio')
+        })
+    return dict(
+        others,
+        version=VERSION,
+        seed=sampler['seed'],
+        ledger=dict(slots, position=position),
+        passes=sampler['full_passes'],
+        rng=sampler['plans_rng'],
+        epoch=epoch,
+        schedule=clock,
+        plans_checksum=planner['checksum'],
+        memory=memory,
+        **{name: planner[name]
+           for name in of_planner})

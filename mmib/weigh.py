@@ -1,0 +1,137 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""How weights multiply losses and gradients, and how norms are seen."""
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to the training device without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == 'cuda':
+        # Only copies from pinned memory leave the host free to go on.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Return whether a tensor is one of a transform of ``torch.func``, such as
+    ``vmap``, or has a tangent of forward-mode differentiation."""
+    return (torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            or forward_ad.unpack_dual(tensor).tangent is not None)
+
+
+class _WeighLosses(torch.autograd.Function):
+    """Multiply the value by one factor and the gradient by another one."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, of_value: Tensor,
+                of_gradient: Tensor, reduce: bool,
+                note: Optional[Callable[[Tensor], None]]) -> Tensor:
+        ctx.save_for_backward(of_gradient)
+        ctx.note = note
+        if reduce:
+            return torch.dot(losses, of_value)
+        return losses * of_value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        of_gradient, = ctx.saved_tensors
+        weighed = gradient * of_gradient
+        if ctx.note is not None:
+            ctx.note(weighed)
+        return weighed, None, None, None, None
+
+
+def weigh_losses(losses: Tensor,
+                 of_value: Tensor,
+                 of_gradient: Tensor,
+                 note: Optional[Callable[[Tensor], None]] = None) -> Tensor:
+    """Weigh the losses of images.
+
+    The value of a loss is multiplied by the relative weight of the image, and
+    the gradient by the full weight. So the mean of the values estimates the
+    mean loss of all images, as in the baseline, and the gradient is that of
+    InfoBatch's Eq. 5 (Qin et al., ICLR 2024).
+
+    Args:
+        losses (Tensor): Loss of each image, of shape (B,).
+        of_value (Tensor): Relative weight of each image, of shape (B,).
+        of_gradient (Tensor): Weight of each image, of shape (B,).
+        note (Callable, optional): Takes, in the backward pass, the gradient
+            that flows on into the losses. Defaults to None.
+
+    Returns:
+        Tensor: Losses of shape (B,).
+    """
+    return _WeighLosses.apply(losses, of_value, of_gradient, False, note)
+
+
+def weighed_sum(losses: Tensor, of_value: Tensor,
+                of_gradient: Tensor) -> Tensor:
+    """Return the sum of what :func:`weigh_losses` returns, in one operation.
+    """
+    return _WeighLosses.apply(losses, of_value, of_gradient, True, None)
+
+
+class _WeighGradients(torch.autograd.Function):
+    """Return predictions as they are, and multiply their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, dim: int,
+                note: Optional[Callable[[Sequence[Tensor]],
+                                        None]], *predictions: Tensor) -> Any:
+        ctx.weights, ctx.dim, ctx.note = weights, dim, note
+        ctx.set_materialize_grads(False)
+        # Neither the tensor itself nor a view: a head that adds to its
+        # predictions in place would fail.
+        return tuple(prediction.detach() for prediction in predictions)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Optional[Tensor]) -> Any:
+        # A prediction that no loss uses has the gradient None.
+        seen = [x for x in gradients if x is not None]
+        weights = {
+            dims: ctx.weights.view(-1, *[1] * (-(ctx.dim + 1) % dims))
+            for dims in {x.dim()
+                         for x in seen}
+        }
+        # One operation for all. Weights aren't rounded to half precision.
+        rows = torch._foreach_mul(seen, [weights[x.dim()] for x in seen])
+        if ctx.note is not None:
+            ctx.note(rows)
+        left = iter(rows)
+        return None, None, None, *(
+            x if x is None else next(left).to(x) for x in gradients)
+
+
+def weigh_gradients(
+    weights: Tensor,
+    predictions: Sequence[Tensor],
+    dim: int = 0,
+    note: Optional[Callable[[Sequence[Tensor]], None]] = None
+) -> Tuple[Tensor, ...]:
+    """Weigh the gradients at predictions, for losses that are no sum over
+    images. The values stay.
+
+    Args:
+        weights (Tensor): Weight of each row of the predictions, of shape (R,).
+        predictions (Sequence[Tensor]): Tensors with R rows.
+        dim (int): The dimension of their rows. Defaults to 0.
+        note (Callable, optional): Takes, in the backward pass, the weighed
+            gradients of the predictions that a loss uses. Defaults to None.
+    """
+    return _WeighGradients.apply(weights, dim, note, *predictions)
+
+
+def row_norms(gradient: Tensor, dim: int = 0) -> Tensor:
+    """Return the norm of each row of a gradient, float32 of shape (R,)."""
+    if gradient.dim() == 1:
+        gradient = gradient[:, None]
+    others = [d for d in range(gradient.dim()) if d != dim % gradient.dim()]
+    if gradient.dtype in (torch.float16, torch.bfloat16):
+        gradient = gradient.float()
+    return torch.linalg.vector_norm(gradient, dim=others).float()

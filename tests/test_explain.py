@@ -1,0 +1,158 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Why the newest plan keeps an image or leaves it out."""
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.dataset import RepeatDataset
+
+from mmib.errors import Refusal
+from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold, Neyman,
+                          QuantileTiers, RandomPruning, ShuffledTiers)
+from tests.test_datasets import Listed
+from tests.training import DrivenTraining, of_any_size
+
+SIZE = 24
+# Their tiers are bands of scores.
+WITH_BANDS = st.sampled_from([
+    MeanThreshold,
+    AboveMean,
+    QuantileTiers,
+    functools.partial(QuantileTiers, (0.1, 0.5, 1.), (0.8, 0.6, 0.2)),
+    functools.partial(Budget, ratio=0.7),
+    functools.partial(Neyman, num_strata=4, min_keep=0.25),
+])
+
+
+def run_of(policy, by_epoch, **kwargs):
+    if by_epoch:
+        kwargs.update(by_epoch=True, max_iters=6, annealing_iter=5)
+    return DrivenTraining(
+        policy, 5, dataset=kwargs.pop('dataset', range(SIZE)), **kwargs)
+
+
+@given(WITH_BANDS, st.booleans(), st.booleans(), st.integers(6, 40))
+@settings(max_examples=40)
+def test_an_explanation_is_that_of_the_slots(policy, by_epoch, normalize, at):
+    """Also after a state was saved and loaded."""
+    training = run_of(policy(), by_epoch, normalize=normalize).train(at)
+    run, (record, plan) = training.run, training.plans[-1]
+    found = [run.explain(index) for index in range(SIZE)]
+    other = run_of(policy(), by_epoch, normalize=normalize)
+    training.resumed_by(other)
+    assert [other.run.explain(index) for index in range(SIZE)] == found
+    indices = plan.indices.tolist()
+    for index, each in enumerate(found):
+        assert (each.index, each.epoch) == (index, record.epoch)
+        assert each.is_full == plan.is_full
+        assert each.last_visit == run.tables.last_visit[index]
+        assert each.visits == run.tables.visits[index]
+        assert each.pruned == run.tables.pruned[index]
+        assert each.num_tiers == len(record.tiers)
+        if plan.is_full:
+            assert each.kept
+            continue
+        assert each.score == run.memory.scores[index]
+        # Annealing may have cut the plan.
+        assert each.kept == (index in indices)
+        if index in indices:
+            slot = indices.index(index)
+            assert each.tier == plan.tier_of_slot[slot]
+            assert each.weight == pytest.approx(plan.weights[slot], rel=1e-6)
+            assert normalize or each.weight == plan.weights[slot]
+        tier = record.tiers[each.tier - 1]
+        assert each.probability == tier.kept / tier.size
+        assert each.lower is None or each.score >= np.float32(each.lower)
+        assert each.upper is None or each.score < np.float32(each.upper)
+    if not plan.is_full:
+        for number, tier in enumerate(record.tiers, 1):
+            own = [each for each in found if each.tier == number]
+            assert len(own) == tier.size
+            if len(plan) == record.kept:
+                assert sum(each.kept for each in own) == tier.kept
+
+
+@pytest.mark.parametrize('by_epoch', [True, False])
+@pytest.mark.parametrize('policy', [
+    ShuffledTiers(),
+    lambda scores, rng: replace(RandomPruning()(scores, rng), tiers=())
+])
+def test_policies_without_bands(policy, by_epoch):
+    """Whether the plan has the image is known, and no tier."""
+    training = run_of(policy, by_epoch).train(10)
+    (_, plan), kept = training.plans[-1], 0
+    for index in range(SIZE):
+        each = training.run.explain(index)
+        assert each.kept == (index in plan.indices)
+        assert each.tier is each.probability is each.weight is None
+        kept += each.kept
+    assert 0 < kept < SIZE
+    # One tier is no band, but that of all images.
+    training = run_of(RandomPruning(), by_epoch).train(10)
+    each = training.run.explain(7)
+    record, _ = training.plans[-1]
+    assert (each.tier, each.lower, each.upper) == (1, None, None)
+    assert each.probability == record.kept / SIZE
+
+
+def test_before_the_first_plan():
+    assert run_of(QuantileTiers(), True).run.explain(0) is None
+
+
+def test_an_image_that_the_dataset_repeats():
+    """By iterations a pass has each image once, by its first index."""
+    dataset = RepeatDataset(Listed([f'{i}.png' for i in range(5)]), 3)
+    training = run_of(
+        QuantileTiers(ratios=(0.9, 0.9)), False, dataset=dataset).train(14)
+    record, plan = training.plans[-1]
+    assert 0 < len(plan) == record.kept < 5
+    for index in range(5):
+        each = training.run.explain(index)
+        assert each.kept == (index in plan.indices)
+        assert each.score == training.run.memory.scores[index]
+        assert each.visits == training.tables.visits[index] > 2
+    for index in (5, 14, -1):
+        with pytest.raises(Refusal, match='has the indices 0 to 4'):
+            training.run.explain(index)
+
+
+@given(st.integers(0, 99))
+@settings(max_examples=20)
+def test_a_plan_with_an_image_twice(seed):
+    """Also one that has as many slots as the dataset."""
+
+    def policy(scores, rng):
+        plan = of_any_size(scores, np.random.default_rng(seed))
+        if seed % 2 == 0:
+            return plan
+        indices = np.random.default_rng(seed).integers(0, SIZE, SIZE)
+        return EpochPlan(indices, np.ones(SIZE, np.float32))
+
+    training = run_of(policy, True).train(6)
+    _, plan = training.plans[-1]
+    for index in range(SIZE):
+        each = training.run.explain(index)
+        assert not each.is_full
+        assert each.kept == (index in plan.indices)
+
+
+def test_in_words():
+    training = run_of(QuantileTiers(), True).train(10)
+    run, (record, plan) = training.run, training.plans[-1]
+    index = int(np.setdiff1d(range(SIZE), plan.indices)[0])
+    each = run.explain(index)
+    assert str(each).startswith(
+        f'Virtual epoch {record.epoch} leaves out image {index}. Its score was'
+        f' {each.score:.4g}, in tier {each.tier} of 3 (scores ')
+    assert f'with weight {each.weight:.4g}.' in str(each)
+    assert str(each).endswith(f'{each.visits}; left out: {each.pruned}.')
+    assert each.describe('x.png').startswith(
+        f'Virtual epoch {record.epoch} leaves out x.png. ')
+    kept = run.explain(int(plan.indices[0]))
+    assert f'keeps image {kept.index}. ' in str(kept)
+    full = run_of(QuantileTiers(), True).train(2).run.explain(3)
+    assert str(full).startswith(
+        'Virtual epoch 1 keeps all images, and image 3 among them.')

@@ -1,0 +1,172 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The stream of slots against a list of them."""
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmib.ledger import Ledger
+from mmib.pruning import EpochPlan
+from tests.training import state_of
+
+NAMES = 'deal', 'pad', 'go_to', 'forget', 'cut', 'forget_tiers', 'save'
+
+
+def plan_of(rng, size):
+    return EpochPlan(
+        rng.integers(0, 99, size),
+        rng.integers(1, 9, size).astype(np.float32),
+        tier_of_slot=rng.integers(1, 4, size).astype(np.int16))
+
+
+def rows_of(columns):
+    return [*zip(*(column.tolist() for column in columns))]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.integers(1, 9)), max_size=20),
+    st.integers(0, 50), st.integers(0, 99))
+def test_the_ledger_is_a_list(operations, begin, seed):
+    rng = np.random.default_rng(seed)
+    ledger, rows, first, position = Ledger(begin), [], begin, begin
+    for name, number in operations:
+        left = first + len(rows) - position
+        if name == 'deal':
+            plan = plan_of(rng, number)
+            ledger.deal(plan)
+            mean = float(np.float32(plan.weights.mean(dtype=np.float64)))
+            rows += zip(plan.indices.tolist(), plan.weights.tolist(),
+                        plan.tier_of_slot.tolist(), number * [mean])
+        elif name == 'pad':
+            ledger.pad(number)
+            rest = rows[position - first:]
+            rows += [rest[k % left] for k in range(-left % number)] * (
+                left > 0)
+        elif name == 'go_to':
+            # Never back.
+            target = min(position + number - 4, first + len(rows))
+            ledger.go_to(target)
+            position = max(position, target)
+        elif name == 'forget':
+            # Never what is forgotten already.
+            target = min(first + number - 2, position)
+            ledger.forget(target)
+            rows = rows[max(target - first, 0):]
+            first = max(target, first)
+        elif name == 'cut' and left > number:
+            done, rest = rows[:position - first], rows[position - first:]
+            cut = ledger.cut(number, rng, rescale=number % 2 == 0)
+            scale = left / (left - number) if number % 2 == 0 else 1
+            stay = ledger.rest()
+            stay = stay._replace(
+                weights=stay.weights / np.float32(scale),
+                means=stay.means / np.float32(scale))
+            together = rows_of(stay) + rows_of(cut)
+            np.testing.assert_allclose(sorted(together), sorted(rest), 1e-6)
+            rows = done + rows_of(ledger.rest())
+        elif name == 'forget_tiers':
+            ledger.forget_tiers()
+            rows = [(index, weight, 0, mean)
+                    for index, weight, _, mean in rows]
+        elif name == 'save':
+            state = state_of(ledger)
+            ledger = Ledger()
+            ledger.load_state_dict(state)
+            # What is trained on was merged before.
+            rows, first = rows[position - first:], position
+        assert (ledger.first, ledger.position) == (first, position)
+        assert ledger.end == first + len(rows) and len(ledger) == len(rows)
+        assert rows_of(ledger.rest()) == rows[position - first:]
+        numbers = np.flatnonzero(rng.random(len(rows)) < 0.6)
+        assert rows_of(ledger.at(first +
+                                 numbers)) == [rows[n] for n in numbers]
+        for n in numbers:
+            assert ledger.index_of(first + n) == rows[n][0]
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
+def test_ranks_share_a_batch(world_size, size, begin):
+    """Rank k of W has the slots k, k + W, ..."""
+    rng = np.random.default_rng(0)
+    ledger = Ledger(3)
+    ledger.deal(plan_of(rng, 40))
+    rows = ledger.rest()
+    last = 3 + begin + size * world_size
+    for rank in range(world_size):
+        slots = ledger.batch(3 + begin, size, rank, world_size, rank == 1)
+        own = slice(begin + rank, begin + size * world_size, world_size)
+        assert slots.numbers.tolist() == list(
+            range(3 + begin + rank, last, world_size))
+        assert slots.indices.tolist() == rows.indices[own].tolist()
+        assert slots.weights.tolist() == rows.weights[own].tolist()
+        assert (slots.relative_weights == rows.weights[own] /
+                rows.means[own]).all()
+        assert (slots.end, slots.owner) == (last, ledger.mark)
+        assert slots.annealing == (rank == 1)
+    # Where slots that fill no batch go with the last one.
+    assert ledger.batch(3, size, 0, 1, False, 43).end == 43
+
+
+def test_what_is_cut_is_drawn_at_random():
+    """The order of a plan may be that of the dataset, so that the last slots
+    would always be those of the same images."""
+    counts, rng = np.zeros(8), np.random.default_rng(0)
+    for _ in range(2_000):
+        ledger = Ledger()
+        ledger.deal(EpochPlan(np.arange(8), np.ones(8, np.float32)))
+        ledger.go_to(3)
+        cut = ledger.cut(2, rng, True)
+        counts[cut.indices] += 1 / 2_000
+        assert ledger.rest().indices.tolist() == sorted(ledger.rest().indices)
+    # The standard error is 0.011.
+    np.testing.assert_allclose(counts, [0, 0, 0, *5 * [0.4]], atol=0.06)
+
+
+def test_the_mark_changes_where_numbers_are_of_other_slots():
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    ledger.deal(plan_of(rng, 9))
+    mark = ledger.mark
+    ledger.go_to(3)
+    ledger.forget(2)
+    ledger.pad(4)
+    ledger.deal(plan_of(rng, 5))
+    assert ledger.mark is mark
+    ledger.cut(3, rng, True)
+    assert ledger.mark is not mark is not Ledger().mark
+
+
+def test_memory_does_not_grow():
+    """What is forgotten is free."""
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    for _ in range(30):
+        ledger.deal(plan_of(rng, 100))
+        ledger.go_to(ledger.end)
+        ledger.forget(ledger.end - 5)
+        for column in ledger.at(np.arange(ledger.first, ledger.end)):
+            base = column if column.base is None else column.base
+            assert len(base) == 5
+
+
+def test_a_state_is_a_copy():
+    ledger = Ledger()
+    ledger.deal(plan_of(np.random.default_rng(0), 5))
+    state = ledger.state_dict()
+    before = str(state)
+    ledger.cut(2, np.random.default_rng(0), True)
+    ledger.go_to(3)
+    ledger.forget_tiers()
+    assert str(state) == before
+    assert {type(value) for value in state.values()} == {int, torch.Tensor}
+
+
+@pytest.mark.parametrize('world_size, expected', [(2, 6), (4, 8), (16, 16)])
+def test_more_ranks_than_slots(world_size, expected):
+    """The first slots come again, more than once if needed."""
+    ledger = Ledger()
+    ledger.deal(plan_of(np.random.default_rng(0), 5))
+    ledger.pad(world_size)
+    indices = ledger.rest().indices
+    assert len(indices) == expected
+    assert indices.tolist() == np.resize(indices[:5], expected).tolist()

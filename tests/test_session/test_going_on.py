@@ -1,0 +1,295 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""States: a run that goes on is the run that was never stopped, bit for bit.
+"""
+import copy
+import itertools
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.utils import apply_to
+
+from mmib import Session
+from mmib.pruning import Neyman, RandomPruning
+from tests.training import (POLICIES, SIZE, dealt, loop, losses_of, plans_of,
+                            state_of)
+
+from .audit import EPOCHS, Audit, Trainer, assert_same, refused, said
+
+pytestmark = pytest.mark.filterwarnings('error:InfoBatch',
+                                        'ignore:InfoBatch. the budget needs')
+by_stream = pytest.mark.parametrize('stream', [False, True])
+
+
+def own(policy=None, stream=False, **kwargs):
+    """A Session of a few images, for :func:`tests.training.loop`."""
+    arguments = dict(epochs=6, delta=0.7, seed=3, stream=stream)
+    return Session(range(SIZE), policy, **{**arguments, **kwargs})
+
+
+def go_on(session, batch_size, **loader):
+    """Train until the end, unless the run is over."""
+    return loop(session, batch_size, **loader) if session.progress < 1 else []
+
+
+def slots_of(steps):
+    return [slot for step in steps for slot in zip(*step[:2])]
+
+
+def train(audit, loader, trainer, stop=None):
+    """Train until so many calls of `weigh`."""
+    for _ in trainer.iterators():
+        for batch in loader:
+            trainer.step(*batch)
+            if audit.calls == stop:
+                return
+
+
+def check_places(places, stream, drop_last, **workers):
+    """Stop at some batches, go on, and compare with the whole run."""
+
+    def new():
+        audit = Audit(stream=stream)
+        return audit, Trainer(audit)
+
+    def loader(audit):
+        return audit.loader(25, drop_last, **workers)
+
+    whole, trainer = new()
+    train(whole, loader(whole), trainer)
+    for place in places(whole.calls):
+        part, other = new()
+        train(part, loader(part), other, place)
+        part.resume()
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', '.*goes on with the')
+            train(part, loader(part), other)
+        assert torch.equal(trainer.parameters(), other.parameters())
+        assert (part.calls, part.images) == (whole.calls, whole.images)
+        assert_same(state_of(part.session), state_of(whole.session))
+        assert part.session.worth == whole.session.worth
+        assert part.session.progress == whole.session.progress == 1
+        part.check(part.planned - len(part.given_up))
+        if not stream:
+            assert part.session.epoch == len(part.plans) == EPOCHS
+
+
+@by_stream
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_going_on_is_exact(stream, drop_last):
+    """Also after the first batch, and before and after the last one."""
+
+    def places(count):
+        of_middle = range(2, count - 1)
+        return 1, *random.Random(count).sample(of_middle, 2), count - 1, count
+
+    check_places(places, stream, drop_last)
+
+
+@by_stream
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_going_on_with_workers_is_exact(stream, drop_last):
+    """What was in flight is asked for again."""
+    check_places(
+        lambda count: [count // 2],
+        stream,
+        drop_last,
+        num_workers=2,
+        persistent_workers=True)
+
+
+@pytest.mark.slow
+@by_stream
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_going_on_anywhere_is_exact(stream, drop_last):
+    check_places(lambda count: range(1, count + 1), stream, drop_last)
+
+
+@by_stream
+def test_a_loop_of_ones_own(stream):
+    """A first pass of the baseline, pruned ones, and annealing, in 0.6 times
+    the slots of the baseline."""
+    session = own(stream=stream, epochs=10)
+    plans = plans_of(session)
+    steps = loop(session, 4)
+    assert slots_of(steps) == dealt(plans)
+    images = [image for image, _ in slots_of(steps)]
+    sampler = (InfiniteSampler if stream else DefaultSampler)(
+        range(SIZE), seed=3)
+    assert images[:SIZE] == list(itertools.islice(sampler, SIZE))
+    assert len(images) == pytest.approx(
+        0.6 * 10 * SIZE, abs=1 if stream else 4)
+    progress = [step[2] for step in steps]
+    assert progress == sorted(progress)
+    assert progress[-1] == 1 and progress[0] < 0.1
+    full = [plan.is_full for _, plan in plans]
+    assert full[:2] == [True, False] and full[-1] and sum(full) < len(full) / 2
+    # All that was seen is in the tables.
+    tables = session._run.tables
+    session.state_dict()
+    assert tables.visits.tolist() == np.bincount(images).tolist()
+
+
+@given(POLICIES, st.booleans(), st.booleans(), st.integers(1, 5), st.data())
+@settings(max_examples=25)
+def test_any_policy_goes_on(policy, stream, drop_last, batch_size, data):
+    """At any batch, also at the last of an epoch, before the first one and
+    after the end. Saving changes nothing, nor what the Session that goes on
+    was trained on before."""
+    one, two, three = (own(policy(), stream) for _ in range(3))
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', message='InfoBatch')
+        whole = loop(one, batch_size, save=True, drop_last=drop_last)
+        at = data.draw(st.integers(0, len(whole)))
+        part = loop(two, batch_size, at, drop_last=drop_last)
+        if data.draw(st.booleans()):
+            given_up = data.draw(st.integers(0, len(whole)))
+            loop(three, batch_size, given_up, drop_last=drop_last)
+        three.load_state_dict(state_of(two))
+        rest = go_on(three, batch_size, drop_last=drop_last)
+    assert part + rest == whole
+    assert_same(state_of(three)['tables'], state_of(one)['tables'])
+
+
+@given(POLICIES, st.booleans(), st.integers(1, 5), st.integers(1, 5),
+       st.integers(1, 12))
+@settings(max_examples=25)
+def test_a_loop_with_another_batch_size(policy, stream, before, after, at):
+    """Each slot of each plan comes once, but for those that would make a
+    smaller batch than the baseline's last one."""
+    part, rest = own(policy(), stream), own(policy(), stream)
+    plans = plans_of(part)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', message='InfoBatch')
+        steps = loop(part, before, at)
+        open_plan = len(plans)
+        rest.load_state_dict(state_of(part))
+        rest._run._observers = part._run._observers
+        steps += go_on(rest, after)
+    images, planned = ([image for image, _ in slots]
+                       for slots in (slots_of(steps), dealt(plans)))
+    num_cut = len(planned) - len(images)
+    if num_cut:
+        left = sum(len(plan) for _, plan in plans[:open_plan]) - sum(
+            len(step[0]) for step in steps[:at])
+        assert num_cut == left % after and not stream
+        rows = iter(planned)
+        assert all(image in rows for image in images)
+    else:
+        assert slots_of(steps) == dealt(plans)
+    assert rest.progress == 1
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that numpy can't read, as on a GPU."""
+
+    def numpy(self):
+        raise TypeError
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_state_that_was_loaded_to_the_device():
+    part, rest = own(), own()
+    steps = loop(part, 4, 2)
+    rest.load_state_dict(
+        apply_to(
+            state_of(part), torch.is_tensor,
+            lambda tensor: tensor.as_subclass(OnDevice)))
+    with said('epoch 1 goes on with the 5 images that are left'):
+        assert steps + loop(rest, 4) == loop(own(), 4)
+
+
+def test_what_has_changed_is_said():
+    part = own(Neyman())
+    loop(part, 4, 6)
+    rest = own(RandomPruning(0.5), epochs=8, normalize=True, ema=0.5)
+    with said('the run goes on, and `ema` is 0.5 instead of 0.0; annealing '
+              'begins at epoch 6 instead of 4; the next plans are drawn by '
+              'RandomPruning(ratio=0.5) instead of Neyman('):
+        rest.load_state_dict(state_of(part))
+    with said():
+        own(Neyman()).load_state_dict(state_of(part))
+
+
+def damaged(change):
+    """A state of which something has been changed."""
+    session = own()
+    loop(session, 4, 9)
+    state = copy.deepcopy(session.state_dict())
+    return change(state) or state
+
+
+@pytest.mark.parametrize('change, match', [
+    (lambda state: [state], 'damaged: `state` is no dict'),
+    (lambda state: dict(state, version=7),
+     'of version 7, and this mmib reads'),
+    (lambda state: dict(model=1), 'of version None'),
+    (lambda state: state.__delitem__('rng'), 'damaged: `rng` is missing'),
+    (lambda state: state['ledger'].__delitem__('weights'),
+     'damaged: `ledger.weights` is missing'),
+    (lambda state: dict(state, epoch='4'), 'damaged: `epoch` is of type str'),
+    (lambda state: state['tables'].update(visits=torch.ones(13)),
+     'damaged: `tables.visits` is a tensor of torch.float32'),
+])
+def test_damaged_states(change, match):
+    """Nothing is loaded of them."""
+    session, plain = own(), own()
+    loop(session, 4, 5)
+    loop(plain, 4, 5)
+    with refused(match):
+        session.load_state_dict(damaged(change))
+    assert_same(state_of(session), state_of(plain))
+
+
+@pytest.mark.parametrize('other, match', [
+    (lambda: own(stream=True), 'is of a run that counts iterations'),
+    (lambda: Session(range(SIZE + 1), epochs=6, seed=3),
+     'is of 14 images, and the dataset has 13'),
+])
+def test_states_of_another_run(other, match):
+    other = other()
+    loop(other, 4, 2)
+    with refused(match):
+        own().load_state_dict(state_of(other))
+
+
+def test_slots_of_before_are_refused():
+    """And iterators too, as what they deliver is dealt once more."""
+    session = own()
+    loader = session.loader(4)
+    batches = iter(loader)
+    slots, batch = next(batches)
+    losses, predictions = losses_of(slots.indices, 0)
+    state = state_of(session)
+    session.load_state_dict(state)
+    with refused('`slots` belong to another Session, to a time before'):
+        session.weigh(losses, slots, predictions)
+    with refused('keep one iterator'):
+        next(batches)
+    slots, batch = next(iter(loader))
+    session.weigh(losses, slots, predictions)
+
+
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_the_last_batch_of_an_epoch_is_skipped(drop_last):
+    """The epoch is over, also for a run that goes on."""
+    parameters = []
+    for resumes in (False, True):
+        audit = Audit(policy=RandomPruning(0.5))
+        trainer = Trainer(audit)
+        for epoch in trainer.iterators():
+            assert epoch == len(audit.plans)
+            for slots, batch in audit.loader(25, drop_last):
+                if slots.end != audit.run.ledger.end:
+                    trainer.step(slots, batch)
+            if resumes:
+                audit.resume()
+        parameters.append(trainer.parameters())
+    assert torch.equal(*parameters)

@@ -1,0 +1,372 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What is refused, and what is said: each with a sentence."""
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from mmib import Session
+from mmib.pruning import Budget, EpochPlan, Neyman, RandomPruning
+from tests.training import SIZE, loop, losses_of, state_of
+
+from .audit import Audit, Samples, Trainer, refused, said
+
+pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
+
+
+def own(policy=None, **kwargs):
+    """A Session of a few images."""
+    arguments = dict(epochs=6, delta=0.7, seed=3)
+    return Session(range(SIZE), policy, **{**arguments, **kwargs})
+
+
+def first_batch(session, size=4):
+    """Slots, losses and predictions of the first batch."""
+    slots, _ = next(iter(session.loader(size)))
+    return slots, *losses_of(slots.indices, 0)
+
+
+# The Session -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'policy',
+    [0.6, 'Neyman',
+     dict(type='Neyman', ratio=0.6), Neyman, [Neyman()]])
+def test_policies(policy):
+    with refused('`policy` must be a policy of `mmib.pruning`, such as'):
+        Session(range(SIZE), policy, 6)
+
+
+class Stream(IterableDataset):
+
+    def __iter__(self):
+        return iter(range(SIZE))
+
+
+class StreamWithLength(Stream):
+
+    def __len__(self):
+        return SIZE
+
+
+@pytest.mark.parametrize('dataset, match', [
+    (DataLoader(range(SIZE),
+                4), 'got a DataLoader: give the Session the data'),
+    (Stream(), 'Stream is an IterableDataset, which has no samples to choose'),
+    (StreamWithLength(), 'StreamWithLength is an IterableDataset'),
+    ((x for x in range(SIZE)), 'generator has no length'),
+    ([], 'The dataset of the Session is empty'),
+])
+def test_datasets(dataset, match):
+    with refused(match):
+        Session(dataset, epochs=6)
+
+
+@pytest.mark.parametrize('arguments, match', [
+    *((dict(epochs=epochs), '`epochs` of a Session must be an integer of 2 or '
+       f'more, .* but got {epochs!r}')
+      for epochs in (None, 1, 0, -3, 2.5, 6., '6', True)),
+    *((kwargs, '`delta` of a Session must be in .* less than `delta`')
+      for kwargs in (dict(delta=1.2), dict(start=-0.1), dict(start=0.7),
+                     dict(delta=-1), dict(delta=math.nan))),
+    *((dict(ema=ema), '`ema` of a Session is the share') for ema in (1, -0.1)),
+    (dict(delta=0.1), 'Nothing would be pruned: annealing begins at epoch 1 '
+     'of 6'),
+    (dict(stream=True, delta=0.2), 'begins at iteration 9 of 47'),
+    (dict(stream=True, epochs=3), r'0.6 of 3 `epochs` are 1.77 passes .* '
+     'at least 4 `epochs`'),
+])
+def test_arguments(arguments, match):
+    with refused(match):
+        own(**arguments)
+
+
+def test_numbers_of_numpy():
+    session = own(epochs=np.int64(5), seed=np.int64(3))
+    assert loop(session, np.int64(4)) == loop(own(epochs=5), 4)
+    assert session.epoch == 5
+    state_of(session)
+
+
+# Its loader ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('arguments, match', [
+    *((dict([(name, value)]), f'`{name}` is no argument of `Session.loader`')
+      for name, value in dict(shuffle=True, sampler=[0],
+                              batch_sampler=[[0]]).items()),
+    (dict(shuffle=False), '`shuffle` is no argument'),
+    (dict(in_order=False), 'With `in_order=False` batches come in any order'),
+    *((dict(batch_size=size), '`batch_size` of `Session.loader` must be a '
+       f'positive integer, but got {size!r}')
+      for size in (None, 0, -1, True, 2.5, '4')),
+])
+def test_arguments_of_a_loader(arguments, match):
+    with refused(match):
+        own().loader(**{'batch_size': 4, **arguments})
+
+
+def test_a_loader_has_no_length():
+    loader = own().loader(4)
+    with pytest.raises(TypeError, match='Take `session.progress`'):
+        len(loader)
+    assert len([*loader]) == 4
+    assert not isinstance(loader, DataLoader)
+
+
+def test_a_loader_begins_with_its_first_batch():
+    """Frameworks call `iter` to see whether there are batches."""
+    session = own()
+    loader = session.loader(4)
+    batches = iter(loader)
+    for _ in range(3):
+        iter(loader), iter(session.loader(5))
+    assert session._run.newest is None
+    assert len([*batches]) == 4
+
+
+@pytest.mark.parametrize('stream, size', [(False, 14), (True, 48)])
+def test_a_batch_that_is_larger_than_the_dataset(stream, size):
+    """With `drop_last` there would be none."""
+    session = own(stream=stream)
+    with refused(
+            f'A step has {size} samples, .*lower `batch_size`, or remove'):
+        next(iter(session.loader(size, drop_last=True)))
+    slots, _ = next(iter(session.loader(size)))
+    assert len(slots) == size - 1
+
+
+def test_older_iterators():
+    """What they have delivered may still be weighed."""
+    session = own()
+    loader = session.loader(4)
+    one = iter(loader)
+    slots, _ = next(one)
+    other = iter(session.loader(4))
+    assert next(other)[0].indices.tolist() == slots.indices.tolist()
+    with refused('A newer iterator of a loader of this Session has begun'):
+        next(one)
+    losses, predictions = losses_of(slots.indices, 0)
+    session.weigh(losses, slots, predictions)
+    next(other)
+
+
+@pytest.mark.parametrize('stream, match', [
+    (False, 'The 6 `epochs` of the Session are over: let the loop end where '),
+    (True, 'The stream of the Session is over: let the loop end where '),
+])
+def test_after_the_end(stream, match):
+    session = own(stream=stream)
+    loop(session, 4)
+    assert session.progress == 1
+    for size in (4, 3):
+        with refused(match):
+            next(iter(session.loader(size)))
+    assert session.progress == 1 and (stream or session.epoch == 6)
+    rest = own(stream=stream)
+    rest.load_state_dict(state_of(session))
+    with refused(match):
+        next(iter(rest.loader(4)))
+    assert rest.progress == 1
+
+
+def test_a_look_at_the_end_of_a_stream():
+    """The loop after it has nothing to do."""
+    session = own(stream=True)
+    loop(session, 4, 11)
+    loader = session.loader(4, drop_last=True)
+    assert session.progress < 1
+    assert next(iter(loader), None) is None
+    assert session.progress == 1 and not [*loader]
+
+
+def test_a_stream_has_no_epochs():
+    with refused('counts no epochs: take one iterator'):
+        assert own(stream=True).epoch
+
+
+def test_images_that_are_not_there():
+    session = own()
+    assert session.explain(0) is None
+    loop(session, 4, 6)
+    assert 'image 12' in str(session.explain(12))
+    for index in (-1, SIZE):
+        with refused(f'There is no image {index}'):
+            session.explain(index)
+
+
+# Losses and slots ------------------------------------------------------------
+
+
+@pytest.mark.parametrize('change, match', [
+    (lambda losses: losses.mean(), r'have the shape \(\), .*reduction=.none'),
+    (lambda losses: losses.mean()[None], '1 losses were given for 4 slots'),
+    (lambda losses: losses[:, None], r'the shape \(4, 1\), .*reduction=.none'),
+    (lambda losses: losses[:, None].expand(4, 2), r'the shape \(4, 2\), '),
+    (lambda losses: losses[:, None, None].expand(4, 2, 2), r'\(4, 2, 2\), '),
+    (lambda losses: losses[:3], '3 losses were given for 4 slots.*collate_fn'),
+    (lambda losses: losses.repeat(2), '8 losses were given for 4 slots'),
+    (lambda losses: losses.mean().item(), 'losses` are of type float'),
+    (lambda losses: [*losses], 'losses` are of type list'),
+])
+def test_losses(change, match):
+    """They are refused in the first batch, and nothing counts as weighed."""
+    session = own()
+    slots, losses, _ = first_batch(session)
+    with refused(match):
+        session.weigh(change(losses), slots)
+    assert session._run.ledger.position == 0
+    assert len(loop(session, 4)) == len(loop(own(), 4))
+
+
+@pytest.mark.parametrize('predictions, match', [
+    (torch.ones(3, 2), r'`predictions` have the shape \(3, 2\)'),
+    (torch.ones(2, 4), r'`predictions` have the shape \(2, 4\)'),
+    (torch.tensor(1.), r'`predictions` have the shape \(\)'),
+    ([torch.ones(4)], '`predictions` are of type list'),
+])
+def test_predictions(predictions, match):
+    session = own()
+    slots, losses, _ = first_batch(session)
+    with refused(match):
+        session.weigh(losses, slots, predictions)
+
+
+@pytest.mark.parametrize('slots, match', [
+    (None, '`slots` are of type NoneType: hand on the slots that the loader'),
+    (torch.arange(4), '`slots` are of type Tensor'),
+    ('of another', '`slots` belong to another Session'),
+])
+def test_slots(slots, match):
+    session = own()
+    _, losses, predictions = first_batch(session)
+    if slots == 'of another' if isinstance(slots, str) else False:
+        slots = first_batch(own())[0]
+    with refused(match):
+        session.weigh(losses, slots, predictions)
+
+
+# What is said ----------------------------------------------------------------
+
+
+def step(session, slots, scale=1., with_norms=True):
+    """A step of a loop of one's own."""
+    predictions = torch.ones(len(slots), 1, requires_grad=True)
+    images = torch.from_numpy(slots.indices)
+    losses = scale * predictions[:, 0] * (images + 1)
+    session.weigh(losses, slots,
+                  predictions if with_norms else None).mean().backward()
+
+
+@pytest.mark.parametrize('scale', [1., -1.])
+def test_losses_stand_in_for_norms(scale):
+    """If the first epoch has none, said once. Any loss is a score, also -1."""
+    session = own(RandomPruning(0.5))
+    with said('the gradient at the predictions cannot be seen, so V'):
+        for _ in range(3):
+            for slots, _ in session.loader(4):
+                step(session, slots, scale, with_norms=False)
+    state = state_of(session)
+    scores = [scale * (i + 1) for i in range(SIZE)]
+    assert session._run.tables.scores.tolist() == scores
+    assert session.worth.value == 1
+    rest = own(RandomPruning(0.5))
+    rest.load_state_dict(state)
+    assert rest._run.lacks_norms
+    for slots, _ in rest.loader(4):
+        step(rest, slots, scale, with_norms=False)
+
+
+def test_a_batch_without_norms_does_not_count():
+    """Where others have some."""
+    session = own(RandomPruning(0.5))
+    for epoch in range(3):
+        for slots, _ in session.loader(SIZE):
+            step(session, slots, with_norms=epoch < 2)
+    session.state_dict()
+    tables = session._run.tables
+    assert tables.last_visit.max() == session._run.iteration
+    assert not session._run.lacks_norms and not tables.sums.any()
+
+
+@pytest.mark.parametrize('score', ['loss', 'gradient'])
+def test_weight_0_has_a_loss_and_no_gradient(score):
+    """The score stays, and this is no loss that isn't finite."""
+
+    def policy(scores, rng):
+        return EpochPlan(np.arange(SIZE), np.float32([2, 0, *11 * [1]]))
+
+    session = own(policy)
+    tables = session._run.tables
+    tables.score = score
+    for scale in (1., 2.):
+        for slots, _ in session.loader(4):
+            step(session, slots, scale)
+    session.state_dict()
+    expected = 2 * np.arange(1., SIZE + 1)
+    if score == 'gradient':
+        expected[1] = 2.  # Of the first pass.
+    np.testing.assert_allclose(tables.scores, expected, rtol=1e-5)
+    assert tables.non_finite == 0
+
+
+def test_losses_that_are_not_finite():
+    """They are no scores, and are counted."""
+    audit = Audit(policy=RandomPruning(0.5))
+    session = audit.session
+    for slots, (inputs, labels, images) in session.loader(20):
+        losses = torch.ones(len(slots), requires_grad=True) * 2.
+        losses = torch.where(images == 7, torch.nan, losses)
+        losses = torch.where(images == 9, torch.inf, losses)
+        session.weigh(losses, slots)
+    session.state_dict()
+    tables = audit.run.tables
+    assert tables.scores[[7, 9]].tolist() == [1, 1]
+    assert (np.delete(tables.scores, [7, 9]) == 2).all()
+    assert tables.non_finite == 2 and (tables.visits == 1).all()
+
+
+def test_a_budget_that_cannot_be_met():
+    """The first plan may know too few scores, so this is said once, later."""
+    session = own(Budget(ratio=0.3))
+    with said('the budget needs a kept share of'):
+        steps = loop(session, 4)
+    assert len(steps) > 0.3 * 6 * SIZE / 4
+
+
+def test_epochs_without_a_batch():
+    """With `drop_last` an epoch whose plan fills no batch is over."""
+    session, sizes = own(RandomPruning(0.5)), []
+    while session.epoch < 6:
+        assert session.epoch == len(sizes)
+        sizes.append(0)
+        for slots, _ in session.loader(8, drop_last=True):
+            step(session, slots)
+            sizes[-1] += len(slots)
+    # 13, 7, 7, 7 and 13 images, of which 7 are none.
+    assert sizes == [8, 0, 0, 0, 8, 8]
+
+
+def test_a_loop_that_forgets_its_losses():
+    """It is told where the batches go, and where all images are."""
+    for stream in (False, True):
+        session = own(stream=stream)
+        with said('an iterator of the loader has ended, and nothing was weig'):
+            for _ in range(2):
+                for slots, _ in session.loader(4):
+                    pass
+        assert session.progress == 0
+
+
+def test_a_user_of_another_framework_sees_no_words_of_it():
+    """The helpers of these tests find them in any message."""
+    with pytest.raises(AssertionError, match='custom_hooks'):
+        with refused('`policy`'):
+            Session(range(SIZE), 'custom_hooks', 6)
+    trainer = Trainer(Audit(Samples(20)))
+    with pytest.raises(AssertionError):
+        with said('something'):
+            trainer.train(trainer.audit.loader(4))

@@ -1,0 +1,390 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""What `weigh` makes of losses, and the norms that come of it."""
+import copy
+import functools
+import gc
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.autograd import forward_ad
+
+from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, RandomPruning,
+                          ScoreOnly)
+from tests.training import state_of
+
+from .audit import (EPOCHS, SIZE, Audit, Samples, Trainer, network, refused,
+                    said)
+
+pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
+by_stream = pytest.mark.parametrize('stream', [False, True])
+
+
+def pruned(policy=RandomPruning(0.5), **kwargs):
+    """A trainer whose next batch is the first one of a pruned epoch."""
+    audit = Audit(SIZE, policy, **kwargs)
+    trainer = Trainer(audit)
+    for batch in audit.loader(20):
+        trainer.step(*batch)
+    return trainer
+
+
+def norms_of(session):
+    """Norm of each slot since visits were merged."""
+    run = session._run
+    merged = run.log.merge(run.ledger.first, run.ledger.position, run.checksum)
+    return dict(zip(merged.numbers.tolist(), merged.norms.tolist()))
+
+
+def true_norms(slots, losses, logits):
+    """Norm of the gradient of each image's own loss at its logits."""
+    own, = torch.autograd.grad(losses.sum(), logits, retain_graph=True)
+    return dict(zip(slots.numbers.tolist(), own.float().norm(dim=1).tolist()))
+
+
+def check_norms(session, expected, rtol=1e-4):
+    norms = norms_of(session)
+    assert norms.keys() == expected.keys() and len(norms) > 20
+    np.testing.assert_allclose([norms[number] for number in expected],
+                               [*expected.values()], rtol)
+
+
+REDUCTIONS = [
+    torch.mean,
+    torch.sum,
+    lambda weighed: 0.01 * weighed.sum() / 7,
+    lambda weighed: (torch.linspace(1, 9, len(weighed)) * weighed).mean(),
+    lambda weighed: weighed.square().sum(),
+    lambda weighed: weighed.logsumexp(0),
+]
+
+
+@pytest.mark.parametrize('reduce', REDUCTIONS)
+def test_norms_of_each_reduction(reduce):
+    """Each is the norm of the image's own gradient."""
+    trainer, expected = pruned(), {}
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        trainer.update(reduce(trainer.session.weigh(losses, slots, logits)))
+    check_norms(trainer.session, expected)
+
+
+def test_norms_with_accumulation():
+    """Of batches in parts, with one backward for each and for all."""
+    trainer, expected = pruned(), {}
+    for number, (slots, batch) in enumerate(trainer.audit.loader(20)):
+        inputs, labels, images = batch
+        total = 0.
+        for part in (slice(0, 7), slice(7, None)):
+            logits = trainer.model(inputs[part])
+            losses = F.cross_entropy(logits, labels[part], reduction='none')
+            expected |= true_norms(slots[part], losses, logits)
+            weighed = trainer.session.weigh(losses, slots[part], logits)
+            loss = weighed.sum() / len(slots) / 4
+            if number % 2:
+                loss.backward()
+            else:
+                total = total + loss
+        if not number % 2:
+            total.backward()
+        trainer.optimizer.step()
+    check_norms(trainer.session, expected)
+
+
+def test_norms_with_mixed_precision():
+    """With a loss scale, and losses of half precision."""
+    trainer, expected = pruned(), {}
+    scaler = torch.amp.GradScaler('cpu', init_scale=1024.)
+    assert scaler.is_enabled()
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        with torch.autocast('cpu', torch.bfloat16):
+            logits = trainer.model(inputs)
+            assert logits.dtype == torch.bfloat16
+            losses = F.cross_entropy(logits, labels, reduction='none')
+        expected |= true_norms(slots, losses, logits)
+        loss = trainer.session.weigh(losses, slots, logits).mean()
+        trainer.optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(trainer.optimizer)
+        scaler.update()
+    check_norms(trainer.session, expected, 0.02)
+
+
+@pytest.mark.parametrize('dtype',
+                         [torch.float16, torch.bfloat16, torch.float64])
+def test_types_of_losses(dtype):
+    """The result is float32 or wider, in all epochs."""
+    audit = Audit()
+    trainer = Trainer(audit, network().to(dtype))
+    for _ in trainer.iterators():
+        for slots, (inputs, labels, images) in audit.loader(20):
+            logits = trainer.model(inputs.to(dtype))
+            losses = (logits.float() if dtype == torch.float16 else
+                      logits).logsumexp(1).to(dtype)
+            weighed = audit.session.weigh(losses, slots, logits)
+            assert losses.dtype == dtype
+            assert weighed.dtype == torch.promote_types(dtype, torch.float32)
+            torch.testing.assert_close(
+                weighed.detach(),
+                losses.detach() * torch.from_numpy(slots.relative_weights),
+                check_dtype=False)
+            trainer.update(weighed.mean())
+    assert audit.session.epoch == EPOCHS
+    assert np.isfinite(audit.run.tables.scores).all()
+
+
+def test_a_gradient_of_a_gradient():
+    """A penalty on the gradient of the weighed loss has weights too."""
+    trainer, expected = pruned(), {}
+    weight = trainer.model[0].weight
+    for slots, (inputs, labels, images) in trainer.audit.loader(20):
+        logits = trainer.model(inputs)
+        losses = F.cross_entropy(logits, labels, reduction='none')
+        penalties = []
+        for weighed in (trainer.session.weigh(losses, slots, logits),
+                        torch.from_numpy(slots.weights) * losses):
+            gradient, = torch.autograd.grad(
+                weighed.mean(), weight, create_graph=True)
+            penalties.append(
+                torch.autograd.grad(
+                    gradient.square().sum(), weight, retain_graph=True)[0])
+        torch.testing.assert_close(*penalties)
+        expected |= true_norms(slots, losses, logits)
+        loss = trainer.session.weigh(losses, slots, logits).mean()
+        loss.backward(create_graph=True)
+        weight.grad = None
+    check_norms(trainer.session, expected)
+
+
+def test_a_loss_without_weight_has_no_norm():
+    """Neither has one that the reduction leaves out."""
+
+    def policy(scores, rng):
+        weights = np.ones(SIZE, np.float32)
+        weights[::3] = 0
+        return EpochPlan(np.arange(SIZE), weights)
+
+    trainer = pruned(policy)
+    session = trainer.session
+    slots, (inputs, labels, images) = next(iter(session.loader(20)))
+    logits = trainer.model(inputs)
+    losses = F.cross_entropy(logits, labels, reduction='none')
+    expected = true_norms(slots, losses, logits)
+    session.weigh(losses, slots, logits)[:13].sum().backward()
+    norms = norms_of(session)
+    for number, image in zip(slots.numbers.tolist()[:13], images.tolist()):
+        if image % 3 == 0:
+            assert np.isnan(norms[number])
+        else:
+            assert norms[number] == pytest.approx(expected[number], 1e-4)
+
+
+def test_v_is_told_from_norms():
+    """Of the norms of the logits, and not of the losses."""
+    audit = Audit(policy=RandomPruning(0.5))
+    Trainer(audit).train(audit.loader(20))
+    assert audit.run.lacks_norms is False
+    assert audit.session.worth.value == pytest.approx(1)
+    audit = Audit(policy=Neyman())
+    Trainer(audit).train(audit.loader(20))
+    low, high = audit.session.worth[1:3]
+    assert low < audit.session.worth.value < high
+
+
+# Off is off ------------------------------------------------------------------
+
+
+def baseline(images, size=20):
+    """A plain loop over the images, in batches."""
+    model, dataset = network(), Samples()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    loader = torch.utils.data.DataLoader(dataset, size, sampler=images)
+    for inputs, labels, _ in loader:
+        loss = F.cross_entropy(model(inputs), labels, reduction='none').mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.cat([p.detach().flatten()
+                      for p in model.parameters()]), losses
+
+
+@pytest.mark.parametrize(
+    'policy',
+    [MeanThreshold(0), RandomPruning(0.),
+     ScoreOnly()])
+@by_stream
+def test_what_prunes_nothing_is_the_baseline(policy, stream):
+    """The same images, the same values and gradients, to the last bit."""
+    audit = Audit(policy=policy, stream=stream, seed=5)
+    trainer, losses, images = Trainer(audit), [], []
+    for _ in trainer.iterators():
+        for slots, batch in audit.loader(20):
+            loss = trainer.weigh(slots, batch).mean()
+            trainer.update(loss)
+            losses.append(loss.item())
+            images += batch[2].tolist()
+    if stream:
+        sampler = iter(InfiniteSampler(range(SIZE), seed=5))
+        expected = [next(sampler) for _ in images]
+    else:
+        sampler = DefaultSampler(range(SIZE), seed=5)
+        expected = []
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            expected += sampler
+    assert images == expected
+    parameters, expected = baseline(images)
+    assert losses == expected
+    assert torch.equal(trainer.parameters(), parameters)
+    assert audit.run.tables.visits.min() > 0
+
+
+@by_stream
+def test_full_plans_are_the_baseline(stream):
+    """The first one, and those of annealing, where losses come back."""
+    audit, num_steps = Audit(stream=stream, delta=0.6), [0, 0, 0]
+    trainer = Trainer(audit)
+    weight = trainer.model[0].weight
+    for _ in trainer.iterators():
+        for slots, (inputs, labels, images) in audit.loader(20):
+            logits = trainer.model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction='none')
+            weighed = audit.session.weigh(losses, slots, logits)
+            loss, plain = weighed.mean(), losses.mean()
+            gradients = [
+                torch.autograd.grad(value, weight, retain_graph=True)[0]
+                for value in (loss, plain)
+            ]
+            is_same = loss.item() == plain.item() and torch.equal(*gradients)
+            assert is_same or not slots.annealing and slots.end > SIZE
+            assert (weighed is losses) == slots.annealing
+            num_steps[2 if slots.annealing else is_same] += 1
+            trainer.update(loss)
+    assert num_steps[1] == SIZE // 20
+    assert num_steps[0] >= 3 and num_steps[2] >= 8
+
+
+# Transforms ------------------------------------------------------------------
+
+
+def weigh_by(trainer, slots, batch, weight):
+    inputs, labels, _ = batch
+    losses = F.cross_entropy(inputs @ weight, labels, reduction='none')
+    return trainer.session.weigh(losses, slots)
+
+
+@pytest.mark.parametrize('requires_grad', [False, True])
+def test_transforms_are_refused(requires_grad):
+    """They would leave the weights out. Nothing counts as weighed."""
+    trainer = pruned()
+    slots, batch = next(iter(trainer.session.loader(20)))
+    position = trainer.audit.run.ledger.position
+    weigh = functools.partial(weigh_by, trainer, slots, batch)
+    weight = torch.randn(8, 3, requires_grad=requires_grad)
+    tangent = torch.ones_like(weight)
+
+    def forward():
+        with forward_ad.dual_level():
+            weigh(forward_ad.make_dual(weight, tangent))
+
+    for transform in (forward, lambda: torch.func.jvp(weigh, (weight, ),
+                                                      (tangent, )),
+                      lambda: torch.func.vmap(weigh)(weight.expand(2, 8, 3)),
+                      lambda: torch.func.grad(lambda x: weigh(x).mean())
+                      (weight), lambda: torch.func.vjp(weigh, weight),
+                      lambda: torch.func.jacfwd(weigh)(weight)):
+        with refused('`torch.func` and forward-mode differentiation'):
+            transform()
+    assert trainer.audit.run.ledger.position == position
+    with torch.no_grad():
+        assert torch.func.vmap(weigh)(weight.expand(2, 8, 3)).shape == (2, 20)
+
+
+def test_a_compiled_step():
+    """The call of `weigh` leaves the graph. The gradient at the predictions
+    stays within the graph, which is said."""
+    audits = [Audit(policy=RandomPruning(0.5), epochs=4) for _ in range(2)]
+    parameters = []
+    for audit, is_compiled in zip(audits, (False, True)):
+        trainer, session = Trainer(audit), audit.session
+        model = trainer.model
+
+        def step(slots, inputs, labels):
+            logits = model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction='none')
+            return session.weigh(losses, slots, logits).mean()
+
+        if is_compiled:
+            step = torch.compile(step, backend='aot_eager')
+        with said(*['the gradient at the predictions cannot be seen'] *
+                  is_compiled):
+            for _ in trainer.iterators():
+                for slots, (inputs, labels, images) in session.loader(20):
+                    trainer.update(step(slots, inputs, labels))
+            parameters.append(trainer.parameters())
+    torch.testing.assert_close(*parameters)
+    one, other = (audit.facts() for audit in audits)
+    np.testing.assert_allclose(one.scores, other.scores, 1e-4)
+    np.testing.assert_array_equal(one.visits, other.visits)
+    assert one.plans == other.plans and one.visits.sum() < 4 * SIZE
+
+
+# Memory ----------------------------------------------------------------------
+
+
+def test_scores_keep_no_batch_alive():
+    """A view of the losses would keep what they are a part of, and a loss that
+    is changed in place would change its score."""
+    trainer = pruned()
+    slots, _ = next(iter(trainer.session.loader(20)))
+    of_all = torch.rand(1000, 20, requires_grad=True) * 2
+    losses = of_all[0]
+    before = losses.tolist()
+    trainer.session.weigh(losses, slots).mean().backward()
+    scores = trainer.audit.run.log._entries[-1].scores
+    assert scores.untyped_storage().nbytes() == 4 * len(slots)
+    with torch.no_grad():
+        losses.zero_()
+    assert scores.tolist() == before
+
+
+def test_workers_that_persist_end_with_their_loader():
+    """And not with the garbage collector, which takes five seconds for each.
+    """
+    audit = Audit()
+    loader = audit.session.loader(20, num_workers=1, persistent_workers=True)
+    trainer = Trainer(audit)
+    gc.disable()
+    try:
+        for batch in loader:
+            trainer.step(*batch)
+        process = loader._batches._iterator._workers[0]
+        assert process.is_alive()
+        del loader
+        assert not process.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_state_has_tensors_and_plain_values_alone():
+    trainer = pruned(Neyman())
+    state = trainer.session.state_dict()
+    loaded = state_of(trainer.session)
+    assert repr(loaded) == repr(copy.deepcopy(state))
+
+
+def test_warnings_are_those_of_a_line_of_the_loop():
+    trainer = pruned()
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        for _ in range(2):
+            for batch in trainer.session.loader(20):
+                pass
+    assert [record.filename for record in records] == [__file__]
