@@ -49,10 +49,14 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
 def mistake(error: Exception) -> Optional[str]:
     """The message of an error that says enough: of a file or a stack that is
     missing, or a part of a config that isn't known."""
+    if isinstance(error, ModuleNotFoundError) and str(
+            error.name).partition('.')[0] == 'mmengine':
+        return ('The command needs MMEngine, and `mmengine` is missing: run '
+                "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
+                'stack of OpenMMLab.')
     text = str(error.args[0] if len(error.args) == 1 else error)
-    if isinstance(error, FileNotFoundError) or (isinstance(
-            error, KeyError) and ' is not in the ' in text) or (isinstance(
-                error, ModuleNotFoundError) and error.name == 'mmengine'):
+    if isinstance(error, FileNotFoundError) or (isinstance(error, KeyError)
+                                                and ' is not in the ' in text):
         # Before that a worker of a data loader has its traceback.
         return text.strip().splitlines()[-1]
     return None

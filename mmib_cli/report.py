@@ -73,6 +73,38 @@ def write_report(work_dir: str,
     return [out, table]
 
 
+def explain_image(work_dir: str, image: str) -> str:
+    """Return why the newest plan of a training kept an image or left it out.
+
+    Args:
+        work_dir (str): Folder of the training.
+        image (str): Path of the image, the end of its path, or its number.
+
+    Raises:
+        Refusal: If the folder has no checkpoint with InfoBatch, or the data
+            set no such image.
+    """
+    from mmib.labels.images import CannotShow, DatasetImages
+    from mmib.report.checkpoint import read_newest
+    from mmib.report.read import read_run
+    run = read_run(work_dir)
+    checkpoint, notes = read_newest(work_dir, run.start)
+    if checkpoint is None or checkpoint.images is None:
+        raise Refusal(' '.join(notes) or f'{checkpoint and checkpoint.path} '
+                      'has no state of InfoBatch.')
+    try:
+        images = DatasetImages(run.config)
+        reason = images.why_not(
+            len(checkpoint.images), checkpoint.images_checksum)
+        if reason:
+            raise CannotShow(reason)
+    except CannotShow as error:
+        raise Refusal(f'{image} can\'t be found, because {error}.') from error
+    explanation = checkpoint.explain(*images.find(image))
+    name = f'image {image}' if image.isdecimal() else image
+    return f'{checkpoint.name}: {explanation.describe(name)}'
+
+
 def needs_report(main: Callable[[List[str]], None]) -> Callable:
     """A command that says which extra it needs where that isn't installed."""
 
@@ -127,6 +159,11 @@ def _parse(args: List[str]) -> argparse.Namespace:
         help='images to show with the highest scores, and as many with the '
         'lowest (default: %(default)s)')
     parser.add_argument(
+        '--image',
+        metavar='PATH',
+        help='print why the newest plan kept this image or left it out, and '
+        'write no page; the end of a path or a number is enough')
+    parser.add_argument(
         '--no-predictions', action='store_true', help='run no network: faster')
     parser.add_argument(
         '--review',
@@ -142,6 +179,9 @@ def _parse(args: List[str]) -> argparse.Namespace:
 @needs_report
 def main(args: List[str]) -> None:
     parsed = _parse(args)
+    if parsed.image is not None:
+        print(explain_image(parsed.work_dir, parsed.image))
+        return
     print(
         f'Reading {parsed.work_dir}, which takes up to a minute ...',
         file=sys.stderr,

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a data set: their paths, pixels and labels."""
 import copy
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import cv2
 import numpy as np
@@ -9,9 +9,11 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
+from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, numbers_in_whole,
                                        unwrap_repeats)
+from ..openmmlab.data.lists import find_images
 from ..openmmlab.data.relabel import has_one_class
 
 # A label that is no class.
@@ -67,6 +69,26 @@ class DatasetImages:
             raise CannotShow(in_short(error)) from error
         indices = np.unique(self._of_index, return_index=True)[1]
         self._indices = dict(zip(self.numbers, indices.tolist()))
+
+    def find(self, image: str) -> Tuple[int, int]:
+        """Return the number of an image among those of the training, and its
+        first dataset index.
+
+        Args:
+            image (str): Path of the image, the end of its path, or its number.
+
+        Raises:
+            Refusal: If there is no such image, or several.
+        """
+        paths = image_paths(self._dataset, self._of_index)
+        try:
+            (row, ), _ = find_images([image], len(paths), lambda: paths)
+        except Refusal:
+            raise Refusal(
+                f'{image} names no image of the dataset, or several. The first'
+                f' image is {paths[0] or "number 0"}: give a path, the end of '
+                'a path, or a number.') from None
+        return int(row), self._indices[self.numbers[row]]
 
     @property
     def checksum(self) -> int:

@@ -12,9 +12,11 @@ import pandas as pd
 import torch
 
 from ..errors import Refusal
+from ..explain import Explanation, explain
 from ..openmmlab.console.plan_log import RUN_KEY
 from ..openmmlab.runner.checkpoint import opened
-from ..training import VERSION
+from ..plan_record import PlanRecord
+from ..states import VERSIONS, readable
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
@@ -50,6 +52,7 @@ class Checkpoint:
         run (str): Time at which its training began, '' where it isn't known.
         images_checksum (int, optional): Of the images and their order. None
             without mmib.
+        state (dict, optional): The state of InfoBatch. None without mmib.
     """
 
     path: str
@@ -57,6 +60,29 @@ class Checkpoint:
     weights: Dict[str, torch.Tensor] = field(default_factory=dict)
     run: str = ''
     images_checksum: Optional[int] = None
+    state: Optional[Dict[str, Any]] = None
+
+    def explain(self, number: int, index: int) -> Explanation:
+        """Explain what the newest plan made of an image.
+
+        Args:
+            number (int): Number of the image.
+            index (int): A dataset index of the image.
+
+        Raises:
+            Refusal: If the checkpoint is without a plan.
+        """
+        if self.state is None or not self.state['plans']:
+            raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
+                          'folder of a training with InfoBatch.')
+        memory, tables = self.state['memory'], self.state['tables']
+        scores, kept = (None if memory[name] is None else memory[name].numpy()
+                        for name in ('scores', 'kept'))
+        return explain(
+            index, number, PlanRecord.from_dict(self.state['plans'][-1]),
+            self.state['schedule']['pass_length'], scores, kept,
+            *(tables[name].numpy()
+              for name in ('last_visit', 'visits', 'pruned')))
 
     @property
     def name(self) -> str:
@@ -140,11 +166,12 @@ def _read(path: str) -> Checkpoint:
     if state is None:
         return Checkpoint(path, None, tensors, run)
     try:
-        if state.get('version') != VERSION:
+        if state.get('version') not in VERSIONS:
             raise _Unreadable('has a state of InfoBatch of another version')
-        state = opened(state)
+        checksum = state.get('images_checksum')
+        state = readable(opened(state))
         return Checkpoint(path, _images(state['tables']), tensors, run,
-                          state['images_checksum'])
+                          checksum, state)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _Unreadable(
             'has a state of InfoBatch that is damaged') from error

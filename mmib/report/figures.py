@@ -250,7 +250,7 @@ def _share_by_rank(plan: PlanRecord, rows: int) -> np.ndarray:
     """Kept share of the images at so many places in the order of scores."""
     if not plan.tiers:
         return np.full(rows, np.nan)
-    size, kept = np.array(plan.tiers, np.float64).T
+    size, kept = np.array([tier[:2] for tier in plan.tiers], np.float64).T
     share = np.divide(kept, size, where=size > 0, out=np.ones_like(size))
     ends = size.cumsum()
     places = (np.arange(rows) + 0.5) * ends[-1] / rows

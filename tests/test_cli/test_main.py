@@ -55,7 +55,7 @@ def test_without_mmengine_a_command_says_what_to_install():
                  "mmib_cli.main(['convert', 'a', 'b'])")
     assert result.returncode == 1
     error, = result.stderr.splitlines()
-    assert error.startswith('Error: mmib needs MMEngine')
+    assert error.startswith('Error: The command needs MMEngine')
     assert "pip install 'mmib[onedl]'" in error
 
 

@@ -53,7 +53,7 @@ def test_finished(tmp_path):
     assert run.worth[:3] == (0.9, 0.85, 0.95)
     assert run.seconds == 135
     assert [run.kept_share(p) for p in run.plans] == [1, 0.75, 0.75, 0.75, 1]
-    assert run.plans[1].tiers == ((6, 3), (6, 6))
+    assert [tier[:2] for tier in run.plans[1].tiers] == [(6, 3), (6, 6)]
     assert run.plans[1].variance_ratio.limit == 0.7 and run.plans[
         0].variance_ratio is None
     assert list(run.metrics) == ['mIoU', 'aAcc']
@@ -330,7 +330,7 @@ def test_worth_of_a_training_that_is_running(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runner.train()
     run = read_run(str(tmp_path))
-    mean = infobatch_hook(runner).training.planner.mean_ratio.mean()
+    mean = infobatch_hook(runner).run.worth
     assert not run.finished and run.worth[:3] == pytest.approx(mean[:3])
     shares = [run.kept_share(plan) for plan in run.plans]
     assert len(set(shares)) > 2

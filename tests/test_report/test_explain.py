@@ -1,0 +1,59 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Why the newest plan kept an image or left it out, asked of a work folder."""
+import numpy as np
+import pytest
+from mmengine.runner import Runner
+
+import mmib_cli
+from mmib.errors import Refusal
+from mmib_cli.report import explain_image
+
+from ..system.small_training import infobatch_hook, write_images
+from .work_dirs import StoppedAt, files_config
+
+
+@pytest.fixture(scope='module')
+def stopped(tmp_path_factory):
+    """A training stopped while it prunes: its folder, and its plans."""
+    base = tmp_path_factory.mktemp('explained')
+    write_images(str(base / 'data'), 12)
+    runner = Runner.from_cfg(files_config(base / 'data', base / 'run'))
+    plans = []
+    infobatch_hook(runner).plan_observers.append(
+        lambda record, plan: plans.append((record, plan)))
+    runner.register_hook(StoppedAt(20))
+    with pytest.raises(KeyboardInterrupt):
+        runner.train()
+    return base / 'run', infobatch_hook(runner).run, plans
+
+
+def test_each_image_of_the_newest_plan(stopped):
+    """The answer of the command is that of the run, and that of the plan."""
+    work_dir, run, _ = stopped
+    record, scores = run.newest, run.memory.scores
+    assert record.kept < 12
+    # The dataset sorts the names.
+    for index, name in enumerate(sorted(f'{i}.jpg' for i in range(12))):
+        text = explain_image(str(work_dir), name)
+        kept = bool(np.unpackbits(run.memory.kept)[index])
+        assert ('keeps' if kept else 'leaves out') + f' {name}' in text
+        assert f'was {scores[index]:.4g}' in text
+        tier = 1 if scores[index] < np.float32(record.threshold) else 2
+        assert f'tier {tier} of 2' in text
+        share = record.tiers[tier - 1].kept / record.tiers[tier - 1].size
+        assert f'keeps {100 * share:.3g} %' in text
+
+
+def test_the_command_prints_and_writes_no_page(stopped, capsys):
+    work_dir, run, _ = stopped
+    mmib_cli.main(['report', str(work_dir), '--image', '3.jpg'])
+    assert f'epoch {run.newest.epoch}' in capsys.readouterr().out
+    assert not (work_dir / 'report.html').exists()
+
+
+def test_what_is_refused(stopped, tmp_path):
+    work_dir, *_ = stopped
+    with pytest.raises(Refusal, match='99.jpg names no image of the dataset'):
+        explain_image(str(work_dir), '99.jpg')
+    with pytest.raises(Refusal):
+        explain_image(str(tmp_path), '3.jpg')
