@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import gpu_step, plan
+from benchmarks import edge, gpu_step, loader, logged_loss, plan
 from benchmarks.quality.run import read_results
 
 from .utils import rows_of
@@ -22,6 +22,40 @@ def test_plan(monkeypatch, capsys):
     # Its ratio is to itself.
     assert rows[0][1] == 'plain numpy' and float(rows[0][3]) == 1
     assert all(float(cell) > 0 for row in rows for cell in row[2:])
+
+
+def test_edge(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['edge.py', '--sizes', '3000'])
+    edge.main()
+    (images, ranks, *seconds), = rows_of(capsys.readouterr().out)
+    assert (images, ranks) == ('3000', '1')
+    assert all(float(cell) >= 0 for cell in seconds)
+
+
+def test_loader(monkeypatch, capsys):
+    for name, value in dict(BATCH_SIZE=2, BLOCK=2, TURNS=2).items():
+        monkeypatch.setattr(loader, name, value)
+    options = '--sizes 60 --workers 0 1 --repeats 2'
+    monkeypatch.setattr('sys.argv', ['loader.py', *options.split()])
+    loader.main()
+    rows = rows_of(capsys.readouterr().out)
+    assert [row[:2] for row in rows] == [['60', '0'], ['60', '1']]
+    assert all(float(row[4]) > 0 for row in rows)
+
+
+def test_logged_loss(monkeypatch, capsys):
+    kinds = ['CE', 'CE, policy without rescaling']
+    options = ['--warmup', '3', '--epochs', '4', '--full', '2', '--kinds']
+    monkeypatch.setattr(logged_loss, 'SCENES', 48)
+    monkeypatch.setattr('sys.argv', ['logged_loss.py', *options, *kinds])
+    logged_loss.main()
+    rows = rows_of(capsys.readouterr().out)
+    assert [row[0] for row in rows] == kinds
+    for _, logged, true, ratio, _ in rows:
+        assert float(ratio) == pytest.approx(
+            float(logged) / float(true), abs=1e-3)
+    # The truth is one of the network, whatever draws the plans.
+    assert rows[0][2] == rows[1][2]
 
 
 @pytest.mark.skipif(
