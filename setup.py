@@ -93,8 +93,9 @@ setup(
     cmdclass={'build_py': BuildWithMim},
     entry_points={'console_scripts': ['mmib = mmib_cli:main']},
     zip_safe=False,
-    python_requires='>=3.9',
-    install_requires=['numpy', 'torch>=2.0'],
+    # What is tested.
+    python_requires='>=3.11',
+    install_requires=['numpy', 'torch>=2.4'],
     # The two stacks share their import names and overwrite each other, so
     # neither is a requirement. These are the versions that were tested.
     extras_require={
