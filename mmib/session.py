@@ -190,7 +190,7 @@ class Session:
         scores = losses.detach().to(torch.float32, copy=True)
         entry = Entry(slots.numbers, scores)
         relative_weights, weights = to_device(
-            np.stack([slots.relative_weights, slots.weights]), losses.device)
+            np.array([slots.relative_weights, slots.weights]), losses.device)
         if predictions is not None and predictions.requires_grad:
             predictions.register_hook(entry.note_gradient)
         self._run.log.record(entry)

@@ -52,15 +52,18 @@ class Entry:
     The norm of image ``i`` is the norm of the gradient at row ``i`` of the
     predictions over the gradient that flows into loss ``i``. So the norm is
     that of the image's own loss, whatever reduction, loss scaling,
-    accumulation and weights make of it.
+    accumulation and weights make of it. The log divides many entries at once.
 
     Args:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
         scores (Tensor): Raw score of each slot, float32 of shape (B,), which
             nothing else writes to.
+        norms (Tensor, optional): Norm of each slot, float32 of shape (B,). If
+            None, :meth:`note_flow` and :meth:`note_gradient` may note what the
+            norms follow from. Defaults to None.
     """
 
-    __slots__ = 'numbers', 'scores', 'norms', '_flow'
+    __slots__ = 'numbers', 'scores', 'norms', 'flow'
 
     def __init__(self,
                  numbers: np.ndarray,
@@ -69,22 +72,28 @@ class Entry:
         self.numbers = numbers
         self.scores = scores
         self.norms = norms
-        """Tensor, optional: Norm of each slot, float32 of shape (B,). None
-        where the gradient at the predictions wasn't seen."""
-        self._flow: Optional[Tensor] = None
+        """Tensor, optional: Norm of each slot times ``flow``, float32 of shape
+        (B,). None where the gradient at the predictions wasn't seen."""
+        self.flow: Optional[Tensor] = None
+        """Tensor, optional: Gradient that flows into each loss, of shape (B,).
+        None stands for 1."""
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
-        # With `create_graph=True`, gradients have a graph of their own.
-        self._flow = gradient.detach()
+        self.flow = _without_graph(gradient)
 
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
         """Note the gradient at the predictions, of shape (B, ...), which
         follows that of the losses."""
         # A compiled step has the loss within its graph, and its output gets
         # the gradient None.
-        if gradient is not None and self._flow is not None:
-            self.norms = row_norms(gradient.detach()) / self._flow.abs()
+        if gradient is not None and self.flow is not None:
+            self.norms = row_norms(_without_graph(gradient))
+
+
+def _without_graph(gradient: Tensor) -> Tensor:
+    # With `create_graph=True`, gradients have a graph of their own.
+    return gradient.detach() if gradient.requires_grad else gradient
 
 
 class Merged(NamedTuple):
@@ -144,13 +153,19 @@ class VisitLog:
         entries, self._entries = self._entries[:count], self._entries[count:]
         if not entries:
             return
-        norms = [
-            torch.full_like(entry.scores, torch.nan)
-            if entry.norms is None else entry.norms for entry in entries
-        ]
         self._has_norms |= any(entry.norms is not None for entry in entries)
         scores = torch.cat([entry.scores for entry in entries])
-        self._packed.append(torch.stack([scores, torch.cat(norms)]))
+        norms = torch.cat([
+            torch.full_like(entry.scores, torch.nan)
+            if entry.norms is None else entry.norms for entry in entries
+        ])
+        if any(entry.flow is not None for entry in entries):
+            flows = torch.cat([
+                torch.ones_like(entry.scores)
+                if entry.flow is None else entry.flow for entry in entries
+            ])
+            norms = (norms / flows.abs()).float()
+        self._packed.append(torch.stack([scores, norms]))
         self._numbers += [entry.numbers for entry in entries]
 
     def merge(self, first: int, position: int, checksum: int) -> Merged:

@@ -278,7 +278,7 @@ class InfoBatchHook(Hook):
         if self._slots.annealing:
             self.run.count_visits(begin)
         else:
-            rows = np.stack(
+            rows = np.array(
                 [self._slots.relative_weights, self._slots.weights])
             self.batch.begin(to_device(rows, self._device))
 
