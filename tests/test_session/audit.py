@@ -181,8 +181,9 @@ class Audit:
         scales = [self._scale_at(number) for number in slots.numbers]
         np.testing.assert_allclose(slots.weights, np.multiply(weights, scales),
                                    1e-6)
-        values = losses.detach().numpy()
-        np.testing.assert_allclose(weighed.detach(), relative * values, 1e-6)
+        values = losses.detach().cpu().numpy()
+        np.testing.assert_allclose(weighed.detach().cpu(), relative * values,
+                                   1e-6)
         gradient, = torch.autograd.grad(
             weighed.sum(), losses, retain_graph=True)
         assert gradient.tolist() == slots.weights.tolist()
