@@ -63,12 +63,6 @@ class Step(NamedTuple):
         return tail if kept >= self.slots and needed else 0
 
 
-def may_prune(schedule: Schedule, moment: Moment) -> bool:
-    """Return whether the schedule allows a plan to prune."""
-    return (schedule.first_pruned <= schedule.unit_at(moment) <
-            schedule.first_annealing)
-
-
 def reads_scores(schedule: Schedule, memory: Memory, moment: Moment) -> bool:
     """Return whether the visits of all ranks are merged before a plan.
 
@@ -77,10 +71,10 @@ def reads_scores(schedule: Schedule, memory: Memory, moment: Moment) -> bool:
     waiting for the device, and has no line of log. Before pruning begins,
     visits are merged so that the log doesn't grow over many passes.
     """
-    if schedule.unit_at(moment) >= schedule.first_annealing:
+    if schedule.is_annealing(moment):
         return False
     is_due = moment.slot - memory.read_at >= schedule.min_gap
-    return is_due or (memory.scores is None and may_prune(schedule, moment))
+    return is_due or (memory.scores is None and schedule.may_prune(moment))
 
 
 def draw(
@@ -116,12 +110,12 @@ def draw(
     """
     saved_iters = 0. if last is None else last.saved_iters + (
         schedule.iters_saved(last, moment.slot, moment.iteration))
-    annealing = schedule.unit_at(moment) >= schedule.first_annealing
+    annealing = schedule.is_annealing(moment)
     begins_annealing = annealing and last is not None and not last.annealing
     reads = reads_scores(schedule, memory, moment)
     plan: Optional[EpochPlan] = None
     learned: Dict[str, Any] = {}
-    if may_prune(schedule, moment) and tables.knows_scores:
+    if schedule.may_prune(moment) and tables.knows_scores:
         progress = schedule.progress(moment, saved_iters)
         if reads:
             scores = tables.by_index(schedule.pass_length)

@@ -15,7 +15,7 @@ from .plan_record import PlanRecord
 from .planner import Memory, Step
 from .pruning import EpochPlan, Policy, Tier
 from .schedule import Moment, Schedule
-from .states import VERSION, check_form, readable, to_arrays, to_tensors
+from .states import VERSION, readable, to_arrays, to_tensors, why_not
 from .visits import Tables, VisitLog, Visits
 from .worth import MeanRatio, VarianceRatio
 
@@ -138,8 +138,7 @@ class Run:
         reads = planner.reads_scores(schedule, self.memory, moment)
         # Before the first plan there is nothing to merge. After the first plan
         # of annealing, merging only forgets old slots.
-        annealing = schedule.unit_at(moment) >= schedule.first_annealing
-        if self.newest and (reads or annealing):
+        if self.newest and (reads or schedule.is_annealing(moment)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.
         moment = moment._replace(iteration=self.iteration)
@@ -435,7 +434,7 @@ class Run:
                 version of mmib.
         """
         state = readable(state_dict)
-        reason = self.why_not(state)
+        reason = why_not(state, self.state_dict(merge=False))
         if reason is not None:
             raise Refusal(f'The run can\'t go on: {reason}.')
         is_same_policy = state['policy'] == repr(self.policy)
@@ -498,62 +497,6 @@ class Run:
                 saved_iters=last.saved_iters +
                 self.schedule.iters_saved(last, plan.first_slot, iteration))
             self._plans.append(last)
-
-    def why_not(self, state: Dict[str, Any]) -> Optional[str]:
-        """Return why a :func:`readable` state isn't one of this run, or None.
-
-        Raises:
-            Refusal: If the state is damaged.
-        """
-        form = self.state_dict(merge=False)
-        form.update(
-            seed=0,
-            plans=[dict(kept=0, tiers=[], covered=0)],
-            memory=dict(
-                form['memory'],
-                scores=to_tensors(np.empty(0, np.float32)),
-                kept=to_tensors(np.empty(0, np.uint8))),
-            lacks_norms=False,
-            # The checkpoint may be of another policy.
-            policy_state={})
-        check_form(state, form)
-        tables, schedule = state['tables'], state['schedule']
-        if schedule['unit'] != self.schedule.unit:
-            return ('the checkpoint is of a run that counts '
-                    f'{schedule["unit"]}s')
-        before = schedule['pass_length'], len(tables['scores'])
-        now = self.schedule.pass_length, len(self.tables.scores)
-        if before != now:
-            was, has = (f'{images} images' +
-                        (f', {slots} with repeats' if slots > images else '')
-                        for slots, images in (before, now))
-            return f'the checkpoint is of {was}, and the dataset has {has}'
-        if tables['score'] != self.tables.score:
-            return (f'the scores in the checkpoint are "{tables["score"]}", '
-                    f'and those of this run are "{self.tables.score}"')
-        return None
-
-    def what_changed(self, state: Dict[str, Any]) -> List[str]:
-        """Return what has changed since a state was written, for the log."""
-        changes = []
-        ema, annealing_at = state['tables']['ema'], self.schedule.annealing_at
-        if ema != self.tables.ema:
-            changes.append(f'`ema` is {self.tables.ema} instead of {ema}')
-        before, unit = state['schedule'], self.schedule.unit
-        if before['slots_per_iter'] != self.schedule.slots_per_iter:
-            changes.append(
-                f'an iteration has {self.schedule.slots_per_iter} images '
-                f'instead of {before["slots_per_iter"]}')
-        if before['annealing_at'] != annealing_at:
-            changes.append(f'annealing begins at {unit} {annealing_at} '
-                           f'instead of {before["annealing_at"]}')
-        if state['policy'] != repr(self.policy):
-            changes.append(f'the next plans are drawn by {self.policy!r} '
-                           f'instead of {state["policy"]}')
-        if state['normalize'] != self.normalize:
-            changes.append('from the next plan on the mean weight is ' +
-                           ('1' if self.normalize else '1 / kept share'))
-        return changes
 
     def start_afresh(self,
                      position: int,

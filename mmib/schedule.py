@@ -88,6 +88,15 @@ class Schedule(ABC):
     def first_annealing(self) -> int:
         """int: Where the first plan of annealing is, see :meth:`unit_at`."""
 
+    def may_prune(self, moment: Moment) -> bool:
+        """Return whether a plan may prune."""
+        return (self.first_pruned <= self.unit_at(moment) <
+                self.first_annealing)
+
+    def is_annealing(self, moment: Moment) -> bool:
+        """Return whether a plan belongs to annealing."""
+        return self.unit_at(moment) >= self.first_annealing
+
     @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before anything can be pruned."""

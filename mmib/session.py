@@ -19,7 +19,7 @@ from .ranks import random_seed, rank_and_world_size
 from .run import Run
 from .schedule import EpochSchedule, IterationSchedule, Schedule
 from .slots import Slots
-from .states import readable
+from .states import readable, what_changed
 from .visits import Entry
 from .weigh import is_transformed, to_device, weigh_losses
 from .worth import VarianceRatio
@@ -283,9 +283,10 @@ class Session:
         Raises:
             Refusal: If the state is damaged, or of another dataset.
         """
-        self._run.load_state_dict(state_dict)
+        state, own = readable(state_dict), self._run.state_dict(merge=False)
+        self._run.load_state_dict(state)
         self._dealer.start_over()
-        changes = self._run.what_changed(readable(state_dict))
+        changes = what_changed(state, own)
         if changes:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
 

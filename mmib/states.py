@@ -1,7 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States in checkpoints: which versions are read, and what a state must have.
-"""
-from typing import Any, Dict
+"""States in checkpoints: which versions are read, what a state must have, and
+how two states differ."""
+import functools
+import operator
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -84,6 +86,69 @@ def _kind(value: Any) -> str:
     # JSON has lists in the place of tuples.
     kind = list if isinstance(value, tuple) else type(value)
     return f'of type {kind.__name__}'
+
+
+def why_not(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
+    """Return why a state can't be loaded into a run, or None.
+
+    Args:
+        state (dict): A :func:`readable` state.
+        own (dict): The state of the run.
+
+    Raises:
+        Refusal: If the state is damaged.
+    """
+    form = dict(
+        own,
+        seed=0,
+        plans=[dict(kept=0, tiers=[], covered=0)],
+        memory=dict(
+            own['memory'],
+            scores=torch.empty(0),
+            kept=torch.empty(0, dtype=torch.uint8)),
+        lacks_norms=False,
+        # The checkpoint may be of another policy.
+        policy_state={})
+    check_form(state, form)
+    unit = state['schedule']['unit']
+    if unit != own['schedule']['unit']:
+        return f'the checkpoint is of a run that counts {unit}s'
+    was, has = ((each['schedule']['pass_length'],
+                 len(each['tables']['scores'])) for each in (state, own))
+    if was != has:
+        was, has = (f'{images} images' +
+                    (f', {slots} with repeats' if slots > images else '')
+                    for slots, images in (was, has))
+        return f'the checkpoint is of {was}, and the dataset has {has}'
+    was, has = (each['tables']['score'] for each in (state, own))
+    if was != has:
+        return (f'the scores in the checkpoint are "{was}", and those of this '
+                f'run are "{has}"')
+    return None
+
+
+def what_changed(state: Dict[str, Any], own: Dict[str, Any]) -> List[str]:
+    """Return what has changed since a state was written, for the log. The
+    arguments are those of :func:`why_not`."""
+    unit = own['schedule']['unit']
+    mean = '1' if own['normalize'] else '1 / kept share'
+    texts = (
+        ('`ema` is {1} instead of {0}', 'tables', 'ema'),
+        ('an iteration has {1} images instead of {0}', 'schedule',
+         'slots_per_iter'),
+        (f'annealing begins at {unit} {{1}} instead of {{0}}', 'schedule',
+         'annealing_at'),
+        ('the next plans are drawn by {1} instead of {0}', 'policy'),
+        (f'from the next plan on the mean weight is {mean}', 'normalize'),
+    )
+    changes = []
+    for text, *keys in texts:
+        before, now = (
+            functools.reduce(operator.getitem, keys, each)
+            for each in (state, own))
+        if before != now:
+            changes.append(text.format(before, now))
+    return changes
 
 
 def to_tensors(state: Any) -> Any:

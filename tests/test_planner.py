@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmib.planner import Memory, Step, draw, may_prune, reads_scores
+from mmib.planner import Memory, Step, draw, reads_scores
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
 from mmib.schedule import EpochSchedule, IterationSchedule, Moment
@@ -209,7 +209,7 @@ def test_when_scores_are_read():
     late = IterationSchedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
     assert not reads_scores(late, first, Moment(59))
     assert reads_scores(late, first, Moment(60))
-    assert not may_prune(late, Moment(2499)) and may_prune(late, Moment(2500))
+    assert not late.may_prune(Moment(2499)) and late.may_prune(Moment(2500))
     assert not reads(first, 49) and reads(first, 50)
     assert not reads(later, 159) and reads(later, 160)
     assert reads(later, 4249) and not reads(later, 4250)

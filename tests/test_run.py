@@ -20,7 +20,7 @@ from mmib.planner import Step
 from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
                           Neyman, QuantileTiers, RandomPruning,
                           UpperConfidenceBound)
-from mmib.states import readable
+from mmib.states import readable, why_not
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
 from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
@@ -421,7 +421,7 @@ def test_other_data_or_scores():
     rest = DrivenTraining(EpsilonGreedy(), dataset=range(11))
     before = str(state_of(rest.run))
     reason = 'the checkpoint is of 13 images, and the dataset has 11 images'
-    assert rest.run.why_not(readable(state)) == reason
+    assert why_not(readable(state), rest.run.state_dict()) == reason
     with pytest.raises(Refusal, match=f"The run can't go on: {reason}."):
         rest.run.load_state_dict(state)
     assert str(state_of(rest.run)) == before
@@ -432,11 +432,11 @@ def test_other_data_or_scores():
                                  epochs=3)._run, 'counts iterations'),
                         (DrivenTraining(score='gradient').run,
                          '"loss", and those of this run are "gradient"')):
-        assert reason in run.why_not(readable(state))
+        assert reason in why_not(readable(state), run.state_dict())
     state = state_of(DrivenTraining(by_epoch=True).train(30).run)
     repeated = RepeatDataset(Listed([str(i) for i in range(SIZE)]), 3)
     repeated = DrivenTraining(dataset=repeated, by_epoch=True).run
-    assert repeated.why_not(readable(state)) == (
+    assert why_not(readable(state), repeated.state_dict()) == (
         'the checkpoint is of 13 images, and the dataset has 13 images, 39 '
         'with repeats')
 

@@ -20,7 +20,7 @@ from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
                           ScoreOnly, Tier, UpperConfidenceBound, as_policy)
 from mmib.run import Run
 from mmib.schedule import EpochSchedule, IterationSchedule
-from mmib.states import readable
+from mmib.states import readable, what_changed
 from mmib.visits import Entry
 
 SIZE = 13
@@ -197,9 +197,10 @@ class DrivenTraining:
         """Another run, just set up, that goes on. A Runner may count more
         iterations."""
         state = state_of(self.run)
+        other.changes = what_changed(
+            readable(state), other.run.state_dict(merge=False))
         other.run.load_state_dict(state)
         other.run.count_from(iteration or self.run.iteration)
-        other.changes = other.run.what_changed(readable(state))
         return other
 
 

@@ -16,7 +16,7 @@ from ..pruning import Policy
 from ..run import Run
 from ..schedule import EpochSchedule, IterationSchedule, Schedule
 from ..slots import Slots
-from ..states import check_form, readable
+from ..states import check_form, readable, what_changed, why_not
 from ..visits import Entry
 from ..weigh import to_device
 from ..worth import VarianceRatio
@@ -204,12 +204,11 @@ class InfoBatchHook(Hook):
             'the checkpoint is of a training without InfoBatchHook')
         saved = 0.
         if self._loaded:
-            state = opened(self._loaded)
-            readable_state = readable(state)
+            state = readable(opened(self._loaded))
             saved = state.get('saved_iters', 0.)
-            reason = self.run.why_not(
-                readable_state) or self._delivery.why_not(
-                    state.get('images_checksum'))
+            own = self.run.state_dict(merge=False)
+            reason = why_not(state, own) or self._delivery.why_not(
+                state.get('images_checksum'))
         if reason is not None:
             self._start_afresh(runner, saved)
             self._reporter.starts_afresh(reason)
@@ -225,7 +224,7 @@ class InfoBatchHook(Hook):
         self._delivery.load(state['paths_comparable'])
         if self._epochs is not None:
             self._epochs.steps.load_state_dict(state['schedule_steps'])
-        self._reporter.goes_on(self.run.what_changed(readable_state))
+        self._reporter.goes_on(what_changed(state, own))
 
     def _start_afresh(self, runner: Runner, saved_iters: float) -> None:
         if self._epochs is None:

@@ -111,23 +111,23 @@ class EpochPlan:
         chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
         return bool(off <= 1e-3 * pass_length + 4 * chance)
 
+    def _at(self, rows: Any, **changes: Any) -> 'EpochPlan':
+        """Return the plan with some of the slots, and other changes."""
+        slots = {
+            name: getattr(self, name)[rows]
+            for name in ('indices', 'weights', 'tier_of_slot')
+        }
+        return replace(self, **slots, **changes)
+
     def cut(self, limit: Optional[int]) -> 'EpochPlan':
         """Return the plan's first ``limit`` slots. None is no limit."""
-        return self if limit is None or len(self) <= limit else replace(
-            self,
-            indices=self.indices[:limit],
-            weights=self.weights[:limit],
-            tier_of_slot=self.tier_of_slot[:limit],
-            whole_mean=self.mean_weight)
+        if limit is None or len(self) <= limit:
+            return self
+        return self._at(slice(limit), whole_mean=self.mean_weight)
 
     def sorted(self) -> 'EpochPlan':
         """Return the plan in the order of the dataset."""
-        order = np.argsort(self.indices)
-        return replace(
-            self,
-            indices=self.indices[order],
-            weights=self.weights[order],
-            tier_of_slot=self.tier_of_slot[order])
+        return self._at(np.argsort(self.indices))
 
     def without_tail(self, count: int, rng: np.random.Generator,
                      rescale: bool) -> 'EpochPlan':
@@ -145,19 +145,17 @@ class EpochPlan:
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
         scale = len(self) / kept if rescale else 1.
-        tier_of_slot = self.tier_of_slot[rows]
-        counts = np.bincount(tier_of_slot, minlength=len(self.tiers) + 1)[1:]
-        if not tier_of_slot.all():
+        plan, counts = self._at(rows), np.bincount(
+            self.tier_of_slot[rows], minlength=len(self.tiers) + 1)[1:]
+        if not plan.tier_of_slot.all():
             # Slots of tier 0 may be of any tier.
             counts = [
                 kept if len(self.tiers) == 1 else tier.kept
                 for tier in self.tiers
             ]
         return replace(
-            self,
-            indices=self.indices[rows],
-            weights=self.weights[rows] * np.float32(scale),
-            tier_of_slot=tier_of_slot,
+            plan,
+            weights=plan.weights * np.float32(scale),
             tiers=tuple(
                 tier._replace(kept=int(n)).scaled(scale)
                 for tier, n in zip(self.tiers, counts)))
