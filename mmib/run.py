@@ -193,7 +193,9 @@ class Run:
         """
         left = self.ledger.end - self.ledger.position
         newest = self.newest
-        if newest is not None and newest.kept != self.schedule.pass_length:
+        # A plan of a user may prune and have as many slots as a pass.
+        if newest is not None and (self.memory.kept is not None or newest.kept
+                                   != self.schedule.pass_length):
             tail = step.tail(left, self.schedule.pass_length)
             if tail:
                 self._cut(tail, newest)

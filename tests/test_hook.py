@@ -229,6 +229,7 @@ def test_what_a_program_can_read(tmp_path):
     """V of the training, and what the plan in training keeps."""
     runner = small_runner(tmp_path)
     hook, shares = infobatch_hook(runner), []
+    assert np.isnan(hook.worth.value) and hook.kept_share == 1
     drawn = observe(runner)
     train_and_note(runner, lambda *step: shares.append(hook.kept_share))
     kept = [record.kept / 11 for record, *_ in drawn]

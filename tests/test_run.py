@@ -87,9 +87,16 @@ def twice(scores, rng):
     return EpochPlan(indices, np.full(10, len(scores) / 10, np.float32))
 
 
+def as_many(scores, rng):
+    """A plan of a user that has as many slots as a pass, and prunes."""
+    indices = np.repeat(np.arange(len(scores) // 2), 2)
+    return EpochPlan(indices, np.ones(len(scores), np.float32))
+
+
 @given(POLICIES, st.integers(2, 7), st.booleans(), st.booleans(),
        st.integers(1, 6))
 @example(lambda: twice, 4, False, False, 1)
+@example(lambda: as_many, 5, True, False, 1)
 @settings(max_examples=60)
 def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
                                     at):

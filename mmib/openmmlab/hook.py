@@ -19,7 +19,7 @@ from ..slots import Slots
 from ..states import check_form, readable, what_changed, why_not
 from ..visits import Entry
 from ..weigh import to_device
-from ..worth import VarianceRatio
+from ..worth import MeanRatio, VarianceRatio
 from . import tasks
 from .batch import BatchContext
 from .console.reporter import Reporter
@@ -114,13 +114,13 @@ class InfoBatchHook(Hook):
     @property
     def worth(self) -> VarianceRatio:
         """VarianceRatio: Mean V of the plans so far, see :mod:`mmib.worth`. As
-        of the last plan that prunes, or of the last checkpoint."""
-        return self.run.worth
+        of the last plan that prunes, or of the last checkpoint. NaN before."""
+        return self.run.worth if self.has_begun else MeanRatio().mean()
 
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
-        return self.run.kept_share
+        return self.run.kept_share if self.has_begun else 1.
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state until it is known whether the training is resumed:
