@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The stream of slots of all plans, and how far a run is in it."""
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -126,9 +126,14 @@ class Ledger:
         """Return the slots from the position on."""
         return self._columns.at(slice(self._position - self._first, None))
 
-    def index_of(self, number: int) -> int:
-        """Return the dataset index of one slot."""
-        return int(self._columns.indices[number - self._first])
+    def indices(self, begin: int, rank: int, world_size: int,
+                count: int) -> List[int]:
+        """Return the dataset indices of a rank in the slots from ``begin`` on,
+        at most ``count``, of steps that all ranks have."""
+        begin -= self._first
+        left = (len(self) - begin) // world_size
+        end = begin + min(count, left) * world_size
+        return self._columns.indices[begin + rank:end:world_size].tolist()
 
     def go_to(self, position: int) -> None:
         """Move the position forward."""

@@ -82,8 +82,11 @@ def test_the_ledger_is_a_list(operations, begin, seed):
         numbers = np.flatnonzero(rng.random(len(rows)) < 0.6)
         assert rows_of(ledger.at(first +
                                  numbers)) == [rows[n] for n in numbers]
-        for n in numbers:
-            assert ledger.index_of(first + n) == rows[n][0]
+        steps = [row[0] for row in rows[position - first:]]
+        steps = steps[:len(steps) // 3 * 3]
+        for rank in range(3):
+            assert ledger.indices(position, rank, 3,
+                                  number) == steps[rank::3][:number]
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))

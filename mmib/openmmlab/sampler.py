@@ -13,6 +13,8 @@ from ..passes import FullPasses
 from ..run import Run
 from .data.datasets import unwrap_repeats
 
+# Slots of a rank that are read at once: one by one takes longer.
+_CHUNK = 1024
 # Samplers of the baseline, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
 
@@ -93,9 +95,9 @@ class InfoBatchSampler(Sampler):
             yield from self._stream()
         elif self._awaits_loop:
             self._awaits_loop = False
-            begin, end = run.ledger.position, run.ledger.end
-            for number in range(begin + self.rank, end, self.world_size):
-                yield run.ledger.index_of(number)
+            begin = run.ledger.position
+            yield from run.ledger.indices(begin, self.rank, self.world_size,
+                                          run.ledger.end - begin)
         elif self._num_slots and run.ledger.position == self._epoch_begin:
             # Batches of the loop and of another reader can't be told apart.
             raise _other_reader()
@@ -123,14 +125,17 @@ class InfoBatchSampler(Sampler):
                     ahead += self._passes.next(self.num_images).tolist()
                 index = ahead[self.rank]
                 del ahead[:self.world_size]
+                self._cursor += self.world_size
+                yield index
             else:
                 ledger = self._run.ledger
                 while ledger.end - self._cursor < self.world_size:
                     if not self._run.next_plan():
                         return
-                index = ledger.index_of(self._cursor + self.rank)
-            self._cursor += self.world_size
-            yield index
+                for index in ledger.indices(self._cursor, self.rank,
+                                            self.world_size, _CHUNK):
+                    self._cursor += self.world_size
+                    yield index
 
     def __len__(self) -> int:
         """Return the slots of a full pass by iterations, and the slots of this

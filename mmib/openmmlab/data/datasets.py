@@ -318,20 +318,28 @@ def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
     return [None if path is None else str(path) for path in paths]
 
 
-def images_checksum(dataset: Sized) -> int:
+def images_checksum(dataset: Sized,
+                    paths: Optional[List[Optional[str]]] = None) -> int:
     """Checksum of the images of a data set and their order, of 32 bits.
 
     Paths count within the folder that all images share, so that a data set may
     be moved. Images without a path are counted. The numbers of listed images
     count too. Reading the paths of a million images takes about 2 seconds.
+
+    Args:
+        dataset (Sized): The data set.
+        paths (list[str], optional): What :func:`image_paths` returns for the
+            data set, if this was called already. Defaults to None.
     """
     dataset = unwrap_repeats(dataset)
     images = image_numbers(dataset)
-    paths = [path or '' for path in image_paths(dataset, images)]
-    known = list(filter(None, paths)) or ['']
+    if paths is None:
+        paths = image_paths(dataset, images)
+    own = [path or '' for path in paths]
+    known = list(filter(None, own)) or ['']
     shared = osp.commonprefix([min(known), max(known)])
     begin = len(shared) - len(osp.basename(shared))
-    names = '\n'.join(path[begin:] for path in paths)
+    names = '\n'.join(path[begin:] for path in own)
     checksum = zlib.crc32(images.astype(np.int64).tobytes())
     for numbers in _listed(dataset):
         checksum = zlib.crc32(numbers.tobytes(), checksum)

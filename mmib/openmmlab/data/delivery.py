@@ -1,12 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Which images of a batch are those that were asked for."""
-from functools import cached_property
 from typing import Any, Callable, List, Optional, Sequence, Set, Sized
 
 import numpy as np
 
 from ...errors import Refusal
-from .datasets import image_path, images_checksum, part_ends, unwrap_repeats
+from .datasets import (image_numbers, image_path, image_paths, images_checksum,
+                       part_ends, unwrap_repeats)
 
 
 def data_samples(data_batch: Any) -> Optional[Sequence]:
@@ -14,6 +14,11 @@ def data_samples(data_batch: Any) -> Optional[Sequence]:
     library of OpenMMLab."""
     return data_batch.get('data_samples') if isinstance(data_batch,
                                                         dict) else None
+
+
+def _hashes_of(paths: Sequence) -> np.ndarray:
+    """Hash of each path, int64 of shape (N,)."""
+    return np.array([hash(str(path)) for path in paths], np.int64)
 
 
 class DeliveryCheck:
@@ -34,10 +39,19 @@ class DeliveryCheck:
     NUM_TRIED = 10
 
     def __init__(self, dataset: Sized, warn: Callable[[str], None]) -> None:
-        self._dataset = dataset
+        self._dataset = dataset = unwrap_repeats(dataset)
         self._warn = warn
         self._warned_of: Set[str] = set()
-        self._ends = part_ends(unwrap_repeats(dataset))
+        images = image_numbers(dataset)
+        paths = image_paths(dataset, images)
+        self.checksum = images_checksum(dataset, paths)
+        """int: :func:`images_checksum` of the data set."""
+        _, of_image = np.unique(images, return_inverse=True)
+        # Of each index. Reading a path anew in each step would cost more than
+        # everything else that the hook does there.
+        self._has_path = np.array([x is not None for x in paths])[of_image]
+        self._hashes = _hashes_of(paths)[of_image]
+        self._ends = part_ends(dataset)
         self._sizes = np.diff(self._ends, prepend=0)
         # Of each part, whether samples have the paths of the data set. None is
         # not known yet.
@@ -56,39 +70,29 @@ class DeliveryCheck:
         delivered = np.ones(len(indices), bool)
         if samples is None or not any(c is not False for c in self.comparable):
             return delivered
+        # A pass of a training by epochs has all repeats of the data set.
+        part_of = np.searchsorted(self._ends, indices % self._ends[-1],
+                                  'right')
+        indices = indices % len(self._hashes)
         paths = [getattr(sample, 'img_path', None) for sample in samples]
-        asked = [
-            None if path is None else image_path(self._dataset, int(index))
-            for index, path in zip(indices, paths)
-        ]
-        others = [
-            i for i, path in enumerate(asked) if path not in (None, paths[i])
-        ]
+        known = self._has_path[indices] & [path is not None for path in paths]
+        hashes = _hashes_of(paths)
+        others = np.flatnonzero(known & (self._hashes[indices] != hashes))
         # The path of an image that can't be read is missing in the batch.
-        if others and (sorted(paths[i]
-                              for i in others) == sorted(asked[i]
-                                                         for i in others)):
+        if len(others) and (sorted(hashes[others]) == sorted(
+                self._hashes[indices[others]])):
             raise Refusal(
                 'A batch has its images in another order than they were asked '
                 'for, so weights and scores would go to wrong ones: keep the '
                 'order in `train_dataloader.collate_fn`.')
-        part_of = self._part_of(indices)
-        for i, part in enumerate(part_of):
-            if asked[i] is not None and i not in others:
+        if len(others) or None in self.comparable:
+            known[others] = False
+            for part in np.unique(part_of[known]):
                 self._decide(part, True)
-        for i in others:
-            self._try(part_of[i], int(indices[i]) % self._ends[-1])
-            delivered[i] = self.comparable[part_of[i]] is False
+            for i in others:
+                self._try(part_of[i], int(indices[i]))
+                delivered[i] = self.comparable[part_of[i]] is False
         return delivered
-
-    @cached_property
-    def checksum(self) -> int:
-        """int: :func:`images_checksum` of the data set."""
-        return images_checksum(self._dataset)
-
-    def _part_of(self, indices: np.ndarray) -> np.ndarray:
-        # A pass of a training by epochs has all repeats of the data set.
-        return np.searchsorted(self._ends, indices % self._ends[-1], 'right')
 
     def _try(self, part: int, index: int) -> None:
         """Note an image that came with another path."""
