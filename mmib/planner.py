@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How a plan is drawn: pure functions of schedule, tables and policy."""
+"""How a plan is drawn: functions without a state of their own."""
 import math
 from functools import partial
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -7,10 +7,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import numpy as np
 
 from .plan_record import PlanRecord
-from .pruning import EpochPlan, Policy, ScoreHistogram, Tier, draw_plan
+from .pruning import (EpochPlan, Policy, ScoreHistogram, Tier, TierNorms,
+                      draw_plan)
 from .schedule import Moment, Schedule
-from .visits import Tables, norms_of, ratio_of, reliability_of
-from .worth import MeanRatio
+from .visits import Tables
+from .worth import MeanRatio, correlation, from_sums, mean_squares
 
 
 class Memory(NamedTuple):
@@ -114,7 +115,7 @@ def draw(
     begins_annealing = annealing and last is not None and not last.annealing
     reads = reads_scores(schedule, memory, moment)
     plan: Optional[EpochPlan] = None
-    learned: Dict[str, Any] = {}
+    of_record: Dict[str, Any] = {}
     if schedule.may_prune(moment) and tables.knows_scores:
         progress = schedule.progress(moment, saved_iters)
         if reads:
@@ -124,23 +125,41 @@ def draw(
                 mean_score=float(scores.mean()),
                 read_at=moment.slot,
                 mean_ratio=memory.mean_ratio.add(tables.sums))
-            progress = progress._replace(norms=norms_of(tables.sums))
-            learned = dict(
-                variance_ratio=ratio_of(tables.sums),
-                reliability=reliability_of(tables.pairs))
+            progress = progress._replace(
+                norms=TierNorms(*mean_squares(tables.sums)))
+            ratio, reliability = (from_sums(tables.sums),
+                                  correlation(tables.pairs))
+            of_record = dict(
+                variance_ratio=ratio if math.isfinite(ratio.value) else None,
+                reliability=reliability
+                if math.isfinite(reliability) else None)
         assert memory.scores is not None
         tail = step and partial(step.tail, pass_length=schedule.pass_length)
         plan = draw_plan(policy, memory.scores, progress, rng, tail)
         if normalize and not plan.is_full:
             plan = plan.normalized()
+    note = plan.note if plan else ''
     logged = bool(begins_annealing
                   or moment.slot - memory.logged_at >= schedule.min_gap)
     if logged:
         memory = memory._replace(logged_at=moment.slot)
     size = schedule.pass_length
+    if plan is None or plan.is_full:
+        plan = None
+        of_record.update(kept=size, tiers=(Tier(size, size), ))
+    else:
+        # JSON has no infinite numbers.
+        threshold = plan.threshold if math.isfinite(plan.threshold) else 0.
+        histogram = None
+        if logged and memory.scores is not None:
+            histogram = ScoreHistogram.of(memory.scores, plan)
+        of_record.update(
+            kept=len(plan),
+            tiers=plan.tiers,
+            threshold=threshold,
+            mean_weight=round(plan.mean_weight, 6),
+            histogram=histogram)
     record = PlanRecord(
-        kept=size,
-        tiers=(Tier(size, size), ),
         covered=last.covered_until(moment.slot) if last else moment.slot /
         size,
         epoch=last.epoch + 1 if last else 1,
@@ -150,21 +169,8 @@ def draw(
         mean_score=memory.mean_score,
         mean_ratio=memory.mean_ratio.mean(),
         non_finite=tables.non_finite,
-        note=plan.note if plan else '',
+        note=note,
         logged=logged,
         annealing=annealing,
-        **learned)
-    if plan is None or plan.is_full:
-        return None, record, memory
-    histogram = None
-    if logged and memory.scores is not None:
-        histogram = ScoreHistogram.of(memory.scores, plan)
-    # JSON has no infinite numbers.
-    threshold = plan.threshold if math.isfinite(plan.threshold) else 0.
-    record = record._replace(
-        kept=len(plan),
-        tiers=plan.tiers,
-        threshold=threshold,
-        mean_weight=round(plan.mean_weight, 6),
-        histogram=histogram)
+        **of_record)
     return plan, record, memory

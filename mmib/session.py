@@ -192,6 +192,7 @@ class Session:
         relative_weights, weights = to_device(
             np.array([slots.relative_weights, slots.weights]), losses.device)
         if predictions is not None and predictions.requires_grad:
+            entry.awaits_norms = True
             predictions.register_hook(entry.note_gradient)
         self._run.log.record(entry)
         return weigh_losses(losses, relative_weights, weights, entry.note_flow)

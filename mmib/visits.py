@@ -8,7 +8,6 @@ scores are read for a plan, the ranks exchange their rows, which are copied to
 the host once. From there on everything is a function of arrays, equal on all
 ranks.
 """
-import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from . import worth
 from .errors import Refusal
-from .pruning import TierNorms
 from .ranks import all_gather, rank_and_world_size
 from .slots import Columns
 from .weigh import row_norms
@@ -25,6 +23,8 @@ from .weigh import row_norms
 # Entries whose rows are packed at once: launching an operation costs more than
 # its few numbers.
 _PACKED_ENTRIES = 32
+# Entries that wait for a backward pass, which a loop may never call.
+_MOST_WAITING = 1024
 # Visits that tables take in at once: their arrays stay in the processor's
 # cache.
 _BLOCK = 1 << 17
@@ -37,9 +37,9 @@ _FIELDS = dict(
     averages=np.float32,
     last_visit=np.int32,
     visits=np.int32)
-# Of more images, V and the correlation of scores are estimated from so many at
-# random. That is enough for the third digit of V, and the edge of a plan takes
-# less time.
+# In a larger dataset, V and the correlation of scores are estimated from a
+# random sample of so many images. That is enough for the third digit of V, and
+# the edge of a plan takes less time.
 _SAMPLED = 1 << 18
 # Share of the old average in the new one at a visit, where `ema` is 0.
 AVERAGE = 0.8
@@ -58,12 +58,11 @@ class Entry:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
         scores (Tensor): Raw score of each slot, float32 of shape (B,), which
             nothing else writes to.
-        norms (Tensor, optional): Norm of each slot, float32 of shape (B,). If
-            None, :meth:`note_flow` and :meth:`note_gradient` may note what the
-            norms follow from. Defaults to None.
+        norms (Tensor, optional): Norm of each slot, float32 of shape (B,).
+            Defaults to None.
     """
 
-    __slots__ = 'numbers', 'scores', 'norms', 'flow'
+    __slots__ = 'numbers', 'scores', 'norms', 'flow', 'awaits_norms'
 
     def __init__(self,
                  numbers: np.ndarray,
@@ -72,11 +71,14 @@ class Entry:
         self.numbers = numbers
         self.scores = scores
         self.norms = norms
-        """Tensor, optional: Norm of each slot times ``flow``, float32 of shape
-        (B,). None where the gradient at the predictions wasn't seen."""
+        """Tensor, optional: Norms of the gradients at the predictions, float32
+        of shape (B,), still to be divided by :attr:`flow`. None where these
+        gradients weren't seen."""
         self.flow: Optional[Tensor] = None
         """Tensor, optional: Gradient that flows into each loss, of shape (B,).
         None stands for 1."""
+        self.awaits_norms = False
+        """bool: Whether a backward pass is expected to note the norms."""
 
     def note_flow(self, gradient: Tensor) -> None:
         """Note the gradient that flows into each loss, of shape (B,)."""
@@ -85,6 +87,7 @@ class Entry:
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
         """Note the gradient at the predictions, of shape (B, ...), which
         follows that of the losses."""
+        self.awaits_norms = False
         # A compiled step has the loss within its graph, and its output gets
         # the gradient None.
         if gradient is not None and self.flow is not None:
@@ -132,6 +135,7 @@ class VisitLog:
         self._numbers: List[np.ndarray] = []
         self._unscored: List[np.ndarray] = []
         self._has_norms = False
+        self._pack_at = _PACKED_ENTRIES
 
     def __len__(self) -> int:
         """Return the number of calls that wrote to the log."""
@@ -140,10 +144,16 @@ class VisitLog:
     def record(self, entry: Entry) -> None:
         """Note the scores of some slots. Of several entries with the same
         slot, the last one counts."""
-        self._entries.append(entry)
-        # The newest entries may still wait for their backward pass.
-        if len(self._entries) == 2 * _PACKED_ENTRIES:
-            self._pack(_PACKED_ENTRIES)
+        entries = self._entries
+        entries.append(entry)
+        if len(entries) >= self._pack_at:
+            # Entries whose backward pass is still to come, and those after
+            # them: of two entries with the same slot, the later one counts.
+            waiting = next(
+                (i for i, each in enumerate(entries) if each.awaits_norms),
+                len(entries))
+            self._pack(max(waiting, len(entries) - _MOST_WAITING))
+            self._pack_at = len(self._entries) + _PACKED_ENTRIES
 
     def record_unscored(self, numbers: np.ndarray) -> None:
         """Note slots that were visited without a score."""
@@ -342,8 +352,8 @@ class Tables:
     def forget_sums(self) -> None:
         """Begin the sums over visits anew."""
         self.sums = np.zeros((0, len(worth.MOMENTS) + 1))
-        """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since they
-        were read, to at most 262,144 images."""
+        """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since the
+        sums were last read for a plan, of at most 262,144 images."""
         self.pairs = np.zeros(6)
         """np.ndarray: :func:`~mmib.worth.pair_sums` of the scores before and
         after these visits."""
@@ -483,21 +493,3 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
         is_first = places[images[rest]] == rest
         yield rest[is_first]
         rest = rest[~is_first]
-
-
-def ratio_of(sums: np.ndarray) -> Optional[worth.VarianceRatio]:
-    """Return V of :attr:`Tables.sums`, None where V isn't known."""
-    ratio = worth.from_sums(sums)
-    return ratio if math.isfinite(ratio.value) else None
-
-
-def reliability_of(pairs: np.ndarray) -> Optional[float]:
-    """Return the correlation of a score with the next one of the same image,
-    of :attr:`Tables.pairs`. None where the correlation isn't known."""
-    correlation = worth.correlation(pairs)
-    return correlation if math.isfinite(correlation) else None
-
-
-def norms_of(sums: np.ndarray) -> TierNorms:
-    """Return the mean squared norm of each tier, of :attr:`Tables.sums`."""
-    return TierNorms(*worth.mean_squares(sums))

@@ -110,16 +110,18 @@ def test_the_log_keeps_the_last_score_of_each_slot(entries, first):
     assert not len(again.numbers) and not again.has_norms
 
 
-def test_norms_follow_in_the_backward_pass():
+@pytest.mark.parametrize('accumulated', [30, 100])
+def test_norms_follow_in_the_backward_pass(accumulated):
     """Of an entry in the log, as where several batches are weighed before.
     The norm is that of the image's own loss, whatever flows into it."""
-    log, entries, size = VisitLog(), [], 4 * 200
+    log, entries, size = VisitLog(), [], 4 * 230
     gradient = torch.tensor([[3., 4.], [6., 8.], [1., 0.], [0., 0.]])
     for number in range(0, size, 4):
         entries.append(
             Entry(np.arange(number, number + 4), tensor_of(1, 2, 3, 4)))
+        entries[-1].awaits_norms = True
         log.record(entries[-1])
-        if len(entries) == 30:
+        if len(entries) == accumulated:
             for factor, entry in enumerate(entries, 1):
                 # A compiled step tells nothing.
                 entry.note_gradient(None)
@@ -129,8 +131,8 @@ def test_norms_follow_in_the_backward_pass():
     merged = log.merge(0, size, 0)
     assert merged.has_norms
     for call, row in enumerate(merged.norms.reshape(-1, 4)):
-        factor = call % 30 + 1
-        if call < 180:
+        factor = call % accumulated + 1
+        if call < 230 // accumulated * accumulated:
             assert row.tolist() == [2.5 * factor, 10 * factor, INF, 0]
         else:
             # Their backward pass never came.
@@ -149,9 +151,24 @@ def test_what_the_log_takes_on_the_device():
             Entry(
                 np.array([2 * step, 2 * step + 1]), large[:, 0].clone(),
                 large[:, 1]))
-    assert len(log._entries) == 32
+    assert not log._entries
     kept = sum(rows.untyped_storage().nbytes() for rows in log._packed)
-    assert kept == 8 * 2 * 64
+    assert kept == 8 * 2 * 96
+
+
+def test_a_backward_pass_that_never_comes():
+    """The entries after it wait with it, for some time, because of two entries
+    with the same slot the later one counts."""
+    log = VisitLog()
+    for step in range(1100):
+        entry = Entry(np.array([max(step, 1)]), tensor_of(step), tensor_of(1))
+        entry.awaits_norms = step == 0
+        log.record(entry)
+        assert len(log._entries) <= 1024 + 32
+        assert step < 1056 or len(log._packed)
+    merged = log.merge(0, 1100, 0)
+    assert merged.numbers.tolist() == [*range(1, 1100)]
+    assert merged.scores.tolist() == [*range(1, 1100)]
 
 
 # The tables ------------------------------------------------------------------
