@@ -83,9 +83,11 @@ class Dealer:
         self._reader: Optional[Reader] = None
         self._has_joined = False
         # Whether something was weighed, or an iterator has ended. Until then
-        # one rank may look at batches without the others.
+        # one rank may look at batches without the others, if there is a seed.
         self._is_in_use = False
         self._weighed_until = 0  # The furthest position that was weighed.
+        # Iterators in a row that have ended with nothing weighed.
+        self._num_unweighed = 0
 
     def join(self) -> None:
         """Read the rank and the number of ranks, at the first iterator or
@@ -119,10 +121,7 @@ class Dealer:
         self._reader = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
-            run.warn(
-                'an iterator of the loader has ended, and nothing was weighed.'
-                ' To look at all images, for validation or statistics of '
-                'BatchNorm, take a plain `DataLoader(dataset)`.')
+            self._note_unweighed()
         position = run.ledger.position
         same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
@@ -148,6 +147,18 @@ class Dealer:
                                                                    == position)
         self._reader = Reader(step, position, same, has_drawn or is_repeated)
         return self._reader
+
+    def _note_unweighed(self) -> None:
+        """Warn of an iterator with nothing weighed, and refuse to go on after
+        the second one in a row: no epoch of the run would ever end."""
+        self._num_unweighed += 1
+        text = ('an iterator of the loader has ended, and nothing was weighed.'
+                ' Call `session.weigh` in each step of training. To look at '
+                'all images, for validation or statistics of BatchNorm, take a'
+                ' plain `DataLoader(dataset)`.')
+        if self._num_unweighed > 1:
+            raise Refusal(f'Twice in a row {text}')
+        self._run.warn(text)
 
     def _draw(self, step: Step, before: Optional[Reader]) -> None:
         """Draw the plan of the next epoch, if there is one."""
@@ -243,6 +254,7 @@ class Dealer:
     def weighed(self, slots: Slots) -> None:
         """Note that a part of a batch was weighed."""
         self._is_in_use = True
+        self._num_unweighed = 0
         self._weighed_until = max(slots.end, self._weighed_until)
         self._run.advance(slots.end)
 
@@ -250,6 +262,7 @@ class Dealer:
         """Note that the run was resumed."""
         self._reader = None
         self._is_in_use = True
+        self._weighed_until = 0
 
     @property
     def is_over(self) -> bool:

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is refused, and what is said: each with a sentence."""
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -351,14 +352,31 @@ def test_epochs_without_a_batch():
 
 
 def test_a_loop_that_forgets_its_losses():
-    """It is told where the batches go, and where all images are."""
+    """It is told where the batches go, and where all images are, and would
+    never end."""
     for stream in (False, True):
         session = own(stream=stream)
         with said('an iterator of the loader has ended, and nothing was weig'):
-            for _ in range(2):
-                for slots, _ in session.loader(4):
-                    pass
+            with refused('Twice in a row an iterator .* `session.weigh`'):
+                while session.progress < 1:
+                    for slots, _ in session.loader(4):
+                        pass
         assert session.progress == 0
+
+
+def test_passes_that_look_between_epochs():
+    """Each is told, and the run goes on."""
+    session = own()
+    with warnings.catch_warnings(record=True) as records:
+        warnings.simplefilter('always')
+        while session.epoch < 6:
+            for slots, _ in session.loader(4):
+                step(session, slots)
+            if session.epoch < 6:
+                for _ in session.loader(4):
+                    pass
+    told = [x for x in records if 'nothing was weighed' in str(x.message)]
+    assert len(told) == 5
 
 
 def test_a_user_of_another_framework_sees_no_words_of_it():
