@@ -101,7 +101,8 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
     """
     # A plan of a user may have as many slots as a pass, and an image twice.
     is_full = record.kept == pass_length and kept is None
-    # By iterations a pass has a repeated image once.
+    # By iterations a pass has each image once, also where the dataset repeats
+    # its images.
     place = index % pass_length
     score = 1. if scores is None else float(scores[place])
     is_kept: Optional[bool] = True

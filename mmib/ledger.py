@@ -23,45 +23,35 @@ class Ledger:
     """
 
     def __init__(self, position: int = 0) -> None:
-        self._first = position  # Number of the first slot that is kept.
-        self._position = position
+        self.position = position
+        """int: The end of the newest batch of which a part was trained on."""
+        self.first = position
+        """int: Number of the first slot that is kept."""
         self._columns = Columns()
         self.mark = object()
-        """object: Changes where numbers are given to other slots."""
-
-    @property
-    def position(self) -> int:
-        """int: The end of the newest batch of which a part was trained on."""
-        return self._position
-
-    @property
-    def first(self) -> int:
-        """int: Number of the first slot that is kept."""
-        return self._first
+        """object: Replaced when numbers are given to other slots, so that
+        older :class:`Slots` are refused."""
 
     @property
     def end(self) -> int:
         """int: Number of the first slot of the next plan."""
-        return self._first + len(self._columns.indices)
+        return self.first + len(self._columns.indices)
 
     def deal(self, plan: EpochPlan) -> None:
         """Append the slots of a plan."""
         size = len(plan)
         means = np.full(size, plan.mean_weight, np.float32)
-        self._append(
+        self._columns = self._columns.join(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
-
-    def _append(self, columns: Columns) -> None:
-        self._columns = self._columns.join(columns)
 
     def pad(self, world_size: int) -> None:
         """Repeat the first slots of the rest, so that the rest divides evenly
         among the ranks."""
-        left = self.end - self._position
+        left = self.end - self.position
         missing = -left % world_size
         if left and missing:
             rows = np.resize(np.arange(left), missing)
-            self._append(self.rest().at(rows))
+            self._columns = self._columns.join(self.rest().at(rows))
 
     def cut(self, count: int, rng: np.random.Generator,
             rescale: bool) -> Columns:
@@ -75,9 +65,9 @@ class Ledger:
                 them with larger weights.
         """
         self.mark = object()
-        left = self.end - self._position
+        left = self.end - self.position
         scale = np.float32(left / (left - count) if rescale else 1)
-        done = self._position - self._first
+        done = self.position - self.first
         order = done + rng.permutation(left)
         cut = self._columns.at(order[:count])
         columns = self._columns.at(
@@ -104,19 +94,19 @@ class Ledger:
             rank (int): The rank.
             world_size (int): Number of ranks.
             annealing (bool): Whether the batch belongs to annealing.
-            end (int, optional): Position after the batch, if more slots end
-                with the batch than it has. Defaults to None.
+            end (int, optional): Position after the batch, if the batch also
+                ends slots that are not delivered. Defaults to None.
         """
         last = begin + size * world_size
         numbers = np.arange(begin + rank, last, world_size)
         own = self._columns.at(
-            slice(begin + rank - self._first, last - self._first, world_size))
+            slice(begin + rank - self.first, last - self.first, world_size))
         return Slots(numbers, own.indices, own.weights, own.relative_weights,
                      end or last, annealing, self.mark)
 
     def at(self, numbers: np.ndarray) -> Columns:
         """Return the slots with these increasing numbers."""
-        rows = numbers - self._first
+        rows = numbers - self.first
         if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
             # All slots between the first and the last one: nothing is copied.
             return self._columns.at(slice(rows[0], rows[-1] + 1))
@@ -124,30 +114,30 @@ class Ledger:
 
     def rest(self) -> Columns:
         """Return the slots from the position on."""
-        return self._columns.at(slice(self._position - self._first, None))
+        return self._columns.at(slice(self.position - self.first, None))
 
     def indices(self, begin: int, rank: int, world_size: int,
                 count: int) -> List[int]:
         """Return the dataset indices of a rank in the slots from ``begin`` on,
         at most ``count``, of steps that all ranks have."""
-        begin -= self._first
+        begin -= self.first
         left = (len(self) - begin) // world_size
         end = begin + min(count, left) * world_size
         return self._columns.indices[begin + rank:end:world_size].tolist()
 
     def go_to(self, position: int) -> None:
         """Move the position forward."""
-        self._position = max(position, self._position)
+        self.position = max(position, self.position)
 
     def forget(self, number: int) -> None:
         """Forget the slots before a number."""
-        # A state has no slots of its plan before the position.
-        number = max(number, self._first)
-        rest = slice(number - self._first, None)
+        # After a resume, `number` may lie before the first slot that is kept.
+        number = max(number, self.first)
+        rest = slice(number - self.first, None)
         # Copies, so that the forgotten slots can be freed.
         self._columns = Columns(*(column[rest].copy()
                                   for column in self._columns))
-        self._first = number
+        self.first = number
 
     def forget_tiers(self) -> None:
         """Let no slot count for V and the policy: another policy drew them."""
@@ -160,7 +150,7 @@ class Ledger:
     def state_dict(self) -> Dict[str, Any]:
         """Return the position, and the slots from there on, as tensors."""
         return dict(
-            position=self._position,
+            position=self.position,
             **{
                 name: torch.from_numpy(column.copy())
                 for name, column in self.rest()._asdict().items()
@@ -168,6 +158,6 @@ class Ledger:
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was called."""
-        self._first = self._position = state_dict['position']
+        self.first = self.position = state_dict['position']
         self._columns = Columns(*(state_dict[name].numpy()
                                   for name in Columns._fields))

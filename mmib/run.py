@@ -136,8 +136,8 @@ class Run:
             return False
         moment = Moment(start, epoch=epoch)
         reads = planner.reads_scores(schedule, self.memory, moment)
-        # Before the first plan there is nothing to merge. After the first plan
-        # of annealing, merging only forgets old slots.
+        # Before the first plan there is nothing to merge. In annealing, a hook
+        # merges what is left in the log, and later only forgets old slots.
         if self.newest and (reads or schedule.is_annealing(moment)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.
@@ -222,7 +222,8 @@ class Run:
         if self._lockstep:
             self.ledger.go_to(self.ledger.end)
         else:
-            # A stream may have begun several plans.
+            # The rest may span several plans, of which `advance` drops those
+            # that are over.
             self.advance(self.ledger.end)
 
     @property
@@ -340,9 +341,9 @@ class Run:
         """Let all ranks know all visits until now, and forget their slots.
 
         Args:
-            decides_norms (bool): Whether it is known by now that norms would
-                have been seen. The backward pass of the newest batch may be
-                still to come. Defaults to False.
+            decides_norms (bool): Whether norms that are missing now can't be
+                seen in this run. Else the backward pass of the newest batch
+                may be still to come. Defaults to False.
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
@@ -385,8 +386,10 @@ class Run:
             # The ranks may have skipped different batches.
             return np.minimum(numbers + 1, _LARGEST).astype(np.int32)
         ends, iterations = np.array(self._steps).T
-        return iterations[np.searchsorted(ends, numbers,
-                                          'right')].astype(np.int32)
+        # Both increase. To search for each of the numbers takes longer.
+        bounds = np.searchsorted(numbers, ends)
+        return np.repeat(
+            iterations.astype(np.int32), np.diff(bounds, prepend=0))
 
     # State -------------------------------------------------------------------
 
@@ -466,24 +469,31 @@ class Run:
             # The tiers of the old policy mean nothing to the new one.
             self.tables.forget_sums()
             self.ledger.forget_tiers()
-        self._count_from(state['iteration'], state['saved_iters'])
+        self.count_from(state['iteration'], state['saved_iters'])
 
     def _load_policy(self, policy_state: Dict[str, Any]) -> None:
         try:
             self.policy.load_state_dict(policy_state)
         # A policy may be anyone's.
         except Exception as error:
-            raise damaged('policy_state',
-                          f'is none of {self.policy!r} ({error!r})') from error
+            raise damaged(
+                'policy_state',
+                f'is no state of {self.policy!r} ({error!r})') from error
 
-    def count_from(self, iteration: int) -> None:
-        """Set how many iterations the run has had, which a Runner may count in
-        another way."""
-        self._count_from(iteration, self.saved_iters())
+    def count_from(self,
+                   iteration: int,
+                   saved_iters: Optional[float] = None) -> None:
+        """Set the iterations until now, which a Runner may count in another
+        way. With another batch size, an iteration has another size from here
+        on.
 
-    def _count_from(self, iteration: int, saved_iters: float) -> None:
-        """Set the iterations until now. With another batch size, an iteration
-        has another size from here on. What was saved until now stays."""
+        Args:
+            iteration (int): Iterations until now.
+            saved_iters (float, optional): Iterations saved until now. If None,
+                as many as before. Defaults to None.
+        """
+        if saved_iters is None:
+            saved_iters = self.saved_iters()
         self.iteration = iteration
         self.schedule.count_from(iteration, self.ledger.position)
         if not self._plans:

@@ -56,7 +56,7 @@ class Schedule(ABC):
         self.annealing_at = round(delta * length)
         """int: Annealing begins after so many of :attr:`unit`."""
         self.fresh_from = 0
-        """int: First slot since all scores were last set to 1."""
+        """int: The slot at which scores last started from 1."""
         self.end: Optional[int] = None
         """int, optional: The slot at which the stream ends. None where the
         loop ends the run."""
@@ -80,8 +80,8 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def first_pruned(self) -> int:
-        """int: Where the first plan may prune, see :meth:`unit_at`. Each image
-        has to be dealt once before."""
+        """int: The earliest place at which a plan may prune, see
+        :meth:`unit_at`. Each image has to be dealt once before."""
 
     @property
     @abstractmethod

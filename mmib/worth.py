@@ -57,7 +57,8 @@ class MeanRatio(NamedTuple):
     Args:
         visits (float): Visits until now.
         total (float): Sum of V over these visits.
-        below (float): Variance of this sum, as the lower ends tell it.
+        below (float): Variance of this sum, by the lower ends of the intervals
+            of V.
         above (float): The same of the upper ends.
     """
 
@@ -220,9 +221,9 @@ def variance_ratio(keep: np.ndarray,
 
 def gain(ratio: VarianceRatio, longer: float,
          differ: float) -> Optional[Tuple[float, float, float]]:
-    """What a choice of images can have brought, and the ends of its interval,
-    of V alone: as much as ``1 / V`` times the iterations would. None where
-    that makes up for most of what the trainings differ by.
+    """Return the quality that the choice of images accounts for if it is worth
+    ``1 / V`` times the iterations, and the ends of the interval. None where
+    this explains most of the difference between the trainings.
 
     Args:
         ratio (VarianceRatio): V of the choice.

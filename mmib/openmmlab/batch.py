@@ -111,7 +111,7 @@ class BatchContext:
         return self._parts
 
     def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:
-        """Return the loss of the batch, a weighed mean of raw losses, which
+        """Return the loss of the batch, the weighted mean of raw losses, which
         count as scores.
 
         Args:

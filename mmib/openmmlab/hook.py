@@ -41,9 +41,9 @@ class InfoBatchHook(Hook):
     In each virtual epoch images with a low score are pruned at random, and
     the gradients of those that stay are scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
-    average of the losses at its visits. Detectors have the norm of the
-    gradient of the loss at the predictions in the place of the loss. The last
-    part of the training, after ``delta``, sees everything with weight 1.
+    average of the losses at its visits. Detectors use the norm of the gradient
+    at the predictions instead of the loss. The last part of the training,
+    after ``delta``, sees everything with weight 1.
 
     The data loader of the training needs ``InfoBatchSampler``. A training that
     counts iterations also needs a schedule that is shortened by what pruning

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Plans, which say what one virtual epoch trains on: pure functions of arrays.
+"""Plans, which say what one virtual epoch trains on, and how tiers are pruned.
 """
 from dataclasses import dataclass, replace
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -42,8 +42,8 @@ class EpochPlan:
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
         threshold (float): Images at or above this score are all kept. If the
-            policy prunes high scores, images at or below it. Defaults to 0,
-            for plans without a threshold.
+            policy prunes high scores, images at or below it are all kept.
+            Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().
         note (str): What the user should know about this plan. Defaults to ''.

@@ -64,7 +64,7 @@ class Policy:
 
     A policy of your own derives from this class and implements
     :meth:`__call__`. Each argument of its ``__init__`` is an attribute of the
-    same name. What changes from plan to plan belongs into :meth:`state_dict`.
+    same name. What changes from plan to plan belongs in :meth:`state_dict`.
 
     Examples:
         >>> class KeepHalf(Policy):
@@ -83,7 +83,7 @@ class Policy:
     baseline, and keeps scores."""
     default_ratio = 0.6
     """float: Iterations of the training over those of the baseline, in
-    (0, 1], where a conversion isn't told."""
+    (0, 1], if a conversion is given no ratio."""
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -240,8 +240,8 @@ def draw_plan(policy: Policy,
             :meth:`EpochPlan.without_tail`. Defaults to None, for none.
 
     Returns:
-        EpochPlan: The plan, checked. Nothing is learned of a biased plan, of
-        which V says nothing: its slots have tier 0.
+        EpochPlan: The plan, checked. The slots of a biased plan have tier 0,
+        which excludes their visits from V and from what a policy learns.
 
     Raises:
         Refusal: If the policy draws no plan that can be trained on.

@@ -64,8 +64,8 @@ def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
     Args:
         task (Task or str): The task, or the name of a module whose ``TASK``
             it is, which is imported where the library is in use.
-        library (str): The module without which there are no such models.
-            Defaults to ``'mmengine'``, always in use.
+        library (str): The module that is always imported where such models
+            are used. Defaults to ``'mmengine'``.
 
     Examples:
         >>> register_task(MyTask())
