@@ -106,11 +106,11 @@ class Ledger:
 
     def at(self, numbers: np.ndarray) -> Columns:
         """Return the slots with these increasing numbers."""
-        rows = numbers - self.first
-        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers):
             # All slots between the first and the last one: nothing is copied.
-            return self._columns.at(slice(rows[0], rows[-1] + 1))
-        return self._columns.at(rows)
+            begin = numbers[0] - self.first
+            return self._columns.at(slice(begin, begin + len(numbers)))
+        return self._columns.at(numbers - self.first)
 
     def rest(self) -> Columns:
         """Return the slots from the position on."""

@@ -157,10 +157,13 @@ class Run:
             plan = EpochPlan.full(self._full_pass(epoch, limit))
             self.memory = self.memory._replace(kept=None)
         else:
-            self.tables.count_pruned(~self._mask(plan.indices))
-            plan = plan.cut(limit)
-            kept = np.packbits(self._mask(plan.indices))
-            self.memory = self.memory._replace(kept=kept)
+            drawn = plan
+            is_kept = self._mask(drawn.indices)
+            self.tables.count_pruned(~is_kept)
+            plan = drawn.cut(limit)
+            if plan is not drawn:
+                is_kept = self._mask(plan.indices)
+            self.memory = self.memory._replace(kept=np.packbits(is_kept))
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)

@@ -200,8 +200,9 @@ class VisitLog:
         numbers = np.concatenate(self._numbers or nothing)
         unscored = np.concatenate(self._unscored or nothing)
         unscored = unscored[unscored >= first]
-        kept = np.flatnonzero(numbers >= first)
-        if len(kept) < len(numbers):
+        is_old = numbers < first
+        if is_old.any():
+            kept = np.flatnonzero(~is_old)
             numbers = numbers[kept]
             values = values[:, torch.from_numpy(kept).to(values.device)]
         has_norms = self._has_norms
@@ -360,7 +361,11 @@ class Tables:
 
     def count_visits(self, indices: np.ndarray) -> None:
         """Count visits, with and without a score, by their indices."""
-        np.add.at(self.visits, self.images[indices], _ONE)
+        np.add.at(self.visits, self._images_of(indices), _ONE)
+
+    def _images_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the number of the image of each index."""
+        return self.images[indices] if self._repeats else indices
 
     def count_pruned(self, is_pruned: np.ndarray) -> None:
         """Count the images of a pass that a plan leaves out, bool of shape
@@ -382,9 +387,7 @@ class Tables:
             counts &= slots.weights > 0
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
-        images = slots.indices
-        if self._repeats:
-            images = self.images[images]
+        images = self._images_of(slots.indices)
         before = self._score(images, counts & finite, scores,
                              visits.iterations)
         counts &= (
