@@ -131,5 +131,9 @@ setup(
         'examples': [
             'diffusers==0.42.1', 'peft==0.21.2', 'transformers==5.23.0'
         ],
+        # For `mmib.integrations`.
+        'lightning': ['lightning==2.6.6'],
+        'accelerate': ['accelerate==1.15.0'],
+        'transformers': ['accelerate==1.15.0', 'transformers==5.24.0'],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

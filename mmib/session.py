@@ -86,8 +86,8 @@ class Session:
                  seed: Optional[int] = None) -> None:
         size = _length_of(dataset)
         policy = Neyman() if policy is None else as_policy(policy)
-        schedule = _schedule_of(size, stream, policy, _checked_epochs(epochs),
-                                delta, start)
+        num_epochs = _checked_epochs(epochs)
+        schedule = _schedule_of(size, stream, policy, num_epochs, delta, start)
         if policy.prunes and schedule.prunes_nothing:
             raise Refusal(
                 'Nothing would be pruned: annealing begins at '
@@ -101,6 +101,11 @@ class Session:
         if seed is None and rank_and_world_size()[1] > 1:
             seed = random_seed()
         self.dataset = dataset
+        self.epochs = None if stream else num_epochs
+        """int, optional: Epochs of the run. None with ``stream=True``."""
+        self.num_samples = schedule.length if stream else None
+        """int, optional: Samples of the run, on all ranks. None without
+        ``stream=True``, where the losses may decide."""
         self._run = Run(
             np.arange(size), policy, schedule, _warn, shuffle,
             None if seed is None else int(seed), ema, normalize)

@@ -16,6 +16,7 @@ mmib_cli tools benchmarks tests
 labels
 report registry
 openmmlab
+integrations
 session
 loader
 run

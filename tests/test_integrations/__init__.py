@@ -1,0 +1,1 @@
+# Copyright (c) mmib contributors. All rights reserved.

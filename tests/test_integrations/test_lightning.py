@@ -1,0 +1,281 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Lightning, with every call of `weigh` compared with the truth."""
+import functools
+import os
+import warnings
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+from mmib import Session
+from mmib.pruning import MeanThreshold
+from tests.system.processes import run_ranks
+from tests.test_session.audit import (EPOCHS, SIZE, Audit, Samples,
+                                      assert_same, check_facts, network,
+                                      refused)
+from tests.training import state_of
+
+L = pytest.importorskip('lightning.pytorch')
+
+from mmib.integrations.lightning import InfoBatchCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')
+BATCH_SIZE = 20
+
+
+class Module(L.LightningModule):
+    """A network whose training step weighs."""
+
+    lr = 0.1
+
+    def __init__(self, audit, manual=False, **loader):
+        super().__init__()
+        self.audit, self.loader = audit, loader
+        self.network = network()
+        self.automatic_optimization = not manual
+        self.validations, self.rates, self.logged = [], [], []
+
+    def train_dataloader(self):
+        arguments = dict(batch_size=BATCH_SIZE, **self.loader)
+        return self.audit.loader(**arguments)
+
+    def val_dataloader(self):
+        return DataLoader(Samples(40, seed=1), BATCH_SIZE)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), self.lr)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, .5)]
+
+    def losses(self, batch):
+        inputs, labels, images = batch
+        logits = self.network(inputs)
+        losses = F.cross_entropy(logits.float(), labels, reduction='none')
+        return losses, images, logits
+
+    def training_step(self, batch, batch_idx):
+        slots, batch = batch
+        losses, images, logits = self.losses(batch)
+        loss = self.audit.weigh(losses, slots, images, logits).mean()
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        if batch_idx == 0 and not self.trainer.sanity_checking:
+            self.validations.append(self.audit.session.progress)
+        losses, _, _ = self.losses(batch)
+        assert self.audit.session.weigh(losses, None) is losses
+
+    def on_train_epoch_end(self):
+        self.logged.append({**self.trainer.callback_metrics})
+
+    def parameters_in_one(self):
+        return torch.cat([p.detach().flatten() for p in self.parameters()])
+
+
+def trainer_of(audit, folder, **kwargs):
+    arguments = dict(
+        max_epochs=EPOCHS,
+        accelerator='cpu',
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        default_root_dir=str(folder))
+    callbacks = [
+        InfoBatchCallback(audit.session), *kwargs.pop('callbacks', [])
+    ]
+    return L.Trainer(**{**arguments, **kwargs}, callbacks=callbacks)
+
+
+@pytest.mark.parametrize('policy', [None, MeanThreshold()])
+@pytest.mark.parametrize('loader', [{}, dict(num_workers=2)], ids=str)
+def test_fit(tmp_path, policy, loader):
+    audit = Audit(policy=policy)
+    module = Module(audit, **loader)
+    trainer = trainer_of(audit, tmp_path)
+    trainer.fit(module)
+    audit.check(audit.planned)
+    assert len(audit.plans) == audit.session.epoch == EPOCHS
+    # At the end of each epoch.
+    assert module.validations == pytest.approx([(i + 1) / EPOCHS
+                                                for i in range(EPOCHS)],
+                                               abs=0.01)
+    assert trainer.optimizers[0].param_groups[0]['lr'] == pytest.approx(
+        0.1 * 0.5**EPOCHS)
+    metrics = trainer.callback_metrics
+    assert metrics['infobatch/progress'] == 1
+    assert metrics['infobatch/kept_share'] == 1
+    assert 0.5 < metrics['infobatch/variance_ratio'] < 1.5
+
+
+@pytest.mark.parametrize(
+    'trainer, module', [
+        (dict(accumulate_grad_batches=4), {}),
+        (dict(precision='bf16-mixed'), {}),
+        (dict(reload_dataloaders_every_n_epochs=1), {}),
+        ({}, dict(manual=True)),
+        ({}, dict(drop_last=True)),
+        ({}, dict(num_workers=2, persistent_workers=True)),
+    ],
+    ids=str)
+def test_other_loops(tmp_path, trainer, module):
+    audit = Audit()
+    trainer_of(audit, tmp_path, **trainer).fit(Module(audit, **module))
+    audit.check(audit.planned - len(audit.given_up))
+    assert audit.session.progress == 1
+
+
+def test_a_stream(tmp_path):
+    audit = Audit(stream=True)
+    module = Module(audit)
+    trainer_of(
+        audit,
+        tmp_path,
+        max_epochs=1,
+        val_check_interval=7,
+        check_val_every_n_epoch=None).fit(module)
+    audit.check(audit.planned)
+    assert audit.session.progress == 1 and len(module.validations) == 3
+
+
+@pytest.mark.parametrize('loader', [{}, dict(num_workers=2)], ids=str)
+@pytest.mark.parametrize('stop', [9, 12, 19])
+def test_resume(tmp_path, loader, stop):
+    """Within an epoch and between two, to the last bit."""
+    whole = Audit()
+    module = Module(whole, **loader)
+    trainer_of(whole, tmp_path).fit(module)
+
+    part = Audit()
+    trainer_of(
+        part,
+        tmp_path,
+        max_steps=stop,
+        enable_checkpointing=True,
+        callbacks=[
+            L.callbacks.ModelCheckpoint(
+                tmp_path, '{step}', every_n_train_steps=stop, save_top_k=-1)
+        ]).fit(Module(part, **loader))
+    path = str(tmp_path / f'step={stop}.ckpt')
+    rest = Audit()
+    rest.plans, rest.images = part.plans, part.images
+    rest.losses, rest.calls = part.losses, part.calls
+    resumed = Module(rest, **loader)
+    trainer_of(rest, tmp_path).fit(resumed, ckpt_path=path)
+    rest.check(whole.planned)
+    assert rest.images == whole.images and rest.plans == whole.plans
+    assert torch.equal(resumed.parameters_in_one(), module.parameters_in_one())
+    assert_same(state_of(rest.session), state_of(whole.session))
+
+
+def test_the_learning_rate_finder(tmp_path):
+    """The run begins anew afterwards."""
+    from lightning.pytorch.tuner import Tuner
+    audit = Audit()
+    module = Module(audit)
+    trainer = trainer_of(audit, tmp_path, enable_checkpointing=True)
+    with mock.patch.object(audit, 'weigh', weigh_without_audit(audit)):
+        Tuner(trainer).lr_find(module, num_training=10)
+    assert audit.session.epoch == 0
+    del audit.plans[1:]  # The first one was drawn before.
+    trainer.fit(module)
+    audit.check(audit.planned)
+    assert audit.session.progress == 1
+
+
+def weigh_without_audit(audit):
+    return lambda losses, slots, images, logits: audit.session.weigh(
+        losses, slots, logits)
+
+
+def train_rank(rank, results, folder, session_first=True, **loader):
+    environment = dict(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE='2',
+        LOCAL_WORLD_SIZE='2',
+        GROUP_RANK='0',
+        TORCHELASTIC_RUN_ID='test',
+        MASTER_ADDR='localhost',
+        MASTER_PORT='0')
+    with mock.patch.dict(os.environ, environment):
+        warnings.simplefilter('ignore')
+        audit = Audit()
+        module = Module(audit, **loader)
+        trainer = trainer_of(
+            audit,
+            folder,
+            strategy='ddp',
+            devices=2,
+            callbacks=[
+                L.callbacks.ModelCheckpoint(folder, every_n_train_steps=5)
+            ],
+            enable_checkpointing=True)
+        trainer.fit(module)
+        assert audit.session.progress == 1
+        results[rank] = (audit.facts(), module.parameters_in_one(),
+                         len(module.validations))
+
+
+@pytest.mark.parametrize('loader', [{}, dict(drop_last=True)], ids=str)
+def test_two_ranks(tmp_path, loader):
+    """With the default `use_distributed_sampler`."""
+    results = run_ranks(
+        functools.partial(train_rank, folder=str(tmp_path), **loader), 2)
+    facts = check_facts([facts for facts, *_ in results])
+    planned = sum(len(plan.weights) for plan in facts.plans)
+    assert len(facts.images) >= planned - 40 * bool(loader) * EPOCHS
+    assert torch.equal(results[0][1], results[1][1])
+    assert [count for *_, count in results] == [EPOCHS, EPOCHS]
+
+
+def test_epochs_that_end_early(tmp_path):
+    audit = Audit()
+    with pytest.warns(UserWarning, match='1 epochs of the Trainer .* and 0 '):
+        trainer_of(audit, tmp_path, limit_train_batches=2).fit(Module(audit))
+    audit.check(EPOCHS * 2 * BATCH_SIZE)
+
+
+def test_refusals(tmp_path):
+    audit = Audit()
+    for arguments, match in (
+        (dict(overfit_batches=2), 'remove `overfit_batches`'),
+        (dict(max_epochs=7), '`max_epochs` .* is 7, .* has 6 epochs: give'),
+    ):
+        with refused(match):
+            trainer_of(audit, tmp_path, **arguments).fit(Module(audit))
+    stream = Audit(stream=True)
+    with refused('with `stream=True` the run of a Session is one epoch: give'):
+        trainer_of(stream, tmp_path).fit(Module(stream))
+    with pytest.warns(UserWarning, match='ends before the last epochs'):
+        trainer_of(audit, tmp_path, max_epochs=2).fit(Module(audit))
+
+
+def test_a_training_step_that_forgets_the_session(tmp_path):
+    """It stops after an epoch in which nothing was weighed."""
+    session = Session(Samples(SIZE), epochs=EPOCHS)
+
+    class Forgets(Module):
+
+        def training_step(self, batch, batch_idx):
+            losses, _, _ = self.losses(batch[1])
+            return losses.mean()
+
+    audit = Audit()
+    with refused('Twice in a row an iterator .* nothing was weighed'):
+        trainer_of(audit, tmp_path).fit(Forgets(audit))
+    plain = DataLoader(Samples(SIZE), BATCH_SIZE)
+    audit.session = session
+    with refused('`slots` are of type Tensor'):
+        module = Module(audit)
+        module.train_dataloader = lambda: plain
+        module.training_step = lambda batch, batch_idx: session.weigh(
+            module.losses(batch)[0], batch[0]).mean()
+        trainer_of(audit, tmp_path).fit(module)
