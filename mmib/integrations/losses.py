@@ -1,0 +1,55 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Losses of samples, from what a model of transformers returns."""
+from typing import Any, Dict
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import Refusal
+
+
+def sample_losses(logits: Tensor,
+                  labels: Tensor,
+                  shift: bool = False) -> Tensor:
+    """Return the mean cross entropy over the labels of each sample, float32 of
+    shape (B,). Labels of -100 are ignored.
+
+    Args:
+        logits (Tensor): Of shape (B, C), or (B, T, C) with a label for each of
+            T tokens.
+        labels (Tensor): Of shape (B,) or (B, T).
+        shift (bool): Whether a token predicts the label of the next one, as in
+            causal language models. Defaults to False.
+    """
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    losses = F.cross_entropy(
+        logits.float().flatten(0, -2), labels.flatten(),
+        reduction='none').view(len(labels), -1)
+    counts = (labels != -100).view(len(labels), -1).sum(1)
+    return losses.sum(1) / counts.clamp(min=1)
+
+
+def shifts_labels(outputs: Dict[str, Any], labels: Tensor) -> bool:
+    """Return whether a model shifts its labels, found by its own loss.
+
+    Args:
+        outputs (dict): What the model returns for a batch.
+        labels (Tensor): The labels of the batch.
+
+    Raises:
+        Refusal: If the loss isn't the cross entropy of the labels.
+    """
+    logits, loss = outputs['logits'].detach().float(), outputs.get('loss')
+    for shift in (False, True)[:labels.dim()]:
+        own, target = (logits[:, :-1], labels[:, 1:]) if shift else (logits,
+                                                                     labels)
+        if own.dim() == target.dim() + 1 and loss is not None:
+            mean = F.cross_entropy(own.flatten(0, -2), target.flatten())
+            # A model in half precision rounds its loss.
+            if abs(float(mean - loss)) <= 0.02 * abs(float(loss)):
+                return shift
+    raise Refusal(
+        'The loss of the model is not the mean cross entropy of `labels`, so '
+        'the loss of each sample is not known: override `losses` of '
+        'InfoBatchTrainerMixin.')

@@ -1,0 +1,352 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""The Trainer of Hugging Face, with every call of `weigh` compared with the
+truth."""
+import functools
+import os
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmib import Session
+from mmib.pruning import RandomPruning
+from tests.system.processes import free_port, run_ranks
+from tests.test_session.audit import (EPOCHS, Audit, Samples, assert_same,
+                                      check_facts, network, refused)
+from tests.training import state_of
+
+transformers = pytest.importorskip('transformers')
+pytest.importorskip('accelerate')
+
+from mmib.integrations.losses import sample_losses  # noqa: E402
+from mmib.integrations.transformers import InfoBatchTrainerMixin  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings('ignore')
+transformers.logging.set_verbosity_error()
+BATCH_SIZE = 20
+
+
+class Dicts(Samples):
+
+    def __getitem__(self, index):
+        inputs, labels, image = super().__getitem__(index)
+        return dict(x=inputs, labels=labels, image=image)
+
+
+class Net(torch.nn.Module):
+    """A classifier, which takes the arguments that a Trainer may add."""
+
+    config = None
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, x, labels=None, image=None, **kwargs):
+        assert not kwargs
+        logits = self.network(x)
+        return dict(loss=F.cross_entropy(logits, labels), logits=logits)
+
+
+class Audited:
+    """A Session whose losses are compared with the truth."""
+
+    def __init__(self, audit):
+        self.audit, self.images = audit, None
+
+    def __getattr__(self, name):
+        return getattr(self.audit.session, name)
+
+    def loader(self, *args, **kwargs):
+        return self.audit.loader(*args, **kwargs)
+
+    def weigh(self, losses, slots, predictions):
+        return self.audit.weigh(losses, slots, self.images, predictions)
+
+
+class Trainer(InfoBatchTrainerMixin, transformers.Trainer):
+
+    def losses(self, outputs, inputs):
+        self.session.images = inputs['image']
+        return super().losses(outputs, inputs)
+
+
+def trainer_of(audit, folder, model=None, kind=Trainer, **kwargs):
+    arguments = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=BATCH_SIZE,
+        learning_rate=0.1,
+        use_cpu=True,
+        save_strategy='no',
+        report_to='none',
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        logging_steps=4,
+        max_grad_norm=0)
+    return kind(
+        model or Net(),
+        transformers.TrainingArguments(**{
+            **arguments,
+            **kwargs
+        }),
+        eval_dataset=Dicts(40, seed=1),
+        compute_metrics=lambda results: dict(
+            accuracy=(results.predictions.argmax(1) == results.label_ids).mean(
+            )),
+        session=Audited(audit))
+
+
+def stream(**kwargs):
+    return Audit(Dicts(), stream=True, **kwargs)
+
+
+def column(trainer, name):
+    return [line[name] for line in trainer.state.log_history if name in line]
+
+
+def parameters_of(trainer):
+    return torch.cat(
+        [p.detach().flatten() for p in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize('policy', [None, RandomPruning(0.5)])
+@pytest.mark.parametrize(
+    'workers',
+    [{},
+     dict(dataloader_num_workers=2, dataloader_persistent_workers=True)],
+    ids=str)
+def test_train(tmp_path, policy, workers):
+    audit = stream(policy=policy)
+    trainer = trainer_of(
+        audit, tmp_path, eval_strategy='steps', eval_steps=7, **workers)
+    trainer.train()
+    length = audit.session.num_samples
+    assert trainer.state.global_step == -(-length // BATCH_SIZE)
+    audit.check(length)
+    assert audit.session.progress == 1
+    assert not any(trainer.lr_scheduler.get_last_lr())
+    assert len(column(trainer, 'eval_accuracy')) >= 3
+    shares = column(trainer, 'infobatch/kept_share')
+    assert shares[0] == shares[-1] == 1 and min(shares) < 0.8
+    assert column(trainer, 'infobatch/variance_ratio')
+    # The mean loss, of single batches.
+    assert all(0.2 < loss < 2 for loss in column(trainer, 'loss'))
+
+
+@pytest.mark.parametrize(
+    'arguments, left', [
+        (dict(gradient_accumulation_steps=4), 32),
+        (dict(dataloader_drop_last=True, per_device_train_batch_size=25), 7),
+        (dict(bf16=True), 0),
+        (dict(max_steps=9), 252),
+    ],
+    ids=str)
+def test_other_arguments(tmp_path, arguments, left):
+    """Samples that fill no step, of all accumulated batches, are left."""
+    audit = stream()
+    trainer = trainer_of(audit, tmp_path, **arguments)
+    trainer.train()
+    audit.check(audit.session.num_samples - left)
+    assert not any(trainer.lr_scheduler.get_last_lr())
+
+
+def test_accumulated_gradients(tmp_path):
+    """They are those of one large batch."""
+    results = []
+    for size, steps in ((24, 1), (6, 4)):
+        trainer = trainer_of(
+            stream(policy=RandomPruning(0.5)),
+            tmp_path,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=steps,
+            optim='sgd')
+        trainer.train()
+        results.append(parameters_of(trainer))
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize('step', [5, 8, 13])
+def test_resume(tmp_path, step):
+    """To the last bit."""
+    whole = stream()
+    trainer = trainer_of(whole, tmp_path / 'whole')
+    trainer.train()
+    part = stream()
+    saving = dict(save_strategy='steps', save_steps=step)
+    stopped = trainer_of(part, tmp_path, **saving)
+
+    class Stop(transformers.TrainerCallback):
+
+        def on_save(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    stopped.add_callback(Stop)
+    stopped.train()
+    rest = stream()
+    rest.plans, rest.images = part.plans, part.images
+    rest.losses, rest.calls = part.losses, part.calls
+    resumed = trainer_of(rest, tmp_path)
+    resumed.train(resume_from_checkpoint=True)
+    rest.check(whole.session.num_samples)
+    assert rest.images == whole.images and rest.plans == whole.plans
+    assert torch.equal(parameters_of(resumed), parameters_of(trainer))
+    assert_same(state_of(rest.session), state_of(whole.session))
+    os.remove(tmp_path / f'checkpoint-{step}' / 'infobatch.pt')
+    with refused('infobatch.pt is missing, because'):
+        resumed.train(resume_from_checkpoint=True)
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Sequences with a prompt that isn't trained on."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        tokens = torch.randint(16, (9, ), generator=generator)
+        labels = tokens.clone()
+        labels[:2 + index % 4] = -100
+        return dict(input_ids=tokens, labels=labels)
+
+
+def test_a_language_model(tmp_path):
+    """The score of a sequence is the loss that the model itself gives."""
+
+    class OfSequences(InfoBatchTrainerMixin, transformers.Trainer):
+        pass
+
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=16,
+            n_positions=16,
+            n_embd=8,
+            n_layer=1,
+            n_head=2,
+            resid_pdrop=0,
+            embd_pdrop=0,
+            attn_pdrop=0))
+    dataset = Sequences()
+    session = Session(
+        dataset, RandomPruning(0.5), epochs=8, stream=True, normalize=True)
+    trainer = OfSequences(
+        model,
+        transformers.TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            learning_rate=0,
+            use_cpu=True,
+            report_to='none'),
+        session=session)
+    trainer.train()
+    tables = session.state_dict()['tables']
+    assert tables['visits'].min() > 0
+    for index in range(12):
+        batch = {name: value[None] for name, value in dataset[index].items()}
+        with torch.no_grad():
+            expected = model(**batch).loss
+        torch.testing.assert_close(tables['scores'][index], expected)
+
+
+def test_a_model_with_another_loss(tmp_path):
+    """It is refused, unless `losses` says what the loss of a sample is."""
+
+    class Smooth(Net):
+
+        def forward(self, x, labels=None, image=None):
+            outputs = super().forward(x, labels, image)
+            return dict(outputs, loss=outputs['loss'] + 1)
+
+    for trainer_type, is_refused in ((Trainer, True), (OfLogits, False)):
+        audit = stream()
+        trainer = trainer_of(audit, tmp_path, Smooth(), trainer_type)
+        if is_refused:
+            with refused('not the mean cross entropy of `labels`.*override'):
+                trainer.train()
+        else:
+            trainer.train()
+            assert audit.session.progress == 1
+
+
+class OfLogits(Trainer):
+
+    def losses(self, outputs, inputs):
+        self.session.images = inputs['image']
+        return outputs['logits'].square().mean(1)
+
+
+def train_rank(rank, results, folder, port):
+    environment = dict(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE='2',
+        LOCAL_WORLD_SIZE='2',
+        MASTER_ADDR='localhost',
+        MASTER_PORT=str(port))
+    with mock.patch.dict(os.environ, environment):
+        audit = stream()
+        trainer = trainer_of(
+            audit,
+            folder,
+            per_device_train_batch_size=10,
+            ddp_backend='gloo',
+            save_strategy='steps',
+            save_steps=6,
+            eval_strategy='steps',
+            eval_steps=7)
+        trainer.train()
+        assert not any(trainer.lr_scheduler.get_last_lr())
+        assert os.path.exists(f'{folder}/checkpoint-6/infobatch.pt')
+        results[rank] = audit.facts(), parameters_of(trainer)
+
+
+def test_two_ranks(tmp_path):
+    results = run_ranks(
+        functools.partial(train_rank, folder=str(tmp_path), port=free_port()),
+        2)
+    facts = check_facts([facts for facts, _ in results])
+    assert facts.images.keys() == {*range(432)}
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_refusals(tmp_path):
+    with refused('this Session counts epochs: make .* `stream=True`'):
+        trainer_of(Audit(Dicts()), tmp_path)
+    for arguments, match in (
+        (dict(eval_strategy='epoch'), "`eval_strategy='steps'` .*`eval_steps"),
+        (dict(save_strategy='epoch'), "`save_strategy='steps'`"),
+        (dict(max_steps=99), '`max_steps` is 99, .* 22 steps: remove'),
+        (dict(label_smoothing_factor=0.1), 'override `losses`'),
+    ):
+        with refused(match):
+            trainer_of(stream(), tmp_path, **arguments)
+    with refused('`train_dataset` .* is not the dataset of the Session'):
+        Trainer(
+            Net(),
+            transformers.TrainingArguments(str(tmp_path), use_cpu=True),
+            train_dataset=Dicts(),
+            session=Session(Dicts(), epochs=EPOCHS, stream=True))
+
+
+def test_losses_of_sequences():
+    """The mean over the labels of each sequence, as the model's own loss is
+    that of one sequence."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 7, generator=generator)
+    labels = torch.randint(7, (3, 5), generator=generator)
+    labels[0, 2:] = -100
+    labels[2] = -100
+    for shift in (False, True):
+        found = sample_losses(logits, labels, shift)
+        for i in range(2):
+            row, label = logits[i], labels[i]
+            if shift:
+                row, label = row[:-1], label[1:]
+            torch.testing.assert_close(found[i], F.cross_entropy(row, label))
+        assert found[2] == 0
+    classes = labels[:, 0].clamp(0)
+    torch.testing.assert_close(
+        sample_losses(logits[:, 0], classes),
+        F.cross_entropy(logits[:, 0], classes, reduction='none'))
