@@ -9,6 +9,8 @@ OPENMMLAB ?= .venv-openmmlab
 MMPRETRAIN ?= .venv-mmpretrain
 # OneDL's with MMDetection.
 MMDET ?= .venv-mmdet
+# OneDL's with Lightning, accelerate and transformers.
+FRAMEWORKS ?= .venv-frameworks
 # Of pytest:
 #   make test ARGS="-k Budget tests/test_pruning"
 ARGS ?=
@@ -17,7 +19,7 @@ ARGS ?=
 # Those that ARGS chooses run in one, which starts sooner.
 PARALLEL = $(if $(ARGS),,-n 2 --dist loadfile --no-loadscope-reorder)
 
-.PHONY: demo test test-openmmlab test-mmpretrain test-mmdet coverage lint docs
+.PHONY: demo test test-openmmlab test-mmpretrain test-mmdet test-frameworks coverage lint docs
 
 demo: $(VENV)/installed
 	$(BIN)/python tools/demo.py
@@ -83,6 +85,16 @@ $(MMPRETRAIN)/installed: setup.py
 	$(MMPRETRAIN)/bin/python -m pip install --no-deps torchvision==0.28.0
 	cp /dev/null $(MMPRETRAIN)/lib/python3.*/site-packages/torchvision/_meta_registrations.py
 	$(MMPRETRAIN)/bin/python -m pip install -e '.[onedl,mmpretrain,test]'
+	touch $@
+
+# Of Lightning, accelerate and transformers.
+test-frameworks: $(FRAMEWORKS)/installed
+	$(FRAMEWORKS)/bin/python -m pytest $(if $(ARGS),$(ARGS),tests/test_integrations)
+
+$(FRAMEWORKS)/installed: setup.py
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install torch==2.13.0
+	$(FRAMEWORKS)/bin/python -m pip install -e '.[onedl,test,lightning,transformers]'
 	touch $@
 
 # Its requirements bring another numpy and, for augmentations that mmib doesn't
