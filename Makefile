@@ -89,7 +89,7 @@ $(MMPRETRAIN)/installed: setup.py
 
 # Of Lightning, accelerate and transformers.
 test-frameworks: $(FRAMEWORKS)/installed
-	$(FRAMEWORKS)/bin/python -m pytest $(if $(ARGS),$(ARGS),tests/test_integrations)
+	$(FRAMEWORKS)/bin/python -m pytest $(if $(ARGS),$(ARGS),tests/test_integrations tests/test_examples/test_lightning.py)
 
 $(FRAMEWORKS)/installed: setup.py
 	$(PYTHON) -m venv $(FRAMEWORKS)

@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Losses of samples, from what a model of transformers returns."""
+import math
 from typing import Any, Dict
 
 import torch.nn.functional as F
@@ -41,13 +42,14 @@ def shifts_labels(outputs: Dict[str, Any], labels: Tensor) -> bool:
         Refusal: If the loss isn't the cross entropy of the labels.
     """
     logits, loss = outputs['logits'].detach().float(), outputs.get('loss')
+    loss = math.nan if loss is None else float(loss.detach())
     for shift in (False, True)[:labels.dim()]:
         own, target = (logits[:, :-1], labels[:, 1:]) if shift else (logits,
                                                                      labels)
-        if own.dim() == target.dim() + 1 and loss is not None:
-            mean = F.cross_entropy(own.flatten(0, -2), target.flatten())
+        if own.dim() == target.dim() + 1:
+            mean = float(F.cross_entropy(own.flatten(0, -2), target.flatten()))
             # A model in half precision rounds its loss.
-            if abs(float(mean - loss)) <= 0.02 * abs(float(loss)):
+            if abs(mean - loss) <= 0.02 * abs(loss):
                 return shift
     raise Refusal(
         'The loss of the model is not the mean cross entropy of `labels`, so '
