@@ -104,8 +104,8 @@ class Session:
         self.epochs = None if stream else num_epochs
         """int, optional: Epochs of the run. None with ``stream=True``."""
         self.num_samples = schedule.length if stream else None
-        """int, optional: Samples of the run, on all ranks. None without
-        ``stream=True``, where the losses may decide."""
+        """int, optional: Samples that all ranks together train on in the run.
+        None without ``stream=True``, where the losses may decide."""
         self._run = Run(
             np.arange(size), policy, schedule, _warn, shuffle,
             None if seed is None else int(seed), ema, normalize)

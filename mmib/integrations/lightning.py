@@ -25,8 +25,8 @@ class InfoBatchCallback(Callback):
         session (Session): The Session.
 
     Raises:
-        Refusal: If the Trainer trains for another number of epochs than the
-            Session, or overfits on some batches.
+        Refusal: If the Trainer trains for more epochs than the Session,
+            overfits on some batches, or resumes without the Session.
 
     Examples:
         >>> session = mmib.Session(dataset, epochs=90)
@@ -37,11 +37,13 @@ class InfoBatchCallback(Callback):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._trains = False  # And doesn't validate a checkpoint.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule,
               stage: str) -> None:
         """Check the arguments of the Trainer before the first step."""
-        if stage != 'fit':
+        self._trains = stage == 'fit'
+        if not self._trains:
             return
         if trainer.overfit_batches:
             raise Refusal(
@@ -53,29 +55,34 @@ class InfoBatchCallback(Callback):
         if epochs in (None, -1, expected) or trainer.fast_dev_run:
             return
         text = (f'`max_epochs` of the Trainer is {epochs}, and the Session has'
-                f' {expected} epochs')
-        if self.session.epochs is None:
-            text = (f'`max_epochs` of the Trainer is {epochs}, and with '
-                    '`stream=True` the run of a Session is one epoch')
+                f' {expected} (with `stream=True` always 1)')
         if epochs > expected:
             raise Refusal(f'{text}: give both the same number.')
         warnings.warn(
             f'InfoBatch: {text}, so the Trainer ends before the last epochs, '
             'in which nothing is pruned: give both the same number.')
 
+    def on_train_start(self, trainer: Trainer,
+                       pl_module: LightningModule) -> None:
+        """Check that a checkpoint of the Trainer has the Session."""
+        if trainer.global_step and self.session.progress == 0:
+            raise Refusal(
+                'The checkpoint of the Trainer has no state of the Session: '
+                'resume from a checkpoint that was saved with '
+                'InfoBatchCallback, or begin the training anew.')
+
     def on_train_epoch_start(self, trainer: Trainer,
                              pl_module: LightningModule) -> None:
-        """Warn where the epochs of the Trainer aren't those of the Session."""
-        if self.session.epochs is None or trainer.fast_dev_run:
-            return
-        if trainer.current_epoch != self.session.epoch:
+        """Check that the epochs of the Trainer are those of the Session."""
+        done = trainer.current_epoch
+        if self.session.epochs is not None and done != self.session.epoch:
             warnings.warn(
-                f'InfoBatch: {trainer.current_epoch} epochs of the Trainer are'
-                f' over, and {self.session.epoch} of the Session. An epoch of '
-                'the Trainer that ends early, by `limit_train_batches` or '
-                '`max_steps`, ends no epoch of the Session: to stop within an '
-                'epoch and go on later, resume from a checkpoint that was '
-                'saved within the epoch.')
+                f'InfoBatch: {done} epochs of the Trainer are over, and '
+                f'{self.session.epoch} of the Session. `limit_train_batches` '
+                'and `max_steps` end an epoch of the Trainer early, and a '
+                'second, longer loader ends epochs of the Session. To go on '
+                'within an epoch, resume from a checkpoint that was saved '
+                'there.')
 
     def on_train_epoch_end(self, trainer: Trainer,
                            pl_module: LightningModule) -> None:
@@ -88,6 +95,8 @@ class InfoBatchCallback(Callback):
             f'infobatch/{name}': value
             for name, value in values.items() if not math.isnan(value)
         })
+        if self.session.progress == 1:
+            trainer.should_stop = True  # Also with `max_epochs=-1`.
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the state of the Session. Lightning calls this on all ranks.
@@ -96,4 +105,5 @@ class InfoBatchCallback(Callback):
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on where the checkpoint was saved, also within an epoch."""
-        self.session.load_state_dict(state_dict)
+        if self._trains:
+            self.session.load_state_dict(state_dict)

@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Losses of samples, from what a model of transformers returns."""
 import math
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -31,27 +32,36 @@ def sample_losses(logits: Tensor,
     return losses.sum(1) / counts.clamp(min=1)
 
 
-def shifts_labels(outputs: Dict[str, Any], labels: Tensor) -> bool:
-    """Return whether a model shifts its labels, found by its own loss.
+def shifts_labels(outputs: Dict[str, Any],
+                  labels: Optional[Tensor]) -> Optional[bool]:
+    """Return whether a model shifts its labels, found by its own loss. None if
+    the batch doesn't show this.
 
     Args:
         outputs (dict): What the model returns for a batch.
-        labels (Tensor): The labels of the batch.
+        labels (Tensor, optional): The labels of the batch.
 
     Raises:
-        Refusal: If the loss isn't the cross entropy of the labels.
+        Refusal: If the loss isn't the mean cross entropy of the labels.
     """
-    logits, loss = outputs['logits'].detach().float(), outputs.get('loss')
-    loss = math.nan if loss is None else float(loss.detach())
-    for shift in (False, True)[:labels.dim()]:
-        own, target = (logits[:, :-1], labels[:, 1:]) if shift else (logits,
-                                                                     labels)
-        if own.dim() == target.dim() + 1:
-            mean = float(F.cross_entropy(own.flatten(0, -2), target.flatten()))
-            # A model in half precision rounds its loss.
-            if abs(mean - loss) <= 0.02 * abs(loss):
-                return shift
-    raise Refusal(
-        'The loss of the model is not the mean cross entropy of `labels`, so '
-        'the loss of each sample is not known: override `losses` of '
-        'InfoBatchTrainerMixin.')
+    logits, loss = outputs.get('logits'), outputs.get('loss')
+    found = []
+    if torch.is_tensor(logits) and torch.is_tensor(loss) and (
+            labels is not None and outputs.get('aux_loss') is None):
+        if (labels == -100).all():
+            return None
+        for shift in (False, True)[:labels.dim()]:
+            own, target = ((logits[:, :-1], labels[:, 1:]) if shift else
+                           (logits, labels))
+            if own.shape[:-1] == target.shape and not target.is_floating_point(
+            ):
+                mean = F.cross_entropy(own.detach().float().flatten(0, -2),
+                                       target.flatten())
+                if math.isclose(float(mean), float(loss), rel_tol=1e-3):
+                    found.append(shift)
+    if not found:
+        raise Refusal(
+            'The loss of the model is not the mean cross entropy of `labels`, '
+            'so the loss of each sample is not known: override `losses` of '
+            'InfoBatchTrainerMixin.')
+    return found[0] if len(found) == 1 else None

@@ -190,6 +190,38 @@ def test_the_learning_rate_finder(tmp_path):
     assert audit.session.progress == 1
 
 
+def test_without_a_number_of_epochs(tmp_path):
+    """The run ends the training. A look at a checkpoint changes nothing."""
+    audit = Audit()
+    trainer = trainer_of(audit, tmp_path, max_epochs=-1)
+    module = Module(audit)
+    trainer.fit(module)
+    assert audit.session.progress == 1
+    audit.check(audit.planned)
+    early = Audit()
+    other = trainer_of(early, tmp_path, max_steps=6)
+    other.fit(Module(early))
+    other.save_checkpoint(tmp_path / 'early.ckpt')
+    trainer.validate(module, ckpt_path=str(tmp_path / 'early.ckpt'))
+    assert audit.session.progress == 1
+
+
+def test_a_checkpoint_without_the_session(tmp_path):
+    audit = Audit()
+    plain = L.Trainer(
+        max_steps=6,
+        accelerator='cpu',
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False)
+    plain.fit(Module(audit))
+    plain.save_checkpoint(tmp_path / 'plain.ckpt')
+    other = Audit()
+    with refused('has no state of the Session: resume from'):
+        trainer_of(other, tmp_path).fit(
+            Module(other), ckpt_path=str(tmp_path / 'plain.ckpt'))
+
+
 def weigh_without_audit(audit):
     return lambda losses, slots, images, logits: audit.session.weigh(
         losses, slots, logits)
@@ -247,12 +279,12 @@ def test_refusals(tmp_path):
     audit = Audit()
     for arguments, match in (
         (dict(overfit_batches=2), 'remove `overfit_batches`'),
-        (dict(max_epochs=7), '`max_epochs` .* is 7, .* has 6 epochs: give'),
+        (dict(max_epochs=7), '`max_epochs` .* is 7, .* has 6 .*: give'),
     ):
         with refused(match):
             trainer_of(audit, tmp_path, **arguments).fit(Module(audit))
     stream = Audit(stream=True)
-    with refused('with `stream=True` the run of a Session is one epoch: give'):
+    with refused('is 6, and the Session has 1 .*: give both the same'):
         trainer_of(stream, tmp_path).fit(Module(stream))
     with pytest.warns(UserWarning, match='ends before the last epochs'):
         trainer_of(audit, tmp_path, max_epochs=2).fit(Module(audit))

@@ -19,7 +19,7 @@ from tests.training import state_of
 transformers = pytest.importorskip('transformers')
 pytest.importorskip('accelerate')
 
-from mmib.integrations.losses import sample_losses  # noqa: E402
+from mmib.integrations.losses import sample_losses, shifts_labels  # noqa: E402
 from mmib.integrations.transformers import InfoBatchTrainerMixin  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings('ignore')
@@ -277,6 +277,85 @@ class OfLogits(Trainer):
         return outputs['logits'].square().mean(1)
 
 
+@pytest.mark.parametrize('size', [10, 40])
+def test_resume_with_another_batch_size(tmp_path, size):
+    part = stream()
+    trainer_of(
+        part, tmp_path, max_steps=9, save_strategy='steps',
+        save_steps=9).train()
+    rest = stream()
+    rest.plans, rest.images = part.plans, part.images
+    rest.losses, rest.calls = part.losses, part.calls
+    trainer = trainer_of(rest, tmp_path, per_device_train_batch_size=size)
+    trainer.train(resume_from_checkpoint=True)
+    rest.check(rest.session.num_samples)
+    assert rest.session.progress == 1
+    assert trainer.state.global_step == 9 + -(-(432 - 180) // size)
+
+
+def test_a_finished_run(tmp_path):
+    """It may be resumed, and does nothing. It is not trained once more."""
+    saving = dict(save_strategy='steps', save_steps=22)
+    trainer = trainer_of(stream(), tmp_path, **saving)
+    trainer.train()
+    with refused('make a new Session and a new Trainer'):
+        trainer.train()
+    again = trainer_of(stream(), tmp_path)
+    again.train(resume_from_checkpoint=True)
+    assert again.session.progress == 1
+    assert torch.equal(parameters_of(again), parameters_of(trainer))
+    with pytest.raises(ValueError, match='No valid checkpoint'):
+        trainer_of(stream(),
+                   tmp_path / 'none').train(resume_from_checkpoint=True)
+
+
+def test_arguments_serve_another_trainer(tmp_path):
+    args = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to='none')
+    for epochs in (4, 8):
+        session = Session(Dicts(), epochs=epochs, stream=True)
+        trainer = Trainer(Net(), args, session=session)
+        assert trainer.args.max_steps == 9 * epochs
+    assert args.max_steps == -1
+
+
+def test_a_trainer_with_a_loss_of_its_own(tmp_path):
+
+    class Weighted(transformers.Trainer):
+
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            raise AssertionError
+
+    class Mixed(InfoBatchTrainerMixin, Weighted):
+        pass
+
+    with refused('`compute_loss` of Mixed is not called in training'):
+        trainer_of(stream(), tmp_path, kind=Mixed)
+
+
+def test_a_causal_model_that_begins_at_random(tmp_path):
+    """Losses with shifted labels and without are about the same then."""
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=50,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1))
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(50, (4, 30), generator=generator)
+        outputs = model(tokens, labels=tokens)
+        # If the batch doesn't show it, the next one does.
+        assert shifts_labels(outputs, tokens) in (True, None)
+    assert shifts_labels(outputs, torch.full((4, 30), -100)) is None
+    with refused('override `losses`'):
+        shifts_labels(dict(outputs, aux_loss=outputs.loss), tokens)
+    for labels in (None, tokens.float(), tokens[:, :-1]):
+        with refused('override `losses`'):
+            shifts_labels(outputs, labels)
+
+
 def train_rank(rank, results, folder, port):
     environment = dict(
         RANK=str(rank),
@@ -317,8 +396,12 @@ def test_refusals(tmp_path):
     for arguments, match in (
         (dict(eval_strategy='epoch'), "`eval_strategy='steps'` .*`eval_steps"),
         (dict(save_strategy='epoch'), "`save_strategy='steps'`"),
-        (dict(max_steps=99), '`max_steps` is 99, .* 22 steps: remove'),
+        (dict(max_steps=99), 'for 22 steps, and `max_steps` is 99: remove'),
+        (dict(per_device_train_batch_size=200,
+              gradient_accumulation_steps=4), 'for 0 steps'),
         (dict(label_smoothing_factor=0.1), 'override `losses`'),
+        (dict(train_sampling_strategy='sequential'), 'which order: remove it'),
+        (dict(auto_find_batch_size=True), 'from the batch size: remove it'),
     ):
         with refused(match):
             trainer_of(stream(), tmp_path, **arguments)
