@@ -109,10 +109,13 @@ class InfoBatchTrainerMixin(_Trainer):
     def losses(self, outputs: Any, inputs: Dict[str, Any]) -> Tensor:
         """Return the loss of each sample, of shape (B,). Override this for
         other losses than the cross entropy of ``inputs['labels']``."""
+        found = [self._shifts]
         if self._shifts is None:
-            self._shifts = shifts_labels(outputs, inputs.get('labels'))
+            found = shifts_labels(outputs, inputs.get('labels'))
+        # Both only where the losses are the same: the next batch decides.
+        self._shifts = found[0] if len(found) == 1 else None
         return sample_losses(outputs['logits'], inputs['labels'],
-                             bool(self._shifts))
+                             bool(found and found[-1]))
 
     def compute_loss(self,
                      model: Any,

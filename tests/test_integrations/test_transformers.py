@@ -213,6 +213,7 @@ class Sequences(torch.utils.data.Dataset):
 
 def test_a_language_model(tmp_path):
     """The score of a sequence is the loss that the model itself gives."""
+    torch.manual_seed(0)
 
     class OfSequences(InfoBatchTrainerMixin, transformers.Trainer):
         pass
@@ -335,6 +336,7 @@ def test_a_trainer_with_a_loss_of_its_own(tmp_path):
 
 def test_a_causal_model_that_begins_at_random(tmp_path):
     """Losses with shifted labels and without are about the same then."""
+    torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=50,
@@ -346,12 +348,14 @@ def test_a_causal_model_that_begins_at_random(tmp_path):
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randint(50, (4, 30), generator=generator)
         outputs = model(tokens, labels=tokens)
-        # If the batch doesn't show it, the next one does.
-        assert shifts_labels(outputs, tokens) in (True, None)
-    assert shifts_labels(outputs, torch.full((4, 30), -100)) is None
+        assert shifts_labels(outputs, tokens) == [True]
+    same = torch.ones(4, 30, dtype=torch.long)
+    outputs = dict(logits=torch.zeros(4, 30, 7), loss=torch.tensor(7.).log())
+    assert shifts_labels(outputs, same) == [False, True]
+    assert shifts_labels(outputs, -100 * same) == []
     with refused('override `losses`'):
-        shifts_labels(dict(outputs, aux_loss=outputs.loss), tokens)
-    for labels in (None, tokens.float(), tokens[:, :-1]):
+        shifts_labels(dict(outputs, aux_loss=outputs['loss']), same)
+    for labels in (None, same.float(), same[:, :-1]):
         with refused('override `losses`'):
             shifts_labels(outputs, labels)
 
