@@ -15,6 +15,8 @@ from .ranks import all_gather, random_seed, rank_and_world_size
 from .run import Run
 from .slots import Slots
 
+# Batches of several iterators in a row that a loop may skip.
+_MOST_UNWEIGHED = 20
 # Arguments that the plans take over.
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
 
@@ -86,7 +88,7 @@ class Dealer:
         # one rank may look at batches without the others, if there is a seed.
         self._is_in_use = False
         self._weighed_until = 0  # The furthest position that was weighed.
-        # Iterators in a row that have ended with nothing weighed.
+        # Batches in a row of iterators that have ended with nothing weighed.
         self._num_unweighed = 0
 
     def join(self) -> None:
@@ -121,7 +123,7 @@ class Dealer:
         self._reader = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
-            self._note_unweighed()
+            self._note_unweighed(before.num_issued)
         position = run.ledger.position
         same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
@@ -148,17 +150,19 @@ class Dealer:
         self._reader = Reader(step, position, same, has_drawn or is_repeated)
         return self._reader
 
-    def _note_unweighed(self) -> None:
+    def _note_unweighed(self, num_batches: int) -> None:
         """Warn of an iterator with nothing weighed, and refuse to go on after
-        the second one in a row: no epoch of the run would ever end."""
-        self._num_unweighed += 1
+        several: no epoch of the run would ever end. A loop may skip a few
+        batches in a row, which may be all batches of an epoch."""
         text = ('an iterator of the loader has ended, and nothing was weighed.'
                 ' Call `session.weigh` in each step of training. To look at '
                 'all images, for validation or statistics of BatchNorm, take a'
                 ' plain `DataLoader(dataset)`.')
-        if self._num_unweighed > 1:
-            raise Refusal(f'Twice in a row {text}')
-        self._run.warn(text)
+        if self._num_unweighed == 0:
+            self._run.warn(text)
+        elif self._num_unweighed + num_batches >= _MOST_UNWEIGHED:
+            raise Refusal(f'Once more {text}')
+        self._num_unweighed += num_batches
 
     def _draw(self, step: Step, before: Optional[Reader]) -> None:
         """Draw the plan of the next epoch, if there is one."""

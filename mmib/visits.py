@@ -379,7 +379,7 @@ class Tables:
     def add(self, visits: Visits) -> None:
         """Take visits in: scores, averages, and the sums for V."""
         slots, norms, scores = visits.slots, visits.norms, visits.scores
-        self.knows_scores |= len(scores) > 0
+        self.knows_scores = True
         counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
             scores = norms

@@ -357,7 +357,7 @@ def test_a_loop_that_forgets_its_losses():
     for stream in (False, True):
         session = own(stream=stream)
         with said('an iterator of the loader has ended, and nothing was weig'):
-            with refused('Twice in a row an iterator .* `session.weigh`'):
+            with refused('Once more an iterator .* `session.weigh`'):
                 while session.progress < 1:
                     for slots, _ in session.loader(4):
                         pass
