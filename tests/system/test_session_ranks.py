@@ -275,6 +275,30 @@ def test_ranks_skip_batches_alone(stream):
     assert [progress for *_, progress in results] == [1, 1]
 
 
+def skip_before_a_break(rank, results):
+    audit, ends = Audit(), []
+    trainer = Trainer(audit)
+    for number, batch in enumerate(audit.loader(5)):
+        if rank == 0 or number < 2:
+            trainer.step(*batch)
+        if number == 4:
+            break
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*goes on with the')
+        for slots, batch in audit.loader(5):
+            ends.append(slots.end)
+            trainer.step(slots, batch)
+    results[rank] = audit.facts(), ends
+
+
+def test_a_rank_skips_batches_before_a_break():
+    """All ranks go on where the furthest one is, with as many batches."""
+    (facts, ends), (others, their_ends) = run_ranks(skip_before_a_break, 2)
+    assert ends == their_ends == [*range(60, 121, 10)]
+    missing = {*range(120)} - check_facts([facts, others]).images.keys()
+    assert missing == {*range(21, 50, 2)}
+
+
 def weigh_late(rank, results):
     audit = Audit()
     trainer = Trainer(audit)
