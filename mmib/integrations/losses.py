@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Losses of samples, from what a model of transformers returns."""
 import math
-from typing import Any, Dict, List, Optional
+from collections.abc import Mapping
+from typing import Any, List, Optional
 
 import torch
 import torch.nn.functional as F
@@ -32,20 +33,21 @@ def sample_losses(logits: Tensor,
     return losses.sum(1) / counts.clamp(min=1)
 
 
-def shifts_labels(outputs: Dict[str, Any],
-                  labels: Optional[Tensor]) -> List[bool]:
+def shifts_labels(outputs: Any, labels: Optional[Tensor]) -> List[bool]:
     """Return whether a model shifts its labels, found by its own loss: the
     values of ``shift`` in :func:`sample_losses` that give this loss. These may
     be both, where a network at random has the same loss for all labels, or
     none, where no label counts.
 
     Args:
-        outputs (dict): What the model returns for a batch.
+        outputs (ModelOutput): What the model returns for a batch.
         labels (Tensor, optional): The labels of the batch.
 
     Raises:
         Refusal: If the loss isn't the mean cross entropy of the labels.
     """
+    if not isinstance(outputs, Mapping):  # Such as a tuple.
+        outputs = {}
     logits, loss = outputs.get('logits'), outputs.get('loss')
     found = []
     if torch.is_tensor(logits) and torch.is_tensor(loss) and (

@@ -355,6 +355,8 @@ def test_a_causal_model_that_begins_at_random(tmp_path):
     assert shifts_labels(outputs, -100 * same) == []
     with refused('override `losses`'):
         shifts_labels(dict(outputs, aux_loss=outputs['loss']), same)
+    with refused('override `losses`'):
+        shifts_labels((outputs['loss'], outputs['logits']), same)
     for labels in (None, same.float(), same[:, :-1]):
         with refused('override `losses`'):
             shifts_labels(outputs, labels)
