@@ -128,6 +128,8 @@ def test_norms_follow_in_the_backward_pass(accumulated):
                 entry.note_flow(tensor_of(-2, 1, 0, 5))
                 entry.note_gradient(factor * gradient)
             entries.clear()
+    # All others are packed.
+    assert len(log._entries) < accumulated + 64
     merged = log.merge(0, size, 0)
     assert merged.has_norms
     for call, row in enumerate(merged.norms.reshape(-1, 4)):

@@ -364,6 +364,18 @@ def test_a_loop_that_forgets_its_losses():
         assert session.progress == 0
 
 
+def test_a_look_after_going_back():
+    """What was weighed before the state was loaded doesn't count."""
+    session = own()
+    state = state_of(session)
+    loop(session, 4, 6)
+    session.load_state_dict(state)
+    with said('an iterator of the loader has ended, and nothing was weig'):
+        for _ in range(2):
+            for _ in session.loader(4):
+                pass
+
+
 def test_passes_that_look_between_epochs():
     """Each is told, and the run goes on."""
     session = own()
