@@ -10,6 +10,7 @@ import tempfile
 import time
 import traceback
 from datetime import timedelta
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,21 @@ def free_port():
     with socket.socket() as server:
         server.bind(('localhost', 0))
         return server.getsockname()[1]
+
+
+def environment_of(rank, world_size, port):
+    """Let frameworks find their rank in the environment, as with torchrun."""
+    return mock.patch.dict(
+        os.environ, {
+            'RANK': str(rank),
+            'LOCAL_RANK': str(rank),
+            'GROUP_RANK': '0',
+            'WORLD_SIZE': str(world_size),
+            'LOCAL_WORLD_SIZE': str(world_size),
+            'MASTER_ADDR': 'localhost',
+            'MASTER_PORT': str(port),
+            'TORCHELASTIC_RUN_ID': 'test',
+        })
 
 
 def _start_rank(rank, function, world_size, prefix, args):

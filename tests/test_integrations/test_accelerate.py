@@ -2,14 +2,12 @@
 """accelerate and Fabric need no code of mmib: the documented loops, with every
 call of `weigh` compared with the truth."""
 import functools
-import os
-from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.system.processes import free_port, run_ranks
+from tests.system.processes import environment_of, free_port, run_ranks
 from tests.test_session.audit import (EPOCHS, Audit, assert_same, check_facts,
                                       network)
 from tests.training import state_of
@@ -95,28 +93,15 @@ def test_accelerate_resumes(tmp_path, stop):
     rest = Audit()
     loop = Loop(rest)
     loop.accelerator.load_state(tmp_path)
-    rest.plans, rest.images = part.plans, part.images
-    rest.losses, rest.calls = part.losses, part.calls
+    rest.follow(part)
     assert torch.equal(loop.run().parameters(), expected)
     rest.check(whole.planned)
     assert rest.images == whole.images
     assert_same(state_of(rest.session), state_of(whole.session))
 
 
-def of_ranks(rank, port):
-    return mock.patch.dict(
-        os.environ,
-        dict(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE='2',
-            LOCAL_WORLD_SIZE='2',
-            MASTER_ADDR='localhost',
-            MASTER_PORT=str(port)))
-
-
 def train_rank(rank, results, port, folder, **kwargs):
-    with of_ranks(rank, port):
+    with environment_of(rank, 2, port):
         audit = Audit()
         loop = Loop(audit, batch_size=10, **kwargs)
         assert loop.accelerator.num_processes == 2
@@ -141,8 +126,7 @@ def test_accelerate_on_two_ranks(tmp_path, arguments):
 
 def train_with_fabric(rank, results, port):
     from lightning.fabric import Fabric
-    with of_ranks(rank, port), mock.patch.dict(
-            os.environ, dict(TORCHELASTIC_RUN_ID='test', GROUP_RANK='0')):
+    with environment_of(rank, 2, port):
         audit = Audit()
         fabric = Fabric(accelerator='cpu', devices=2, strategy='ddp')
         fabric.launch()

@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Lightning, with every call of `weigh` compared with the truth."""
 import functools
-import os
 import warnings
 from unittest import mock
 
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from mmib import Session
 from mmib.pruning import MeanThreshold
-from tests.system.processes import run_ranks
+from tests.system.processes import environment_of, run_ranks
 from tests.test_session.audit import (EPOCHS, SIZE, Audit, Samples,
                                       assert_same, check_facts, network,
                                       refused)
@@ -165,8 +164,7 @@ def test_resume(tmp_path, loader, stop):
         ]).fit(Module(part, **loader))
     path = str(tmp_path / f'step={stop}.ckpt')
     rest = Audit()
-    rest.plans, rest.images = part.plans, part.images
-    rest.losses, rest.calls = part.losses, part.calls
+    rest.follow(part)
     resumed = Module(rest, **loader)
     trainer_of(rest, tmp_path).fit(resumed, ckpt_path=path)
     rest.check(whole.planned)
@@ -228,16 +226,7 @@ def weigh_without_audit(audit):
 
 
 def train_rank(rank, results, folder, session_first=True, **loader):
-    environment = dict(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE='2',
-        LOCAL_WORLD_SIZE='2',
-        GROUP_RANK='0',
-        TORCHELASTIC_RUN_ID='test',
-        MASTER_ADDR='localhost',
-        MASTER_PORT='0')
-    with mock.patch.dict(os.environ, environment):
+    with environment_of(rank, 2, port=0):
         warnings.simplefilter('ignore')
         audit = Audit()
         module = Module(audit, **loader)

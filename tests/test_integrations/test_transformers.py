@@ -3,7 +3,6 @@
 truth."""
 import functools
 import os
-from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 
 from mmib import Session
 from mmib.pruning import RandomPruning
-from tests.system.processes import free_port, run_ranks
+from tests.system.processes import environment_of, free_port, run_ranks
 from tests.test_session.audit import (EPOCHS, Audit, Samples, assert_same,
                                       check_facts, network, refused)
 from tests.training import state_of
@@ -184,8 +183,7 @@ def test_resume(tmp_path, step):
     stopped.add_callback(Stop)
     stopped.train()
     rest = stream()
-    rest.plans, rest.images = part.plans, part.images
-    rest.losses, rest.calls = part.losses, part.calls
+    rest.follow(part)
     resumed = trainer_of(rest, tmp_path)
     resumed.train(resume_from_checkpoint=True)
     rest.check(whole.session.num_samples)
@@ -285,8 +283,7 @@ def test_resume_with_another_batch_size(tmp_path, size):
         part, tmp_path, max_steps=9, save_strategy='steps',
         save_steps=9).train()
     rest = stream()
-    rest.plans, rest.images = part.plans, part.images
-    rest.losses, rest.calls = part.losses, part.calls
+    rest.follow(part)
     trainer = trainer_of(rest, tmp_path, per_device_train_batch_size=size)
     trainer.train(resume_from_checkpoint=True)
     rest.check(rest.session.num_samples)
@@ -363,14 +360,7 @@ def test_a_causal_model_that_begins_at_random(tmp_path):
 
 
 def train_rank(rank, results, folder, port):
-    environment = dict(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE='2',
-        LOCAL_WORLD_SIZE='2',
-        MASTER_ADDR='localhost',
-        MASTER_PORT=str(port))
-    with mock.patch.dict(os.environ, environment):
+    with environment_of(rank, 2, port):
         audit = stream()
         trainer = trainer_of(
             audit,
