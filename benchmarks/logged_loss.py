@@ -9,9 +9,9 @@ A network is trained for a while. Then it stands still, at a learning rate of
 pruned epochs should be the mean loss of all images. The latter is what the
 baseline logs with the same network, in full epochs, in training mode too, in
 batches of the same size. Nothing is augmented at random, and BatchNorm keeps
-its statistics but for one row: with those of the batch, the loss of an image
-depends on which images were kept. An error is twice the standard error of a
-ratio, from the spread of the epochs.
+its statistics except for one row: with the statistics of the batch, the loss
+of an image depends on which images were kept. An error is twice the standard
+error of a ratio, from the spread of the epochs.
 
 Segmentors are that of `make demo` on its scenes. With MMPretrain there are
 rows of a classifier, and with MMDetection those of a detector.

@@ -50,7 +50,7 @@ class Run:
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
         lockstep (bool): Whether all ranks train on all batches, as MMEngine's
-            loops do. If not, ranks tell each other how far they are, and which
+            loops do. If not, ranks exchange how far they are, and which
             slots they left out. Defaults to False.
         observers (Sequence[Callable]): Each is called as ``observe(record,
             plan)`` with every plan, before its first slot is dealt. Defaults

@@ -227,9 +227,9 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
         and np.array_equal(numbers, every))
     own = [position, checksum, has_norms, count, len(unscored), begin,
            is_regular]  # yapf: disable
-    told = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
+    heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
     positions, checksums, with_norms, counts, others, begins, regular = (
-        told.numpy().T)
+        heads.numpy().T)
     if (checksums != checksum).any():
         raise Refusal(
             'The ranks drew different plans. A policy must take every random '

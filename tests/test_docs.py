@@ -159,8 +159,8 @@ def test_what_readme_tells_to_expect():
         'with a pretrained backbone # of 20, which may be chance. Pruned '
         'trainings lost about as much. On all 50,000 images of CIFAR-10, in '
         '100 passes, a plain training lost # points, a plain training with '
-        'steps as long as those of pruned trainings lost #, and pruned '
-        'trainings lost up to #.')
+        'steps as long as pruning makes them lost #, and pruned trainings '
+        'lost up to #.')
     costs = [-number(rows('lengths', f'{x:g}')[0][2]) for x in said[1:8:2]]
     assert said[:8:2] == pytest.approx(costs, abs=0.0501)
     of_pets = [

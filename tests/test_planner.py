@@ -80,7 +80,7 @@ def test_no_epoch_ends_in_a_smaller_step_than_the_baseline(
 
 
 def test_a_stream_has_no_tails():
-    """By iterations, plans are whole, but for the one that annealing cuts."""
+    """By iterations, plans are whole, except for the one before annealing."""
     run = DrivenTraining(RandomPruning(0.5), 4).train(60)
     lengths = [len(plan) for record, plan in run.plans if record.kept < SIZE]
     assert {*lengths[:-1]} == {7} and len(lengths) > 10

@@ -143,7 +143,7 @@ def test_a_rest_is_cut_as_a_plan_is(policy, batch_size, drop_last, normalize,
     assert run.newest.tiers == record.tiers
     rest.train()
     assert run.epoch == 5
-    # But for what `drop_last` leaves.
+    # Except for what `drop_last` leaves.
     dealt = [*zip(left.indices.tolist(), left.weights.tolist())]
     dealt = dealt[:len(dealt) - (len(dealt) % batch_size) * drop_last]
     assert rest.slots[:len(dealt)] == dealt
@@ -272,7 +272,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
 ])
 @pytest.mark.parametrize('start', [0, 0.2, 0.3])
 def test_a_run_is_as_it_was_forecast(policy, start):
-    """But for the rounding of small plans. Pruning begins at the first edge
+    """Except for the rounding of small plans. Pruning begins at the first edge
     after ``start``."""
     training = DrivenTraining(policy, 2, 0, 120, 102, start)
     expected = forecast(policy, training.run.schedule)
@@ -515,7 +515,7 @@ def test_scores_are_read_once_within_the_lookahead():
         if others is not scores:
             read, scores, reads = start, others, reads + 1
     assert 2 < reads < len(plans)
-    # Nor has each a line of log, but for the one that begins annealing.
+    # Nor has each a line of log, except for the one that begins annealing.
     *pruned, annealing = [
         r for r in training.records if r.first_slot <= 2 * 51
     ]

@@ -157,7 +157,7 @@ class BatchContext:
             rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
 
         Returns:
-            Watched: How the loss uses the prediction, which the caller tells
+            Watched: How the loss uses the prediction, which the caller sets
             by :meth:`Watched.divide_by`.
         """
         watched = Watched(self, rows_per_image)

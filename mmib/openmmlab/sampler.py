@@ -99,7 +99,7 @@ class InfoBatchSampler(Sampler):
             yield from run.ledger.indices(begin, self.rank, self.world_size,
                                           run.ledger.end - begin)
         elif self._num_slots and run.ledger.position == self._epoch_begin:
-            # Batches of the loop and of another reader can't be told apart.
+            # Nothing distinguishes batches of the loop and of another reader.
             raise _other_reader()
         else:
             yield from self._full_pass()

@@ -355,7 +355,7 @@ def train_part(rank, results, stream, batch_size, until, before=None):
 @by_stream
 def test_other_ranks(stream):
     """One rank, then two, then one, with other batch sizes: each slot of each
-    plan is dealt once, but for those that fill a step by epochs, and those
+    plan is dealt once, except for those that fill a step by epochs, and those
     that would make a last step smaller than the baseline's."""
     before = None
     for world_size, batch_size, until in ((1, 8, 0.25), (2, 5, 0.9), (1, 7,

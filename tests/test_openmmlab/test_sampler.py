@@ -248,8 +248,8 @@ def test_state_on_other_ranks_and_batch_sizes(stages):
 
 
 def test_memory_does_not_grow():
-    """What was trained on is forgotten with the next plan, but for the newest
-    batch."""
+    """What was trained on is forgotten with the next plan, except for the
+    newest batch."""
     sampler = sampler_of(range(100))
     run = connected(sampler)
     issued = iter(sampler)
@@ -263,7 +263,7 @@ def test_memory_does_not_grow():
 
 
 def begin_epoch(sampler, run, epoch):
-    """As the hook does, but for the tail of a plan."""
+    """As the hook does, except for the tail of a plan."""
     sampler.set_epoch(epoch)
     run.give_up_rest()
     assert run.next_plan(epoch)
@@ -362,8 +362,8 @@ def test_a_position_by_epochs():
 
 @pytest.mark.parametrize('rank', [0, 1])
 def test_other_readers_by_epochs(rank):
-    """They get full passes of the baseline, which touch nothing, but for one
-    that reads before the first batch of the loop: nobody could tell their
+    """They get full passes of the baseline, which touch nothing, except for
+    one that reads before the first batch of the loop: nobody could tell their
     batches apart."""
     sampler = on_rank(sampler_of(), rank, 2)
     baseline = on_rank(DefaultSampler(range(SIZE), seed=5), rank, 2)

@@ -160,7 +160,7 @@ def test_any_policy_goes_on(policy, stream, drop_last, batch_size, data):
        st.integers(1, 12))
 @settings(max_examples=25)
 def test_a_loop_with_another_batch_size(policy, stream, before, after, at):
-    """Each slot of each plan comes once, but for those that would make a
+    """Each slot of each plan comes once, except for those that would make a
     smaller batch than the baseline's last one."""
     part, rest = own(policy(), stream), own(policy(), stream)
     plans = plans_of(part)
