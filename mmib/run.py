@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A run: its stream of slots, its plans, what it knows of images, its state.
 """
+import copy
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -71,7 +72,8 @@ class Run:
             lockstep: bool = False,
             observers: Sequence[Callable] = (),
     ) -> None:
-        self.policy, self.schedule = policy, schedule
+        # A copy: what a policy learns in one run is wrong in another one.
+        self.policy, self.schedule = copy.deepcopy(policy), schedule
         self.normalize = normalize
         self.ledger = Ledger()
         """Ledger: The stream of slots, and the position in it."""
@@ -350,7 +352,7 @@ class Run:
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
-                                    self.checksum)
+                                    self.checksum, self.rank, self.world_size)
             self.advance(merged.position)
             for numbers in (merged.numbers, merged.unscored):
                 self.tables.count_visits(self.ledger.at(numbers).indices)

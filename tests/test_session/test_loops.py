@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmib.pruning import MeanThreshold, RandomPruning
+from mmib.pruning import MeanThreshold, Neyman, RandomPruning
+from tests.training import state_of
 
-from .audit import EPOCHS, SIZE, Audit, Samples, Trainer, network, said
+from .audit import (EPOCHS, SIZE, Audit, Samples, Trainer, assert_same,
+                    network, said)
 
 pytestmark = pytest.mark.filterwarnings('error:InfoBatch')
 # 0.6 of the images of all epochs, as the default policy has it.
@@ -45,6 +47,16 @@ def test_other_plans(policy, normalize, shuffle):
     Trainer(audit).train(audit.loader(20))
     audit.check(audit.planned)
     assert audit.planned < 0.9 * EPOCHS * SIZE
+
+
+def test_a_policy_of_two_sessions():
+    """None of them learns from the other one."""
+    policy = Neyman()
+    alone, first, second = Audit(), Audit(policy=policy), Audit(policy=policy)
+    for audit in (alone, first, second):
+        Trainer(audit).train(audit.loader(20))
+    assert alone.images == first.images == second.images
+    assert_same(state_of(second.session), state_of(alone.session))
 
 
 @on_workers
