@@ -78,10 +78,14 @@ class Dealer:
 
     Args:
         run (Run): The run.
+        ranks (tuple[int, int], optional): The rank, and the number of ranks.
+            If None, each process is a rank. Defaults to None.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self,
+                 run: Run,
+                 ranks: Optional[Tuple[int, int]] = None) -> None:
+        self._run, self._ranks = run, ranks
         self._reader: Optional[Reader] = None
         self._has_joined = False
         # Whether something was weighed, or an iterator has ended. Until then
@@ -94,8 +98,14 @@ class Dealer:
     def join(self) -> None:
         """Read the rank and the number of ranks, at the first iterator or
         state, and check that they stay. All ranks agree on a seed."""
-        run, now = self._run, rank_and_world_size()
+        run, now = self._run, self._ranks or rank_and_world_size()
         if not self._has_joined:
+            num_processes = rank_and_world_size()[1]
+            if num_processes % now[1]:
+                raise Refusal(
+                    f'`num_replicas={now[1]}` of the Session does not divide '
+                    f'the {num_processes} processes evenly: give the number '
+                    'of groups of processes that train on the same batches.')
             self._has_joined = True
             run.join(*now)
             if run.seed is None:

@@ -4,7 +4,7 @@ import inspect
 import math
 import operator
 import warnings
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -68,6 +68,11 @@ class Session:
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
             one. Defaults to None.
+        num_replicas (int, optional): Number of ranks, where several processes
+            train on the same batches, as in tensor parallelism. All processes
+            make a Session. If None, each process is a rank. Defaults to None.
+        rank (int, optional): Rank of this process within ``num_replicas``.
+            Needed with ``num_replicas``. Defaults to None.
 
     Raises:
         Refusal: If an argument is of a wrong type or out of range.
@@ -83,7 +88,9 @@ class Session:
                  normalize: bool = False,
                  stream: bool = False,
                  shuffle: bool = True,
-                 seed: Optional[int] = None) -> None:
+                 seed: Optional[int] = None,
+                 num_replicas: Optional[int] = None,
+                 rank: Optional[int] = None) -> None:
         size = _length_of(dataset)
         policy = Neyman() if policy is None else as_policy(policy)
         num_epochs = _checked_epochs(epochs)
@@ -109,7 +116,7 @@ class Session:
         self._run = Run(
             np.arange(size), policy, schedule, _warn, shuffle,
             None if seed is None else int(seed), ema, normalize)
-        self._dealer = Dealer(self._run)
+        self._dealer = Dealer(self._run, _ranks_of(rank, num_replicas))
 
     def loader(self,
                batch_size: int = 1,
@@ -295,6 +302,21 @@ class Session:
         changes = what_changed(state, own)
         if changes:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
+
+
+def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
+    """Return the rank and the number of ranks that a user gave, if any."""
+    if rank is None and num_replicas is None:
+        return None
+    try:
+        own, size = operator.index(rank), operator.index(num_replicas)
+    except TypeError:
+        own, size = -1, 0
+    if not 0 <= own < size:
+        raise Refusal('`rank` of a Session is a number from 0 to '
+                      f'`num_replicas` - 1, but got `rank={rank!r}` and '
+                      f'`num_replicas={num_replicas!r}`.')
+    return own, size
 
 
 def _warn(text: str) -> None:

@@ -178,7 +178,12 @@ class VisitLog:
         self._packed.append(torch.stack([scores, norms]))
         self._numbers += [entry.numbers for entry in entries]
 
-    def merge(self, first: int, position: int, checksum: int) -> Merged:
+    def merge(self,
+              first: int,
+              position: int,
+              checksum: int,
+              rank: int = 0,
+              world_size: int = 1) -> Merged:
         """Empty the log, and return what the logs of all ranks have: one
         collective of a few numbers, and one of the rows.
 
@@ -187,6 +192,9 @@ class VisitLog:
                 of slots before it are left out.
             position (int): The position of this rank.
             checksum (int): A number that must be the same on all ranks.
+            rank (int): The rank. Several processes may share one, and then
+                the values of the last one count. Defaults to 0.
+            world_size (int): Number of ranks. Defaults to 1.
 
         Raises:
             Refusal: If ranks drew different plans. This is seen where the
@@ -209,27 +217,26 @@ class VisitLog:
         VisitLog.__init__(self)
         if rank_and_world_size()[1] > 1:
             return _gather(values, numbers, unscored, has_norms, first,
-                           position, checksum)
+                           position, checksum, rank, world_size)
         scores, norms = values.cpu().numpy()
         return _in_order(position, numbers, scores, norms, unscored, has_norms,
                          first)
 
 
 def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
-            has_norms: bool, first: int, position: int,
-            checksum: int) -> Merged:
-    """Merge the rows of all ranks."""
-    rank, world_size = rank_and_world_size()
+            has_norms: bool, first: int, position: int, checksum: int,
+            rank: int, world_size: int) -> Merged:
+    """Merge the rows of all processes."""
     count, begin = len(numbers), (numbers[0] if len(numbers) else 0) - rank
     every = begin + rank + world_size * np.arange(count)
     is_regular = (
         count > 0 and begin >= first and not len(unscored)
         and np.array_equal(numbers, every))
-    own = [position, checksum, has_norms, count, len(unscored), begin,
+    own = [position, checksum, rank, has_norms, count, len(unscored), begin,
            is_regular]  # yapf: disable
     heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
-    positions, checksums, with_norms, counts, others, begins, regular = (
-        heads.numpy().T)
+    (positions, checksums, ranks, with_norms, counts, others, begins,
+     regular) = heads.numpy().T
     if (checksums != checksum).any():
         raise Refusal(
             'The ranks drew different plans. A policy must take every random '
@@ -238,7 +245,7 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
     if regular.all() and (counts == count).all() and (begins == begin).all():
         # Each rank has every slot of its own, so nobody sends numbers.
         of_all = values.new_empty(2, world_size * count)
-        for k, rows in enumerate(all_gather(values)):
+        for k, rows in zip(ranks.tolist(), all_gather(values)):
             of_all[:, k::world_size] = rows
         scores, norms = of_all.cpu().numpy()
         numbers = np.arange(begin, begin + world_size * count)

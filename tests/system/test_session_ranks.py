@@ -9,13 +9,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from mmib import Session
 from mmib.errors import Refusal
 from mmib.pruning import Neyman, RandomPruning
 from tests.test_session.audit import (EPOCHS, SIZE, Audit, Samples, Trainer,
-                                      check_facts, check_words, network)
+                                      assert_same, check_facts, check_words,
+                                      network)
 from tests.test_session.random_loops import RandomLoop
 
 from .processes import run_ranks
@@ -117,6 +120,52 @@ def test_two_ranks(stream, drop_last, size):
         # Two full epochs of 121 images.
         assert len(facts.images) == planned - 2 * (size - SIZE)
     assert torch.equal(results[0][1], results[1][1])
+
+
+def train_sharded(rank, results):
+    """Train with FSDP."""
+    model = network()
+    mesh = init_device_mesh('cpu', (2, ))
+    for module in (model[0], model[-1], model):
+        fully_shard(module, mesh=mesh)
+    audit = Audit()
+    Trainer(audit, model).train(audit.loader(10))
+    assert audit.session.progress == 1
+    results[rank] = audit.facts(), torch.cat(
+        [p.full_tensor().detach().flatten() for p in model.parameters()])
+
+
+def test_sharded_parameters():
+    """They are those of DistributedDataParallel."""
+    facts, parameters = zip(*run_ranks(train_sharded, 2))
+    check_slots(check_facts(facts), 2, False)
+    _, expected, _ = run_ranks(train, 2)[0]
+    assert torch.equal(parameters[0], parameters[1])
+    torch.testing.assert_close(parameters[0], expected)
+
+
+def train_replica(rank, results, stream, num_replicas):
+    """Train two processes on the same batches, with other last bits."""
+    audit = Audit(stream=stream, num_replicas=num_replicas, rank=rank // 2)
+    model = network()
+    with torch.no_grad():
+        model[0].weight += 1e-4 * rank
+    Trainer(audit, model).train(audit.loader(10))
+    results[rank] = audit.facts()
+
+
+@by_stream
+@pytest.mark.parametrize('num_replicas', [1, 2])
+def test_processes_that_train_on_the_same_batches(stream, num_replicas):
+    """The scores of one of them count for all."""
+    facts = run_ranks(
+        functools.partial(
+            train_replica, stream=stream, num_replicas=num_replicas),
+        2 * num_replicas)
+    for one, other in zip(facts[::2], facts[1::2]):
+        assert one.images == other.images and one.losses != other.losses
+        assert_same(one.state, other.state)
+    check_slots(check_facts(facts[1::2]), num_replicas, stream)
 
 
 def test_three_ranks_with_workers():
@@ -443,7 +492,8 @@ def norms_of(rank, results):
         weighed = audit.session.weigh(losses, slots, logits)
         (128 * weighed.sum() / (1 + rank)).backward()
     log, ledger = audit.run.log, audit.run.ledger
-    merged = log.merge(ledger.first, ledger.position, audit.run.checksum)
+    merged = log.merge(ledger.first, ledger.position, audit.run.checksum, rank,
+                       2)
     results[rank] = merged, truth
 
 

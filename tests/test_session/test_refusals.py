@@ -74,6 +74,9 @@ def test_datasets(dataset, match):
       for kwargs in (dict(delta=1.2), dict(start=-0.1), dict(start=0.7),
                      dict(delta=-1), dict(delta=math.nan))),
     *((dict(ema=ema), '`ema` of a Session is the share') for ema in (1, -0.1)),
+    *((kwargs, '`rank` of a Session is a number from 0 to `num_replicas` - 1')
+      for kwargs in (dict(rank=0), dict(num_replicas=2),
+                     dict(rank=2, num_replicas=2))),
     (dict(delta=0.1), 'Nothing would be pruned: annealing begins at epoch 1 '
      'of 6'),
     (dict(stream=True, delta=0.2), 'begins at iteration 9 of 47'),
@@ -83,6 +86,12 @@ def test_datasets(dataset, match):
 def test_arguments(arguments, match):
     with refused(match):
         own(**arguments)
+
+
+def test_more_replicas_than_processes():
+    session = own(rank=0, num_replicas=2)
+    with refused('`num_replicas=2` of the Session does not divide the 1'):
+        next(iter(session.loader(4)))
 
 
 def test_numbers_of_numpy():
