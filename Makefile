@@ -57,9 +57,8 @@ $(VENV)/installed: setup.py
 	$(BIN)/python -m pip install -e '.[onedl,report]'
 	touch $@
 
-# The tests of the folder examples need diffusers, peft and transformers.
 $(VENV)/installed-test: $(VENV)/installed
-	$(BIN)/python -m pip install -e '.[onedl,test,examples]'
+	$(BIN)/python -m pip install -e '.[onedl,test]'
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed
@@ -87,14 +86,14 @@ $(MMPRETRAIN)/installed: setup.py
 	$(MMPRETRAIN)/bin/python -m pip install -e '.[onedl,mmpretrain,test]'
 	touch $@
 
-# Of Lightning, accelerate and transformers.
+# What needs Lightning, accelerate or transformers, and no more.
 test-frameworks: $(FRAMEWORKS)/installed
-	$(FRAMEWORKS)/bin/python -m pytest $(if $(ARGS),$(ARGS),tests/test_integrations tests/test_examples/test_lightning.py)
+	$(FRAMEWORKS)/bin/python -m pytest $(if $(ARGS),$(ARGS),tests/test_integrations tests/test_examples)
 
 $(FRAMEWORKS)/installed: setup.py
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install torch==2.13.0
-	$(FRAMEWORKS)/bin/python -m pip install -e '.[onedl,test,lightning,transformers]'
+	$(FRAMEWORKS)/bin/python -m pip install -e '.[onedl,test,lightning,transformers,examples]'
 	touch $@
 
 # Its requirements bring another numpy and, for augmentations that mmib doesn't

@@ -127,13 +127,11 @@ setup(
             'jinja2==3.1.6', 'matplotlib==3.11.2', 'readme_renderer[md]==46.0',
             'pytest-xdist==3.8.0'
         ],
-        # Of what is in the folder examples.
-        'examples': [
-            'diffusers==0.42.1', 'peft==0.21.2', 'transformers==5.23.0'
-        ],
         # For `mmib.integrations`.
         'lightning': ['lightning==2.6.6'],
         'accelerate': ['accelerate==1.15.0'],
         'transformers': ['accelerate==1.15.0', 'transformers==5.24.0'],
+        # For the folder examples, besides the frameworks.
+        'examples': ['diffusers==0.42.1', 'peft==0.21.2', 'pillow'],
         'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
     })

@@ -1,42 +1,51 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw images with a trained model, and write them as one picture:
+"""Draw images, and write them as one picture.
 
-    python -m examples.diffusion.sample CONFIG CHECKPOINT samples.jpg
+    python -m examples.diffusion.sample AUTOENCODER_DIR OUTPUT_DIR samples.png
 """
 import argparse
 
-import mmcv
-from mmengine.config import Config
-from mmengine.registry import MODELS
-from mmengine.runner import load_checkpoint
+import torch
+from diffusers import AutoencoderKL, DDIMScheduler, UNet2DModel
+from PIL import Image
+
+from examples.diffusion.train import NOISE
 
 
-def grid(images, columns):
-    """Images in [-1, 1], of shape (B, 3, H, W), as the rows of one picture,
-    uint8 of shape (rows * H, columns * W, 3)."""
-    _, _, height, width = images.shape
-    pixels = ((images + 1) * 127.5).round().byte()
-    pixels = pixels.view(-1, columns, 3, height, width)
-    pixels = pixels.permute(0, 3, 1, 4, 2).contiguous()
-    return pixels.view(-1, columns * width, 3).cpu().numpy()
+@torch.no_grad()
+def sample(autoencoder, unet, num_images, num_steps=50, seed=0):
+    """Return images, uint8 of shape (N, H, W, 3)."""
+    scheduler = DDIMScheduler.from_config(NOISE.config, clip_sample=False)
+    scheduler.set_timesteps(num_steps)
+    size = unet.config.sample_size
+    latents = torch.randn(
+        num_images,
+        unet.config.in_channels,
+        size,
+        size,
+        generator=torch.Generator().manual_seed(seed))
+    for timestep in scheduler.timesteps:
+        noise = unet(latents, timestep).sample
+        latents = scheduler.step(noise, timestep, latents).prev_sample
+    latents = latents / autoencoder.config.scaling_factor
+    images = autoencoder.decode(latents).sample.clamp(-1, 1)
+    return ((images + 1) * 127.5).round().byte().permute(0, 2, 3, 1)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument('config')
-    parser.add_argument('checkpoint')
-    parser.add_argument('out')
+def main(args=None):
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument('autoencoder_dir')
+    parser.add_argument('output_dir', help='of train.py')
+    parser.add_argument('picture')
     parser.add_argument('--rows', type=int, default=4)
     parser.add_argument('--columns', type=int, default=8)
-    parser.add_argument('--steps', type=int, default=20)
-    parser.add_argument('--seed', type=int, default=0)
-    args = parser.parse_args()
-    # This imports the modules of the example too.
-    cfg = Config.fromfile(args.config)
-    model = MODELS.build(cfg.model).eval()
-    load_checkpoint(model, args.checkpoint, map_location='cpu')
-    images = model.sample(args.rows * args.columns, args.steps, args.seed)
-    mmcv.imwrite(mmcv.rgb2bgr(grid(images, args.columns)), args.out)
+    args = parser.parse_args(args)
+    autoencoder = AutoencoderKL.from_pretrained(args.autoencoder_dir).eval()
+    unet = UNet2DModel.from_pretrained(args.output_dir).eval()
+    images = sample(autoencoder, unet, args.rows * args.columns)
+    rows = images.unflatten(0, (args.rows, args.columns))
+    picture = rows.transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    Image.fromarray(picture.numpy()).save(args.picture)
 
 
 if __name__ == '__main__':

@@ -1,34 +1,55 @@
 # Copyright (c) mmib contributors. All rights reserved.
-import os.path as osp
-import re
-import subprocess
-import sys
-
 import pytest
+import torch
 
-pytest.importorskip('lightning')
-ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
-SCRIPT = osp.join(ROOT, 'examples', 'lightning', 'train.py')
+from examples.lightning import train
 
-
-def train(folder, *args):
-    """Run the script, and return the epochs and accuracies that it prints."""
-    process = subprocess.run([sys.executable, '-W', 'ignore', SCRIPT, *args],
-                             cwd=folder,
-                             env=dict(
-                                 PYTHONPATH=ROOT, PATH='', HOME=str(folder)),
-                             capture_output=True,
-                             text=True)
-    assert process.returncode == 0, process.stderr
-    return [(int(epoch), float(accuracy)) for epoch, accuracy in re.findall(
-        r'^epoch (\d+): accuracy ([\d.]+)', process.stdout, re.M)]
+pytestmark = pytest.mark.filterwarnings('ignore')
 
 
-def test_the_example_goes_on_where_it_stopped(tmp_path):
-    for name in ('whole', 'part'):
-        (tmp_path / name).mkdir()
-    whole = train(tmp_path / 'whole')
-    assert [epoch for epoch, _ in whole] == [*range(1, 21)]
-    assert whole[-1][1] > 0.7
-    part = train(tmp_path / 'part', '4')
-    assert part + train(tmp_path / 'part') == whole
+def run(pictures, folder, *options):
+    args = [pictures, str(folder), '--epochs', '6', *options]
+    return train.main(train.parse_args(args))
+
+
+@pytest.mark.parametrize('policy, steps', [('plain', 6), ('random', 5)])
+def test_controls(pictures, tmp_path, policy, steps):
+    """64 images are one step of the baseline, and no epoch has none."""
+    trainer = run(pictures, tmp_path, '--policy', policy)
+    assert trainer.current_epoch == trainer.global_step == 6
+    assert trainer.callback_metrics['infobatch/progress'] == 1
+
+
+def test_stop_and_resume(pictures, tmp_path, monkeypatch):
+    """Also the learning rate goes on."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(module, *_):
+        if module.current_epoch == 3:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Classifier, 'on_train_epoch_start', stop)
+        with pytest.raises(Stop):
+            run(pictures, tmp_path)
+    trainer = run(pictures, tmp_path, '--resume')
+    metrics = trainer.callback_metrics
+    assert trainer.current_epoch == trainer.global_step == 6
+    assert metrics['infobatch/progress'] == 1 and metrics['accuracy'] > 0.5
+    group, = trainer.optimizers[0].param_groups
+    assert group['lr'] == pytest.approx(0, abs=1e-9)
+    tables = trainer.model.session.state_dict()['tables']
+    assert (tables['scores'] != 1).all()
+
+
+def test_augmentation_moves_images_by_up_to_4_pixels(pictures):
+    torch.manual_seed(0)
+    images = torch.arange(1., 65).view(1, 1, 8, 8).repeat(50, 1, 1, 1)
+    augmented = train.Classifier(None).augment(images)
+    assert augmented.shape == images.shape
+    centers = augmented[:, 0, 4, 4]
+    # 0 is the border.
+    assert len(centers.unique()) > 20 and 0 in centers
+    assert not torch.equal(augmented[0], augmented[1])

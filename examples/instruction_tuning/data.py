@@ -1,10 +1,14 @@
-"""Draw instructions with their answers: python draw.py data/llama"""
-import argparse
-import json
-import os
-import os.path as osp
+# Copyright (c) mmib contributors. All rights reserved.
+"""Conversations: drawn instructions with their answers, as tokens."""
 import random
 import string
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+# A token is a byte, or one of these.
+PAD, ANSWER, END = 256, 257, 258
+IGNORED = -100
 
 LETTERS = 'abcdefghij'
 CHARACTERS = LETTERS + LETTERS.upper() + string.digits
@@ -60,17 +64,11 @@ TASKS = dict(
     sum=(ask_sum, 1))
 # What a network learns before it is tuned with LoRA.
 BASE_TASKS = dict(copy=(ask_any_copy, 1))
-# Name of the file: conversations, seed of the draw, and share of them that is
-# answered wrong.
-FILES = dict(
-    base=(BASE_TASKS, 2000, 2, 0.),
-    train=(TASKS, 2000, 0, 0.03),
-    held_out=(TASKS, 500, 1, 0.))
 
 
 def draw(tasks, size, seed, wrong):
-    """Draw conversations, a share of which has a wrong answer: that of another
-    question of the same task."""
+    """Draw conversations. A share of them has the answer to another question
+    of the same task, which is wrong."""
     rng = random.Random(seed)
     asks, shares = zip(*tasks.values())
     conversations = []
@@ -82,20 +80,24 @@ def draw(tasks, size, seed, wrong):
     return conversations
 
 
-def write(folder):
-    """Draw all files into a folder."""
-    os.makedirs(folder, exist_ok=True)
-    for name, arguments in FILES.items():
-        with open(osp.join(folder, f'{name}.jsonl'), 'w') as file:
-            for conversation in draw(*arguments):
-                file.write(json.dumps(conversation) + '\n')
+def tokenize(conversation):
+    """Return tokens, of which those of the answer are learned."""
+    prompt = [*conversation['instruction'].encode(), ANSWER]
+    answer = [*conversation['output'].encode(), END]
+    return dict(
+        input_ids=torch.tensor(prompt + answer),
+        labels=torch.tensor([IGNORED] * len(prompt) + answer))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folder')
-    write(parser.parse_args().folder)
+def collate(conversations):
+    """Pad conversations to the longest one."""
 
+    def pad(name, value):
+        rows = [each[name] for each in conversations]
+        return pad_sequence(rows, batch_first=True, padding_value=value)
 
-if __name__ == '__main__':
-    main()
+    tokens = pad('input_ids', PAD)
+    return dict(
+        input_ids=tokens,
+        attention_mask=(tokens != PAD).long(),
+        labels=pad('labels', IGNORED))
