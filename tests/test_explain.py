@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mmengine.dataset import RepeatDataset
 
 from mmib.errors import Refusal
-from mmib.pruning import (AboveMean, Budget, EpochPlan, MeanThreshold, Neyman,
-                          QuantileTiers, RandomPruning, ShuffledTiers)
+from mmib.pruning import (Budget, EpochPlan, MeanThreshold, Neyman,
+                          QuantileTiers, RandomPruning)
 from tests.test_datasets import Listed
 from tests.training import DrivenTraining, of_any_size
 
@@ -19,7 +19,6 @@ SIZE = 24
 # Their tiers are bands of scores.
 WITH_BANDS = st.sampled_from([
     MeanThreshold,
-    AboveMean,
     QuantileTiers,
     functools.partial(QuantileTiers, (0.1, 0.5, 1.), (0.8, 0.6, 0.2)),
     functools.partial(Budget, ratio=0.7),
@@ -75,9 +74,15 @@ def test_an_explanation_is_that_of_the_slots(policy, by_epoch, normalize, at):
                 assert sum(each.kept for each in own) == tier.kept
 
 
+def tiers_of_shuffled_scores(scores, rng):
+    plan = QuantileTiers()(rng.permutation(scores), rng)
+    return replace(
+        plan, tiers=tuple(tier._replace(upper=None) for tier in plan.tiers))
+
+
 @pytest.mark.parametrize('by_epoch', [True, False])
 @pytest.mark.parametrize('policy', [
-    ShuffledTiers(),
+    tiers_of_shuffled_scores,
     lambda scores, rng: replace(RandomPruning()(scores, rng), tiers=())
 ])
 def test_policies_without_bands(policy, by_epoch):

@@ -17,11 +17,10 @@ from ..pruning import Policy, as_policy
 # Where a user finds the policy.
 _PLACE = 'of InfoBatchHook in `custom_hooks`'
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
-for policy_type in (pruning.AboveMean, pruning.Budget, pruning.EpsilonGreedy,
+for policy_type in (pruning.Budget, pruning.EpsilonGreedy,
                     pruning.MeanThreshold, pruning.Neyman,
                     pruning.QuantileTiers, pruning.RandomPruning,
-                    pruning.ScoreOnly, pruning.ShuffledTiers,
-                    pruning.UpperConfidenceBound):
+                    pruning.ScoreOnly):
     POLICIES.register_module(module=policy_type)
 
 

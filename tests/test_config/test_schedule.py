@@ -388,7 +388,6 @@ def test_custom_imports(imports, expected):
         (0.3, dict(type=Neyman), 0.3),
         # Others have no ratio of the training.
         (None, dict(type='MeanThreshold', ratio=0.3), 0.8),
-        (None, dict(type='AboveMean'), 0.8),
         (0.6, dict(type='MeanThreshold'), 0.6),
     ])
 def test_one_ratio(ratio, policy, expected):
@@ -467,7 +466,6 @@ NOTHING = 'would leave nothing out'
      '`ratio=0.6` and the `ratio=0.3` of Neyman .* one number'),
     (dict(ratio=1), rf'Neyman\(.*\) {NOTHING}: lower `ratio`'),
     (dict(policy=dict(type='MeanThreshold', ratio=0)), NOTHING),
-    (dict(policy=dict(type='AboveMean', ratio=0)), NOTHING),
     (dict(policy=dict(type='RandomPruning', ratio=0)), NOTHING),
     (dict(delta=1e-4, policy=dict(type='QuantileTiers')),
      f'`delta=0.0001` QuantileTiers.* {NOTHING}'),

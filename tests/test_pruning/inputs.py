@@ -4,16 +4,14 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from mmib.pruning import EpsilonGreedy, Progress, UpperConfidenceBound
+from mmib.pruning import EpsilonGreedy, Progress
 
 FINITE = st.floats(0, 1e6, width=32)
 RATIOS = st.floats(0, 0.99)
 SHARES = st.floats(0.01, 1.2)
 KEEPS = st.floats(0.01, 1)
-SELECTIONS = st.one_of(
-    st.builds(EpsilonGreedy, KEEPS, st.floats(0, 1), st.integers(1, 4)),
-    st.builds(UpperConfidenceBound, KEEPS, st.floats(0, 10),
-              st.floats(0.01, 1), st.integers(1, 4)))
+SELECTIONS = st.builds(EpsilonGreedy, KEEPS, st.floats(0, 1),
+                       st.integers(1, 4))
 RNGS = st.integers(0, 2**32).map(np.random.default_rng)
 # Of any size, with many ties or few of them.
 SCORES = st.one_of(

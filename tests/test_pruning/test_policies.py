@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
 from mmib.planner import Step
-from mmib.pruning import (AboveMean, Budget, EpochPlan, EpsilonGreedy,
-                          MeanThreshold, Neyman, Progress, QuantileTiers,
-                          RandomPruning, ShuffledTiers, UpperConfidenceBound,
+from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
+                          Neyman, Progress, QuantileTiers, RandomPruning,
                           as_policy, draw_plan)
 from mmib.pruning.plan import checked, prune_tiers
 from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
@@ -24,8 +23,8 @@ TIERS = st.one_of(
               st.booleans()),
     st.builds(QuantileTiers, st.just((0.1, 0.5, 1.)),
               st.tuples(RATIOS, RATIOS, RATIOS)),
-    st.builds(RandomPruning, RATIOS), st.builds(AboveMean, RATIOS))
-ANY = TIERS | SELECTIONS | st.builds(ShuffledTiers) | st.builds(
+    st.builds(RandomPruning, RATIOS))
+ANY = TIERS | SELECTIONS | st.builds(
     lambda share, most: needing(share, Budget(max_ratio=most)), SHARES,
     st.floats(0.01, 0.99)) | st.builds(
         lambda share, least: needing(share, Neyman(min_keep=least)), SHARES,
@@ -61,9 +60,6 @@ def tiers_by_hand(policy, scores):
     mean = np.float32(scores.astype(np.float64).mean())
     if isinstance(policy, RandomPruning):
         return [(policy.ratio, np.arange(len(scores)))]
-    if isinstance(policy, AboveMean):
-        return [(0., np.flatnonzero(scores <= mean)),
-                (policy.ratio, np.flatnonzero(scores > mean))]
     if isinstance(policy, MeanThreshold):
         edges, ratios = [mean], [policy.ratio]
     else:
@@ -89,7 +85,7 @@ def test_every_tier_keeps_its_share(policy, scores, rng):
         assert tier[:2] == (len(members), kept)
         assert (plan.tier_of_slot == number).tolist() == inside.tolist()
         assert len(members) <= kept / (1 - ratio) + 1e-6
-    if isinstance(policy, (MeanThreshold, AboveMean)):
+    if isinstance(policy, MeanThreshold):
         assert plan.threshold == pytest.approx(
             scores.mean(dtype=np.float64), rel=1e-6)
 
@@ -118,7 +114,6 @@ def in_its_own_order(scores, rng):
         needing(0.2, Budget((0.3, 0.6), 0.7)),
         needing(0.5, Neyman()),
         RandomPruning(0.8),
-        AboveMean(0.37),
         as_policy(in_its_own_order),
     ],
     ids=repr)
@@ -171,7 +166,6 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
 @pytest.mark.parametrize('policy, name, values, match', [
     (MeanThreshold, 'ratio', OUTSIDE, r'\[0, 1\)'),
     (RandomPruning, 'ratio', OUTSIDE, r'\[0, 1\)'),
-    (AboveMean, 'ratio', OUTSIDE, r'\[0, 1\)'),
     (QuantileTiers, 'ratios', [(0.5, each) for each in OUTSIDE], r'\[0, 1\)'),
     (QuantileTiers, 'ratios', [(0.5, )], 'one entry for each tier'),
     (QuantileTiers, 'quantiles', [(), (0.2, )], 'one entry for each tier'),
@@ -183,13 +177,9 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
     (Neyman, 'ratio', [0, 1.1], r'\(0, 1\]'),
     (Neyman, 'num_strata', [0, 2.5], 'positive integer'),
     (Neyman, 'min_keep', [0, *OUTSIDE], r'\(0, 1\)'),
-    (EpsilonGreedy, 'keep', (0, 1.1), r'\(0, 1\]'),
+    (EpsilonGreedy, 'keep', (0, 1.1, float('nan')), r'\(0, 1\]'),
     (EpsilonGreedy, 'epsilon', (-0.1, 1.1), r'\[0, 1\]'),
-    (EpsilonGreedy, 'period', (0, 1.5, True), 'positive integer'),
-    (UpperConfidenceBound, 'keep', (float('nan'), ), r'\(0, 1\]'),
-    (UpperConfidenceBound, 'c', (-1, float('nan')), 'at least 0'),
-    (UpperConfidenceBound, 'alpha', (0, 1.1), r'\(0, 1\]'),
-    (UpperConfidenceBound, 'period', ('2', ), 'positive integer'),
+    (EpsilonGreedy, 'period', (0, 1.5, True, '2'), 'positive integer'),
 ])
 def test_arguments_out_of_range(policy, name, values, match):
     for value in values:
