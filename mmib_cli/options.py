@@ -9,7 +9,7 @@ from mmengine.config import DictAction
 
 import mmib
 from mmib.errors import Refusal
-from mmib.openmmlab.config.convert import list_images
+from mmib.labels.config import list_images
 from mmib.pruning import Policy
 
 CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'

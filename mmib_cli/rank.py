@@ -12,7 +12,7 @@ from typing import List
 
 from mmib.errors import Refusal
 from mmib.labels.rankings import RANKINGS
-from mmib.openmmlab.data.verdicts import read_review
+from mmib.labels.verdicts import read_review
 
 from .files import find_config, read
 from .options import add_cfg_options

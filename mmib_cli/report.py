@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Callable, List, Optional, Sequence
 
 from mmib.errors import Refusal
-from mmib.openmmlab.data.verdicts import read_review
+from mmib.labels.verdicts import read_review
 
 _EXTRA = ('matplotlib', 'jinja2', 'pandas')
 

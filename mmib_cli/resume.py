@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import find_latest_checkpoint
 
 from mmib.errors import Refusal
-from mmib.openmmlab.config.convert import listed_images
+from mmib.labels.config import listed_images
 from mmib.openmmlab.config.parts import LENGTH_FIELD, infobatch_hooks
 
 from .files import loadable

@@ -13,14 +13,14 @@ from typing import Iterator, List, Sequence
 from mmengine.device import get_device
 
 from mmib.errors import Refusal
+from mmib.labels.config import listed_images
 from mmib.labels.images import CannotShow, DatasetImages
+from mmib.labels.lists import as_line
 from mmib.labels.predictions import Predictor
 from mmib.labels.repair import export_ignored, export_tasks, numbers_of
 from mmib.labels.review import beats_chance, expected, merge
-from mmib.openmmlab.config.convert import listed_images
-from mmib.openmmlab.data.lists import as_line
-from mmib.openmmlab.data.verdicts import (UNSURE, VERDICTS, WRONG, Judged,
-                                          open_text, read_review, write_review)
+from mmib.labels.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
+                                  read_review, write_review)
 
 from .files import find_config, read, table
 from .options import add_cfg_options

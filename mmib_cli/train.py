@@ -21,7 +21,7 @@ from mmengine.registry import DATASETS, DefaultScope
 
 import mmib
 from mmib.errors import Refusal
-from mmib.openmmlab.config.convert import listed_images, lists_checksum
+from mmib.labels.config import listed_images, lists_checksum
 
 from .files import converted_name, loadable, read, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,

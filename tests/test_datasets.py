@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset
 
 from mmib import InfoBatchSampler
 from mmib.errors import Refusal
+from mmib.labels.listed_images import ListedImages
 from mmib.openmmlab.data.datasets import (image_numbers, image_path,
                                           images_checksum, unwrap_repeats)
 from mmib.openmmlab.data.delivery import DeliveryCheck
@@ -151,7 +152,8 @@ def moved(*names, root='/data/set/'):
 
 
 def only(images, dataset=path_dataset(size=14), **kwargs):
-    return dict(type='ListedImages', dataset=dataset, images=images, **kwargs)
+    return dict(
+        type=ListedImages.__name__, dataset=dataset, images=images, **kwargs)
 
 
 def test_the_checksum_is_that_of_the_images_in_their_order():

@@ -23,6 +23,17 @@ def run(code):
                           text=True)
 
 
+def test_what_finds_wrong_labels_is_loaded_by_its_users_alone():
+    result = run('import sys, mmib\n'
+                 'mmib.convert, mmib.Session\n'
+                 "print(*(name for name in sys.modules if 'labels' in name))\n"
+                 'import mmib.labels.config\n'
+                 'from mmengine.registry import DATASETS\n'
+                 "print(DATASETS.get('ListedImages').__module__)")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ['', 'mmib.labels.listed_images']
+
+
 def test_mmengine_alone_is_enough():
     """No other library of the stack is imported, so none is needed."""
     result = run('import sys\n'

@@ -13,8 +13,8 @@ from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, numbers_in_whole,
                                        unwrap_repeats)
-from ..openmmlab.data.lists import find_images
-from ..openmmlab.data.relabel import has_one_class
+from .lists import find_images
+from .relabel import has_one_class
 
 # A label that is no class.
 IGNORED = 255

@@ -11,11 +11,11 @@ import pandas as pd
 from markupsafe import Markup
 from mmengine.config import Config
 
-from ..openmmlab.data.verdicts import escaped
 from ..report.page import Section, environment_of
 from ..version import __version__
 from .gallery import Gallery
 from .rankings import RANKINGS
+from .verdicts import escaped
 
 # Of the table of all images, before all others.
 _COLUMNS = ('score', 'average', 'visits', 'pruned', 'last_visit')

@@ -16,9 +16,9 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..openmmlab.data.relabel import has_one_class
 from .images import CannotShow, DatasetImages, in_short
 from .rankings import RANKINGS
+from .relabel import has_one_class
 
 # Heads whose maps are sums of masks, each by the probability of its class.
 _SUM_MASKS = ('MaskFormerHead', 'Mask2FormerHead', 'SideAdapterCLIPHead')

@@ -22,8 +22,8 @@ import numpy as np
 from PIL import Image
 
 from ..errors import Refusal
-from ..openmmlab.data.masks import SUFFIXES, short_names
 from .images import IGNORED, DatasetImages
+from .masks import SUFFIXES, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
 

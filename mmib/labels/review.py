@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
-from ..openmmlab.data.verdicts import UNSURE, WRONG, Judged
+from .verdicts import UNSURE, WRONG, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from mmengine.config import Config
 
-from mmib.openmmlab.data.lists import find_images
-from mmib.openmmlab.data.verdicts import Judged, read_review, write_review
+from mmib.labels.lists import find_images
+from mmib.labels.verdicts import Judged, read_review, write_review
 
 from ..system.small_training import read_log, write_images
 from ..test_datasets import build

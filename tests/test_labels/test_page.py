@@ -12,8 +12,8 @@ import pytest
 from mmengine.runner import Runner
 
 import mmib_cli
-from mmib.openmmlab.data.lists import find_images
-from mmib.openmmlab.data.verdicts import read_review
+from mmib.labels.lists import find_images
+from mmib.labels.verdicts import read_review
 from mmib.report.checkpoint import read_newest
 from mmib.report.read import read_run
 

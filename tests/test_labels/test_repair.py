@@ -17,10 +17,10 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
 from mmib.labels import repair
+from mmib.labels.config import list_images
 from mmib.labels.images import DatasetImages
 from mmib.labels.repair import masks_in, painted
-from mmib.openmmlab.config.convert import list_images
-from mmib.openmmlab.data.verdicts import Judged, write_review
+from mmib.labels.verdicts import Judged, write_review
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_cli.conftest import run  # noqa: F401

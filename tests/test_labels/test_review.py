@@ -12,11 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
+from mmib.labels.lists import find_images
 from mmib.labels.review import beats_chance, expected, merge
-from mmib.openmmlab.data.lists import find_images
-from mmib.openmmlab.data.verdicts import (HARD, UNSURE, VERDICTS, WRONG,
-                                          Judged, open_text, read_review,
-                                          write_review)
+from mmib.labels.verdicts import (HARD, UNSURE, VERDICTS, WRONG, Judged,
+                                  open_text, read_review, write_review)
 
 HEADER = 'image,verdict,rank,score,date\n'
 TEXT = st.text(

@@ -8,7 +8,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset, ClassBalancedDataset, RepeatDataset
 from torch.utils.data import ConcatDataset
 
-from ...errors import Refusal
+from ..errors import Refusal
 from .verdicts import Judged
 
 

@@ -9,7 +9,7 @@ from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
 
 from mmib.errors import Refusal
-from mmib.openmmlab.config.convert import list_images, lists_checksum
+from mmib.labels.config import list_images, lists_checksum
 from mmib.openmmlab.data.datasets import image_numbers, numbers_in_whole
 from tests.system.small_training import small_config
 from tests.test_datasets import build, concat, path_dataset, wrapper

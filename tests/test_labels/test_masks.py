@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from mmengine.registry import DefaultScope
 
-from mmib.openmmlab.data.masks import masks_checksum, short_names
-
-from .test_cli.conftest import run  # noqa: F401
-from .test_datasets import build
-from .test_labels import test_repair
-from .test_labels.test_repair import as_labels, dataset_of, raw
+from mmib.labels.masks import masks_checksum, short_names
+from tests.test_cli.conftest import run  # noqa: F401
+from tests.test_datasets import build
+from tests.test_labels import test_repair
+from tests.test_labels.test_repair import as_labels, dataset_of, raw
 
 brush, config = test_repair.brush, test_repair.config
 

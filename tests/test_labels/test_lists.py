@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mmib.errors import Refusal
-from mmib.openmmlab.data import lists
-from mmib.openmmlab.data.lists import as_line, find_images
+from mmib.labels import lists
+from mmib.labels.lists import as_line, find_images
 
 # As data sets have them.
 PATHS = [

@@ -12,7 +12,7 @@ from mmengine import fileio
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
-from ...errors import Refusal
+from ..errors import Refusal
 
 Folder = Union[str, os.PathLike]
 # Of files that keep the numbers of classes as they are.

@@ -10,7 +10,7 @@ from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
 import numpy as np
 from mmengine.logging import print_log
 
-from ...errors import Refusal
+from ..errors import Refusal
 from .verdicts import WRONG, Judged, Path, is_table, open_text, read_review
 
 Paths = Sequence[Optional[str]]

@@ -7,7 +7,7 @@ import re
 from itertools import chain
 from typing import IO, Dict, Iterable, List, NamedTuple, Union
 
-from ...errors import Refusal
+from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
 # Files may lack those after the rank.
