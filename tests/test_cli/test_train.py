@@ -140,7 +140,7 @@ def test_trainings_that_prune_nothing(train, capsys, option, length, iters,
     assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
     # It trains as it was dumped, and needs mmib for a list alone.
     imports = cfg.get('custom_imports', {}).get('imports', [])
-    assert imports == ['mmib'] * bool(subset)
+    assert imports == ['mmib.labels.listed_images'] * bool(subset)
 
 
 def test_score_is_the_baseline_with_scores(train, capsys):
