@@ -11,9 +11,10 @@ from mmengine.device import get_device
 from torch import Tensor
 
 from ..errors import Refusal
-from .images import IGNORED, CannotShow, DatasetImages
+from .images import CannotShow, DatasetImages
 from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
                      to_uri)
+from .masks import IGNORED
 from .predictions import Predictor, compare, measure
 from .rankings import RANKINGS, Ranking, largest_region
 

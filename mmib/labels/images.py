@@ -3,7 +3,6 @@
 import copy
 from typing import Any, List, Optional, Tuple
 
-import cv2
 import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
@@ -11,13 +10,11 @@ from mmengine.utils import import_modules_from_strings
 
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
-                                       images_checksum, numbers_in_whole,
-                                       unwrap_repeats)
+                                       images_checksum, leaves,
+                                       numbers_in_whole, unwrap_repeats)
 from .lists import find_images
+from .masks import IGNORED
 from .relabel import has_one_class
-
-# A label that is no class.
-IGNORED = 255
 
 
 class CannotShow(Exception):
@@ -125,6 +122,12 @@ class DatasetImages:
         return getattr(self._dataset, 'metainfo', None) or {}
 
     @property
+    def ignored(self) -> int:
+        """int: The label of pixels of no class."""
+        dataset, = leaves(self._dataset)[:1]
+        return getattr(dataset, 'ignore_index', IGNORED)
+
+    @property
     def has_pixels(self) -> bool:
         """bool: Whether the data set holds its images itself."""
         return (hasattr(self._dataset, 'get_data_info')
@@ -164,25 +167,41 @@ class DatasetImages:
             results['seg_map_path'] = mask
         try:
             if 'img' in results:
-                # MMPretrain's data sets that hold pixels have grey ones, or
-                # RGB.
-                image = np.asarray(results['img'])
-                results['img'] = (
-                    cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
-                    if image.ndim == 2 else image[..., ::-1])
+                # MMPretrain's data sets that hold pixels have RGB.
+                image = np.atleast_3d(results['img'])[..., ::-1]
             else:
                 for load in self._loaders:
                     results = load(results)
-            image = results['img']
+                image = results['img']
         except Exception as error:
             raise CannotShow(in_short(error)) from error
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            raise CannotShow('the image isn\'t one of three colours')
+        image = results['img'] = as_picture(image)
         labels = results.get('gt_seg_map')
         if labels is not None and labels.shape != image.shape[:2]:
             raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
                              f'image of {image.shape[:2]}')
         return results
+
+
+def as_picture(image: np.ndarray) -> np.ndarray:
+    """Return an image with any number of bands in three colours.
+
+    Args:
+        image (np.ndarray): Of shape (H, W) or (H, W, bands). The first band,
+            or the first three of several, are shown.
+
+    Returns:
+        np.ndarray: uint8 of shape (H, W, 3).
+    """
+    bands = image.reshape(*image.shape[:2], -1)
+    bands = bands[..., :3] if bands.shape[2] > 2 else bands[..., :1]
+    if bands.dtype != np.uint8:
+        # From the lowest to the highest value of a band.
+        bands = np.nan_to_num(bands.astype(np.float64))
+        low = bands.min((0, 1))
+        span = np.maximum(bands.max((0, 1)) - low, 1e-12)
+        bands = np.round(255 * (bands - low) / span).astype(np.uint8)
+    return np.broadcast_to(bands, (*bands.shape[:2], 3)).copy()
 
 
 def _loaders_of(dataset: Any) -> list:

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from .images import IGNORED
+from .masks import IGNORED
 
 # Of a class over an image, of 255.
 _OPACITY = 128

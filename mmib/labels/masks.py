@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Masks that take the place of those of the same names in a data set."""
 import io
+import logging
 import os
 import os.path as osp
 import zlib
@@ -8,17 +9,50 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence, Set, Union
 
+import numpy as np
 from mmengine import fileio
 from mmengine.dataset import BaseDataset
+from mmengine.logging import print_log
 from PIL import Image
 
 from ..errors import Refusal
 
 Folder = Union[str, os.PathLike]
+IGNORED = 255
 # Of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
 # What PIL calls images of one number a pixel.
 _NUMBERS = ('1', 'L', 'P', 'I', 'I;16')
+
+
+def read_mask(path: Folder) -> np.ndarray:
+    """Return the numbers in the file of a mask, uint8 of shape (H, W).
+
+    Raises:
+        Refusal: If the file doesn't have one number for each pixel.
+    """
+    with Image.open(io.BytesIO(fileio.get(path))) as image:
+        if image.mode not in _NUMBERS:
+            raise Refusal(f'{path} has colours ({image.mode}), and not the '
+                          'number of a class in each pixel.')
+        numbers = np.asarray(image)
+    if numbers.max(initial=0) > 255:
+        raise Refusal(f'{path} has the number {numbers.max()}, and a mask has '
+                      'numbers up to 255.')
+    return numbers.astype(np.uint8)
+
+
+def known_numbers(dataset: Any) -> np.ndarray:
+    """Return which numbers in the files of a data set of MMSegmentation stand
+    for a class, or for what is ignored, bool of shape (256,)."""
+    classes = dataset.metainfo.get('classes')
+    # Of a data set that trains some of its classes, the map has all.
+    count = len(getattr(dataset, 'label_map', None) or classes or range(256))
+    # With `reduce_zero_label`, 0 is ignored, and 1 is the first class.
+    count += bool(getattr(dataset, 'reduce_zero_label', False))
+    known = np.arange(256) < count
+    known[[getattr(dataset, 'ignore_index', IGNORED), IGNORED]] = True
+    return known
 
 
 def mask_files(folder: Folder) -> List[Path]:
@@ -62,7 +96,11 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     paths = [_mask_paths(dataset) for dataset in datasets]
     new = _find(folder, {path for each in paths for path in each})
     for dataset, own in zip(datasets, paths):
-        if not new.keys().isdisjoint(own):
+        replaced = new.keys() & own
+        if replaced:
+            known = known_numbers(dataset)
+            for old in replaced:
+                _check(old, new[old], known)
             _replace(dataset, new)
     return {*new.values()}
 
@@ -96,21 +134,35 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
             raise _error(text +
                          ': put it into folders that are called as there' *
                          (len(like) > 1))
-        _check(like[0], file)
         new[like[0]] = str(file)
     return new
 
 
-def _check(old: str, new: Path) -> None:
-    with Image.open(io.BytesIO(fileio.get(old))) as image:
-        size = image.size
-    with Image.open(new) as image:
-        if image.size != size:
-            raise _error(f'{new} has {image.size} pixels, and {old}, whose '
-                         f'place it would take, {size}')
-        if image.mode not in _NUMBERS:
-            raise _error(f'{new} has colours ({image.mode}), and not the '
-                         'number of a class in each pixel')
+def _check(old: str, new: str, known: np.ndarray) -> None:
+    """Refuse a mask that can't take the place of another one, and warn of one
+    that ignores a whole class."""
+    try:
+        before, after = read_mask(old), read_mask(new)
+    except Refusal as error:
+        raise _error(str(error).rstrip('.')) from error
+    if before.shape != after.shape:
+        sizes = [
+            f'{width} x {height}'
+            for height, width in (after.shape, before.shape)
+        ]
+        raise _error(f'{new} has {sizes[0]} pixels, and {old}, whose place it '
+                     f'would take, {sizes[1]}')
+    numbers = np.unique(after)
+    unknown = numbers[~known[numbers]].tolist()
+    if unknown:
+        raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, which '
+                     'stand for no class of the data set')
+    lost = np.setdiff1d(before[after == IGNORED], np.append(after, IGNORED))
+    if len(lost):
+        print_log(
+            f'InfoBatch: {new} ignores all pixels that have the number '
+            f'{lost[0]} in {old}. {IGNORED} stands for no class: if it should,'
+            f' write {lost[0]} in its place.', 'current', logging.WARNING)
 
 
 def _replace(dataset: BaseDataset, new: Dict[str, str]) -> None:

@@ -16,6 +16,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..errors import Refusal
 from .images import CannotShow, DatasetImages, in_short
 from .rankings import RANKINGS
 from .relabel import has_one_class
@@ -188,7 +189,8 @@ class _Inputs(Dataset):
                 number)
             kept = {
                 name: labelled[name]
-                for name in ('gt_seg_map', 'gt_label') if name in labelled
+                for name in ('gt_seg_map', 'gt_label', 'seg_map_path')
+                if name in labelled
             }
             return _load(self._pipeline, info), kept
         except CannotShow as error:
@@ -232,7 +234,7 @@ def measure(reader: DatasetImages,
     try:
         # A log file gets the last line alone.
         for batch in track(loader, 'Predicting', console=Console(stderr=True)):
-            for seen in _seen(predictor, batch):
+            for seen in _seen(predictor, batch, reader.ignored):
                 if isinstance(seen, str):
                     reason, seen = seen, {}
                 for ranking in RANKINGS.values():
@@ -249,7 +251,24 @@ def measure(reader: DatasetImages,
     return Measured(columns, num_seen, unlabelled, reason)
 
 
-def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
+def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:
+    """Refuse a mask with labels that are no class of the network: the images
+    would be ranked by what is left of their labels."""
+    if 'seg_logits' in sample and 'gt_seg_map' in labelled:
+        # A binary model has one map for two classes.
+        count = max(len(sample.seg_logits.data), 2)
+        labels = np.unique(labelled['gt_seg_map'])
+        unknown = labels[(labels >= count) & (labels != ignored)].tolist()
+        if unknown:
+            raise Refusal(
+                f'{labelled["seg_map_path"]} has the labels '
+                f'{str(unknown[:5])[1:-1]}, and the network has the classes 0 '
+                f'to {count - 1}: correct the mask, or `reduce_zero_label` or '
+                '`classes` of the data set, which make labels of its numbers.')
+
+
+def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]],
+          ignored: int) -> Iterator[Any]:
     """What :func:`compare` says of each image of a batch, or why nothing is
     known of it."""
     inputs = [each for each, _ in batch if each is not None]
@@ -262,6 +281,7 @@ def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]]) -> Iterator[Any]:
             sample = next(samples)
             if isinstance(sample, CannotShow):
                 raise sample
+            _check_labels(sample, labelled, ignored)
             yield compare(sample, labelled)
         except CannotShow as error:
             yield str(error)

@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Masks go to Label Studio, where people repair them, and come back.
 
-All masks in files have the numbers and names that the data set's own ones
-have: a repaired one takes the place of the one with the same name.
+A repaired mask is the file of the data set in which the changed pixels have
+other numbers, and takes the place of the file with the same name.
 """
 import json
 import os
@@ -19,11 +19,10 @@ from xml.sax.saxutils import quoteattr
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from ..errors import Refusal
-from .images import IGNORED, DatasetImages
-from .masks import SUFFIXES, short_names
+from .images import DatasetImages
+from .masks import IGNORED, SUFFIXES, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
 
@@ -64,7 +63,12 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
                  predict: Optional[Predictor]) -> None:
     """Write a new folder with images, masks, and predictions if there is a
     network, for Label Studio, and how to repair them there."""
-    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
+    names, labels_of = _names(reader, numbers), _labels_of(reader, numbers[0])
+    # The lowest number of each label, as classes may be merged.
+    found, lowest = np.unique(labels_of, return_index=True)
+    table = np.full(256, reader.ignored, np.uint8)
+    table[found] = lowest
+    table[reader.ignored] = reader.ignored
     if len({*reader.classes}) < max(len(reader.classes), 1):
         raise Refusal('The data set doesn\'t tell its classes, or two have '
                       'one name: set `metainfo=dict(classes=...)` of it in '
@@ -76,10 +80,12 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
             results, info = reader.read(number), reader.info(number)
             _write(new / image, results['img'])
             labels = results['gt_seg_map']
-            _write_mask(reader, number, labels, table, new / 'masks' / name)
+            _write_mask(reader, number, read_mask(info['seg_map_path']),
+                        labels, new / 'masks' / name)
             data = dict(
                 image=f'/data/local-files/?d={quote(os.fsencode(image))}',
                 mask=name,
+                ignored=reader.ignored,
                 path=info.get('img_path'))
             task = dict(data=data, annotations=_result(labels, reader.classes))
             if predict is not None:
@@ -99,17 +105,20 @@ def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,
                    predict: Predictor) -> int:
     """Write a new folder of masks in which the suspect region of each image is
     ignored. Returns how many images have one; other masks aren't written."""
-    names, table = _names(reader, numbers), _numbers_in_files(reader, numbers)
-    count = 0
+    names, count = _names(reader, numbers), 0
+    _labels_of(reader, numbers[0])
     with new_folder(folder) as new:
         for number, name in zip(numbers, names):
-            labels = reader.read(number)['gt_seg_map']
-            compared = compare(
-                predict(reader.info(number)), dict(gt_seg_map=labels))
+            labels, info = reader.read(number)['gt_seg_map'], reader.info(
+                number)
+            compared = compare(predict(info), dict(gt_seg_map=labels))
             region = largest_region(compared['gaps'])
             if region.any():
-                labels = np.where(region, IGNORED, labels)
-                _write_mask(reader, number, labels, table, new / name)
+                before = read_mask(info['seg_map_path'])
+                _write_mask(reader, number,
+                            np.where(region, reader.ignored, before),
+                            np.where(region, reader.ignored, labels),
+                            new / name)
                 count += 1
         if not count:
             raise Refusal(
@@ -134,32 +143,31 @@ def _names(reader: DatasetImages, numbers: Sequence[int]) -> List[str]:
     return names
 
 
-def _numbers_in_files(reader: DatasetImages,
-                      numbers: Sequence[int]) -> np.ndarray:
-    """The number that files have for each label, the lowest where there are
-    several, uint8 of shape (256,). What the data set makes of all numbers
-    tells it."""
-    labels = reader.read(numbers[0]).get('gt_seg_map')
+def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
+    """Return the label that the data set makes of each number in a file, uint8
+    of shape (256,)."""
+    labels = reader.read(number).get('gt_seg_map')
     if labels is None:
         raise Refusal('The training of the config loads no masks: --export is '
                       'for MMSegmentation.')
+    # As large as the mask of the image.
     written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
     with TemporaryDirectory() as folder:
         path = Path(folder, 'numbers.png')
         _write(path, written)
-        loaded = reader.read(numbers[0], str(path))['gt_seg_map']
-    if (loaded[written == IGNORED] != IGNORED).any():
-        raise Refusal(f'`LoadAnnotations` of the config takes {IGNORED} for a '
-                      'class, so no pixel can be ignored.')
-    table = np.full(256, IGNORED, np.uint8)
-    for label in np.unique(loaded[loaded != IGNORED]):
-        table[label] = written[loaded == label].min()
-    return table
+        loaded = reader.read(number, str(path))['gt_seg_map']
+    labels_of = np.full(256, reader.ignored, np.uint8)
+    labels_of[written] = loaded
+    if labels_of[reader.ignored] != reader.ignored:
+        raise Refusal(f'`LoadAnnotations` of the config takes {reader.ignored}'
+                      ' for a class, so no pixel can be ignored.')
+    return labels_of
 
 
-def _write_mask(reader: DatasetImages, number: int, labels: np.ndarray,
-                table: np.ndarray, path: Path) -> None:
-    _write(path, table[labels])
+def _write_mask(reader: DatasetImages, number: int, mask: np.ndarray,
+                labels: np.ndarray, path: Path) -> None:
+    """Write a mask, and check that the data set makes these labels of it."""
+    _write(path, mask.astype(np.uint8))
     if (reader.read(number, str(path))['gt_seg_map'] != labels).any():
         raise Refusal(
             f'The mask {path.name} has other labels when it is written and '
@@ -196,7 +204,7 @@ def _brush() -> Any:
         from label_studio_sdk.converter import brush
     except ModuleNotFoundError as error:
         raise Refusal(f'Masks of Label Studio need {error.name}, which isn\'t '
-                      "installed: pip install 'mmib[repair]'") from error
+                      'installed: pip install label-studio-sdk') from error
     return brush
 
 
@@ -228,7 +236,7 @@ def _labelling_config(reader: DatasetImages, table: np.ndarray) -> str:
         f'    <Label value={quoteattr(name)} category="{number}" '
         'background="#{:02x}{:02x}{:02x}"/>\n'.format(*colour)
         for name, number, colour in zip(reader.classes, table, reader.palette)
-        if number != IGNORED)
+        if number != reader.ignored)
     return ('<View>\n  <Header value="$path"/>\n'
             '  <Image name="image" value="$image"/>\n'
             '  <BrushLabels name="label" toName="image">\n'
@@ -271,8 +279,10 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
     """The masks that Label Studio has exported, by name, but for those that
     are as before."""
     try:
-        sent = json.loads((folder / _TASKS).read_text('utf-8'))
-        names = {task['data']['mask'] for task in sent}
+        sent = {
+            task['data']['mask']: task
+            for task in json.loads((folder / _TASKS).read_text('utf-8'))
+        }
         annotations = [(task['data'].get('mask'), each)
                        for task in json.loads(data)
                        for each in task['annotations']]
@@ -286,13 +296,15 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
     masks: Dict[str, np.ndarray] = {}
     for name, annotation in annotations:
         where = f'{name} in {file}'
-        if name not in names:
+        if name not in sent:
             raise Refusal(f'{where} is a mask that wasn\'t sent from here: '
                           'export the project of this folder alone.')
-        before = np.asarray(Image.open(folder / 'masks' / name))
         # Somebody may have skipped the image.
         if not annotation.get('was_cancelled'):
-            mask = painted(annotation['result'], before, classes, where)
+            task, before = sent[name], read_mask(folder / 'masks' / name)
+            mask = painted(annotation['result'],
+                           task['annotations'][0]['result'], before, classes,
+                           task['data'].get('ignored', IGNORED), where)
             # As it was sent, and another annotation may be repaired.
             if (mask == before).all():
                 continue
@@ -304,24 +316,28 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
         raise Refusal(f'{file} has no repaired mask, as all are as they were '
                       'sent: submit or update the annotations in Label '
                       'Studio, and export again.')
-    print(f'{file} has {len(masks)} repaired masks of {len(names)} that were '
+    print(f'{file} has {len(masks)} repaired masks of {len(sent)} that were '
           'sent. The others stay as they are.')
     return masks
 
 
-def painted(result: Sequence[dict], before: np.ndarray,
-            classes: Dict[str, int], where: str) -> np.ndarray:
+def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
+            classes: Dict[str, int], ignored: int, where: str) -> np.ndarray:
     """The mask that the brush strokes of an annotation make. Pixels in no
     class are ignored.
 
     A stroke in Label Studio hides others, and takes no pixel from them. So in
     a pixel with two classes the one that was not there before wins, then the
-    later one.
+    later one. A pixel whose class stays keeps its number, as do pixels of
+    classes that aren't trained.
 
     Args:
         result (Sequence[dict]): The regions of the annotation.
+        sent (Sequence[dict]): The regions before.
         before (np.ndarray): The mask before, uint8 of shape (H, W).
-        classes (dict[str, int]): Number of each class in masks.
+        classes (dict[str, int]): Number of each class in masks. Other numbers
+            may stand for the same class.
+        ignored (int): The number of pixels in no class.
         where (str): What the annotation is of, for errors.
 
     Returns:
@@ -334,11 +350,15 @@ def painted(result: Sequence[dict], before: np.ndarray,
     if not regions:
         raise Refusal(f'{where} has no class in any pixel: skip the image in '
                       'Label Studio, or leave it out with --without.')
-    mask = np.where(np.isin(before, [*classes.values()]), IGNORED, before)
+    own = before.copy()  # With one number for each class.
+    mask = before.copy()
+    for each in sent:
+        number, region = _region(each, before.shape, classes, where)
+        own[region], mask[region] = number, ignored
     for is_new in (False, True):
         for number, region in regions:
-            mask[region & ((before != number) == is_new)] = number
-    return mask.astype(np.uint8)
+            mask[region & ((own != number) == is_new)] = number
+    return np.where(mask == own, before, mask)
 
 
 def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],

@@ -181,6 +181,19 @@ def test_review_goes_on(rank, trained):
     assert shown and first not in shown
 
 
+def test_labels_that_are_no_class(rank, trained):
+    """The file and its labels are named, whatever else could be ranked."""
+    shutil.copytree(trained[0].parent / 'data', 'data')
+    path = sorted(Path('data/annotations/training').iterdir())[5]
+    mask = cv2.imread(str(path), -1)
+    mask[:2, :2] = 60
+    cv2.imwrite(str(path), mask)
+    with pytest.raises(
+            SystemExit,
+            match=f'{path.name} has the labels 59, and .* classes 0 to 4'):
+        rank('--cfg-options', 'train_dataloader.dataset.data_root=data')
+
+
 @pytest.mark.parametrize('change, match', [
     ('model.decode_head.in_channels=7', 'checkpoint can.t be used with '),
     ('model.decode_head.num_convs=2', 'the checkpoint lacks `decode'),

@@ -17,7 +17,7 @@ from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.labels.gallery import rank_images, take_pictures
-from mmib.labels.images import CannotShow, DatasetImages
+from mmib.labels.images import CannotShow, DatasetImages, as_picture
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
@@ -97,6 +97,26 @@ def test_other_data(root, changes, match):
     with pytest.raises(CannotShow, match=match):
         images = DatasetImages(config_of(root, **changes))
         raise CannotShow(images.why_not(4, None))
+
+
+@pytest.mark.parametrize('bands', [None, 1, 2, 3, 4, 13])
+@pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
+def test_pictures_of_any_number_of_bands(bands, dtype):
+    shape = (4, 5) if bands is None else (4, 5, bands)
+    image = np.random.default_rng(0).integers(7, 200, shape).astype(dtype)
+    picture = as_picture(image)
+    assert picture.shape == (4, 5, 3) and picture.dtype == np.uint8
+    shown = np.atleast_3d(image)[..., :3 if (bands or 1) > 2 else 1]
+    if dtype == np.uint8:
+        np.testing.assert_array_equal(picture[..., :shown.shape[2]], shown)
+    else:
+        assert (picture.min((0, 1)) == 0).all()
+        assert (picture.max((0, 1)) == 255).all()
+    if shown.shape[2] == 1:
+        assert (picture == picture[..., :1]).all()
+    # An image of one value has no range.
+    flat = as_picture(np.full(shape, np.nan, np.float32))
+    assert not flat.any()
 
 
 def test_config_without_data():

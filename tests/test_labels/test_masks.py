@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mmengine.registry import DefaultScope
 
+from mmib.labels import masks as module
 from mmib.labels.masks import masks_checksum, short_names
 from tests.test_cli.conftest import run  # noqa: F401
 from tests.test_datasets import build
@@ -70,7 +71,9 @@ def test_masks_that_cannot_be_used(masks):
     listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
     bad = {
         'has the name of no masks of the data set. Corr': ('9.png', masks),
-        r'new/4.png has \(95, 96\) pixels, and ': ('4.png', masks[:, 1:]),
+        r'new/4.png has 95 x 96 pixels, and ': ('4.png', masks[:, 1:]),
+        'new/4.png has the numbers 6, 7, which stand for no class': (
+            '4.png', masks + 4 - (np.arange(96) % 2).astype(np.uint8)),
         r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
     }
     with DefaultScope.overwrite_default_scope('mmseg'):
@@ -90,6 +93,25 @@ def test_masks_that_cannot_be_used(masks):
                 dict(
                     listed, dataset=dict(type='PathDataset', name='a',
                                          size=3)))
+
+
+def test_a_mask_that_ignores_a_class_is_warned_of(masks, monkeypatch):
+    """Such as one of 0 and 255 for two classes, as other tools write them."""
+    said = []
+    monkeypatch.setattr(module, 'print_log',
+                        lambda text, *_: said.append(text))
+    listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        for number, warned in ((5, True), (4, False)):
+            mask = raw('4.png')
+            # Of the other class a pixel is left.
+            mask[mask == number] = 255
+            mask[0, 0] = 4
+            cv2.imwrite('new/4.png', mask)
+            build(listed)
+            texts, said[:] = [*said], []
+            assert len(texts) == warned
+            assert not warned or ' the number 5 in ' in texts[0]
 
 
 def test_names():

@@ -156,8 +156,6 @@ def repaired_tasks(folder):
 def expected():
     """The masks that this makes."""
     first, second = raw('1.png'), raw('4.png')
-    first[first == 0] = 255
-    second[second == 0] = 255
     before = first.copy()
     first[10:50, 10:40] = 3
     sky = box(40, 30, 60, 60)
@@ -184,8 +182,7 @@ def test_what_is_exported(exported, config, run):  # noqa: F811
         mask = name.replace('jpg', 'png')
         np.testing.assert_array_equal(cv2.imread(f'out/images/{mask}'), image)
         np.testing.assert_array_equal(
-            cv2.imread(f'out/masks/{mask}', -1),
-            np.where(raw(mask) == 0, 255, raw(mask)))
+            cv2.imread(f'out/masks/{mask}', -1), raw(mask))
     text = (exported / 'label_config.xml').read_text()
     assert '<Label value="ground" category="2" background="#32c863"/>' in text
     nowhere = '--cfg-options', 'train_dataloader.dataset.data_root=nowhere'
@@ -200,6 +197,7 @@ def test_what_is_exported(exported, config, run):  # noqa: F811
     assert task['data'] == dict(
         image='/data/local-files/?d=images/1.png',
         mask='1.png',
+        ignored=255,
         path='data/images/training/1.jpg')
     assert [
         each['value']['brushlabels']
@@ -361,12 +359,15 @@ def test_files_of_an_export(exported, run):  # noqa: F811
 def test_a_pixel_has_the_class_that_is_new(brush):
     before = np.array([[1, 1, 1, 2, 255, 9]], np.uint8)
     classes = dict(a=1, b=2, c=3)
+    sent = [region('a', before == 1), region('b', before == 2)]
 
     def strokes(*rows):
-        return painted([
+        regions = [
             region(name, np.array([[each == 'x' for each in row]]))
             for name, row in rows
-        ], before, classes, 'x.png')[0].tolist()
+        ]
+        return painted(regions, sent, before, classes, 255,
+                       'x.png')[0].tolist()
 
     # What no class is stays what it is.
     assert strokes(('a', 'xxx   '), ('b', '   x  ')) == [1, 1, 1, 2, 255, 9]
@@ -377,6 +378,9 @@ def test_a_pixel_has_the_class_that_is_new(brush):
     assert strokes(('b', ' x x x'), ('a', 'xxx   ')) == [1, 2, 1, 2, 255, 2]
     # Of two new ones.
     assert strokes(('b', 'x     '), ('c', 'xx x  ')) == [3, 3, 255, 3, 255, 9]
+    # Another number of the same class stays.
+    before[0, :2] = 7
+    assert strokes(('a', 'xxx   '), ('b', ' x x  ')) == [7, 2, 1, 2, 255, 9]
 
 
 def test_predictions_are_exported(config, run):  # noqa: F811
@@ -385,9 +389,9 @@ def test_predictions_are_exported(config, run):  # noqa: F811
     for task in json.loads(Path('out/tasks.json').read_text()):
         predicted = cv2.imread(f'out/predictions/{task["data"]["mask"]}', -1)
         assert predicted.min() >= 1 and predicted.max() <= 5
-        masks = painted(task['predictions'][0]['result'], predicted,
+        masks = painted(task['predictions'][0]['result'], [], predicted,
                         dict(sky=1, ground=2, disc=3, square=4, triangle=5),
-                        '')
+                        255, '')
         np.testing.assert_array_equal(masks, predicted)
 
 
@@ -401,6 +405,10 @@ def test_suspect_regions_are_ignored(config, run, capsys):  # noqa: F811
         changed = read[0] != labels
         assert changed.any() == (name in WRONG)
         assert (read[0][changed] == 255).all()
+    for path in Path('out').iterdir():
+        new = cv2.imread(str(path), -1)
+        np.testing.assert_array_equal(new[new != 255],
+                                      raw(path.name)[new != 255])
 
 
 def dataset_of(*wrappers, **changes):
@@ -419,28 +427,75 @@ def labels_of(dataset):
     }
 
 
+MERGED = 'sky', 'ground', 'shape'
+
+
+@DATASETS.register_module()
+class MergedDataset(NamedDataset):
+    """Discs, squares and triangles are one class."""
+
+    @classmethod
+    def get_label_map(cls, new_classes=None):
+        return {0: 0, 1: 1, 2: 2, 3: 2, 4: 2}
+
+
+@DATASETS.register_module()
+class OtherIgnoredDataset(NamedDataset):
+
+    def __init__(self, **kwargs):
+        super().__init__(ignore_index=254, **kwargs)
+
+
 @pytest.mark.parametrize('reduce_zero_label', [True, False])
-def test_numbers_are_those_of_the_files(config, reduce_zero_label):
-    """Also where the config has other classes than the data set."""
-    part = dataset_of(
-        type='NamedDataset',
-        reduce_zero_label=reduce_zero_label,
-        metainfo=dict(classes=('triangle', 'sky')))
+@pytest.mark.parametrize('changes, names', [
+    (dict(type='NamedDataset', metainfo=dict(classes=('triangle', 'sky'))),
+     dict(triangle=4, sky=0)),
+    (dict(type='MergedDataset', metainfo=dict(classes=MERGED)),
+     dict(sky=0, ground=1, shape=2)),
+    (dict(type='OtherIgnoredDataset'),
+     dict(sky=0, ground=1, disc=2, square=3, triangle=4)),
+], ids=['subset', 'merged', 'other ignored'])  # yapf: disable
+def test_other_pixels_keep_their_numbers(config, reduce_zero_label, changes,
+                                         names):
+    """Those of classes that aren't trained too."""
+    part = dataset_of(reduce_zero_label=reduce_zero_label, **changes)
     part['pipeline'][1]['reduce_zero_label'] = reduce_zero_label
     cfg = Config(
         dict(default_scope='mmseg', train_dataloader=dict(dataset=part)))
     reader = DatasetImages(cfg)
+    if reduce_zero_label and changes['type'] == 'OtherIgnoredDataset':
+        # No number in a file becomes 254.
+        with pytest.raises(ValueError, match='takes 254 for a class'):
+            repair.export_tasks(reader, [0, 3], 'out', None)
+        return
     repair.export_tasks(reader, [0, 3], 'out', None)
     first = int(reduce_zero_label)
-    for name in ('0.png', '3.png'):
-        mask = raw(name)
-        # What is no class of the data set stays.
-        kept = np.isin(mask, (first, first + 4)) | (mask > first + 4)
-        np.testing.assert_array_equal(
-            cv2.imread(f'out/masks/{name}', -1), np.where(kept, mask, 255))
     text = Path('out/label_config.xml').read_text()
-    assert f'"triangle" category="{first + 4}"' in text
-    assert f'"sky" category="{first}"' in text
+    for name, number in names.items():
+        assert f'"{name}" category="{number + first}"' in text
+    assert text.count('category') == len(names)
+    for name in ('0.png', '3.png'):
+        np.testing.assert_array_equal(
+            cv2.imread(f'out/masks/{name}', -1), raw(name))
+    tasks = json.loads(Path('out/tasks.json').read_text())
+    tasks[0]['annotations'][0]['result'].append(
+        region('sky', box(10, 10, 50, 40)))
+    erased = tasks[1]['annotations'][0]['result'].pop()
+    erased, = erased['value']['brushlabels']
+    save(Path('out'), tasks)
+    new = Path(masks_in('out'))
+    painted, old = raw('0.png'), cv2.imread(str(new / '0.png'), -1)
+    painted[10:50, 10:40] = first
+    np.testing.assert_array_equal(old, painted)
+    before, after = raw('3.png'), cv2.imread(str(new / '3.png'), -1)
+    labels = reader.read(3)['gt_seg_map']
+    gone = labels == [*names].index(erased)
+    ignored = 254 if 'Other' in changes['type'] else 255
+    assert gone.any() and (after[gone] == ignored).all()
+    np.testing.assert_array_equal(after[~gone], before[~gone])
+    # The training reads it so.
+    read = reader.read(3, str(new / '3.png'))['gt_seg_map']
+    np.testing.assert_array_equal(read, np.where(gone, ignored, labels))
 
 
 def test_refusals_of_an_export(config, run):  # noqa: F811
@@ -472,5 +527,5 @@ def test_refusals_of_an_export(config, run):  # noqa: F811
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(
         __import__('sys').modules, 'label_studio_sdk.converter', None)
-    with pytest.raises(ValueError, match=r"pip install 'mmib\[repair\]'"):
+    with pytest.raises(ValueError, match='pip install label-studio-sdk'):
         repair._brush()
