@@ -16,7 +16,7 @@ from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
                      to_uri)
 from .masks import IGNORED
 from .predictions import Predictor, compare, measure
-from .rankings import RANKINGS, Ranking, largest_region
+from .rankings import RANKINGS, largest_region
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
@@ -26,8 +26,8 @@ _PAIRS = 2
 _PROBABLE = 0.3
 # Columns of what is known of images, and their titles on a card.
 _FIGURES = dict(
-    average='average score',
-    score='last score',
+    score='average score',
+    last_score='last score',
     visits='visits',
     pruned='times pruned')
 
@@ -127,7 +127,7 @@ def take_pictures(config: Config,
             predictor = Predictor(config, weights, get_device())
         except CannotShow as error:
             gallery.notes.append(f'There are no predictions: {error}.')
-    return _show(gallery, RANKINGS['score'], count, reader, predictor, judged)
+    return _show(gallery, 'score', count, reader, predictor, judged)
 
 
 def rank_images(config: Config,
@@ -185,40 +185,36 @@ def rank_images(config: Config,
                              '.')
     _add_paths(gallery.images, reader)
     _measure(gallery, reader, predictor, config.get('val_dataloader') or {})
-    found = [
-        name for name, ranking in RANKINGS.items()
-        if ranking.column in gallery.images
-    ]
+    found = [name for name in RANKINGS if name in gallery.images]
     if rank_by is not None and rank_by not in found:
         raise Refusal(f'There is no ranking by {rank_by} here: give '
                       f'--rank-by {" or ".join(found)}.')
     rank_by = rank_by or found[-1]
-    return _show(gallery, RANKINGS[rank_by], count, reader, predictor,
-                 judged), rank_by
+    return _show(gallery, rank_by, count, reader, predictor, judged), rank_by
 
 
-def _show(gallery: Gallery, ranking: Ranking, count: int,
+def _show(gallery: Gallery, rank_by: str, count: int,
           reader: Optional[DatasetImages], predictor: Optional[Predictor],
           judged: Optional[Set[str]]) -> Gallery:
-    """Fill a gallery whose table of images has the column of the ranking."""
+    """Fill a gallery whose table of images has the column of the ranking, and
+    sort the table by rank."""
     images = gallery.images
-    if reader is not None and not ranking.of:
-        unlabelled = _unlabelled(images, ranking, reader)
-        images.loc[unlabelled, ranking.column] = np.nan
+    if reader is not None and not RANKINGS[rank_by].of:
+        unlabelled = _unlabelled(images, rank_by, reader)
+        images.loc[unlabelled, rank_by] = np.nan
         _name_unlabelled(gallery, unlabelled)
-    order = images[ranking.column].dropna().sort_values(
-        ascending=False, kind='stable').index.tolist()
+    images.sort_values(rank_by, ascending=False, kind='stable', inplace=True)
+    gallery.num_ranked = int(images[rank_by].notna().sum())
+    order = images.index[:gallery.num_ranked].tolist()
     ranks = {number: rank for rank, number in enumerate(order, 1)}
-    gallery.num_ranked = len(order)
+    images['rank'] = pd.Series(ranks, dtype='Int64')
     if judged:
         order = _not_judged(order, images, judged, gallery.notes)
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     # A list has either paths or numbers, and an image once.
     by_path = 'path' in images and images['path'].nunique() == len(images)
-    cards = [
-        _card(images, ranking, n, ranks[n], by_path) for n in highest + lowest
-    ]
+    cards = [_card(images, rank_by, n, by_path) for n in highest + lowest]
     gallery.highest, gallery.lowest = cards[:count], cards[count:]
     gallery.takes_verdicts = bool(cards) and 'path' in images
     gallery.folder = _shorten_paths(cards)
@@ -261,12 +257,12 @@ def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
     images.index = pd.Index(reader.numbers)
 
 
-def _unlabelled(images: pd.DataFrame, ranking: Ranking,
+def _unlabelled(images: pd.DataFrame, rank_by: str,
                 reader: DatasetImages) -> List[int]:
     """Numbers of the images of which no pixel has a label, and the loss in a
     training is 0."""
     found = []
-    for number in images.index[images[ranking.column] == 0]:
+    for number in images.index[images[rank_by] == 0]:
         try:
             labels = reader.read(number).get('gt_seg_map')
         except CannotShow:
@@ -325,17 +321,15 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
             f'ranked: {measured.reason}.')
 
 
-def _card(images: pd.DataFrame, ranking: Ranking, number: int, rank: int,
+def _card(images: pd.DataFrame, rank_by: str, number: int,
           by_path: bool) -> Card:
-    titles = dict({ranking.column: ranking.title}, **_FIGURES)
+    titles = {rank_by: RANKINGS[rank_by].title, **_FIGURES}
     # Where nothing was pruned, that isn't told of each image.
-    figures = [
-        (title, images[name][number]) for name, title in titles.items()
-        if name == ranking.column or name in images and images[name].any()
-    ]
+    figures = [(title, images[name][number]) for name, title in titles.items()
+               if name == rank_by or name in images and images[name].any()]
     path = images['path'][number] if 'path' in images else None
     name = path if path and by_path else str(number)
-    return Card(number, path, name, figures, rank)
+    return Card(number, path, name, figures, int(images['rank'][number]))
 
 
 def _add_pictures(card: Card, reader: DatasetImages,

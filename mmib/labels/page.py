@@ -18,14 +18,19 @@ from .rankings import RANKINGS
 from .verdicts import escaped
 
 # Of the table of all images, before all others.
-_COLUMNS = ('score', 'average', 'visits', 'pruned', 'last_visit')
+_COLUMNS = ('rank', 'path', *RANKINGS, 'last_score', 'visits', 'pruned',
+            'last_visit')
+
+
+def _columns_of(images: pd.DataFrame) -> List[str]:
+    """Return the columns of the table, after the number of the image."""
+    known = [name for name in _COLUMNS if name in images or name == 'path']
+    return [*dict.fromkeys([*known, *images])]
 
 
 def write_table(path: str, images: pd.DataFrame) -> None:
     """Write what is known of all images."""
-    known = [name for name in _COLUMNS if name in images]
-    names = dict.fromkeys(['path', *known, *images])
-    images = images.reindex(columns=list(names))
+    images = images.reindex(columns=_columns_of(images))
     images['path'] = images['path'].map(escaped, na_action='ignore')
     # A path may be no text in UTF-8. A line break in one is quoted where lines
     # end in it.
@@ -91,6 +96,7 @@ def render_gallery(gallery: Gallery,
         network=network,
         key=key,
         table=table,
+        columns=['image', *_columns_of(gallery.images)],
         file=file,
         commands=commands)
     style = environment.get_template('gallery.css').render()

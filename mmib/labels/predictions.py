@@ -201,7 +201,7 @@ class Measured(NamedTuple):
     """What the network says of all images.
 
     Args:
-        columns (dict[str, np.ndarray]): Number of each image by the column of
+        columns (dict[str, np.ndarray]): Number of each image by the name of
             each ranking, float64 of shape (N,), NaN where it isn't known.
         num_seen (int): How many images were reached until somebody stopped it.
         unlabelled (list[int]): Numbers of images of which no pixel has a
@@ -237,11 +237,11 @@ def measure(reader: DatasetImages,
             for seen in _seen(predictor, batch, reader.ignored):
                 if isinstance(seen, str):
                     reason, seen = seen, {}
-                for ranking in RANKINGS.values():
+                for name, ranking in RANKINGS.items():
                     if ranking.of is None or ranking.array not in seen:
                         continue
                     column = columns.setdefault(
-                        ranking.column, np.full(len(reader.numbers), np.nan))
+                        name, np.full(len(reader.numbers), np.nan))
                     column[num_seen] = ranking.of(seen[ranking.array])
                 if 'losses' in seen and np.isnan(seen['losses']).all():
                     unlabelled.append(reader.numbers[num_seen])

@@ -64,10 +64,10 @@ def margin(leads: np.ndarray) -> float:
 
 
 class Ranking(NamedTuple):
-    """A ranking of images by one number each.
+    """A ranking of images by one number each. Its name in :data:`RANKINGS` is
+    the column of the number in a table of images.
 
     Args:
-        column (str): Where a table of images has the number.
         title (str): What the number is.
         sentence (str): What a high one means.
         array (str): What of a prediction the number is made of, see
@@ -77,7 +77,6 @@ class Ranking(NamedTuple):
             None.
     """
 
-    column: str
     title: str
     sentence: str
     array: str = ''
@@ -86,22 +85,21 @@ class Ranking(NamedTuple):
 
 RANKINGS = dict(
     score=Ranking(
-        'average', 'average score',
+        'average score',
         'An image with a high score had a high loss when it was '
         'trained on. The average score ranks, in which later visits count '
         'more.'),
     regions=Ranking(
-        'region', 'largest region',
+        'largest region',
         'The largest connected area in which the network is sure of another '
         'class than the label ranks, as a share of the labelled pixels.',
         'gaps', region_share),
     pixels=Ranking(
-        'loss_pixels', 'loss',
-        'The mean of the highest 5 % of the pixel losses of '
+        'loss', 'The mean of the highest 5 % of the pixel losses of '
         'the network ranks. Where it is high, some labels are unlike the '
         'predictions.', 'losses', top_pixels),
     margin=Ranking(
-        'margin', 'margin',
+        'margin',
         'How far the network holds another class for more probable than the '
         'labelled one ranks, in logarithms. Below 0 the network agrees with '
         'the label.', 'leads', margin))

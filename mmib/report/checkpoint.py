@@ -44,10 +44,10 @@ class Checkpoint:
     Args:
         path (str): The file.
         images (pd.DataFrame, optional): What is known of each image, by its
-            number: the ``score`` of its last visit, NaN before the first one,
-            the ``average`` of its scores, its ``visits``, how often it was
-            ``pruned``, and the iteration of its ``last_visit``, from 1. None
-            without mmib.
+            number: its ``score``, the moving average of its losses, and its
+            ``last_score``, both NaN before the first visit, its ``visits``,
+            how often it was ``pruned``, and the iteration of its
+            ``last_visit``, from 1. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
         run (str): Time at which its training began, '' where it isn't known.
         images_checksum (int, optional): Of the images and their order. None
@@ -196,8 +196,8 @@ def _images(tables: Dict[str, Any]) -> pd.DataFrame:
         for name in ('visits', 'pruned', 'last_visit')
     })
     scores = pd.DataFrame({
-        'score': tables['scores'].numpy(),
-        'average': tables['averages'].numpy()
+        'score': tables['averages'].numpy(),
+        'last_score': tables['scores'].numpy()
     })
     scores[known.last_visit == 0] = np.nan
     return scores.join(known)

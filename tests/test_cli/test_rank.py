@@ -58,7 +58,10 @@ def rank(run, trained):
 
 
 def table_of(split, folder='out'):
-    return pd.read_csv(f'{folder}/rank_{split}_images.csv')
+    table = pd.read_csv(f'{folder}/rank_{split}_images.csv', index_col='image')
+    ranked = table['rank'].dropna()
+    assert ranked.tolist() == [*range(1, len(ranked) + 1)]
+    return table.sort_index()
 
 
 def compared(config, checkpoint, split):
@@ -98,14 +101,14 @@ def test_rankings_of_a_baseline(rank, trained, split):
     rank('--data', split, '--images', 2)
     table = table_of(split)
     losses, regions = zip(*compared(*trained[1:], split))
-    np.testing.assert_allclose(table.loss_pixels, losses, 1e-5)
-    np.testing.assert_allclose(table.region, regions, 1e-5, 1e-7)
+    np.testing.assert_allclose(table.pixels, losses, 1e-5)
+    np.testing.assert_allclose(table.regions, regions, 1e-5, 1e-7)
     assert len({*regions}) == len(regions)
     text = Path(f'out/rank_{split}.html').read_text()
-    first = table.loss_pixels.idxmax()
+    first = table.pixels.idxmax()
     assert f'Images of <code>{split}_dataloader</code>' in text
     assert re.findall('image of image (\\d+)', text)[0] == str(first)
-    assert split == 'val' or first != table.region.idxmax()
+    assert split == 'val' or first != table.regions.idxmax()
     # The other split is not what a training reads.
     assert ('--without review.csv' in text) == (split == 'train')
     assert 'average score' not in text
@@ -113,7 +116,7 @@ def test_rankings_of_a_baseline(rank, trained, split):
 
 def test_the_ranking_is_chosen(rank):
     rank('--rank-by', 'regions', '--images', 1)
-    first = table_of('train').region.idxmax()
+    first = table_of('train').regions.idxmax()
     text = Path('out/rank_train.html').read_text()
     assert re.findall('image of image (\\d+)', text)[0] == str(first)
     with pytest.raises(
@@ -128,8 +131,8 @@ def test_scores_of_a_training_are_columns(run, trained, tmp_path):
     Runner.from_cfg(files_config(trained[0].parent / 'data', work_dir)).train()
     run('rank', next(work_dir.glob('*.py')), work_dir / 'iter_40.pth')
     table = pd.read_csv(work_dir / 'rank_train_images.csv')
-    assert table[['score', 'average', 'region',
-                  'loss_pixels']].notna().all(axis=None)
+    assert table[['score', 'last_score', 'regions',
+                  'pixels']].notna().all(axis=None)
 
 
 def test_stopped(rank, monkeypatch, capsys):
@@ -145,7 +148,7 @@ def test_stopped(rank, monkeypatch, capsys):
     monkeypatch.setattr(Predictor, 'predict', stops)
     rank()
     assert table_of(
-        'train').region.notna().tolist() == [True] * 3 + [False] * 5
+        'train').regions.notna().tolist() == [True] * 3 + [False] * 5
     said = 'Stopped after 3 of 8 images: others have no rank.'
     printed = capsys.readouterr().err
     assert said in printed and printed.count('Predicting') == 1
@@ -167,13 +170,13 @@ def test_images_without_a_loss(rank, monkeypatch, capsys):
     assert said in capsys.readouterr().err
     assert said in html.unescape(Path('out/rank_train.html').read_text())
     table = table_of('train')
-    assert np.flatnonzero(table.loss_pixels.isna()).tolist() == [3]
+    assert np.flatnonzero(table.pixels.isna()).tolist() == [3]
 
 
 def test_review_goes_on(rank, trained):
     """Images that were judged aren't shown again."""
     rank('--images', 1)
-    first = table_of('train').sort_values('loss_pixels').path.iloc[-1]
+    first = table_of('train').sort_values('pixels').path.iloc[-1]
     Path('review.csv').write_text(f'image,verdict,rank\n{first},hard,1\n')
     rank('--images', 1, '--review', 'review.csv')
     shown = re.findall("data-row='\\[\"(.*?)\"",

@@ -268,14 +268,15 @@ def test_the_next_round(run, capsys):
     assert f'Reading {work_dir}, which takes' in capsys.readouterr().err
     cards = shown(f'{work_dir}/report.html')
     table = pd.read_csv(f'{work_dir}/report_images.csv')
+    by_rank = table.image
+    table = table.sort_values('image', ignore_index=True)
     names = ["'=6.jpg", *(f'{i}.jpg' for i in range(6))]
     assert table.image.tolist() == [0, 1, 2, 4, 5, 6]
     assert [Path(path).name for path in table.path
             ] == [names[number] for number in table.image]
-    by_average = table.sort_values('average', ascending=False).image
     assert sorted(
         cards, key=lambda card: card[1]) == [
-            (number, rank) for rank, number in enumerate(by_average, 1)
+            (number, rank) for rank, number in enumerate(by_rank, 1)
         ]
     # Those of the first round, by number, and one by its path.
     second = write('second.csv', [(table.path[0], 'unsure')])
@@ -292,7 +293,7 @@ def test_the_next_round(run, capsys):
     assert merge == ('mmib review review.csv second.csv review-3.csv --out '
                      'reviews-3.csv')
     assert train.startswith(f'mmib train {work_dir}/') and train.endswith(
-        '/config.py --cfg-options train_dataloader.dataset.without='
+        '.py --cfg-options train_dataloader.dataset.without='
         f'reviews-3.csv --work-dir {work_dir}_reviews-3')
     # Where the data are gone, nothing can be found.
     Path('data').rename('gone')

@@ -22,7 +22,7 @@ from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
 from mmib.labels.predictions import Predictor, compare
-from mmib.labels.rankings import RANKINGS, top_pixels
+from mmib.labels.rankings import top_pixels
 
 from ..system.small_training import write_images
 
@@ -133,7 +133,7 @@ def images_of(scores):
     return pd.DataFrame(
         dict(
             score=scores,
-            average=scores,
+            last_score=scores,
             visits=np.arange(len(scores)),
             pruned=0))
 
@@ -302,10 +302,10 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
                              config_of(tmp_path), [])
     assert 'Images without any labelled pixel, which teach nothing: 1.' in (
         section.html)
-    column = RANKINGS[ranking].column
     write_table(str(tmp_path / 'a.csv'), gallery.images)
     table = pd.read_csv(tmp_path / 'a.csv')
-    assert np.flatnonzero(table[column].isna()).tolist() == [2]
+    assert table.image[table[ranking].isna()].tolist() == [2]
+    assert table['rank'].dropna().tolist() == [1, 2, 3]
 
 
 def test_the_table_of_all_images(tmp_path):
@@ -319,7 +319,7 @@ def test_the_table_of_all_images(tmp_path):
     read = pd.read_csv(tmp_path / 'images.csv', index_col='image')
     assert read.path[:4].tolist() == paths[:4]
     assert list(read) == [
-        'path', 'score', 'average', 'visits', 'pruned', 'more'
+        'path', 'score', 'last_score', 'visits', 'pruned', 'more'
     ]
 
 

@@ -119,7 +119,8 @@ def rows_of(path):
 
 def table(page):
     """What the report knows of all images, by number."""
-    return rows_of(page.with_name('report_images.csv'))
+    rows = rows_of(page.with_name('report_images.csv'))
+    return sorted(rows, key=lambda row: int(row['image']))
 
 
 LOOKS = pytest.mark.parametrize('width, scheme', [(1280, 'light'),
@@ -160,14 +161,15 @@ def test_thirty_images_by_keys(opened, page, width, scheme):
     # The first 15 of 40, and the last 15.
     assert [int(row['rank'])
             for row in rows] == [*range(1, 16), *range(27, 41)]
-    by_rank = sorted(known, key=lambda image: -float(image['average']))
+    by_rank = sorted(known, key=lambda image: int(image['rank']))
+    assert by_rank == sorted(known, key=lambda image: -float(image['score']))
     for row in rows:
         image = by_rank[int(row['rank']) - 1]
         # An apostrophe comes before a formula.
         assert image['path'].startswith("'=1+2")
         assert row['image'] == image['path']
         assert float(row['score']) == pytest.approx(
-            float(image['average']), rel=1e-5)
+            float(image['score']), rel=1e-5)
         assert (row['ranking'], row['images']) == ('score', '40')
         assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', row['date'])
     assert [row['verdict'] for row in rows[:15]] == expected[:15]

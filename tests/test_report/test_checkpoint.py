@@ -17,8 +17,8 @@ def test_scores_and_counts(tmp_path):
     images = checkpoint.images
     assert notes == []
     scores = np.float32([*np.arange(11) / 10, np.nan])
-    np.testing.assert_array_equal(images.score, scores)
-    np.testing.assert_array_equal(images.average,
+    np.testing.assert_array_equal(images.last_score, scores)
+    np.testing.assert_array_equal(images.score,
                                   scores[[10, *range(1, 10), 0, 11]])
     assert images.visits.tolist() == [5] * 12
     assert images.pruned.tolist() == list(range(12))

@@ -144,7 +144,8 @@ def test_of_a_training(pages, name):
     assert ('Compared with <b>baseline</b>' in text) == (name == 'resumed')
     table = pd.read_csv(pages[name].with_name(f'{name}_images.csv'))
     assert list(table) == [
-        'image', 'path', 'score', 'average', 'visits', 'pruned', 'last_visit'
+        'image', 'rank', 'path', 'score', 'last_score', 'visits', 'pruned',
+        'last_visit'
     ]
     assert table.path.str.endswith(f'{SCRIPT}.jpg').sum() == 1
     assert np.isfinite(table.score).all() and len(table) == 12
@@ -178,8 +179,9 @@ def test_of_a_log_with_all_in_it(pages):
                  'Images have their numbers in the training'):
         assert said in text
     table = pd.read_csv(pages['finished'].with_name('finished_images.csv'))
-    assert table.path.isna().all() and table.pruned.tolist() == list(range(12))
-    assert np.isnan(table.score[11])
+    assert table.path.isna().all() and (table.pruned == table.image).all()
+    assert sorted(table.image) == [*range(12)]
+    assert np.isnan(table.score[11]) and table.image[11] == 11
 
 
 @pytest.mark.parametrize('reliability, says', [(0.04, True), (0.2, False)])
