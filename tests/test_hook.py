@@ -140,26 +140,24 @@ def test_logs(tmp_path):
                   for epoch, end in zip(entered, ends))
     saved = pytest.approx(covered * 11 / 3 - 100)
 
-    scalars = read_lines(next(tmp_path.glob('*/vis_data/scalars.json')))
-    *lines, last = [s for s in scalars if 'infobatch/saved_iters' in s]
-    assert last == {'infobatch/saved_iters': saved, 'step': 100}
-    for line, epoch in zip(lines, logged, strict=True):
-        assert epoch.iter == epoch.first_slot / 3
-        assert line['step'] == epoch.first_slot // 3
-        assert line['infobatch/kept_share'] == epoch.kept / 11
-        assert line['infobatch/threshold'] == epoch.threshold
-        assert line['infobatch/mean_score'] == epoch.mean_score
-        assert line['infobatch/saved_iters'] == pytest.approx(
-            epoch.saved_iters)
-    history, _ = runner.message_hub.get_scalar('infobatch/kept_share').data
-    assert len(history) == len(logged)
+    scalars = runner.message_hub.log_scalars
+    for name, expected in (('kept_share', [e.kept / 11 for e in logged]),
+                           ('threshold', [e.threshold for e in logged]),
+                           ('mean_score', [e.mean_score for e in logged]),
+                           ('saved_iters',
+                            [*(e.saved_iters for e in logged), saved])):
+        history, _ = scalars[f'infobatch/{name}'].data
+        assert history.tolist() == pytest.approx(expected)
+    assert all(epoch.iter == epoch.first_slot / 3 for epoch in logged)
+    # Backends are in tests/test_log/test_scalars.py.
+    lines = read_lines(next(tmp_path.glob('*/vis_data/scalars.json')))
+    iters = [line['step'] for line in lines if 'loss' in line]
 
     lines = read_lines(next(tmp_path.glob('*/infobatch.jsonl')))
     times = [line.pop('time') for line in lines]
     assert times == sorted(times)
     losses = [line for line in lines if 'loss' in line]
-    assert [line['iter'] for line in losses
-            ] == [line['step'] for line in scalars if 'loss' in line]
+    assert [line['iter'] for line in losses] == iters
     begins, *plans, ends = [line for line in lines if 'loss' not in line]
     assert begins['begins'] == dict(
         iter=0,

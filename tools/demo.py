@@ -1,17 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Draw a data set, train a small UperNet with InfoBatch on it, say what that
 saved, and write a page that shows it."""
-import glob
-import json
-import os
 import os.path as osp
 import subprocess
 import sys
 import time
-from typing import List
 
 from make_demo_data import make_demo_data
 
+from mmib.report.read import Run, read_run
 from mmib_cli.report import write_report
 
 CONFIG = 'mmib::upernet/upernet_r18_1xb8-300-infobatch_demo-64x64'
@@ -47,18 +44,11 @@ def train(log_path: str) -> None:
         sys.exit(f'The training failed, see {osp.abspath(log_path)}')
 
 
-def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
-    """Put in a few lines what a training saved, from what the visualizer
-    wrote, the images in the training set, and its wall time."""
-
-    def values(name):
-        return [line[name] for line in scalars if name in line]
-
-    iters, saved = max(values('iter')), values('infobatch/saved_iters')[-1]
-    full = iters + saved
-    pruned = ' '.join(
-        str(round((1 - share) * num_images))
-        for share in values('infobatch/kept_share'))
+def summarize(run: Run, seconds: float) -> str:
+    """Put in a few lines what a training saved, and its wall time."""
+    iters, saved = run.last_iter, run.saved_iters
+    full, num_images = iters + saved, run.pass_length
+    pruned = ' '.join(str(num_images - plan.kept) for plan in run.plans)
     minutes, seconds = divmod(round(seconds), 60)
     return '\n'.join([
         'InfoBatch demo: UperNet R-18 on drawn scenes',
@@ -66,7 +56,7 @@ def summarize(scalars: List[dict], num_images: int, seconds: float) -> str:
         f'as many passes: {saved / full:.0%} saved',
         f'  pruned       of {num_images} images in each virtual epoch (pass): '
         f'{pruned}',
-        f'  mIoU         {values("mIoU")[-1]:.2f}',
+        f'  mIoU         {run.metrics["mIoU"].values[-1]:.2f}',
         f'  wall time    {minutes} min {seconds} s with validation',
     ])
 
@@ -77,13 +67,7 @@ def main():
     start = time.time()
     train(output)
     seconds = time.time() - start
-    latest = max(
-        glob.glob(osp.join(WORK_DIR, '*', 'vis_data', 'scalars.json')),
-        key=osp.getmtime)
-    with open(latest) as file:
-        scalars = [json.loads(line) for line in file]
-    num_images = len(os.listdir(osp.join(DATA_ROOT, 'images', 'training')))
-    print('\n' + summarize(scalars, num_images, seconds))
+    print('\n' + summarize(read_run(WORK_DIR), seconds))
     print(f'  log          {output}')
     page, *_ = write_report(WORK_DIR)
     print(f'  report       {osp.abspath(page)}: open it in a browser')

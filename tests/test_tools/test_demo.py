@@ -5,6 +5,10 @@ import pytest
 from demo import summarize
 from make_demo_data import TRIANGLE, make_demo_data
 
+from mmib.report.read import read_run
+
+from ..test_report.work_dirs import write_finished
+
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
@@ -40,15 +44,10 @@ def test_data_are_the_same_each_time(tmp_path):
     assert files[0] == files[1] and len(files[0]) == 2 * (3 + 1)
 
 
-def test_summary():
-    share, saved = 'infobatch/kept_share', 'infobatch/saved_iters'
-    plan = {share: 1., saved: 0., 'step': 0}
-    records = [plan, dict(iter=25, loss=1.), dict(plan, **{share: 0.525})]
-    records += [dict(mIoU=50., step=100), dict(iter=300)]
-    records += [dict(mIoU=65.4321, step=300), {saved: 200., 'step': 300}]
-    text = summarize(records, 240, 93.4)
-    assert '300, where the baseline needs 500' in text
-    assert 'for as many passes: 40% saved' in text
-    assert 'each virtual epoch (pass): 0 114\n' in text
-    assert 'mIoU         65.43\n' in text
+def test_summary(tmp_path):
+    text = summarize(read_run(str(write_finished(tmp_path))), 93.4)
+    assert '40, where the baseline needs 50' in text
+    assert 'for as many passes: 20% saved' in text
+    assert 'of 12 images in each virtual epoch (pass): 0 3 3 3 0\n' in text
+    assert 'mIoU         40.00\n' in text
     assert '1 min 33 s' in text

@@ -8,6 +8,7 @@ from typing import Dict, List, Optional
 import numpy as np
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
+from mmengine.visualization import LocalVisBackend
 
 from ...plan_record import PlanRecord, without_nan
 from ...run import Run
@@ -20,13 +21,14 @@ from .plan_log import FILE_NAME, RUN_KEY, write_line
 class Reporter:
     """Writes to the log and the visualizer of a training.
 
-    Each virtual epoch has a line of log, and the scalars
+    Each virtual epoch has a line of log. It also has scalars in the message
+    hub and in all backends of the visualizer but ``LocalVisBackend``:
     ``infobatch/kept_share``, ``infobatch/threshold`` (0 where no score
     decides), ``infobatch/mean_score`` and ``infobatch/saved_iters``. Once
     plans were followed by visits, there are ``infobatch/variance_ratio`` (V of
     :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
     with the next one of the same image). ``infobatch.jsonl`` keeps the same
-    for a report.
+    for programs and for a report.
     """
 
     def __init__(self, runner: Runner, run: Run,
@@ -243,7 +245,11 @@ class Reporter:
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():
             self._runner.message_hub.update_scalar(name, value)
-        self._runner.visualizer.add_scalars(scalars, step=self._runner.iter)
+        # In `scalars.json` of LocalVisBackend the libraries' tools take a line
+        # without `lr` for one of a validation.
+        for backend in self._runner.visualizer._vis_backends.values():
+            if not isinstance(backend, LocalVisBackend):
+                backend.add_scalars(scalars, step=self._runner.iter)
 
 
 def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
