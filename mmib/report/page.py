@@ -6,7 +6,7 @@ import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 import jinja2
@@ -21,6 +21,9 @@ from .read import Run
 
 # A narrow space at which no line breaks.
 _THIN = '\u202f'
+# What seeds of one config may differ in.
+_OF_A_SEED = ('experiment_name', 'launcher', 'randomness', 'resume', 'seed',
+              'work_dir')
 
 
 class Figure(NamedTuple):
@@ -128,18 +131,12 @@ def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:
 def _times(run: Run, others: Sequence[Run]) -> List[Figure]:
     if run.seconds is None:
         return []
-    notes = [_validation(run)]
-    if run.num_starts > 1:
-        notes.append(f'in {run.num_starts} starts')
+    notes = [f'in {run.num_starts} starts'] if run.num_starts > 1 else []
     notes += [
-        f'{other.name}: {_time(other.seconds)} {_validation(other)}'
-        for other in others if other.seconds is not None
+        f'{other.name}: {_time(other.seconds)}' for other in others
+        if other.seconds is not None
     ]
     return [Figure('Wall time', _time(run.seconds), ', '.join(notes))]
-
-
-def _validation(run: Run) -> str:
-    return f'with{"" if run.has_infobatch else "out"} validation'
 
 
 def _time(seconds: float) -> str:
@@ -160,11 +157,34 @@ def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
         iterations, values = other.metrics[name]
         notes.append(f'{other.name}: {values[-1]:.2f} at '
                      f'{number(iterations[-1])}')
-    if len(compared) > 1:
-        last = [other.metrics[name].values[-1] for other in compared]
-        notes.append(f'mean of these {len(last)}: {np.mean(last):.2f}, '
-                     f'standard deviation {np.std(last, ddof=1):.2f}')
+    for seeds in _by_config(compared, name):
+        if len(seeds) > 1:
+            last = [other.metrics[name].values[-1] for other in seeds]
+            notes.append(f'mean of {_names(seeds)}, which have one config: '
+                         f'{np.mean(last):.2f}, standard deviation '
+                         f'{np.std(last, ddof=1):.2f}')
     return [Figure(name, f'{curve.values[-1]:.2f}', '; '.join(notes))]
+
+
+def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
+    """Group trainings that are seeds of one config, and as long."""
+    groups: List[Tuple[Any, List[Run]]] = []
+    for run in runs:
+        # Those whose config isn't known stay alone.
+        key = run.config.to_dict() or dict(path=run.path)
+        key = {k: value for k, value in key.items() if k not in _OF_A_SEED}
+        key = key, run.metrics[metric].iterations[-1]
+        for other, group in groups:
+            if other == key:
+                group.append(run)
+                break
+        else:
+            groups.append((key, [run]))
+    return [group for _, group in groups]
+
+
+def _names(runs: Sequence[Run]) -> str:
+    return ', '.join(run.name for run in runs)
 
 
 def _worth(run: Run, others: Sequence[Run]) -> Figure:
@@ -188,12 +208,9 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
     if not plain:
         return ''
     curve = run.metrics[name]
-    # Of several lengths the first one counts.
-    length = plain[0].metrics[name].iterations[-1]
-    seeds = [
-        other for other in plain
-        if other.metrics[name].iterations[-1] == length
-    ]
+    # Of several configs the first one counts.
+    seeds = _by_config(plain, name)[0]
+    length = seeds[0].metrics[name].iterations[-1]
     longer = math.log(length / curve.iterations[-1])
     differ = np.mean([other.metrics[name].values[-1]
                       for other in seeds]) - curve.values[-1]
@@ -205,7 +222,7 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
         return (' Compare with a plain training of another length to see what '
                 f'that is in {name}.')
     value, low, high = brought
-    names = ', '.join(other.name for other in seeds)
-    return (f' By what more iterations brought in {names}, that can have '
-            f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
-            'spread of seeds comes on top).')
+    return (
+        f' By what more iterations brought in {_names(seeds)}, that can have '
+        f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
+        'spread of seeds comes on top).')

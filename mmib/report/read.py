@@ -1,11 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What the files in a work folder tell of a training: ``infobatch.jsonl``, and
-of a training without mmib MMEngine's ``scalars.json``."""
+of a training without mmib MMEngine's ``scalars.json`` and log."""
+import filecmp
 import glob
 import json
 import math
 import os.path as osp
+import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -20,6 +23,10 @@ from ..worth import VarianceRatio
 
 # The folder of a start of a training, which is named after its time.
 _START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
+# Time and text of a line of MMEngine's log, and what texts begin with.
+_LOG_LINE = re.compile(r'^([\d/]{10} [\d:]{8}) - .*? - [A-Z]+ - (.*)', re.M)
+_STEP = re.compile(r'(Iter|Epoch)\(train\)')
+_RESUMED = re.compile(r'resumed epoch: \d+, iter: (\d+)')
 # What a validation line of MMEngine has beside metrics.
 _NO_METRICS = {'data_time', 'time', 'step', 'iter', 'epoch', 'lr', 'memory'}
 
@@ -55,8 +62,8 @@ class Run:
         worth (VarianceRatio, optional): Mean V.
         visits (int, optional): Visits of images that full passes would have.
         pruned (int, optional): Those of them that were pruned.
-        seconds (float, optional): Wall time of all starts; without mmib that
-            of the iterations, without validation.
+        seconds (float, optional): Wall time of all starts, from the first
+            step to the last line, with validation.
         num_starts (int): 1, and how often it was resumed.
         notes (list[str]): Sentences on what is missing and why.
     """
@@ -117,6 +124,8 @@ class _Start:
     folder: str
     begins: Dict[str, Any] = field(default_factory=dict)
     ends: Dict[str, Any] = field(default_factory=dict)
+    # Of a training without mmib that goes on.
+    resumed_at: Optional[int] = None
     plans: List[PlanRecord] = field(default_factory=list)
     # Iteration and loss or metrics.
     losses: List[Tuple[int, float]] = field(default_factory=list)
@@ -132,6 +141,8 @@ class _Start:
     @property
     def first_iter(self) -> int:
         """int: Iterations before it, at most."""
+        if self.resumed_at is not None:
+            return self.resumed_at
         known = [line[0] for line in (*self.losses, *self.metrics)]
         return self.begins.get('iter', min(known, default=1) - 1)
 
@@ -192,10 +203,11 @@ def _trainings_below(folder: str) -> List[str]:
 
 def _read_start(folder: str) -> _Start:
     start = _Start(folder)
-    path = osp.join(folder, FILE_NAME)
-    take = _take if osp.exists(path) else _take_scalars
+    path, take = osp.join(folder, FILE_NAME), _take
     if not osp.exists(path):
-        path = osp.join(folder, 'vis_data', 'scalars.json')
+        path, take = osp.join(folder, 'vis_data',
+                              'scalars.json'), _take_scalars
+        _take_log(start)
     if not osp.exists(path):
         return start
     with open(path, encoding='utf-8', errors='replace') as file:
@@ -229,15 +241,11 @@ def _take(start: _Start, line: dict) -> bool:
 def _take_scalars(start: _Start, line: dict) -> bool:
     """Add a line of MMEngine's ``scalars.json``. False where another training
     of the process begins, whose lines MMEngine adds to the file."""
-    last = start.losses[-1][0] if start.losses else 0
+    last = start.losses[-1][0] if start.losses else start.resumed_at or 0
     if 'loss' in line:
         if line['step'] <= last:
             return False
         start.losses.append((line['step'], line['loss']))
-        # Seconds of an iteration, without validation.
-        start.times = start.times or [0.]
-        start.times.append(start.times[-1] + line['time'] *
-                           (line['step'] - last))
     elif 'lr' not in line:
         # Where epochs count, `step` is one.
         start.metrics.append((max(line['step'], last), {
@@ -248,14 +256,36 @@ def _take_scalars(start: _Start, line: dict) -> bool:
     return True
 
 
+def _log_of(start: _Start) -> str:
+    """Read the text of MMEngine's log, empty where there is none."""
+    path = osp.join(start.folder, f'{start.name}.log')
+    if not osp.exists(path):
+        return ''
+    with open(path, encoding='utf-8', errors='replace') as file:
+        return file.read()
+
+
+def _take_log(start: _Start) -> None:
+    """Add when a training without mmib began and ended, and from where it went
+    on, of which only the log knows."""
+    lines = _LOG_LINE.findall(_log_of(start))
+    steps = [i for i, line in enumerate(lines) if _STEP.match(line[1])]
+    if not steps:
+        return
+    # The first step follows the line that is before its own.
+    before = lines[:max(steps[0], 1)]
+    start.times = [
+        datetime.strptime(line[0], '%Y/%m/%d %H:%M:%S').timestamp()
+        for line in (before[-1], lines[-1])
+    ]
+    for found in filter(None, (_RESUMED.match(line[1]) for line in before)):
+        start.resumed_at = int(found[1])
+
+
 def _class_ious(start: _Start) -> Dict[str, str]:
     """IoU of each class, of the last table that IoUMetric of MMSegmentation
     has written into the log. It gives them to nobody else."""
-    path = osp.join(start.folder, f'{start.name}.log')
-    if not osp.exists(path):
-        return {}
-    with open(path, encoding='utf-8', errors='replace') as file:
-        _, found, text = file.read().rpartition('per class results:')
+    _, found, text = _log_of(start).rpartition('per class results:')
     rows = [[cell.strip() for cell in line.strip('|').split('|')]
             for line in text.splitlines() if line.startswith('|')]
     # A kill leaves a part of the table.
@@ -297,15 +327,20 @@ def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
 
 def _config_of(work_dir: str, starts: List[_Start],
                notes: List[str]) -> Config:
-    """The config of the last start, else the newest in the folder. If none can
-    be read, an empty one, and notes get a sentence."""
+    """The config of the last start, by the name that it was trained by, else
+    the newest in the folder. If none can be read, an empty one, and notes get
+    a sentence."""
     allow_scoped_bases()
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
-    paths[:0] = [
-        osp.join(start.folder, 'vis_data', 'config.py')
-        for start in starts[-1:]
-    ]
+    for start in starts[-1:]:
+        own = osp.join(start.folder, 'vis_data', 'config.py')
+        # MMEngine writes it under its name too, until another start has it.
+        same = [
+            path for path in paths
+            if osp.isfile(own) and filecmp.cmp(path, own, shallow=False)
+        ]
+        paths[:0] = [*same, own]
     reason = 'the folder has none'
     for path in filter(osp.isfile, paths):
         try:

@@ -63,9 +63,51 @@ def test_several_seeds(choice, tmp_path):
     assert notes['mIoU'] == (
         'at iteration 40; highest 40.00 at 40; seed0: 41.00 at 80; '
         'seed1: 42.00 at 80; seed2: 43.00 at 80; '
-        'mean of these 3: 42.00, standard deviation 1.00')
+        'mean of seed0, seed1, seed2, which have one config: 42.00, '
+        'standard deviation 1.00')
     assert 'brought in seed0, seed1, seed2, that can have brought +0.36' in (
         notes['Choice of images'])
+
+
+def test_only_seeds_of_one_config_are_averaged(tmp_path):
+    """As long, and in what tells of the gain too."""
+    run = read_run(str(write_finished(tmp_path / 'pruned')))
+    others = []
+    for name, config, length, miou in (('a1', PLAIN, 80, 41.),
+                                       ('b1', PLAIN + 'x = 1\n', 80, 50.),
+                                       ('a2',
+                                        PLAIN + 'randomness = dict(seed=2)\n',
+                                        80, 43.),
+                                       ('b2',
+                                        PLAIN + "x = 1\nwork_dir = 'b'\n", 80,
+                                        54.), ('short', PLAIN, 60, 60.),
+                                       ('unknown1', None, 80,
+                                        70.), ('unknown2', None, 80, 80.)):
+        folder = write_start(
+            tmp_path / name,
+            [train_line(1, 1.), val_line(length, miou)],
+            config=config)
+        others.append(read_run(str(folder)))
+    notes = {figure.title: figure.note for figure in summary(run, others)}
+    assert [note for note in notes['mIoU'].split('; ') if 'mean' in note] == [
+        f'mean of {names}, which have one config: {mean}, standard deviation '
+        f'{spread}' for names, mean, spread in (('a1, a2', '42.00', '1.41'),
+                                                ('b1, b2', '52.00', '2.83'))
+    ]
+    assert 'brought in a1, a2, that can have' in notes['Choice of images']
+
+
+def test_times_are_of_one_kind(tmp_path):
+    """With validation, for a training without mmib too."""
+    run = read_run(str(write_finished(tmp_path / 'run')))
+    folder = write_start(tmp_path / 'plain', config=PLAIN)
+    (folder / '20260101_000000' / '20260101_000000.log').write_text(
+        '2026/01/01 00:00:00 - mmengine - INFO - Config:\n'
+        '2026/01/01 00:01:00 - mmengine - INFO - Iter(train) [40/40]\n'
+        '2026/01/01 00:03:00 - mmengine - INFO - Iter(val) [5/5]\n')
+    figures = summary(run, [read_run(str(folder))])
+    figure, = [figure for figure in figures if figure.title == 'Wall time']
+    assert (figure.value, figure.note) == ('0:02:15', 'plain: 0:03:00')
 
 
 @pytest.mark.parametrize('others', [

@@ -1,6 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import os.path as osp
 import re
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from mmib.report.page import render
 from mmib.report.read import read_run
 
 from ..system.epoch_training import PRUNES, by_epoch
-from ..system.small_training import VALIDATION, infobatch_hook, small_runner
+from ..system.small_training import (BASELINE, VALIDATION, infobatch_hook,
+                                     small_runner)
 from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, SCALARS, StoppedAt, plan,
                         train_line, val_line, write_finished, write_start)
 
@@ -38,7 +41,8 @@ class AllOddAtFirst(Hook):
 
 def of_another_second(folder):
     """Folders of starts are named by seconds."""
-    newest = max(path.parent.name for path in folder.glob('*/vis_data'))
+    newest = max((path.parent.name for path in folder.glob('*/vis_data')),
+                 default='')
     while time.strftime('%Y%m%d_%H%M%S') <= newest:
         time.sleep(0.05)
 
@@ -125,7 +129,7 @@ def test_a_test_of_the_checkpoint_is_no_start(tmp_path):
 def test_baseline(tmp_path):
     run = read_run(str(write_start(tmp_path, config=PLAIN)))
     assert run.finished and not run.has_infobatch and run.saved_iters == 0
-    assert run.seconds == pytest.approx(40 * 0.1)
+    assert run.seconds is None  # There is no log.
     np.testing.assert_array_equal(run.loss.values, [2.0, 1.8, 1.6, 0.7])
     np.testing.assert_array_equal(run.metrics['mIoU'], [[20, 40], [30., 40.]])
     np.testing.assert_array_equal(run.full_equivalent([3, 40]), [3, 40])
@@ -151,6 +155,68 @@ def test_a_resumed_baseline(tmp_path):
     run = read_run(str(tmp_path))
     assert run.num_starts == 1 and run.loss.iterations.tolist() == [10]
     assert 'begun at 20260101_000000:' in run.notes[0]
+
+
+class SlowValidation(Hook):
+
+    def before_val(self, runner):
+        time.sleep(1.2)
+
+
+def test_times_and_losses_of_a_resumed_baseline(tmp_path):
+    """What the first start trained after its checkpoint isn't shown, and the
+    time is that of the clock."""
+    changes = {
+        **BASELINE,
+        **VALIDATES, 'train_cfg': dict(max_iters=40, val_interval=20),
+        'default_hooks.checkpoint.interval': 20
+    }
+    elapsed = 0.
+    for resume, interval, end in ((False, 1, 27), (True, 10, 0)):
+        of_another_second(tmp_path)
+        runner = small_runner(
+            tmp_path,
+            resume=resume,
+            **changes,
+            **{'default_hooks.logger.interval': interval})
+        runner.register_hook(SlowValidation())
+        runner.register_hook(StoppedAt(end))
+        begin = time.time()
+        with pytest.raises(KeyboardInterrupt) if end else nullcontext():
+            runner.train()
+        elapsed += time.time() - begin
+    run = read_run(str(tmp_path))
+    assert run.num_starts == 2 and run.finished
+    assert run.loss.iterations.tolist() == [*range(1, 21), 30, 40]
+    # The log has whole seconds.
+    assert 2 <= run.seconds <= elapsed + 2
+    # The name by which it was trained, and not one of a start.
+    assert osp.dirname(run.config.filename) == str(tmp_path)
+    # A test has another config, of the same name.
+    name = osp.basename(run.config.filename)
+    (tmp_path / name).write_text('test_cfg = dict()')
+    again = read_run(str(tmp_path)).config
+    assert again.filename.endswith('/vis_data/config.py')
+    assert again.to_dict() == run.config.to_dict()
+
+
+def test_the_time_of_a_resumed_baseline(tmp_path):
+    """Each start counts from the line before its first step."""
+    for start, lines, text in (('20260101_000000', SCALARS[:3], """
+2026/01/01 00:00:01 - mmengine - INFO - Config:
+2026/01/01 00:00:09 - mmengine - INFO - Checkpoints will be saved to a.
+2026/01/01 00:01:09 - mmengine - INFO - Iter(train) [10/40]  lr: 1.0000e-02
+  + 01/01 and more
+2026/01/01 00:02:00 - mmengine - INFO - Iter(val) [2/2]    mIoU: 30.0000
+"""), ('20260102_000000', SCALARS[4:5], """
+2026/01/02 00:00:01 - mmengine - INFO - resumed epoch: 0, iter: 30
+2026/01/02 00:00:02 - mmengine - WARNING - more
+2026/01/02 00:00:12 - mmengine - INFO - Iter(train) [40/40]  lr: 1.0000e-02
+""")):
+        write_start(tmp_path, lines, config=PLAIN, start=start)
+        (tmp_path / start / f'{start}.log').write_text(text)
+    run = read_run(str(tmp_path))
+    assert run.num_starts == 2 and run.seconds == 111 + 10
 
 
 def test_damaged_lines(tmp_path):
