@@ -64,10 +64,12 @@ def forecast(policy: Policy,
             f'It runs about {100 * iters / full_iters:.0f} % of the iterations'
             ' that the baseline needs for as many passes.')
     else:
+        # The last iteration of an epoch may have fewer images.
+        about = 'about ' if schedule.by_epoch and share < 1 else ''
         saved = full_iters - iters
         needed = '' if saved < 0.5 else (
             f', for which the baseline needs {full_iters:.0f} iterations: '
-            f'{saved:.0f} saved')
-        lines.append(f'It runs {iters:.0f} iterations and covers '
+            f'{about}{saved:.0f} saved')
+        lines.append(f'It runs {about}{iters:.0f} iterations and covers '
                      f'{passes:.1f} passes over the data{needed}.')
     return Forecast(lines, share, mean_weight, full_iters)
