@@ -7,7 +7,7 @@ needs a stack, and ``mmib --help`` works without one.
 import argparse
 import io
 import os
-import shlex
+import re
 import sys
 from contextlib import contextmanager
 from importlib import import_module
@@ -47,25 +47,24 @@ def refusal(error: Optional[BaseException]) -> Optional[str]:
 
 
 def mistake(error: Exception) -> Optional[str]:
-    """The message of an error that says enough: of a file or a stack that is
-    missing, or a part of a config that isn't known."""
+    """The message of an error that says enough: of a stack that is missing, or
+    a part of a config that isn't known."""
     if isinstance(error, ModuleNotFoundError) and str(
             error.name).partition('.')[0] == 'mmengine':
         return ('The command needs MMEngine, and `mmengine` is missing: run '
                 "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
                 'stack of OpenMMLab.')
     text = str(error.args[0] if len(error.args) == 1 else error)
-    if isinstance(error, FileNotFoundError) or (isinstance(error, KeyError)
-                                                and ' is not in the ' in text):
-        # Before that a worker of a data loader has its traceback.
-        return text.strip().splitlines()[-1]
-    return None
+    found = re.search(r'.* is not in the .*registry\. Please check.*', text)
+    return found[0] if found and isinstance(error, KeyError) else None
 
 
 @contextmanager
-def one_line_errors(call: List[str]) -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """End the process with a sentence where mmib refuses something, where a
-    config has a known mistake, and where somebody stops the command."""
+    config has a known mistake, and where somebody stops the command. All other
+    errors keep their traceback: only what the command itself has looked for is
+    known to be the user's to correct."""
     try:
         yield
     except Exception as error:
@@ -73,13 +72,8 @@ def one_line_errors(call: List[str]) -> Iterator[None]:
         if text is None:
             raise
         sys.exit(f'Error: {text}')
-    except KeyboardInterrupt:
-        text = 'Stopped.'
-        if call[0] == 'train':
-            resume = [] if '--resume' in call else ['--resume']
-            text += (' To go on from the last checkpoint: ' +
-                     shlex.join(['mmib', *call, *resume]))
-        print(f'\n{text}', file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print('\nStopped.', *stop.args, file=sys.stderr)
         sys.exit(130)
 
 
@@ -107,6 +101,6 @@ def main(args: Optional[List[str]] = None) -> None:
     # Modules beside a config are found, as with `python`. What is installed
     # comes first: the folder may be the source of a library.
     sys.path.append(os.getcwd())
-    with one_line_errors([parsed.command, *parsed.args]):
+    with one_line_errors():
         import_module('mmib')  # Says what to install where there is no stack.
         import_module(f'mmib_cli.{parsed.command}').main(parsed.args)

@@ -13,7 +13,6 @@ from typing import Callable, List
 from mmengine.utils import mkdir_or_exist
 
 from mmib.errors import Refusal
-from mmib.openmmlab.config.zoo import allow_scoped_bases
 from mmib.openmmlab.runner.checks import check_stack
 
 from .files import converted_name, find_config, read, report, write_child
@@ -46,7 +45,6 @@ def write(parser: argparse.ArgumentParser,
         'out', help='.py file to write, or a folder, which names the file')
     parsed = parser.parse_args(args)
     check_stack()
-    allow_scoped_bases()
     path, out = find_config(parsed.config), parsed.out
     before = read(path)
     listed = listing_of(parsed)(before)

@@ -5,7 +5,7 @@ import os.path as osp
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
@@ -13,8 +13,8 @@ from mmengine.registry import HOOKS
 from mmib.errors import Refusal
 from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.openmmlab.config.zoo import (PACKAGES, has_scoped_base,
-                                       installed_configs, is_lazy,
+from mmib.openmmlab.config.zoo import (PACKAGES, allow_scoped_bases, bases_of,
+                                       installed_configs, is_lazy, needs_mmib,
                                        resolve_config)
 from mmib.openmmlab.runner.checks import type_name
 
@@ -28,7 +28,8 @@ _BATCH_SIZE_IN_NAME = re.compile(r'_\d+xb\d+[^_]*')
 
 def find_config(path: str) -> str:
     """Find a config by its path or name (:func:`resolve_config`), and check
-    that the file is there."""
+    that the file and its bases are there, which may have such names too."""
+    allow_scoped_bases()
     package, scoped, _ = path.partition('::')
     if scoped and package not in PACKAGES:
         raise Refusal(
@@ -42,7 +43,22 @@ def find_config(path: str) -> str:
         raise Refusal(
             f'There is no config {path}; a relative path counts from the '
             f'current folder, which is {os.getcwd()}.')
+    for name, base in bases_of(path):
+        if not osp.isfile(base):
+            raise Refusal(f'{path} inherits {name!r}, and there is no file '
+                          f'{osp.abspath(base)}: correct `_base_`.')
     return path
+
+
+def check_checkpoint(path: Optional[str], named: str) -> None:
+    """Refuse a file with weights that isn't there.
+
+    Args:
+        path (str, optional): The file, or an address, which isn't checked.
+        named (str): Where the user named it.
+    """
+    if path and ':' not in path and not osp.isfile(path):
+        raise Refusal(f'There is no checkpoint {path}: correct {named}.')
 
 
 def read(path: str) -> Config:
@@ -75,7 +91,8 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
     ``path``; in full where a child wouldn't load.
 
     The library's own script finds a base ``mmib::`` nowhere, and ``mmseg::``
-    on OpenMMLab's stack alone. No text config inherits a lazy one.
+    on OpenMMLab's stack alone. So on OneDL's stack a config with such a base
+    is written in full. No text config inherits a lazy one.
     """
     (unit, old), (_, new) = length_of(before), length_of(after)
     share = f'{100 * new / old:.3g} % of the {unit}s'
@@ -83,7 +100,7 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
         share = f'the {old} epochs, each shorter,'
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
     head = f'# {kind}: {share} of {osp.basename(path)}'
-    if is_lazy(path) or has_scoped_base(path):
+    if is_lazy(path) or needs_mmib(path):
         head += ', in\n# full, as it can\'t be inherited everywhere.\n'
         text = after.pretty_text
     else:

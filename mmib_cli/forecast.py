@@ -11,7 +11,6 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
-from mmib.openmmlab.config.zoo import allow_scoped_bases
 from mmib.openmmlab.data.datasets import unwrap_repeats
 from mmib.openmmlab.runner.checks import check_stack
 
@@ -61,7 +60,6 @@ def main(args: List[str]) -> None:
     if not parsed.infobatch:
         check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()
-    allow_scoped_bases()
     before = listing(parsed)(read(find_config(parsed.config)))
     after = conversion(parsed)(before) if parsed.infobatch else before
     after.merge_from_dict(parsed.cfg_options)

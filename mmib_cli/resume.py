@@ -2,7 +2,8 @@
 """Go on with a training, and not with another one."""
 import argparse
 import os.path as osp
-from typing import Iterator, Optional
+import shlex
+from typing import Iterator, List, Optional
 
 import torch
 from mmengine.config import Config
@@ -12,11 +13,51 @@ from mmib.errors import Refusal
 from mmib.labels.config import listed_images
 from mmib.openmmlab.config.parts import LENGTH_FIELD, infobatch_hooks
 
-from .files import loadable
+from .files import check_checkpoint, loadable
 
 # In a config that `mmib train` trains: the checksum of its listed images and
 # repaired masks.
 CHECKSUM = 'listed_images'
+
+
+def last_checkpoint(work_dir: str) -> Optional[str]:
+    """Find the checkpoint in a work folder from which MMEngine goes on. None
+    if there is none yet.
+
+    Raises:
+        Refusal: If the file is gone.
+    """
+    note = osp.join(work_dir, 'last_checkpoint')
+    if not osp.isfile(note):  # MMEngine would print something.
+        return None
+    path = find_latest_checkpoint(work_dir)
+    check_checkpoint(path, f'the path in {note}, or remove that file')
+    return path
+
+
+def how_to_go_on(args: List[str], work_dir: str) -> str:
+    """Say what to do after a stop of ``mmib train`` with these arguments."""
+    if last_checkpoint(work_dir) is None:
+        return f'There is no checkpoint in {work_dir} yet to go on from.'
+    resume = [] if '--resume' in args else ['--resume']
+    return ('To go on from the last checkpoint: ' +
+            shlex.join(['mmib', 'train', *args, *resume]))
+
+
+def resumed(args: List[str], cfg: Config, given: argparse.Namespace,
+            work_dir: str) -> List[str]:
+    """Let ``--resume`` go on from the last checkpoint of the work folder, also
+    where there is a ``load_from``, from which MMEngine would go on. Without a
+    checkpoint the training begins, from that ``load_from``.
+
+    Returns:
+        list[str]: The arguments for the library's script.
+    """
+    if given.resume != 'auto' or not cfg.get('load_from'):
+        return args
+    if last_checkpoint(work_dir) is None:
+        return [arg for arg in args if arg not in ('--resume', 'auto')]
+    return [*args, '--cfg-options', 'load_from=None']
 
 
 def check_work_dir(cfg: Config, given: argparse.Namespace,
@@ -33,19 +74,17 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
     """
     if given.resume is None and not cfg.get('resume'):
         if CHECKSUM in cfg and not given.work_dir and osp.isdir(work_dir):
-            before = _config_in(find_latest_checkpoint(work_dir))
+            before = _config_in(last_checkpoint(work_dir))
             if before.get(CHECKSUM, cfg[CHECKSUM]) != cfg[CHECKSUM]:
                 raise Refusal(
                     f'{work_dir} has a training with other images or labels, '
                     'of files of the same names: give this one another '
                     '--work-dir.')
+        check_checkpoint(cfg.get('load_from'), '`load_from`')
         return
-    path = given.resume
-    if path in (None, 'auto'):
-        # These scripts forget the one in CONFIG.
-        forgets = path and cfg.get('default_scope') in ('mmpretrain', 'mmdet')
-        path = (given.cfg_options if forgets else cfg).get('load_from')
-    path = path or find_latest_checkpoint(work_dir)
+    path = cfg.get('load_from') if given.resume is None else given.resume
+    path = last_checkpoint(work_dir) if path in (None, 'auto') else path
+    check_checkpoint(path or cfg.get('load_from'), '--resume or `load_from`')
     before = _config_in(path)
     found = '; '.join(
         differences(before, cfg, given.cfg_options) if before else ())

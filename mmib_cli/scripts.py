@@ -8,7 +8,7 @@ import runpy
 import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Callable, Iterator, List, Optional
+from typing import Callable, Iterator, List, Optional, Tuple
 
 import torch.distributed as dist
 from mmengine.config import Config, DictAction
@@ -18,38 +18,43 @@ from torch import nn
 
 from mmib.errors import Refusal
 from mmib.openmmlab.config.parts import check_parts
-from mmib.openmmlab.config.zoo import LIBRARIES, allow_scoped_bases, mim_folder
+from mmib.openmmlab.config.zoo import LIBRARIES, mim_folder
 from mmib.openmmlab.runner.checks import check_stack
 
-from .files import find_config
+from .files import check_checkpoint, find_config
+
+Prepare = Callable[[argparse.Namespace, str, List[str]], Tuple[str, List[str]]]
 
 
-def run_script(
-    name: str,
-    args: List[str],
-    prepare: Callable[[argparse.Namespace, str],
-                      str] = lambda given, path: path
-) -> None:
+def as_given(given: argparse.Namespace, path: str,
+             args: List[str]) -> Tuple[str, List[str]]:
+    """Change nothing, and check that the checkpoint is there."""
+    check_checkpoint(given.checkpoint, 'CHECKPOINT')
+    return path, args
+
+
+def run_script(name: str,
+               args: List[str],
+               prepare: Prepare = as_given) -> None:
     """Run a script of the library of a config.
 
     Args:
         name (str): File of the script in ``tools``.
         args (list[str]): Arguments of the script. The config may be named by
             its package, such as ``mmseg::...``.
-        prepare (Callable): Takes what :func:`parse` finds and the path of the
-            config, and returns the path of the config to use. Defaults to the
-            same path.
+        prepare (Callable): Takes what :func:`parse` finds, the path of the
+            config, and the arguments. Returns the path of the config to use,
+            and arguments. Defaults to :func:`as_given`.
     """
     given = parse(name, args)
     check_stack()
-    allow_scoped_bases()
     path = find_config(given.config)
     # Custom modules are imported where processes train together.
     cfg = Config.fromfile(path, import_custom_modules=False)
     check_parts(cfg)
     on_cpu = given.launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
-        path = prepare(given, path)
+        path, args = prepare(given, path, args)
         args = [path if arg == given.config else arg for arg in args]
         _run(library_of(cfg), name, args)
 
@@ -63,6 +68,7 @@ def parse(name: str, args: List[str]) -> argparse.Namespace:
         add_help=False,
         allow_abbrev=False)
     parser.add_argument('config', metavar='CONFIG')
+    parser.add_argument('checkpoint', nargs='?')  # Of a test.
     parser.add_argument('--work-dir')
     parser.add_argument('--launcher')
     parser.add_argument('--local-rank', '--local_rank')

@@ -14,7 +14,7 @@ import os
 import os.path as osp
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
@@ -26,13 +26,14 @@ from mmib.labels.config import listed_images, lists_checksum
 from .files import converted_name, loadable, read, report
 from .options import (add_conversion_options, check_infobatch, check_spelling,
                       conversion, listing, parser_of, shortening)
-from .resume import CHECKSUM, check_work_dir
+from .resume import CHECKSUM, check_work_dir, how_to_go_on, resumed
 from .scripts import run_script, show_help
 
 
 def prepare(convert: Optional[Callable[[Config], Config]],
             listing: Callable[[Config], Config], suffix: str, folder: str,
-            given: argparse.Namespace, path: str) -> str:
+            ours: argparse.Namespace, given: argparse.Namespace, path: str,
+            args: List[str]) -> Tuple[str, List[str]]:
     """Make the config to train, and print what differs.
 
     Args:
@@ -42,11 +43,14 @@ def prepare(convert: Optional[Callable[[Config], Config]],
         suffix (str): End of the name of the config to train, and so of the
             work folder.
         folder (str): Folder for the config to train.
+        ours (Namespace): The arguments of mmib, which get the ``work_dir``.
         given (Namespace): The arguments of the library's script.
         path (str): Path of the original config.
+        args (list[str]): The arguments of the library's script, as given.
 
     Returns:
-        str: Path of the config to train, the original one if it stays.
+        tuple[str, list[str]]: Path of the config to train, the original one if
+        it stays; and arguments of the library's script.
     """
     original = read(path)
     before = listing(original)
@@ -59,21 +63,22 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     checksum = lists_checksum(trained)
     if checksum is not None:
         after[CHECKSUM] = trained[CHECKSUM] = checksum
-    check_work_dir(
-        trained, given, given.work_dir or trained.get('work_dir')
-        or osp.join('work_dirs', name))
+    ours.work_dir = given.work_dir or trained.get('work_dir') or osp.join(
+        'work_dirs', name)
+    check_work_dir(trained, given, ours.work_dir)
+    args = resumed(args, trained, given, ours.work_dir)
     if (listed_images(trained) or {}).get('relabel') is not None:
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
         print(report(before, trained), flush=True)
     if after is original and checksum is None:
-        return path
+        return path, args
     # A work folder has the name of its config.
     path = osp.join(folder, f'{name}.py')
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
-    return path
+    return path, args
 
 
 def check_labels(cfg: Config) -> None:
@@ -140,6 +145,13 @@ def main(args: List[str]) -> None:
              and f'relabel_{relabel}', repaired
              and f'repaired_{repaired}', ours.policy)
     suffix = ''.join(f'_{part}' for part in parts if part)
-    with TemporaryDirectory(prefix='mmib-') as folder:
-        run_script('train.py', others,
-                   partial(prepare, convert, listing(ours), suffix, folder))
+    ours.work_dir = None
+    try:
+        with TemporaryDirectory(prefix='mmib-') as folder:
+            run_script(
+                'train.py', others,
+                partial(prepare, convert, listing(ours), suffix, folder, ours))
+    except KeyboardInterrupt:
+        if ours.work_dir is None:
+            raise
+        raise KeyboardInterrupt(how_to_go_on(args, ours.work_dir)) from None

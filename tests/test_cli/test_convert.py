@@ -6,11 +6,13 @@ from functools import partial
 
 import pytest
 from mmengine.config import Config
+from mmengine.utils import is_installed
 
 import mmib
 from mmib.openmmlab.config.zoo import resolve_config
 
 NAME = 'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512'
+OF_MMIB = 'mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192'
 FIND_BASE = Config._get_cfg_path
 OWN = """
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=1000, val_interval=100)
@@ -28,8 +30,7 @@ def convert(run):
 
 @pytest.mark.parametrize('name, written, iters', [
     (NAME, 'upernet_r50_4xb4-48k-infobatch_ade20k-512x512', 80000),
-    ('mmib::upernet/upernet_r18_1xb8-1k_camvid-144x192',
-     'upernet_r18_1xb8-600-infobatch_camvid-144x192', 1000),
+    (OF_MMIB, 'upernet_r18_1xb8-600-infobatch_camvid-144x192', 1000),
 ])
 def test_a_config_of_a_library_to_a_folder(convert, tmp_path, capsys,
                                            monkeypatch, name, written, iters):
@@ -81,18 +82,23 @@ LAZY = ('from mmengine.runner import IterBasedTrainLoop\n' +
         OWN.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop'))
 
 
-@pytest.mark.parametrize('text, is_child', [
-    (INFINITE, True),
-    ("_base_ = ['base.py']\nx = dict(y=(float('-inf'), ))\n", True),
-    ("_base_ = 'by_name.py'\n", False),
-    (LAZY, False),
-])
+@pytest.mark.parametrize(
+    'text, is_child',
+    [
+        (INFINITE, True),
+        ("_base_ = ['base.py']\nx = dict(y=(float('-inf'), ))\n", True),
+        # MMEngine alone finds configs of OpenMMLab's distributions.
+        ("_base_ = 'by_name.py'\n", is_installed('mmsegmentation')),
+        ("_base_ = 'of_mmib.py'\n", False),
+        (LAZY, False),
+    ])
 def test_what_is_written_loads_as_it_was(convert, tmp_path, monkeypatch, text,
                                          is_child):
     """Also where nothing of mmib has changed MMEngine, as in MMSegmentation's
     own train.py."""
     (tmp_path / 'base.py').write_text(INFINITE)
     (tmp_path / 'by_name.py').write_text(f"_base_ = '{NAME}.py'\n")
+    (tmp_path / 'of_mmib.py').write_text(f"_base_ = '{OF_MMIB}.py'\n")
     (tmp_path / 'own.py').write_text(text)
     convert('own.py', 'short.py')
     expected = mmib.convert(Config.fromfile('own.py')).to_dict()

@@ -38,6 +38,32 @@ def test_train_runs_the_script_of_mmpretrain(run):
     assert 'InfoBatch: 24 iterations covered' in text
 
 
+@pytest.mark.parametrize('in_config', [True, False])
+def test_resume_of_a_fine_tuning(run, in_config):
+    """It goes on from its own checkpoint, of 24 iterations."""
+    call = [
+        'train',
+        baseline(f'tuned{in_config}'), '--no-persistent-workers',
+        '--cfg-options', 'default_hooks.checkpoint.type=CheckpointHook',
+        'default_hooks.checkpoint.by_epoch=False'
+    ]
+    run(*call, 'default_hooks.checkpoint.interval=40', '--work-dir', 'before')
+    saved, = Path('before').glob('iter_*.pth')
+    if in_config:
+        with open(call[1], 'a') as file:
+            file.write(f'\nload_from = {str(saved)!r}\n')
+    else:
+        call += [f'load_from={saved}']
+    call += [
+        'default_hooks.checkpoint.interval=24', '--infobatch', '--work-dir',
+        'after'
+    ]
+    run(*call)
+    run(*call, '--resume')
+    text = ''.join(path.read_text() for path in Path('after').glob('*/*.log'))
+    assert re.findall(r'resumed epoch: \d+, iter: (\d+)', text) == ['24']
+
+
 def test_a_folder_of_images(run):
     """The config of the example, converted and by hand as the page says."""
     noise = np.random.default_rng(0).integers(256, size=(11, 32, 32, 3))

@@ -184,6 +184,18 @@ def test_review_goes_on(rank, trained):
     assert shown and first not in shown
 
 
+def test_a_config_with_a_base_of_a_library(run, trained):
+    """Which MMEngine alone finds on one of the stacks."""
+    base = 'mmseg::fcn/fcn_r50-d8_4xb2-40k_cityscapes-512x1024.py'
+    Path('mine.py').write_text(f'_base_ = {base!r}\n')
+    Path('review.csv').write_text('image,verdict,rank\n1.jpg,wrong,1\n')
+    for command in (['rank', 'mine.py', trained[2]],
+                    ['review', 'review.csv', '--export', 'out', '--config',
+                     'mine.py']):  # yapf: disable
+        with pytest.raises(SystemExit, match='cityscapes'):
+            run(*command)
+
+
 def test_labels_that_are_no_class(rank, trained):
     """The file and its labels are named, whatever else could be ranked."""
     shutil.copytree(trained[0].parent / 'data', 'data')

@@ -12,6 +12,10 @@ FILES = {
     'own.py': CONFIG,
     'pruned.py': CONFIG + "\ncustom_hooks = [dict(type='InfoBatchHook')]\n",
     'based.py': BASED,
+    'baseless.py': "_base_ = 'middle.py'\n",
+    'middle.py': "_base_ = 'gone.py'\n",
+    'tuned.py': CONFIG + "\nload_from = 'gone.pth'\n",
+    'stopped/last_checkpoint': '/elsewhere/iter_9.pth',
     'own.pth': '',
     'empty.txt': '\n',
     'review.csv': 'image,verdict,rank\n3,hard,1\n',
@@ -64,6 +68,17 @@ PRUNES = '.* InfoBatch already: '
     *[(command, NO_CONFIG)
       for command in ('train onw.py', 'train onw.py --infobatch',
                       'forecast onw.py', 'convert onw.py out.py')],
+    *[(command, "baseless.py inherits 'gone.py', and there is no file "
+       '.*/gone.py: correct `_base_`')
+      for command in ('train baseless.py', 'test baseless.py own.pth',
+                      'forecast baseless.py', 'convert baseless.py out.py')],
+    *[(f'train tuned.py {options}', 'There is no checkpoint gone.pth: correct')
+      for options in ('', '--resume')],
+    ('train own.py --resume --work-dir stopped',
+     'There is no checkpoint /elsewhere/iter_9.pth: correct the path in '
+     'stopped/last_checkpoint, or remove'),
+    ('test own.py gone.pth',
+     'There is no checkpoint gone.pth: correct CHECKPOINT'),
     ('review none.csv', "none.csv can't be read: No such file"),
     ('review verdict.csv', 'line 2 of verdict.csv has the verdict `bad`'),
     ('train pruned.py --shorten', PRUNES),
@@ -84,6 +99,7 @@ PRUNES = '.* InfoBatch already: '
 def test_refusals(run, tmp_path, command, message):
     """Nothing is written."""
     for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / 'link.py').symlink_to('own.py')
     for name in ('a', 'b/c'):

@@ -1,19 +1,24 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 
 import mmseg
 import pytest
 from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from mmseg.registry import DATASETS
 from torch import nn
 
 from mmib.errors import Refusal
 from mmib_cli import scripts
 
-from ..system.small_training import BASELINE, read_log, small_config
+from ..system.small_training import (BASELINE, IndexDataset, read_log,
+                                     small_config)
 
 # Changes for a baseline that is converted and trained in a second.
 SHORT = {
@@ -215,10 +220,82 @@ def test_another_list_of_the_same_name(train):
             train(config, *option, *work_dir)
 
 
+TUNED = CONFIG + """
+load_from = 'before/iter_20.pth'
+custom_hooks = [dict(type='StopAfter')]
+"""
+
+
+@HOOKS.register_module()
+class StopAfter(Hook):
+    """As Ctrl-C, after so many iterations."""
+
+    priority = 'LOWEST'
+    iterations = 0
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if runner.iter + 1 == self.iterations:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('option', ['', 'load_from=before/iter_20.pth'])
+def test_resume_of_a_fine_tuning(train, capsys, monkeypatch, option):
+    """It goes on from its own last checkpoint, as the stop says, and before
+    there is one begins from the weights of the training before."""
+
+    def stopped(after, *arguments):
+        monkeypatch.setattr(StopAfter, 'iterations', after)
+        with pytest.raises(SystemExit) as stop:
+            train(config, *arguments)
+        assert stop.value.code == 130
+        return capsys.readouterr().err.splitlines()[-1]
+
+    train(write('before-20k'), '--work-dir', 'before')
+    name = f'tuned{len(option)}'
+    text = TUNED.replace('load_from', 'unused') if option else TUNED
+    config = write(f'{name}-20k', text)
+    call = ('--infobatch', '--cfg-options',
+            'default_hooks.checkpoint.interval=3', *option.split())
+    folder = f'work_dirs/{name}-12k-infobatch'
+    none = f'Stopped. There is no checkpoint in {folder} yet to go on from.'
+    assert stopped(2, *call) == none
+    assert stopped(2, *call, '--resume') == none
+    said = stopped(7, *call)
+    assert said == ('Stopped. To go on from the last checkpoint: mmib train '
+                    f'{config} {" ".join(call)} --resume')
+    assert 'resumed' not in read_log(folder)
+    again = shlex.split(said.partition('mmib train ')[2])
+    assert stopped(11, *again[1:]).endswith(said)
+    monkeypatch.setattr(StopAfter, 'iterations', 0)
+    train(*again)
+    assert re.findall(r'resumed epoch: \d+, iter: (\d+)',
+                      read_log(folder)) == ['6', '9']
+    assert 'InfoBatch: 12 iterations covered' in read_log(folder)
+
+
+@DATASETS.register_module()
+class Unreadable(IndexDataset):
+    """A data set whose second half a decoder can't read."""
+
+    def __getitem__(self, index):
+        if index > 2:
+            open('tile.tif')
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_an_image_that_is_gone_keeps_its_traceback(train, workers):
+    config = write(f'gone-20k_{workers}')
+    with pytest.raises(FileNotFoundError, match='tile.tif'):
+        train(config, '--infobatch', '--cfg-options',
+              'train_dataloader.dataset.type=Unreadable',
+              f'train_dataloader.num_workers={workers}')
+
+
 def test_names_of_mmseg(train):
     """Up to the data, which isn't there."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
-    with pytest.raises(SystemExit, match='Error: .*No such file.* .data/ade'):
+    with pytest.raises(FileNotFoundError, match='No such file.* .data/ade'):
         train(f'mmseg::{name}', '--infobatch', '--cfg-options',
               'model.pretrained=None')
     cfg = dumped('work_dirs/upernet_r18_4xb4-48k-infobatch_ade20k-512x512')

@@ -5,6 +5,7 @@ import sys
 import mmseg
 import pytest
 from mmengine.config import Config
+from mmengine.utils import is_installed
 
 import mmib
 from mmib import convert
@@ -80,7 +81,11 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert child.train_cfg.max_iters == 5
     assert child.model.backbone == base.model.backbone
     assert convert(child).train_cfg.max_iters == 3
-    assert zoo.has_scoped_base(str(config)) and not zoo.has_scoped_base(cfg)
+    assert not zoo.needs_mmib(cfg)
+    # MMEngine alone finds files of OpenMMLab's distributions.
+    assert zoo.needs_mmib(
+        str(config)) is not (name == f'mmseg::{NAME}.py'
+                             and is_installed('mmsegmentation'))
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
 

@@ -4,7 +4,7 @@ import difflib
 import glob
 import os.path as osp
 from importlib.util import find_spec
-from typing import List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from mmengine.config import Config
 
@@ -103,15 +103,31 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
     return _find_base_by_distribution(path, filename)
 
 
-def has_scoped_base(path: str) -> bool:
-    """Whether a config, or one that it inherits, inherits another one by a
-    name such as ``mmseg::...``, which MMEngine doesn't find everywhere.
+def bases_of(path: str) -> Iterator[Tuple[str, str]]:
+    """Yield the bases of a config, and theirs: each name, and its path.
 
     MMEngine has no public function that lists the bases of a file.
     """
-    return osp.isfile(path) and any(
-        '::' in base or has_scoped_base(osp.join(osp.dirname(path), base))
-        for base in Config._get_base_files(path))
+    for name in Config._get_base_files(path):
+        base, _ = _find_base(name, path)
+        yield name, base
+        if osp.isfile(base):
+            yield from bases_of(base)
+
+
+def needs_mmib(path: str) -> bool:
+    """Return whether a config, or one that it inherits, inherits another one
+    by a name such as ``mmseg::...`` that MMEngine alone doesn't find."""
+    return any('::' in name and not _found_by_mmengine(name)
+               for name, _ in bases_of(path))
+
+
+def _found_by_mmengine(name: str) -> bool:
+    try:
+        return osp.isfile(_find_base_by_distribution(name, '')[0])
+    # What it raises depends on what is missing.
+    except Exception:
+        return False
 
 
 def is_lazy(path: str) -> bool:
