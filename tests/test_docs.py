@@ -23,8 +23,8 @@ def files(*patterns):
 
 
 RESEARCH = files('research/*/README.md')
-PAGES = files('README.md', 'docs/*.md', 'examples/*/*.md', 'research/*.md',
-              'benchmarks/*/*.md') + RESEARCH
+PAGES = files('README.md', 'CONTRIBUTING.md', 'docs/*.md', 'examples/*/*.md',
+              'research/*.md', 'benchmarks/*/*.md') + RESEARCH
 # A block whose code is no longer here begins with it.
 OLD = 'git checkout '
 
@@ -145,58 +145,50 @@ def test_what_is_said_of_the_law():
 
 def told(sentence):
     """The numbers that README has where a sentence has a #."""
-    pattern = r'(\d+\.?\d*)'.join(map(re.escape, sentence.split('#')))
+    pattern = r'(-?\d+\.?\d*)'.join(map(re.escape, sentence.split('#')))
     return [*map(float, re.search(pattern, in_one_line('README.md')).groups())]
 
 
+def cost_of(cell):
+    """What a difference with an interval costs, as README has it."""
+    value, low, high = map(float, re.findall(r'[-+]\d+\.\d+', cell))
+    return f'{-value:.1f}' + '\\*' * (low <= 0 <= high)
+
+
 def test_what_readme_tells_to_expect():
-    """What fewer iterations cost, in our trainings and by the model zoo."""
-    said = told(
-        'In 60 % of the iterations a plain training on CIFAR-10, 10,000 '
-        'images at 16 x 16, lost # points of # passes, # of #, # of # and # '
-        'of #. On photos of pets at 64 x 64 a plain training lost # points '
-        'of mIoU of 20 passes and # of 60, at 128 x 128 it lost # of 20, and '
-        'with a pretrained backbone # of 20, which may be chance. Pruned '
-        'trainings lost about as much. On all 50,000 images of CIFAR-10, in '
-        '100 passes, a plain training lost # points, a plain training with '
-        'steps as long as pruning makes them lost #, and pruned trainings '
-        'lost up to #.')
-    costs = [-number(rows('lengths', f'{x:g}')[0][2]) for x in said[1:8:2]]
-    assert said[:8:2] == pytest.approx(costs, abs=0.0501)
-    of_pets = [
-        -number(row[7]) for iters in ('2,760', '8,280')
-        for row in rows('pet', 'plain', iters)
-    ]
-    short, larger, pretrained, longer = of_pets
-    assert said[8:12] == pytest.approx([short, longer, larger, pretrained],
-                                       abs=0.0501)
-    costs = {
-        tuple(row[:2]): -number(row[6])
-        for row in rows('paper_regime', '23,437')
-    }
-    plain, longer = costs['plain', '0.4'], costs['plain, longer steps', '0.2']
-    highest = max(costs[arm, '0.2'] for arm in ('at random', 'MeanThreshold',
-                                                'QuantileTiers', 'Neyman'))
-    assert said[12:] == pytest.approx([plain, longer, highest], abs=0.0501)
-    better, = told('on photos of pets at 64 x 64, in 20 passes from scratch, '
-                   'it was # better than pruning at random')
-    assert better == pytest.approx(
-        number(rows('pet', 'plain', '2,760')[0][-1]), abs=0.0501)
-    by_r50, models, mean, *least = told(
-        'In the [model zoo][zoo] UperNet R-50 gains # points from 160k '
-        'iterations instead of 80k, and # models # in the mean. If the gain '
-        'gets smaller with the length, [as we assume][results], 48k instead '
-        'of 80k cost at least # and # points')
+    """What fewer iterations cost, as in the results, whose figures are those
+    of research."""
+    costs, name = {}, ''
+    table = section('docs/results.md', '## How much will it cost me')
+    for row in rows_of(re.sub(r'\[([^\]]+)\]\([^)]+\)', r'\1', table)):
+        name = row[0] or name
+        if len(row) == 5 and '[' in row[3] + row[4]:
+            costs[name, row[1]] = [
+                cost_of(cell) if '[' in cell else cell for cell in row[3:]
+            ]
+    _, _, *rows_of_readme = rows_of(section('README.md', '## What to expect'))
+    for row in rows_of_readme:
+        expected = [costs[row[0], each] for each in row[1].split(' / ')]
+        assert [*map(' / '.join, zip(*expected))] == row[2:]
+    assert len(rows_of_readme) == 7
+    plain, *ours = told('a plain run with 90 % of the iterations lost # '
+                        'points, and mmib # [#, +#]')
+    of_plain, of_neyman = (
+        number(row[3]) for row in rows('shares', '0.9')[::2])
+    assert plain == pytest.approx(-of_plain, abs=0.0501)
+    neyman, = re.findall(r'[-+]\d+\.\d+', rows('shares', '76.67')[0][3])[:1]
+    assert ours[0] == -float(neyman)
+    assert f'[{ours[1]:.2f}, {ours[2]:+.2f}]' in rows('shares', '76.67')[0][3]
+    least, = told(
+        '48k instead of 80k iterations cost UPerNet R-50 [at least # '
+        'mIoU]')
     zoo = pd.read_csv(osp.join(ROOT, 'research/zoo/results.csv'))
     zoo = zoo[(zoo['data'] == 'ade20k') & (zoo['length'] == 80)]
     r50 = zoo[zoo['model'].str.startswith('upernet_r50_')]
-    assert [by_r50] == [*r50['gain']] and models == len(zoo)
-    short, doubled = r50.iloc[0][['quality', 'quality_doubled']]
+    short, doubled, gain = r50.iloc[0][['quality', 'quality_doubled', 'gain']]
     assert (f'has {short:.2f} after 80k iterations and {doubled:.2f} after '
             '160k') in in_one_line('docs/results.md')
-    assert mean == pytest.approx(zoo['gain'].mean(), abs=0.0051)
-    rule = np.log2(1 / 0.6) * np.array([by_r50, mean])
-    assert least == pytest.approx(rule, abs=0.0501)
+    assert least == pytest.approx(np.log2(1 / 0.6) * gain, abs=0.0501)
 
 
 def test_the_rule_for_other_trainings():
@@ -220,11 +212,10 @@ def test_the_rule_for_other_trainings():
 
 def test_what_readme_tells_of_people():
     """Which errors a ranking finds, and what looking brings back."""
-    said = told("Of [people's errors][people], in # % of CIFAR-10's labels, "
-                'the # % of the images that `mmib rank` puts first have # to '
-                '# %. Leaving out those that are wrong brings back # of the # '
-                'points that all errors cost, correcting them #. Of labels '
-                'replaced at random the same share of the images [has # %]')
+    said = told('People mislabelled # % of [CIFAR-10N](research/'
+                'real_label_errors/README.md). The first # % of the ranking '
+                'contain # to # % of these errors. Training without them '
+                'brings back # of the # points that all errors cost.')
     assert rows('real_label_errors', '`random_label1`, 17.6 % wrong')
     high = number(rows('real_label_errors', 'network', 'margin')[0][5])
     brings = rows_of(
@@ -235,10 +226,9 @@ def test_what_readme_tells_of_people():
     # A network of 12 passes finds fewer.
     found, wrong = (float(row[1].replace(',', '')) for row in (looked, every))
     low = 100 * found / wrong
-    random = number(rows('review', '10%', 'score')[0][3])
     assert said[:4] == [17.6, 20, round(low), round(high)]
     assert said[4:] == pytest.approx(
-        [*map(number, (looked[2], every[3], looked[3])), random], abs=0.0501)
+        [number(looked[2]), number(every[3])], abs=0.0501)
 
 
 def test_the_table_of_label_errors():

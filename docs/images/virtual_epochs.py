@@ -1,12 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw what InfoBatch trains on: every plan of a small made-up training, with
-the plans of `Budget`, beside the baseline."""
+"""Draw what mmib trains on: every plan of a small synthetic run, with the plans
+of the default policy, beside the baseline."""
 import os.path as osp
 
 import matplotlib
 import numpy as np
 
-from mmib.pruning import Budget, EpochPlan, Progress
+from mmib.pruning import EpochPlan, Neyman, Progress, TierNorms
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
@@ -16,18 +16,21 @@ FULL = IMAGES * PASSES
 ITERS = round(RATIO * FULL)
 ANNEALING = round(DELTA * ITERS)
 COLOURS = {
-    'pruned': '#f2f2f2',
-    'weight 1': '#a6c8e4',
-    'weight 1.5 to 2.5': '#3f88c5',
-    'weight above 2.5': '#12355b'
+    'pruned': '#d9d9d9',
+    'weight up to 1.5': '#a6c8e4',
+    'weight 1.5 to 3': '#3f88c5',
+    'weight above 3': '#12355b'
 }
 
 
 def plans():
-    """Start, width and weights of each virtual epoch."""
+    """Start, width and weights of each epoch."""
     rng = np.random.default_rng(0)
-    policy = Budget(ratio=RATIO)
+    policy = Neyman(num_strata=4, ratio=RATIO)
     scores = np.linspace(0.2, 2, IMAGES)
+    # Gradients are the larger, the higher the loss is.
+    mean_squares = scores.reshape(4, -1).mean(1)**2
+    norms = TierNorms(mean_squares, 0.01 * mean_squares)
     start = covered = 0
     while start < ITERS:
         plan, last = EpochPlan.full(np.arange(IMAGES)), ITERS
@@ -37,7 +40,8 @@ def plans():
                     spent=start,
                     covered=covered * IMAGES,
                     annealing=ITERS - ANNEALING,
-                    length=ITERS))
+                    length=ITERS,
+                    norms=norms))
             plan, last = policy(scores, rng), ANNEALING
         width = min(len(plan), last - start)
         weights = np.zeros(IMAGES)
@@ -48,7 +52,7 @@ def plans():
 
 
 def draw(axes, start, width, weights):
-    kinds = np.digitize(weights, [0.5, 1.25, 2.5])
+    kinds = np.digitize(weights, [0.5, 1.5, 3])
     colours = np.array(list(COLOURS.values()))[kinds]
     left, gap = start + 0.04 * IMAGES, 0.08 * IMAGES
     axes.barh(range(IMAGES), width - gap, 0.8, left, color=colours)
@@ -57,28 +61,32 @@ def draw(axes, start, width, weights):
 def main():
     plt.rcParams.update({'font.size': 8.5})
     figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(8, 4.3), sharex=True, layout='constrained')
+        2,
+        1,
+        figsize=(8, 3.6),
+        sharex=True,
+        layout='constrained',
+        height_ratios=(1, 3))
     for number in range(PASSES):
         draw(top, number * IMAGES, IMAGES, np.ones(IMAGES))
     for start, width, weights in plans():
         # Of the plan that annealing cuts short there is next to nothing.
         if width > 4:
             draw(bottom, start, width, weights)
-    top.set_title(
-        'Baseline: each of 10 passes trains on every image', loc='left')
+    top.set_title('Baseline: 10 epochs, every image in each', loc='left')
     bottom.set_title(
-        'InfoBatch: 10 virtual epochs in 60 % of the iterations', loc='left')
+        'mmib: the same 10 epochs in 60 % of the iterations', loc='left')
     bottom.axvline(ANNEALING, color='#c0392b', linewidth=1.2)
-    for y, text in ((34, 'images with a high loss: always, weight 1'),
-                    (20, 'others: some at random, with a larger weight'),
-                    (6, 'the lowest 20 %: fewest, largest weight')):
-        bottom.text(ITERS + 6, y, text, va='center', size=8)
-    text = 'annealing: everything again'
-    bottom.text(ANNEALING + 1.5, 42.2, text, color='#c0392b', size=8)
+    for y, text in ((33, 'high loss: most images are kept'),
+                    (20, 'low loss: most images are pruned at random;\n'
+                     'those that stay have a larger weight'),
+                    (7, 'the last part trains on every image again')):
+        colour = '#c0392b' if y == 7 else 'black'
+        bottom.text(ITERS + 6, y, text, va='center', size=8, color=colour)
     for axes in (top, bottom):
         axes.set(yticks=[], xlim=(0, FULL), ylim=(-1, IMAGES))
-        axes.set_ylabel('images by loss →')
         axes.spines[['top', 'right']].set_visible(False)
+    bottom.set_ylabel('images by loss →')
     bottom.set_xticks([0, 0.51 * FULL, 0.6 * FULL, FULL],
                       ['0', '51 %', '60 %', '100 % of the iterations'])
     bottom.get_xticklabels()[-1].set_ha('right')
@@ -89,7 +97,8 @@ def main():
         loc='outside lower center',
         frameon=False)
     out = osp.join(osp.dirname(osp.abspath(__file__)), 'virtual_epochs.png')
-    figure.savefig(out, dpi=130)
+    # Sharp on screens with two pixels for each point.
+    figure.savefig(out, dpi=240)
 
 
 if __name__ == '__main__':
