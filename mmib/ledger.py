@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The stream of slots of all plans, and how far a run is in it."""
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -54,15 +54,19 @@ class Ledger:
             self._columns = self._columns.join(self.rest().at(rows))
 
     def cut(self, count: int, rng: np.random.Generator,
-            rescale: bool) -> Columns:
-        """Give up random slots of the rest, and return them. They aren't taken
-        from the end, because a plan may be in the order of the dataset.
+            rescale: bool) -> Tuple[Columns, float]:
+        """Give up random slots of the rest. They aren't taken from the end,
+        because a plan may be in the order of the dataset.
 
         Args:
             count (int): Slots to give up.
             rng (np.random.Generator): Source of every random choice.
             rescale (bool): Whether the other slots of the rest make up for
                 them with larger weights.
+
+        Returns:
+            tuple[Columns, float]: The slots that were given up, and the factor
+            by which the weights of the others have grown.
         """
         self.mark = object()
         left = self.end - self.position
@@ -77,7 +81,7 @@ class Ledger:
             np.concatenate([column[:done], column[done:] * scale])
             for column in (columns.weights, columns.means))
         self._columns = columns._replace(weights=weights, means=means)
-        return cut
+        return cut, float(scale)
 
     def batch(self,
               begin: int,

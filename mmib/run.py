@@ -211,9 +211,11 @@ class Run:
         """
         # If the mean weight is 1, by `normalize` or as the policy doesn't
         # rescale, it stays 1.
-        cut = self.ledger.cut(tail, self._rng, record.mean_weight != 1)
-        # The tiers stay those of the plan as it was drawn.
-        self._plans[-1] = record._replace(kept=record.kept - tail)
+        cut, scale = self.ledger.cut(tail, self._rng, record.mean_weight != 1)
+        # The counts of the tiers stay those of the plan as it was drawn.
+        self._plans[-1] = record._replace(
+            kept=record.kept - tail,
+            tiers=tuple(tier.scaled(scale) for tier in record.tiers))
         # A plan of a user may have an image twice.
         is_cut = self._mask(
             cut.indices) & ~self._mask(self.ledger.rest().indices)

@@ -57,7 +57,7 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             first = max(target, first)
         elif name == 'cut' and left > number:
             done, rest = rows[:position - first], rows[position - first:]
-            cut = ledger.cut(number, rng, rescale=number % 2 == 0)
+            cut, _ = ledger.cut(number, rng, rescale=number % 2 == 0)
             scale = left / (left - number) if number % 2 == 0 else 1
             stay = ledger.rest()
             stay = stay._replace(
@@ -120,7 +120,7 @@ def test_what_is_cut_is_drawn_at_random():
         ledger = Ledger()
         ledger.deal(EpochPlan(np.arange(8), np.ones(8, np.float32)))
         ledger.go_to(3)
-        cut = ledger.cut(2, rng, True)
+        cut, scale = ledger.cut(2, rng, True)
         counts[cut.indices] += 1 / 2_000
         assert ledger.rest().indices.tolist() == sorted(ledger.rest().indices)
     # The standard error is 0.011.

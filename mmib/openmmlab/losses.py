@@ -57,7 +57,8 @@ def register_unreduced(
     Examples:
         >>> @register_unreduced(MyLoss)
         >>> def my_loss(loss, pred, target, **kwargs):
-        >>>     pixels = loss(pred, target, reduction_override='none')
+        >>>     pixels = loss(
+        >>>         pred, target, reduction_override='none', **kwargs)
         >>>     return pixels, pixels.numel()
     """
 
@@ -243,7 +244,12 @@ class InfoBatchLoss(nn.Module):
                    **kwargs: Any) -> Tuple[Tensor, Factor, Optional[Tensor]]:
         """Elements of the loss, what the baseline divides their sum by, and
         how many elements of each image count."""
-        unreduced = _UNREDUCED[type(loss)]
+        unreduced = _UNREDUCED.get(type(loss))
+        if unreduced is None:
+            raise Refusal(
+                f'What `register_coupled` has for {type(loss).__name__} gave '
+                'None, as of a sum over images: register such a loss by '
+                '`mmib.openmmlab.losses.register_unreduced` too.')
         reduction = kwargs.pop('reduction_override', None)
         if not unreduced.reduces:
             reduction = 'mean'

@@ -39,6 +39,16 @@ def test_the_learning_rate_at_each_edge_is_that_of_the_baseline(
     assert abs(pruned.expected[1] - pruned.iters[-1]) <= 6
 
 
+def test_the_remaining_time_where_pruning_begins_late(tmp_path):
+    """All epochs until then are full."""
+    policy = dict(type='RandomPruning', ratio=0.5)
+    hook = dict(type='InfoBatchHook', policy=policy, start=0.5)
+    log = edges(tmp_path, **by_epoch(policy, custom_hooks=[hook]))
+    assert log.iters[4] == 4 * 8 and log.iters[-1] < 64
+    assert [abs(each - log.iters[-1]) <= 2 for each in log.expected[1:]
+            ] == 7 * [True]
+
+
 def test_the_gradients_of_the_last_iterations_are_used(tmp_path):
     """Where they are accumulated MMEngine counts what is to come."""
     runner = build(tmp_path,

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.errors import Refusal
-from mmib.openmmlab.losses import check_loss, register_unreduced
+from mmib.openmmlab.losses import (check_loss, register_coupled,
+                                   register_unreduced)
 from mmib.openmmlab.tasks import segmentation  # noqa: F401
 from mmib.weigh import weigh_gradients
 
@@ -385,3 +386,20 @@ def test_weights_of_half_precision_are_not_rounded():
     expected = (gradient.float() * weight).bfloat16()
     assert_close(pred.grad[0], expected, rtol=0, atol=0)
     assert not torch.equal(expected, gradient * weight.bfloat16())
+
+
+def test_a_coupled_loss_that_is_a_sum_after_all():
+    """It needs a function of its own, and what to register is named."""
+
+    class MyLoss(torch.nn.Module):
+
+        def forward(self, pred, target):
+            return (pred - target).abs().mean()
+
+    @register_coupled(MyLoss)
+    def scores(loss, pred, target):
+        return None
+
+    loss = weighting(MyLoss())
+    with pytest.raises(Refusal, match='MyLoss gave None.*register_unreduced'):
+        loss(torch.zeros(len(WEIGHTS), 2), torch.ones(len(WEIGHTS), 2))

@@ -8,6 +8,7 @@ from mmengine.runner import Runner
 
 from ...planner import Step
 from ...run import Run
+from ...schedule import Moment
 from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
@@ -129,8 +130,9 @@ class EpochDriver:
         self.steps.expect(ledger.position +
                           min(iters * schedule.slots_per_iter, slots))
         left = schedule.length - runner.epoch - 1
-        annealing = min(left, schedule.length - schedule.annealing_at)
+        pruned = sum(
+            schedule.may_prune(Moment(ledger.end, epoch=epoch))
+            for epoch in range(runner.epoch + 1, schedule.length))
         per_epoch = schedule.schedule_iters // schedule.length
-        later = round(per_epoch * (annealing +
-                                   (left - annealing) * run.expected_share()))
+        later = round(per_epoch * (left - pruned * (1 - run.expected_share())))
         expect_iters(runner, runner.iter + iters + later, is_last=left == 0)
