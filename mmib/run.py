@@ -138,8 +138,9 @@ class Run:
             return False
         moment = Moment(start, epoch=epoch)
         reads = planner.reads_scores(schedule, self.memory, moment)
-        # Before the first plan there is nothing to merge. In annealing, a hook
-        # merges what is left in the log, and later only forgets old slots.
+        # Before the first plan there is nothing to merge. In annealing nothing
+        # is scored: the first merge in lockstep takes in what is left in the
+        # log, and later ones only forget old slots.
         if self.newest and (reads or schedule.is_annealing(moment)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.

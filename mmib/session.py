@@ -59,8 +59,7 @@ class Session:
             the first, in [0, 1). Defaults to 0.
         normalize (bool): Whether the weights of a plan are divided by their
             mean. If not, steps of SGD are longer by a factor of 1 / kept
-            share. Advised
-            for optimizers like Adam. Defaults to False.
+            share. Advised for optimizers like Adam. Defaults to False.
         stream (bool): Whether one iterator of the loader is the whole run, and
             ends by itself, after ``ratio`` of the images of ``epochs`` passes:
             for loops that count iterations. A policy without a ratio of the

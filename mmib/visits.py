@@ -50,8 +50,8 @@ class Entry:
     backward pass.
 
     The norm of image ``i`` is the norm of the gradient at row ``i`` of the
-    predictions over the gradient that flows into loss ``i``. So the norm is
-    that of the image's own loss, whatever reduction, loss scaling,
+    predictions, divided by the gradient that flows into loss ``i``. So the
+    norm is that of the image's own loss, whatever reduction, loss scaling,
     accumulation and weights make of it. The log divides many entries at once.
 
     Args:
@@ -482,8 +482,8 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
 
     Args:
         images (np.ndarray): Image of each visit, integer of shape (V,).
-        seen (np.ndarray): False for each image of the dataset, bool. This is
-            written to, and left as it was.
+        seen (np.ndarray): A buffer of False for each image of the dataset,
+            bool. This is written to, and left as it was.
 
     Yields:
         np.ndarray or slice: Numbers of the visits of a round, increasing.

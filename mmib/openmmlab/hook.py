@@ -47,8 +47,7 @@ class InfoBatchHook(Hook):
 
     The data loader of the training needs ``InfoBatchSampler``. A training that
     counts iterations also needs a schedule that is shortened by what pruning
-    saves.
-    Each virtual epoch has a line of log and scalars, see
+    saves. Each virtual epoch has a line of log and scalars, see
     :class:`~mmib.openmmlab.console.reporter.Reporter`. Checkpoints have the
     state under the key ``infobatch``; ``load_from`` without ``resume`` ignores
     the state.

@@ -102,8 +102,8 @@ class InfoBatchLoss(nn.Module):
         loss (dict or nn.Module): The loss to wrap.
         rows_per_image (int or list[int]): Rows of a call that belong to each
             image, image by image: a number for all images, as of queries; or
-            a list with the share of each image in the rows, as of matched
-            masks, which may change with every batch. Defaults to 1.
+            a list of numbers in proportion to the rows of each image, as of
+            matched masks, which may change with every batch. Defaults to 1.
         batch (BatchContext, optional): Weights and scores of the batch. The
             hook sets it. Defaults to None.
     """

@@ -25,9 +25,9 @@ class ScoreOnly(Policy):
 class RandomPruning(Policy):
     """Prune a share of all images, whatever their score.
 
-    The control of every policy: what a policy reaches beyond random pruning at
-    the same cost, scores bring. Kept images get the weight ``N / kept``, which
-    is unbiased. Without weights this is RS2, repeated sampling of random
+    The control of every policy: scores are worth what a policy reaches beyond
+    random pruning at the same cost. Kept images get the weight ``N / kept``,
+    which is unbiased. Without weights this is RS2, repeated sampling of random
     subsets (Okanovic et al., ICLR 2024).
 
     Args:

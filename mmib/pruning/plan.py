@@ -283,9 +283,8 @@ def prune(scores: np.ndarray,
 
 
 def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
-    """Tier of each image, from 0, by the upper ends of all tiers but the
-    last. A score equal to a threshold belongs
-    to the tier above it."""
+    """Return the tier of each image, from 0, by the upper ends of all tiers
+    but the last. A score equal to a threshold belongs to the tier above it."""
     if not np.isfinite(thresholds).all():
         raise Refusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '

@@ -43,8 +43,7 @@ class MeanThreshold(Policy):
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
         # The mean of equal scores must be that score, otherwise ties would be
-        # pruned:
-        # sums of float32 are exact in float64 up to 2^29 images.
+        # pruned. Sums of float32 are exact in float64 up to 2^29 images.
         mean = scores.mean(dtype=np.float64)
         return prune(scores, [mean], [self.ratio], rng, self.rescale)
 
