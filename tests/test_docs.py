@@ -247,6 +247,21 @@ def test_the_table_of_label_errors():
         assert [f'{100 * number(row[3]):.0f} %' for row in tables] == shares
 
 
+def test_the_table_of_boxes():
+    """What is found in the first 20 % of the images."""
+    table = [
+        row
+        for row in rows_of(section('docs/labels.md', '## Rank the images'))
+        if len(row) == 4 and row[1].endswith(' %')
+    ]
+    for name in ('at random', '`missing`', '`unsupported`', '`other_class`'):
+        found, = (row for row in table if row[0] == name)
+        expected = rows('boxes', name)[0]
+        assert found[1:] == [
+            f'{cell.split(" / ")[2]} %' for cell in expected[1:4]
+        ]
+
+
 def test_the_api_has_all_public_names():
     documented = re.findall(r'^\.\. (?:autoclass|autofunction|data):: (\w+)$',
                             read('docs/api.rst'), re.M)

@@ -54,7 +54,7 @@ def list_images(cfg: Config,
                 'give one of both (`mmib review` merges reviews).')
         outer['dataset'][name] = given
     lists_checksum(cfg)  # Checks the files.
-    add_import(cfg, ListedImages.__module__)
+    add_import(cfg, 'mmib.labels')
     return cfg
 
 

@@ -11,12 +11,13 @@ from mmengine.device import get_device
 from torch import Tensor
 
 from ..errors import Refusal
+from .boxes import KINDS, Boxes, Suspect
 from .images import CannotShow, DatasetImages
 from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
                      to_uri)
 from .masks import IGNORED
 from .predictions import Predictor, compare, measure
-from .rankings import RANKINGS, largest_region
+from .rankings import DEFAULTS, RANKINGS, largest_region
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
@@ -24,6 +25,13 @@ _Layer = Tuple[str, np.ndarray]
 _PAIRS = 2
 # Boxes of lower scores aren't drawn, as MMDetection's visualizer does it.
 _PROBABLE = 0.3
+# Of the boxes that rank an image, how many its card has in words.
+_LISTED = 5
+# RGB colours of labels and predictions where both are drawn.
+BOX_COLOURS = ((0, 114, 178), (230, 159, 0))
+# Columns of the table of boxes.
+_BOX_COLUMNS = ('image', 'path', 'left', 'top', 'right', 'bottom', 'label',
+                'predicted', 'confidence', 'iou', 'kind')
 # Columns of what is known of images, and their titles on a card.
 _FIGURES = dict(
     score='average score',
@@ -78,6 +86,8 @@ class Gallery:
         notes (list[str]): Sentences on what is missing and why.
         checksum (int, optional): Of the images and their order, where they
             aren't those of a training.
+        boxes (pd.DataFrame, optional): Boxes that may be wrong, of detectors
+            that rank their images.
     """
 
     images: pd.DataFrame
@@ -92,6 +102,7 @@ class Gallery:
     doubt: str = ''
     notes: List[str] = field(default_factory=list)
     checksum: Optional[int] = None
+    boxes: Optional[pd.DataFrame] = None
 
 
 def take_pictures(config: Config,
@@ -146,8 +157,8 @@ def rank_images(config: Config,
             run.
         weights (dict[str, Tensor]): Of the network.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
-        rank_by (str, optional): Name of the ranking. If None, the last one of
-            :data:`~mmib.labels.rankings.RANKINGS` that there is.
+        rank_by (str, optional): Name of the ranking. If None, the first of
+            :data:`~mmib.labels.rankings.DEFAULTS` that there is.
         count (int): How many images to show of each end.
         scores (pd.DataFrame, optional): What a training has noted of each
             image. Left out where the images are others.
@@ -161,11 +172,6 @@ def rank_images(config: Config,
     Raises:
         Refusal: If the images can't be ranked.
     """
-    if config.get('default_scope') == 'mmdet':
-        raise Refusal(
-            'mmib rank compares classes of images and pixels. To rank the '
-            'images of a detector, train it with `mmib train CONFIG --score`, '
-            'then call `mmib report`.')
     try:
         reader = DatasetImages(config, split)
     except CannotShow as error:
@@ -189,7 +195,7 @@ def rank_images(config: Config,
     if rank_by is not None and rank_by not in found:
         raise Refusal(f'There is no ranking by {rank_by} here: give '
                       f'--rank-by {" or ".join(found)}.')
-    rank_by = rank_by or found[-1]
+    rank_by = rank_by or next(name for name in DEFAULTS if name in found)
     return _show(gallery, rank_by, count, reader, predictor, judged), rank_by
 
 
@@ -220,7 +226,8 @@ def _show(gallery: Gallery, rank_by: str, count: int,
     gallery.folder = _shorten_paths(cards)
     if reader is not None:
         for card in cards:
-            _add_pictures(card, reader, predictor, side_of(len(cards)))
+            _add_pictures(card, reader, predictor, rank_by,
+                          side_of(len(cards)))
         if cards and reader.has_one_class:
             # --relabel couldn't tell classes of one name.
             gallery.labels = [
@@ -309,6 +316,8 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
             f'{measured.reason or "nothing was predicted before a stop"}.')
     for name, column in measured.columns.items():
         gallery.images[name] = column
+    if 'missing' in measured.columns:
+        gallery.boxes = _table_of(measured.suspects, gallery.images, reader)
     _name_unlabelled(gallery, measured.unlabelled)
     unknown = (
         np.isnan(column[:measured.num_seen]).sum() - len(measured.unlabelled))
@@ -321,9 +330,26 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
             f'ranked: {measured.reason}.')
 
 
+def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
+              reader: DatasetImages) -> pd.DataFrame:
+    """The boxes that may be wrong, by number of the image."""
+    rows = [(number, images['path'][number], *each.box,
+             _name(reader, each.label), _name(reader, each.predicted),
+             each.confidence, each.iou, each.kind)
+            for number, each in suspects]
+    return pd.DataFrame(rows, columns=_BOX_COLUMNS)
+
+
+def _name(reader: DatasetImages, label: Optional[int]) -> Optional[str]:
+    return None if label is None else reader.names(label)
+
+
 def _card(images: pd.DataFrame, rank_by: str, number: int,
           by_path: bool) -> Card:
     titles = {rank_by: RANKINGS[rank_by].title, **_FIGURES}
+    if 'score' in images and images['score'].equals(images['last_score']):
+        # As where all scores are moving averages.
+        del titles['last_score']
     # Where nothing was pruned, that isn't told of each image.
     figures = [(title, images[name][number]) for name, title in titles.items()
                if name == rank_by or name in images and images[name].any()]
@@ -333,17 +359,18 @@ def _card(images: pd.DataFrame, rank_by: str, number: int,
 
 
 def _add_pictures(card: Card, reader: DatasetImages,
-                  predict: Optional[Predictor], side: int) -> None:
+                  predict: Optional[Predictor], rank_by: str,
+                  side: int) -> None:
     try:
-        for name, layer in _layers(card, reader, predict):
+        for name, layer in _layers(card, reader, predict, rank_by):
             card.pictures.append((name, to_uri(layer, side)))
     except CannotShow as error:
         card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
                     f'{error}.'
 
 
-def _layers(card: Card, reader: DatasetImages,
-            predict: Optional[Predictor]) -> Iterator[_Layer]:
+def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
+            rank_by: str) -> Iterator[_Layer]:
     """The image, and what is labelled and predicted. What can't be drawn is
     added to the card in words."""
     results = reader.read(card.number)
@@ -375,6 +402,9 @@ def _layers(card: Card, reader: DatasetImages,
         found = found[found.scores >= _PROBABLE]
         yield _boxes(card, reader, 'prediction', found.bboxes.tolist(),
                      found.labels.tolist())
+        if rank_by in KINDS:
+            compared = compare(sample, results)['boxes']
+            yield _suspects(card, reader, compared, KINDS[rank_by](compared))
 
 
 def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
@@ -382,6 +412,33 @@ def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
     names = reader.names(sorted(set(labels)))
     card.classes.append((f'{name}:', names or 'none'))
     return name, box_layer(card.size[::-1], boxes, labels, reader.palette)
+
+
+def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
+              suspects: List[Suspect]) -> _Layer:
+    """Labels and predictions in two colours, and thick those that rank."""
+    suspects = sorted(suspects, key=lambda each: -each.weight)
+    for each in suspects[:_LISTED]:
+        said = [
+            f'{is_what} {_name(reader, label)}'
+            for is_what, label in (('labelled', each.label), ('predicted',
+                                                              each.predicted))
+            if label is not None
+        ]
+        if each.predicted is not None:
+            said.append(f'confidence {each.confidence:.2f}')
+        said.append(f'IoU {each.iou:.2f}')
+        card.classes.append(
+            (f'{each.kind.replace("_", " ")}:', ', '.join(said)))
+    if len(suspects) > _LISTED:
+        card.classes.append(('and', f'{len(suspects) - _LISTED} more'))
+    shown = boxes.predicted[boxes.confidences >= _PROBABLE]
+    drawn = [*shown, *boxes.labelled, *(each.box for each in suspects)]
+    colours = [1] * len(shown) + [0] * len(boxes.labelled) + [
+        int(each.label is None) for each in suspects
+    ]
+    return 'boxes', box_layer(card.size[::-1], drawn, colours,
+                              np.array(BOX_COLOURS), len(suspects))
 
 
 def _pixels(card: Card, reader: DatasetImages, sample: Any,

@@ -38,13 +38,18 @@ def heat_layer(losses: np.ndarray) -> np.ndarray:
     return np.dstack([colours, (230 * heat).astype(np.uint8)])
 
 
-def box_layer(shape: Tuple[int, ...], boxes: Sequence[Sequence[float]],
-              labels: Sequence[int], palette: np.ndarray) -> np.ndarray:
+def box_layer(shape: Tuple[int, ...],
+              boxes: Sequence[Sequence[float]],
+              labels: Sequence[int],
+              palette: np.ndarray,
+              marked: int = 0) -> np.ndarray:
     """Draw boxes (left, top, right, bottom) of an image of ``shape``, coloured
-    by label: BGRA of shape (H, W, 4)."""
+    by label, and so many of the last ones thick: BGRA of shape (H, W, 4)."""
     layer = np.zeros((*shape[:2], 4), np.uint8)
-    width = max(round(max(shape) / 200), 2)
-    for box, label in zip(boxes, labels):
+    for i, (box, label) in enumerate(zip(boxes, labels)):
+        width = max(round(max(shape) / 200), 2)
+        if i >= len(boxes) - marked:
+            width *= 3
         left, top, right, bottom = (int(round(side)) for side in box)
         colour = (*palette[label % 256, ::-1].tolist(), 255)
         cv2.rectangle(layer, (left, top), (right, bottom), colour, width)

@@ -5,7 +5,7 @@ import os.path as osp
 import re
 import shlex
 from pathlib import Path
-from typing import List, Sequence
+from typing import Any, List, Optional, Sequence
 
 import pandas as pd
 from markupsafe import Markup
@@ -13,8 +13,9 @@ from mmengine.config import Config
 
 from ..report.page import Section, environment_of
 from ..version import __version__
-from .gallery import Gallery
-from .rankings import RANKINGS
+from .boxes import KINDS
+from .gallery import BOX_COLOURS, Gallery
+from .rankings import RANKINGS, SCORE_OF_BOXES
 from .verdicts import escaped
 
 # Of the table of all images, before all others.
@@ -30,16 +31,30 @@ def _columns_of(images: pd.DataFrame) -> List[str]:
 
 def write_table(path: str, images: pd.DataFrame) -> None:
     """Write what is known of all images."""
-    images = images.reindex(columns=_columns_of(images))
-    images['path'] = images['path'].map(escaped, na_action='ignore')
+    _write(
+        path, images.reindex(columns=_columns_of(images)), index_label='image')
+
+
+def write_boxes(path: str, boxes: pd.DataFrame, images: pd.DataFrame) -> None:
+    """Write the boxes that may be wrong, by the rank of their image."""
+    boxes = boxes.sort_values(
+        'image',
+        key=lambda numbers: numbers.map(images['rank']),
+        kind='stable')
+    _write(path, boxes, index=False, float_format='%.6g')
+
+
+def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
+    """Write a table with paths."""
+    table['path'] = table['path'].map(escaped, na_action='ignore')
     # A path may be no text in UTF-8. A line break in one is quoted where lines
     # end in it.
-    images.to_csv(
+    table.to_csv(
         path,
-        index_label='image',
         lineterminator='\r\n',
         encoding='utf-8',
-        errors='backslashreplace')
+        errors='backslashreplace',
+        **options)
 
 
 def render_page(config: Config, split: str, network: str, notes: List[str],
@@ -64,7 +79,8 @@ def render_gallery(gallery: Gallery,
                    table: str,
                    config: Config,
                    reviews: Sequence[str],
-                   split: str = 'train') -> Section:
+                   split: str = 'train',
+                   boxes: Optional[str] = None) -> Section:
     """The part of a page that shows a gallery and takes verdicts on it.
 
     Args:
@@ -77,6 +93,8 @@ def render_gallery(gallery: Gallery,
         reviews (Sequence[str]): Files of the reviews before.
         split (str): Whose images these are. Only ``'train'``, the default, is
             trained without some of them.
+        boxes (str, optional): Name of the table of boxes, beside the page.
+            Defaults to None.
     """
     environment = environment_of(osp.dirname(__file__))
     number = _round(reviews)
@@ -88,11 +106,20 @@ def render_gallery(gallery: Gallery,
             commands = _commands(config, reviews, file,
                                  f'reviews-{number}.csv',
                                  'relabel' if gallery.labels else 'without')
+    is_detector = config.get('default_scope') == 'mmdet'
+    sentence = RANKINGS[rank_by].sentence
+    if is_detector and rank_by == 'score':
+        sentence = SCORE_OF_BOXES
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
         rank_by=rank_by,
         split=split,
-        ranking=RANKINGS[rank_by],
+        sentence=sentence,
+        is_detector=is_detector,
+        boxes=boxes,
+        # Where the boxes that rank are drawn.
+        box_colours=[*zip(
+            ('label', 'prediction'), BOX_COLOURS)] if rank_by in KINDS else [],
         network=network,
         key=key,
         table=table,

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import Refusal
+from .boxes import KINDS, Boxes, Suspect, without_ignored
 from .images import CannotShow, DatasetImages, in_short
 from .rankings import RANKINGS
 from .relabel import has_one_class
@@ -120,7 +121,7 @@ def _test_pipeline_of(config: Config) -> list:
     raise CannotShow('the config has no pipeline for tests')
 
 
-def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
+def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
     """Compare the labels of an image with what :class:`Predictor` returns.
 
     Args:
@@ -128,13 +129,16 @@ def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
         labelled (dict): What :meth:`DatasetImages.read` returned.
 
     Returns:
-        dict[str, np.ndarray]: Of segmentation ``losses``, the loss of each
+        dict[str, Any]: Of segmentation ``losses``, the loss of each
         pixel, and ``gaps``, the probability of its predicted class less that
         of the labelled one, of shape (H, W), NaN where the label is no class.
         Of classification ``losses`` of shape () and ``leads``, the
         log-probability of each class less that of the labelled one, of shape
-        (C,), NaN for the labelled one.
+        (C,), NaN for the labelled one. Of detection ``boxes``,
+        :class:`~mmib.labels.boxes.Boxes`.
     """
+    if 'bboxes' in sample.get('pred_instances', {}):
+        return dict(boxes=_boxes(sample.pred_instances, labelled))
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
     if 'pred_score' in sample and has_one_class(labelled):
@@ -149,6 +153,29 @@ def compare(sample: Any, labelled: dict) -> Dict[str, np.ndarray]:
     if 'seg_logits' in sample or 'pred_score' in sample:
         raise CannotShow('the data set has no label of it, or several')
     raise CannotShow('the network tells no probabilities of classes')
+
+
+def _boxes(found: Any, labelled: dict) -> Boxes:
+    """Labels and predictions of boxes, but for what is in a crowd: labels of
+    those are ignored in training, too."""
+    if 'instances' not in labelled:
+        raise CannotShow('the data set has no boxes of it')
+    instances = [
+        each for each in labelled['instances'] if np.size(each['bbox']) == 4
+    ]
+    ignored = np.array([bool(each.get('ignore_flag')) for each in instances],
+                       bool)
+    labelled_boxes = np.reshape([each['bbox'] for each in instances],
+                                (-1, 4)).astype(np.float64)
+    labels = np.array([each['bbox_label'] for each in instances], np.int64)
+    predicted = [
+        getattr(found, name).double().cpu().numpy()
+        for name in ('bboxes', 'labels', 'scores')
+    ]
+    if len(found) and not predicted[0].any():
+        # As of SOLO, whose boxes are zeros.
+        raise CannotShow('the network predicts masks without boxes')
+    return without_ignored(Boxes(labelled_boxes, labels, *predicted), ignored)
 
 
 def _compare_pixels(logits: Tensor,
@@ -185,12 +212,12 @@ class _Inputs(Dataset):
         try:
             info = self._reader.info(number)
             # Only masks have to be read.
-            labelled = info if has_one_class(info) else self._reader.read(
-                number)
+            is_known = has_one_class(info) or 'instances' in info
+            labelled = info if is_known else self._reader.read(number)
             kept = {
                 name: labelled[name]
-                for name in ('gt_seg_map', 'gt_label', 'seg_map_path')
-                if name in labelled
+                for name in ('gt_seg_map', 'gt_label', 'seg_map_path',
+                             'instances') if name in labelled
             }
             return _load(self._pipeline, info), kept
         except CannotShow as error:
@@ -207,12 +234,15 @@ class Measured(NamedTuple):
         unlabelled (list[int]): Numbers of images of which no pixel has a
             label.
         reason (str): Why the last image that has no number has none.
+        suspects (list[tuple[int, Suspect]]): Boxes that may be wrong, each
+            after the number of its image.
     """
 
     columns: Dict[str, np.ndarray]
     num_seen: int
     unlabelled: List[int]
     reason: str
+    suspects: List[Tuple[int, Suspect]]
 
 
 def measure(reader: DatasetImages,
@@ -224,6 +254,7 @@ def measure(reader: DatasetImages,
     keeps what is there."""
     columns: Dict[str, np.ndarray] = {}
     unlabelled: List[int] = []
+    suspects: List[Tuple[int, Suspect]] = []
     reason = ''
     loader = DataLoader(
         _Inputs(reader, predictor.pipeline),
@@ -245,10 +276,14 @@ def measure(reader: DatasetImages,
                     column[num_seen] = ranking.of(seen[ranking.array])
                 if 'losses' in seen and np.isnan(seen['losses']).all():
                     unlabelled.append(reader.numbers[num_seen])
+                if 'boxes' in seen:
+                    suspects += [(reader.numbers[num_seen], each)
+                                 for find in KINDS.values()
+                                 for each in find(seen['boxes'])]
                 num_seen += 1
     except KeyboardInterrupt:
         pass
-    return Measured(columns, num_seen, unlabelled, reason)
+    return Measured(columns, num_seen, unlabelled, reason, suspects)
 
 
 def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:

@@ -1,10 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Rankings of images: the highest are looked at first. Functions of arrays."""
 import math
-from typing import Callable, NamedTuple, Optional
+from functools import partial
+from typing import Any, Callable, NamedTuple, Optional
 
 import cv2
 import numpy as np
+
+from .boxes import total
 
 # Share of the pixels that ranks an image.
 TOP_PIXELS = 0.05
@@ -73,14 +76,14 @@ class Ranking(NamedTuple):
         array (str): What of a prediction the number is made of, see
             :func:`~mmib.labels.predictions.compare`. Defaults to '': the
             training has made the number.
-        of (Callable, optional): Makes the number of this array. Defaults to
-            None.
+        of (Callable, optional): Makes the number of this array, or of these
+            boxes. Defaults to None.
     """
 
     title: str
     sentence: str
     array: str = ''
-    of: Optional[Callable[[np.ndarray], float]] = None
+    of: Optional[Callable[[Any], float]] = None
 
 
 RANKINGS = dict(
@@ -102,4 +105,29 @@ RANKINGS = dict(
         'margin',
         'How far the network holds another class for more probable than the '
         'labelled one ranks, in logarithms. Below 0 the network agrees with '
-        'the label.', 'leads', margin))
+        'the label.', 'leads', margin),
+    missing=Ranking(
+        'missing boxes',
+        'The confidences of the predicted boxes that no label overlaps, '
+        'summed, rank: such boxes may be missing.', 'boxes',
+        partial(total, 'missing')),
+    unsupported=Ranking(
+        'unsupported boxes',
+        'The labelled boxes that no prediction of 0.2 and more overlaps by '
+        'half rank: they may be misplaced or no objects. Those with a '
+        'confident prediction beside them count more.', 'boxes',
+        partial(total, 'unsupported')),
+    other_class=Ranking(
+        'boxes of another class',
+        'The labelled boxes of which the network is sure that they have '
+        'another class rank, by how much surer it is of that class.', 'boxes',
+        partial(total, 'other_class')))
+# By which images are ranked unless something else is asked for: the first that
+# there is.
+DEFAULTS = ('margin', 'pixels', 'missing')
+# How the number of an image came about in the training of a detector.
+SCORE_OF_BOXES = (
+    'The score of an image is the norm of the gradient of its loss at the '
+    'predictions: it is high where there are many objects, more than where '
+    'labels are wrong. The average score ranks, in which later visits count '
+    'more. `mmib rank` ranks by suspicious boxes.')

@@ -30,7 +30,7 @@ def unreliable(run: Run) -> str:
         return ''
     return ('The ranking may be no better than chance: the correlation of a '
             f'score with the next one of its image is {known[-1]:.2f}. Train '
-            'longer, or rank by pixels.')
+            'longer, or rank the images by `mmib rank`.')
 
 
 def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],

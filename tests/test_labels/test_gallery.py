@@ -146,9 +146,12 @@ def test_cards_of_both_ends():
     scores = np.float32([0.5, 3, np.nan, 1])
     gallery = gallery_of(Config(), scores, 2)
     assert [(c.number, c.rank) for c in gallery.highest] == [(1, 1), (3, 2)]
-    # Nothing was pruned.
-    assert gallery.highest[1].figures == [('average score', 1),
-                                          ('last score', 1), ('visits', 3)]
+    # Nothing was pruned, and the last scores are the averages.
+    assert gallery.highest[1].figures == [('average score', 1), ('visits', 3)]
+    images = images_of(scores)
+    images['last_score'] += 1
+    card = take_pictures(Config(), images, {}, 2).highest[1]
+    assert card.figures[:2] == [('average score', 1), ('last score', 2)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
     note, = gallery.notes
@@ -340,6 +343,11 @@ def test_layers():
     assert layer[5, 20].tolist() == [50, 0, 200, 255]
     # A box is empty.
     assert layer[12, 20, 3] == 0 and 9 <= columns.min() <= 10
+    # The last one is thick.
+    boxes = [[10, 5, 20, 20], [40, 5, 50, 20]]
+    layer = box_layer((40, 60, 3), boxes, [0, 1], palette, 1)
+    drawn = np.count_nonzero(layer[..., 3], 0)
+    assert (drawn[:30] > 10).sum() < (drawn[30:] > 10).sum()
 
 
 def decoded(uri):

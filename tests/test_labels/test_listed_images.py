@@ -94,7 +94,7 @@ def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
     assert numbers_in_whole(whole).tolist() == [*range(count)]
     listed = list_images(cfg, images=[1, 2, 4, 6], without=[0, 6])
     assert cfg.train_dataloader.dataset == DATASETS_TO_WRAP[name][0]
-    assert listed.custom_imports['imports'] == ['mmib.labels.listed_images']
+    assert listed.custom_imports['imports'] == ['mmib.labels']
     dataset = build(listed.train_dataloader.dataset)
     assert numbers_in_whole(dataset).tolist() == LIST[:3]
     assert len(np.unique(image_numbers(unwrap_repeats(dataset)))) == 3

@@ -4,6 +4,7 @@ import json
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
 # Makes MMDetection importable.
@@ -12,15 +13,20 @@ import tests.test_tasks.test_detection  # noqa: F401
 pytest.importorskip('mmdet.models', exc_type=ImportError)
 
 import torch  # noqa: E402
+from mmdet.structures import DetDataSample  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.runner import Runner  # noqa: E402
+from mmengine.structures import InstanceData  # noqa: E402
 
 from mmib import convert  # noqa: E402
+from mmib.labels import boxes  # noqa: E402
 from mmib.labels import gallery as pictures  # noqa: E402
-from mmib.labels.images import DatasetImages  # noqa: E402
+from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.layers import box_layer, to_uri  # noqa: E402
-from mmib.labels.predictions import Predictor  # noqa: E402
+from mmib.labels.page import render_gallery  # noqa: E402
+from mmib.labels.predictions import Predictor, compare  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
+from mmib_cli import main  # noqa: E402
 from tests.test_tasks.test_detection import small_detector  # noqa: E402
 
 
@@ -56,30 +62,49 @@ def coco(root, number):
         ])
 
 
-def test_boxes_of_labels_and_of_predictions(tmp_path, monkeypatch):
-    dataset = coco(tmp_path, 4)
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """Config of a short training with scores, with a data set for tests, and
+    its checkpoint."""
+    root = tmp_path_factory.mktemp('boxes')
+    dataset = coco(root, 4)
     cfg = small_detector.config(
-        tmp_path / 'work_dir',
+        root / 'work_dir',
         dict(small_detector.DETR, test_cfg=dict(max_per_img=6)),
         train_dataloader=dict(dataset=dict(_delete_=True, **dataset)),
         train_cfg=dict(max_epochs=2),
         default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=2)))
     Runner.from_cfg(convert(cfg, 0.6)).train()
-    cfg = Config.fromfile(str(next((tmp_path / 'work_dir').glob('*.py'))))
+    path = str(next((root / 'work_dir').glob('*.py')))
+    cfg = Config.fromfile(path)
     cfg.test_dataloader = dict(dataset=dataset)
-    checkpoint, _ = read_newest(str(tmp_path / 'work_dir'), 0.)
-    reader = DatasetImages(cfg)
-    predict = Predictor(cfg, checkpoint.weights, 'cpu')
+    cfg.dump(path)
+    checkpoint, _ = read_newest(str(root / 'work_dir'), 0.)
+    return Config.fromfile(path), checkpoint
+
+
+@pytest.fixture
+def predicted(trained):
+    """Reader of the images, and what is predicted of each."""
+    reader = DatasetImages(trained[0])
+    predict = Predictor(trained[0], trained[1].weights, 'cpu')
+    return reader, [
+        predict(reader.info(number)).pred_instances for number in range(4)
+    ]
+
+
+def test_boxes_of_labels_and_of_predictions(trained, predicted, monkeypatch):
+    cfg, checkpoint = trained
+    reader, samples = predicted
     # A network so young is sure of nothing.
-    scores = predict(reader.info(0)).pred_instances.scores
-    least = scores.median().item()
+    least = samples[0].scores.median().item()
     monkeypatch.setattr(pictures, '_PROBABLE', least)
     gallery = pictures.take_pictures(cfg, checkpoint.images,
                                      checkpoint.weights, 4)
     assert not gallery.notes and len(gallery.highest) == 4
     hidden = []
     for card in gallery.highest:
-        found = predict(reader.info(card.number)).pred_instances
+        found = samples[card.number]
         shown = found[found.scores >= least]
         hidden.append(len(found) > len(shown) > 0)
         layer = box_layer((48, 64), shown.bboxes.tolist(),
@@ -93,3 +118,84 @@ def test_boxes_of_labels_and_of_predictions(tmp_path, monkeypatch):
                                 ('prediction:', ', '.join(names))]
         assert not card.note
     assert any(hidden)
+
+
+def test_what_a_score_of_boxes_is(trained):
+    """No loss and no crop, and a moving average that is told once."""
+    cfg, checkpoint = trained
+    gallery = pictures.take_pictures(cfg, checkpoint.images,
+                                     checkpoint.weights, 1)
+    html = render_gallery(gallery, 'score', 'a.pth', 'key', 'a.csv', cfg,
+                          []).html
+    assert 'the norm of the gradient of its loss' in html
+    assert 'a high loss' not in html and 'random crops' not in html
+    figures = dict(gallery.highest[0].figures)
+    assert 'average score' in figures and 'last score' not in figures
+
+
+@pytest.mark.parametrize('kind', ['missing', 'unsupported'])
+def test_ranked(trained, predicted, kind, tmp_path, monkeypatch):
+    """Page and tables have what is said of each image by itself."""
+    cfg, checkpoint = trained
+    _, samples = predicted
+    # All boxes of a network so young are suspicious.
+    monkeypatch.setattr(boxes, '_CONFIDENT', samples[0].scores.min().item())
+    monkeypatch.setattr(boxes, '_APART', 1.)
+    monkeypatch.setattr(boxes, '_SUPPORTED', 1.)
+    options = [] if kind == 'missing' else ['--rank-by', kind]
+    main([
+        'rank', cfg.filename, checkpoint.path, '--out',
+        str(tmp_path), '--images', '1', *options
+    ])
+    images = pd.read_csv(tmp_path / 'rank_train_images.csv', index_col='image')
+    table = pd.read_csv(tmp_path / 'rank_train_boxes.csv')
+    assert list(table) == [
+        'image', 'path', 'left', 'top', 'right', 'bottom', 'label',
+        'predicted', 'confidence', 'iou', 'kind'
+    ]
+    # By rank.
+    assert [*table.image.unique()
+            ] == [n for n in images.index if n in {*table.image}]
+    for number, found in enumerate(samples):
+        known = boxes.Boxes(
+            np.array([[5. + number, 10, 40, 30]]), np.array([number % 2]),
+            found.bboxes.double().numpy(), found.labels.numpy(),
+            found.scores.double().numpy())
+        for name, find in boxes.KINDS.items():
+            suspects = find(known)
+            assert images[name][number] == pytest.approx(
+                sum(each.weight for each in suspects))
+            rows = table[(table.image == number) & (table.kind == name)]
+            np.testing.assert_allclose(
+                rows[['left', 'top', 'right', 'bottom']],
+                np.reshape([each.box for each in suspects], (-1, 4)),
+                rtol=1e-5)
+            assert set(rows.predicted.dropna()) <= {'cat', 'dog'}
+            assert rows.label.isna().all() == (name == 'missing' or rows.empty)
+    assert (table.kind == kind).any()
+    page = (tmp_path / 'rank_train.html').read_text()
+    first = images[kind].idxmax()
+    assert f'boxes of image {first}"' in page
+    number = ((table.kind == kind) & (table.image == first)).sum()
+    assert page.count(f'>{kind}:') >= min(number, 5) > 0
+    assert 'href="rank_train_boxes.csv"' in page
+    assert f'{len(table)} boxes that may be wrong' in page
+    assert '--without review.csv' in page
+
+
+def test_without_boxes():
+    """Of labels or of predictions."""
+    found = InstanceData(
+        bboxes=torch.zeros(2, 4),
+        labels=torch.zeros(2, dtype=torch.int64),
+        scores=torch.ones(2))
+    sample = DetDataSample(pred_instances=found)
+    with pytest.raises(CannotShow, match='the data set has no boxes of it'):
+        compare(sample, dict())
+    with pytest.raises(CannotShow, match='predicts masks without boxes'):
+        compare(sample, dict(instances=[]))
+    sample.pred_instances = found[:0]
+    crowd = dict(bbox=[0, 0, 9, 9], bbox_label=1, ignore_flag=1)
+    known = compare(sample,
+                    dict(instances=[crowd, dict(crowd, ignore_flag=0)]))
+    assert known['boxes'].labels.tolist() == [1]

@@ -124,6 +124,7 @@ def test_ranked_by_margins(trained, tmp_path, split):
         str(tmp_path), '--images', '2'
     ])
     table = pd.read_csv(tmp_path / f'rank_{split}_images.csv')
+    table = table.set_index('image').sort_index()
     cfg = Config.fromfile(str(path))
     model = MODELS.build(cfg.model).eval()
     model.load_state_dict(

@@ -247,5 +247,6 @@ def test_names_the_extra(monkeypatch, library):
             monkeypatch.delitem(sys.modules, name)
             monkeypatch.delattr(package, name.split('.')[-1])
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SystemExit, match=rf'needs {library}.*mmib\[report\]'):
+    with pytest.raises(
+            SystemExit, match=rf'needs .*`{library}`.*pip install {library}'):
         write_report('.')

@@ -1,0 +1,160 @@
+# Copyright (c) mmib contributors. All rights reserved.
+"""Boxes of which the labels and the predictions contradict each other.
+Functions of arrays."""
+from typing import Callable, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+# Predictions that are less sure contradict no label.
+_CONFIDENT = 0.4
+# Boxes that overlap less than `_APART` are of different objects, and those
+# that overlap `_SAME` and more are one box.
+_APART, _SAME = 0.2, 0.5
+# Least confidence of a prediction that supports the label of its box, and
+# weight of a label that has no prediction beside it either.
+_SUPPORTED, _ALONE = 0.2, 0.3
+
+
+class Boxes(NamedTuple):
+    """The labelled and the predicted boxes of an image. A box is left, top,
+    right and bottom in pixels.
+
+    Args:
+        labelled (np.ndarray): Of shape (N, 4).
+        labels (np.ndarray): Class of each, int of shape (N,).
+        predicted (np.ndarray): Of shape (M, 4).
+        classes (np.ndarray): Class of each, int of shape (M,).
+        confidences (np.ndarray): Of each, from 0 to 1, of shape (M,).
+    """
+
+    labelled: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+    classes: np.ndarray
+    confidences: np.ndarray
+
+
+class Suspect(NamedTuple):
+    """A box that may be wrong.
+
+    Args:
+        kind (str): Name in :data:`KINDS`.
+        box (list[float]): Left, top, right and bottom: of the label, or of the
+            prediction where there is no label.
+        label (int, optional): The labelled class, None where there is no
+            label.
+        predicted (int, optional): The class of the prediction that contradicts
+            the label, None where there is none.
+        confidence (float): Of this prediction, 0 where there is none.
+        iou (float): Of label and prediction. Where there is one of them, its
+            highest with any box.
+        weight (float): What the box adds to the number of its image.
+    """
+
+    kind: str
+    box: List[float]
+    label: Optional[int]
+    predicted: Optional[int]
+    confidence: float
+    iou: float
+    weight: float
+
+
+def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The intersection over union of each of N boxes with each of M: of shape
+    (N, M), 0 where both are empty."""
+    both = _intersections(boxes, others)
+    union = _areas(boxes)[:, None] + _areas(others) - both
+    return both / np.where(union > 0, union, 1)
+
+
+def without_ignored(boxes: Boxes, ignored: np.ndarray) -> Boxes:
+    """Leave out labels that are ignored, such as of crowds, and predictions of
+    which half lies in one of them.
+
+    Args:
+        boxes (Boxes): All of an image.
+        ignored (np.ndarray): Whether each label is, bool of shape (N,).
+    """
+    inside = _intersections(boxes.labelled[ignored], boxes.predicted)
+    in_crowd = inside.max(0, initial=0) >= 0.5 * _areas(boxes.predicted)
+    known = ~(in_crowd & ignored.any())
+    return Boxes(boxes.labelled[~ignored], boxes.labels[~ignored],
+                 boxes.predicted[known], boxes.classes[known],
+                 boxes.confidences[known])
+
+
+def missing(boxes: Boxes) -> List[Suspect]:
+    """Confident predictions that no label overlaps: a label may be missing.
+    Each weighs its confidence."""
+    ious = overlaps(boxes.labelled, boxes.predicted).max(0, initial=0)
+    confidences = boxes.confidences
+    return [
+        Suspect('missing', boxes.predicted[i].tolist(), None,
+                int(boxes.classes[i]), float(confidences[i]), float(ious[i]),
+                float(confidences[i]))
+        for i in np.flatnonzero((confidences > _CONFIDENT) & (ious < _APART))
+    ]
+
+
+def unsupported(boxes: Boxes) -> List[Suspect]:
+    """Labels that no prediction of any class supports: they may be extra, or
+    misplaced. Each weighs the confidence of the prediction beside it to
+    which no other label is nearer, or little where there is none."""
+    ious = overlaps(boxes.labelled, boxes.predicted)
+    support = np.where(ious >= _SAME, boxes.confidences, 0).max(1, initial=0)
+    is_beside = ((ious >= _APART) & (ious < _SAME) &
+                 (ious == ious.max(0, initial=0)) &
+                 (boxes.confidences > _CONFIDENT))
+    beside = np.where(is_beside, boxes.confidences, 0)
+    found = []
+    for i in np.flatnonzero(support < _SUPPORTED):
+        at = beside[i].argmax() if is_beside[i].any() else None
+        sure = 0. if at is None else float(beside[i, at])
+        found.append(
+            Suspect(
+                'unsupported', boxes.labelled[i].tolist(),
+                int(boxes.labels[i]),
+                None if at is None else int(boxes.classes[at]), sure,
+                float(ious[i].max(initial=0) if at is None else ious[i, at]),
+                max(sure, _ALONE)))
+    return found
+
+
+def other_class(boxes: Boxes) -> List[Suspect]:
+    """Labels that a confident prediction of another class overlaps well. Each
+    weighs by how much this prediction is surer than one of its own class."""
+    ious = overlaps(boxes.labelled, boxes.predicted)
+    sure = np.where(ious >= _SAME, boxes.confidences, 0)
+    is_own = boxes.labels[:, None] == boxes.classes
+    own = np.where(is_own, sure, 0).max(1, initial=0)
+    others = np.where(is_own, 0, sure)
+    found = []
+    for i in np.flatnonzero(
+            others.max(1, initial=0) > np.maximum(own, _CONFIDENT)):
+        at = others[i].argmax()
+        found.append(
+            Suspect('other_class', boxes.labelled[i].tolist(),
+                    int(boxes.labels[i]), int(boxes.classes[at]),
+                    float(others[i, at]), float(ious[i, at]),
+                    float(others[i, at] - own[i])))
+    return found
+
+
+KINDS: Dict[str, Callable[[Boxes], List[Suspect]]] = dict(
+    missing=missing, unsupported=unsupported, other_class=other_class)
+
+
+def total(kind: str, boxes: Boxes) -> float:
+    """The sum of the weights of an image's boxes of a kind."""
+    return sum((each.weight for each in KINDS[kind](boxes)), 0.)
+
+
+def _areas(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, 2:] - boxes[:, :2]).prod(1)
+
+
+def _intersections(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return (high - low).clip(0).prod(2)
