@@ -5,13 +5,21 @@ The command lies beside the package ``mmib``: ``import mmib`` takes seconds and
 needs a stack, and ``mmib --help`` works without one.
 """
 import argparse
+import difflib
+import functools
 import io
+import logging
 import os
+import os.path as osp
 import re
+import runpy
 import sys
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Iterator, List, Optional
+from importlib.util import find_spec
+from typing import Any, Iterator, List, Optional
+
+from .parsers import parse
 
 # What each sub-command does. Its module has its name.
 COMMANDS = dict(
@@ -52,7 +60,8 @@ def mistake(error: Exception) -> Optional[str]:
     if isinstance(error, ModuleNotFoundError) and str(
             error.name).partition('.')[0] == 'mmengine':
         return ('The command needs MMEngine, and `mmengine` is missing: run '
-                "`pip install 'mmib[onedl]'`, or see docs/install.md for the "
+                '`pip install onedl-mmengine onedl-mmcv onedl-mmsegmentation`'
+                ', or see docs/install.md for other libraries, and for the '
                 'stack of OpenMMLab.')
     text = str(error.args[0] if len(error.args) == 1 else error)
     found = re.search(r'.* is not in the .*registry\. Please check.*', text)
@@ -77,6 +86,63 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(130)
 
 
+@contextmanager
+def no_debugging() -> Iterator[None]:
+    """Keep MMEngine's ``print_log`` from printing what is for debugging.
+
+    Without a logger it prints messages of any level, and OneDL's
+    MMSegmentation says twice so that it could not import OneDL. The function
+    can go when ``print_log`` looks at the level.
+    """
+    module: Any = import_module('mmengine.logging')
+    print_log = module.print_log
+
+    @functools.wraps(print_log)
+    def filtered(msg: Any,
+                 logger: Any = None,
+                 level: int = logging.INFO) -> None:
+        if logger is not None or level > logging.DEBUG:
+            print_log(msg, logger, level)
+
+    module.print_log = filtered
+    try:
+        yield
+    finally:
+        module.print_log = print_log
+
+
+class _Version(argparse.Action):
+    """Print the version, without the import of mmib, which takes seconds."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        spec = find_spec('mmib')
+        assert spec is not None and spec.origin is not None
+        file = osp.join(osp.dirname(spec.origin), 'version.py')
+        print(f'mmib {runpy.run_path(file)["__version__"]}')
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='mmib',
+        usage='mmib COMMAND ...',
+        description='InfoBatch data pruning for MMEngine, MMSegmentation, '
+        'MMPretrain and MMDetection.',
+        epilog='commands:\n' + '\n'.join(f'  {name:10}{text}'
+                                         for name, text in COMMANDS.items()) +
+        '\n\n`mmib COMMAND --help` tells the arguments of a command.',
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        '--version',
+        nargs=0,
+        action=_Version,
+        help='show the version and exit')
+    parser.add_argument('command', metavar='COMMAND', help=argparse.SUPPRESS)
+    parser.add_argument(
+        'args', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
 def main(args: Optional[List[str]] = None) -> None:
     """Run a sub-command.
 
@@ -84,17 +150,17 @@ def main(args: Optional[List[str]] = None) -> None:
         args (list[str], optional): Name and arguments of the sub-command.
             Defaults to the arguments of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog='mmib',
-        description='InfoBatch data pruning for MMEngine, MMSegmentation and '
-        'MMPretrain.',
-        epilog='commands:\n' + '\n'.join(f'  {name:10}{text}'
-                                         for name, text in COMMANDS.items()) +
-        '\n\n`mmib COMMAND --help` tells the arguments of a command.',
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('command', choices=COMMANDS, metavar='COMMAND')
-    parser.add_argument('args', nargs=argparse.REMAINDER, metavar='...')
-    parsed = parser.parse_args(args)
+    args = sys.argv[1:] if args is None else args
+    parser = _parser()
+    if not args:
+        parser.print_help()
+        return
+    given = parser.parse_args(args)
+    if given.command not in COMMANDS:
+        close = difflib.get_close_matches(given.command, COMMANDS, 1)
+        hint = (f'did you mean {close[0]}?'
+                if close else f'give one of {", ".join(COMMANDS)}')
+        parser.error(f'{given.command} is no command: {hint}')
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may be no text in UTF-8.
         sys.stdout.reconfigure(errors='backslashreplace')
@@ -102,5 +168,7 @@ def main(args: Optional[List[str]] = None) -> None:
     # comes first: the folder may be the source of a library.
     sys.path.append(os.getcwd())
     with one_line_errors():
+        parsed = parse(given.command, given.args)
         import_module('mmib')  # Says what to install where there is no stack.
-        import_module(f'mmib_cli.{parsed.command}').main(parsed.args)
+        with no_debugging():
+            import_module(f'mmib_cli.{given.command}').main(parsed)

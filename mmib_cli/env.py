@@ -1,29 +1,24 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Print versions and devices, for a bug report: what MMEngine tells, and the
-packages of the stack."""
+"""Print versions and devices, for a bug report."""
 import argparse
 import os.path as osp
 import re
 from importlib.metadata import distributions
-from typing import List
 
 from mmengine.utils.dl_utils import collect_env
 
 import mmib
 from mmib.openmmlab.runner.checks import check_stack
 
-_PACKAGES = re.compile(r'(onedl-)?mm\w+(-lite)?|numpy|torch\w*')
+_PACKAGES = re.compile(r'(onedl-)?mm(?!ib$)\w+(-lite)?|numpy|torch\w*')
 
 
-def main(args: List[str]) -> None:
-    argparse.ArgumentParser(
-        prog='mmib env', description=__doc__).parse_args(args)
-    facts = collect_env()
+def main(parsed: argparse.Namespace) -> None:
+    facts = dict(mmib=f'{mmib.__version__}, {osp.dirname(mmib.__file__)}')
     facts.update(
         sorted((found.metadata['Name'], found.version)
                for found in distributions()
                if _PACKAGES.fullmatch(found.metadata['Name'] or '')))
-    facts['mmib'] = f'{mmib.__version__}, {osp.dirname(mmib.__file__)}'
-    for name, value in facts.items():
+    for name, value in [*facts.items(), *collect_env().items()]:
         print(f'{name}: {value}')
     check_stack()

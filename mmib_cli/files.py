@@ -210,7 +210,25 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
         yield from _fields(value, f'{name}.{key}' if name else str(key))
 
 
-def summary(before: Config, after: Config, *slots: int) -> List[str]:
+def number(value: float) -> str:
+    """Write a large number with commas."""
+    return f'{value:,.0f}' if value >= 10000 else f'{value:.0f}'
+
+
+def saving(before: Config, after: Config) -> Optional[str]:
+    """A sentence on what a shorter schedule saves, None if it isn't shorter.
+    """
+    (unit, full_length), (_, length) = length_of(before), length_of(after)
+    if length >= full_length:
+        return None
+    return (f'It saves {number(full_length - length)} of '
+            f'{number(full_length)} {unit}s.')
+
+
+def summary(before: Config,
+            after: Config,
+            *slots: int,
+            advises: bool = True) -> List[str]:
     """Sentences on what becomes of a training; none where it has no part of
     mmib.
 
@@ -219,6 +237,8 @@ def summary(before: Config, after: Config, *slots: int) -> List[str]:
         after (Config): The config of the training.
         *slots: Images of a pass, GPUs, and repeats of an image, where the data
             were read, as for :func:`forecast_of`.
+        advises (bool): Whether to name the command that reads the data.
+            Defaults to True.
     """
     hooks = infobatch_hooks(after)
     if not hooks:
@@ -227,14 +247,15 @@ def summary(before: Config, after: Config, *slots: int) -> List[str]:
     expected = forecast_of(after, hook, *slots)
     lines = expected.lines
     (unit, full_length), (_, length) = length_of(before), length_of(after)
-    if length < full_length and not slots:
-        lines.append(f'It saves {full_length - length} of {full_length} '
-                     f'{unit}s.')
+    saved = saving(before, after)
+    if saved and not slots:
+        lines.append(saved)
     if not hook.policy.prunes:
         return lines
     if unit == 'iteration' and not slots and expected.share is not None:
-        lines.append('These figures leave out that the first pass is full. '
-                     '`mmib forecast` reads the data and counts it.')
+        lines.append('These figures leave out that the first pass is full.' +
+                     ' `mmib forecast` reads the data and counts it.' *
+                     advises)
     if expected.share == 1:
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
@@ -248,10 +269,3 @@ def summary(before: Config, after: Config, *slots: int) -> List[str]:
             'have upright and wide images, which are padded to one size, so '
             'that an iteration takes longer.')
     return lines
-
-
-def report(before: Config, after: Config, *slots: int) -> str:
-    """What a conversion changes, and for InfoBatch what is to be expected,
-    with the arguments of :func:`summary`."""
-    text = table([('field', 'before', 'after'), *changes(before, after)])
-    return '\n'.join([text, '', *summary(before, after, *slots)]).rstrip()

@@ -1,10 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Say what a training will prune and save, without training.
-
-CONFIG has InfoBatch already, or --infobatch converts it as `mmib train` does.
-The data set is read for the length of a pass, if the data is there.
-"""
-from typing import List, Tuple
+"""Say what a training will prune and save, without training."""
+import argparse
+import json
+import sys
+from contextlib import redirect_stdout
+from typing import Tuple
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
@@ -14,9 +14,9 @@ from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.openmmlab.data.datasets import unwrap_repeats
 from mmib.openmmlab.runner.checks import check_stack
 
-from .files import find_config, read, report, summary
-from .options import (CONFIG_HELP, add_cfg_options, add_conversion_options,
-                      check_infobatch, conversion, listing, parser_of)
+from .answer import answer
+from .files import find_config, number, read
+from .options import check_infobatch, conversion, listing
 
 
 def pass_length(cfg: Config) -> Tuple[int, int]:
@@ -41,22 +41,7 @@ def pass_length(cfg: Config) -> Tuple[int, int]:
     return length, num_indices // length
 
 
-def main(args: List[str]) -> None:
-    parser = parser_of('forecast', __doc__)
-    parser.add_argument('config', help=CONFIG_HELP)
-    parser.add_argument(
-        '--infobatch', action='store_true', help='convert CONFIG first')
-    add_conversion_options(parser)
-    parser.add_argument(
-        '--gpus',
-        type=int,
-        default=1,
-        help='GPUs to train on, each with the batch size of CONFIG (default: '
-        '%(default)s)')
-    add_cfg_options(parser)
-    parsed = parser.parse_args(args)
-    if parsed.gpus < 1:
-        raise Refusal(f'--gpus must be 1 or more, but got {parsed.gpus}.')
+def main(parsed: argparse.Namespace) -> None:
     if not parsed.infobatch:
         check_infobatch(parsed, 'policy', 'delta', 'ratio')
     check_stack()
@@ -68,19 +53,25 @@ def main(args: List[str]) -> None:
         raise Refusal('The config trains without InfoBatch: add '
                       '--infobatch to convert it first.')
     slots: tuple = ()
+    gpus = parsed.gpus
     try:
-        num_images, repeats = pass_length(after)
-        batch_size = after.train_dataloader.batch_size * parsed.gpus
-        data = (f'A pass is {num_images} images, an iteration {batch_size} of '
-                f'them on {parsed.gpus} GPU{"s" * (parsed.gpus > 1)}.')
-        slots = num_images, parsed.gpus, repeats
+        # The forecast has standard output for itself: some data sets print.
+        with redirect_stdout(sys.stderr):
+            num_images, repeats = pass_length(after)
+        batch_size = after.train_dataloader.batch_size * gpus
+        data = (f'A pass is {number(num_images)} images, an iteration '
+                f'{batch_size} of them on {gpus} GPU{"s" * (gpus > 1)}.')
+        slots = num_images, gpus, repeats
     # Where files are missing, some data sets assert that the files are there,
     # others try to download them.
     except (OSError, AssertionError, RuntimeError) as error:
         data = (f"The data isn't there ({error}), so iterations and passes "
                 'aren\'t known.')
-    print(data)
-    if parsed.infobatch:
-        print(f'\n{report(before, after, *slots)}')
+    told = answer(before, after, parsed, *slots, data=data)
+    if parsed.json:
+        figures = dict(
+            told.figures, images=slots[0] if slots else None, gpus=gpus)
+        # A config may have values that JSON hasn't.
+        print(json.dumps(figures, indent=2, default=str))
     else:
-        print('\n'.join(summary(before, after, *slots)))
+        print(told.text(parsed.verbose))

@@ -1,81 +1,45 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The options that conversion has in every sub-command."""
-import difflib
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+"""What the options of a conversion do in every sub-command."""
+import ast
+from argparse import Namespace
 from functools import partial
-from typing import Any, Callable, List
-
-from mmengine.config import DictAction
+from typing import Callable
 
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import list_images
 from mmib.pruning import Policy
 
-CONFIG_HELP = 'path of the config, or its name: mmseg::upernet/NAME'
 
+def policy_of(text: str) -> dict:
+    """Read the config of a policy from a text such as
+    ``QuantileTiers(quantiles=(0.2, 0.85))``. Nothing in the text is run.
 
-def parser_of(command: str, text: str, **others: Any) -> ArgumentParser:
-    """A parser that shows a text as it is written."""
-    return ArgumentParser(
-        prog=f'mmib {command}',
-        description=text,
-        formatter_class=RawDescriptionHelpFormatter,
-        **others)
-
-
-def add_cfg_options(parser: ArgumentParser) -> None:
-    """Let a command change the config."""
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='change the config, as for mmib train')
-
-
-def add_conversion_options(parser: ArgumentParser) -> None:
-    """Let a command choose how to convert."""
-    parser.add_argument(
-        '--ratio',
-        type=float,
-        help='share of the iterations to run (default: that of the policy, '
-        'of most 0.6)')
-    parser.add_argument(
-        '--delta',
-        type=float,
-        help='fraction of these that prune (default: 0.85)')
-    parser.add_argument(
-        '--policy',
-        metavar='TYPE',
-        help='type of the pruning policy (default: Neyman, which covers all '
-        'passes of the original schedule)')
-    parser.add_argument(
-        '--subset',
-        metavar='FILE',
-        help='train on the images alone that this file lists')
-    parser.add_argument(
-        '--without',
-        metavar='FILE',
-        help='leave out the images that this file lists, or of a review.csv '
-        'those that were judged wrong')
-    parser.add_argument(
-        '--relabel',
-        metavar='FILE',
-        help='train with the right labels of a review.csv, and leave out the '
-        'images that were judged wrong and have none')
-    parser.add_argument(
-        '--repaired',
-        metavar='DIR',
-        help='train on the masks in this folder in the place of those of the '
-        'same names: the folder of `mmib review --export`, with what Label '
-        'Studio has exported, or any folder of masks')
+    Raises:
+        Refusal: If the text is something else, or an argument no literal.
+    """
+    if '(' not in text:
+        return dict(type=text)
+    try:
+        call = ast.parse(text.strip(), mode='eval').body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        # One without a name is `**arguments`, which `dict` refuses.
+        arguments: dict = {
+            each.arg: ast.literal_eval(each.value)
+            for each in call.keywords
+        }
+        return dict(type=ast.unparse(call.func), **arguments)
+    except (SyntaxError, TypeError, ValueError):
+        raise Refusal(
+            f'--policy {text!r} can\'t be read: write the type of a policy, '
+            'and its arguments as NAME=VALUE with plain values, such as '
+            '--policy "QuantileTiers(quantiles=(0.2, 0.85))".') from None
 
 
 def conversion(args: Namespace) -> Callable:
     """``mmib.convert`` with the options that are given."""
-    policy = args.policy and dict(type=args.policy)
+    policy = args.policy and policy_of(args.policy)
     others = {} if args.delta is None else dict(delta=args.delta)
     return partial(mmib.convert, ratio=args.ratio, policy=policy, **others)
 
@@ -110,15 +74,3 @@ def check_infobatch(args: Namespace, *names: str, **others: str) -> None:
     for name, needed in others.items():
         if getattr(args, name) is not None:
             raise Refusal(f'--{name} needs {needed}.')
-
-
-def check_spelling(args: List[str], parser: ArgumentParser) -> None:
-    """Refuse options for a library's script that are nearly an option of mmib.
-
-    The script would refuse such an option too, and show only its own ones.
-    """
-    ours = [*parser._option_string_actions]
-    for option in (each.partition('=')[0] for each in args):
-        close = difflib.get_close_matches(option, ours, 1, 0.8)
-        if option.startswith('--') and close:
-            raise Refusal(f'{option} is no option: did you mean {close[0]}?')

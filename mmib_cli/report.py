@@ -1,21 +1,18 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Write one HTML file that shows a training: what was saved, metrics, what was
-pruned, and the images with the highest and the lowest scores. It opens without
-a server. The training may be finished, running or stopped. The config in its
-folder is code, and is run.
-"""
+"""Write one HTML file that shows a training."""
 import argparse
 import functools
 import os
 import os.path as osp
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Callable, List, Optional, Sequence
 
 from mmib.errors import Refusal
 from mmib.labels.verdicts import read_review
 
-_EXTRA = ('matplotlib', 'jinja2', 'pandas')
+_NEEDED = ('jinja2', 'matplotlib', 'pandas')
 
 
 def write_report(work_dir: str,
@@ -105,19 +102,20 @@ def explain_image(work_dir: str, image: str) -> str:
     return f'{checkpoint.name}: {explanation.describe(name)}'
 
 
-def needs_report(main: Callable[[List[str]], None]) -> Callable:
-    """A command that says which extra it needs where that isn't installed."""
+def needs_report(main: Callable[[argparse.Namespace], None]) -> Callable:
+    """A command that says which packages it needs where one is missing."""
 
     @functools.wraps(main)
-    def checked(args: List[str]) -> None:
+    def checked(parsed: argparse.Namespace) -> None:
         try:
-            main(args)
+            main(parsed)
         except ModuleNotFoundError as error:
-            if error.name not in _EXTRA:
+            if error.name not in _NEEDED:
                 raise
+            missing = [name for name in _NEEDED if find_spec(name) is None]
             raise Refusal(
-                f'this command needs {error.name}, which isn\'t installed: '
-                "pip install 'mmib[report]'") from error
+                'This command needs `jinja2`, `matplotlib` and `pandas`: run '
+                f'`pip install {" ".join(missing or _NEEDED)}`.') from error
 
     return checked
 
@@ -139,46 +137,8 @@ def check_writable(path: str, reviews: Sequence[str]) -> None:
             'with --out.') from error
 
 
-def _parse(args: List[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog='mmib report', description=__doc__)
-    parser.add_argument('work_dir', help='folder of the training')
-    parser.add_argument(
-        '--compare',
-        nargs='+',
-        default=(),
-        metavar='WORK_DIR',
-        help='folders of other trainings to show beside it, such as the '
-        'baseline with several seeds')
-    parser.add_argument(
-        '--out', help='file to write (default: report.html in work_dir)')
-    parser.add_argument(
-        '--images',
-        type=int,
-        default=12,
-        metavar='N',
-        help='images to show with the highest scores, and as many with the '
-        'lowest (default: %(default)s)')
-    parser.add_argument(
-        '--image',
-        metavar='PATH',
-        help='print why the newest plan kept this image or left it out, and '
-        'write no page; the end of a path or a number is enough')
-    parser.add_argument(
-        '--no-predictions', action='store_true', help='run no network: faster')
-    parser.add_argument(
-        '--review',
-        nargs='+',
-        metavar='FILE',
-        help='review.csv files, whose images aren\'t shown again')
-    parsed = parser.parse_args(args)
-    if parsed.images < 0:
-        parser.error('--images: give 0 or more')
-    return parsed
-
-
 @needs_report
-def main(args: List[str]) -> None:
-    parsed = _parse(args)
+def main(parsed: argparse.Namespace) -> None:
     if parsed.image is not None:
         print(explain_image(parsed.work_dir, parsed.image))
         return

@@ -1,12 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Say what a review has found, and what to expect of the next images.
-
-A review.csv is what a page of `mmib rank` or `mmib report` saves. Those of
-several people are merged. An image of which they say different things counts
-as unsure, and one that they give different labels stays wrong without a label,
-until somebody changes a file. The masks of wrong images can be exported, to be
-repaired with Label Studio.
-"""
+"""Say what a review has found, and what to expect of the next images."""
 import argparse
 from typing import Iterator, List, Sequence
 
@@ -23,7 +16,6 @@ from mmib.labels.verdicts import (UNSURE, VERDICTS, WRONG, Judged, open_text,
                                   read_review, write_review)
 
 from .files import find_config, read, table
-from .options import add_cfg_options
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -117,36 +109,7 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
             f'with: mmib train {args.config} --repaired {args.export}')
 
 
-def main(args: List[str]) -> None:
-    parser = argparse.ArgumentParser(prog='mmib review', description=__doc__)
-    parser.add_argument('files', nargs='+', help='review.csv of each reviewer')
-    parser.add_argument('--out', help='write the merged review to this file')
-    parser.add_argument(
-        '--list',
-        help='write the images that were judged wrong to this file, one a '
-        'line')
-    parser.add_argument(
-        '--export',
-        metavar='DIR',
-        help='write the masks that were judged wrong to this new folder, to '
-        'repair them with Label Studio: README.txt there says how')
-    parser.add_argument(
-        '--config', help='for --export: config of the training')
-    parser.add_argument(
-        '--data',
-        choices=('train', 'val', 'test'),
-        default='train',
-        help='for --export: whose images were judged (default: train)')
-    parser.add_argument(
-        '--checkpoint',
-        help='for --export: predictions of this network, to begin with')
-    parser.add_argument(
-        '--ignore',
-        action='store_true',
-        help='for --export: masks in which the region that the network '
-        'contradicts most is ignored, instead of a repair')
-    add_cfg_options(parser)
-    parsed = parser.parse_args(args)
+def main(parsed: argparse.Namespace) -> None:
     given = (parsed.config, parsed.checkpoint, parsed.ignore,
              parsed.cfg_options)
     if parsed.export is None and any(given):

@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The libraries' own scripts, with mmib's parts registered."""
 import argparse
+import difflib
 import gc
 import os.path as osp
 import re
@@ -8,10 +9,10 @@ import runpy
 import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Set, Tuple
 
 import torch.distributed as dist
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.runner import Runner
 from torch import nn
@@ -23,72 +24,71 @@ from mmib.openmmlab.runner.checks import check_stack
 
 from .files import check_checkpoint, find_config
 
-Prepare = Callable[[argparse.Namespace, str, List[str]], Tuple[str, List[str]]]
+Prepare = Callable[[argparse.Namespace, str], Tuple[str, List[str]]]
 
 
-def as_given(given: argparse.Namespace, path: str,
-             args: List[str]) -> Tuple[str, List[str]]:
+def as_given(parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
     """Change nothing, and check that the checkpoint is there."""
-    check_checkpoint(given.checkpoint, 'CHECKPOINT')
-    return path, args
+    check_checkpoint(parsed.checkpoint, 'CHECKPOINT')
+    return path, parsed.script_args
 
 
 def run_script(name: str,
-               args: List[str],
+               parsed: argparse.Namespace,
                prepare: Prepare = as_given) -> None:
     """Run a script of the library of a config.
 
     Args:
         name (str): File of the script in ``tools``.
-        args (list[str]): Arguments of the script. The config may be named by
-            its package, such as ``mmseg::...``.
-        prepare (Callable): Takes what :func:`parse` finds, the path of the
-            config, and the arguments. Returns the path of the config to use,
-            and arguments. Defaults to :func:`as_given`.
+        parsed (Namespace): What :func:`mmib_cli.parsers.parse` returns. The
+            config may be named by its package, such as ``mmseg::...``.
+        prepare (Callable): Takes the arguments and the path of the config.
+            Returns the path of the config to use, and arguments of the script.
+            Defaults to :func:`as_given`.
     """
-    given = parse(name, args)
+    # Before the library of the config is known, those of any.
+    known = {*parsed.parser._option_string_actions}
+    for library in filter(find_spec, LIBRARIES):
+        if osp.isfile(_script(library, name)):
+            known |= options_of(library, name)
+    check_options(parsed, known)
     check_stack()
-    path = find_config(given.config)
+    path = find_config(parsed.config)
     # Custom modules are imported where processes train together.
     cfg = Config.fromfile(path, import_custom_modules=False)
     check_parts(cfg)
-    on_cpu = given.launcher == 'pytorch' and get_device() == 'cpu'
+    library = library_of(cfg)
+    check_options(parsed, options_of(library, name),
+                  f' of {LIBRARIES[library][0]}')
+    on_cpu = parsed.launcher == 'pytorch' and get_device() == 'cpu'
     with distributed_on_cpu() if on_cpu else nullcontext():
-        path, args = prepare(given, path, args)
-        args = [path if arg == given.config else arg for arg in args]
-        _run(library_of(cfg), name, args)
+        path, args = prepare(parsed, path)
+        args = [path if arg == parsed.config else arg for arg in args]
+        sys.argv[1:] = args
+        runpy.run_path(_script(library, name), run_name='__main__')
 
 
-def parse(name: str, args: List[str]) -> argparse.Namespace:
-    """The arguments of a script that all libraries have, and that stand before
-    the config or say what becomes of it."""
-    parser = argparse.ArgumentParser(
-        prog=f'mmib {osp.splitext(name)[0]}',
-        usage='%(prog)s CONFIG ..., and --help lists all options',
-        add_help=False,
-        allow_abbrev=False)
-    parser.add_argument('config', metavar='CONFIG')
-    parser.add_argument('checkpoint', nargs='?')  # Of a test.
-    parser.add_argument('--work-dir')
-    parser.add_argument('--launcher')
-    parser.add_argument('--local-rank', '--local_rank')
-    # With a checkpoint in MMPretrain and MMDetection.
-    parser.add_argument('--resume', nargs='?', const='auto')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, default={})
-    return parser.parse_known_args(args)[0]
+def _script(library: str, name: str) -> str:
+    return osp.join(mim_folder(library), 'tools', name)
 
 
-def show_help(name: str, text: str) -> None:
-    """Print a text, and the help of a script of a library."""
-    print(text)
-    _run(library_of(Config()), name, ['--help'])
+def options_of(library: str, name: str) -> Set[str]:
+    """The options that stand in a script of a library."""
+    with open(_script(library, name), encoding='utf-8') as file:
+        return {*re.findall(r"'(--[\w-]+)'", file.read())}
 
 
-def _run(library: str, name: str, args: List[str]) -> None:
-    sys.argv[1:] = args
-    script = osp.join(mim_folder(library), 'tools', name)
-    runpy.run_path(script, run_name='__main__')
+def check_options(parsed: argparse.Namespace,
+                  known: Set[str],
+                  owner: str = '') -> None:
+    """Stop at an option for a script that the script doesn't have: it would
+    stop too, and show only its own options."""
+    for arg in parsed.script_args:
+        option = arg.partition('=')[0]
+        if option.startswith('-') and option not in known:
+            close = difflib.get_close_matches(option, known, 1, 0.7)
+            hint = f': did you mean {close[0]}?' if close else ''
+            parsed.parser.error(f'{option} is no option{owner}{hint}')
 
 
 def library_of(cfg: Config) -> str:

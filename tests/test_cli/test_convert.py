@@ -42,12 +42,23 @@ def test_a_config_of_a_library_to_a_folder(convert, tmp_path, capsys,
     # Nothing of this machine, and only what differs.
     assert sys.prefix not in text and str(tmp_path) not in text
     assert len(text.splitlines()) < 35 and 'model' not in text
-    rows = ' '.join(capsys.readouterr().out.split())
+    said = capsys.readouterr().out
     short = 6 * iters // 10
+    saved = 'It saves 32,000 of 80,000' if short == 48000 else (
+        'It saves 400 of 1000')
+    # The answer comes first, then what it costs, then what changes.
+    parts = said.split('\n\n')
+    assert parts[0].startswith(f'{saved} iterations.\nFewer iterations cost ')
+    assert parts[0].endswith(f'\n  mmib train {name} --shorten')
+    assert said.count('It saves') == 1
+    rows = ' '.join(parts[1].split())
     for row in (f'train_cfg.max_iters {iters} {short}',
                 f'param_scheduler.0.end {iters} {short}',
-                f'It saves {iters - short} of {iters} iterations.'):
+                'custom_hooks.0.policy.type - Neyman'):
         assert row in rows
+    # Nor what every conversion changes, nor a command for data that are none.
+    for text in 'custom_imports', 'InfoBatchSampler', 'mmib forecast':
+        assert text not in said
     # From any folder.
     monkeypatch.chdir(osp.sep)
     expected = mmib.convert(Config.fromfile(resolve_config(name)))
@@ -75,6 +86,61 @@ def test_a_config_of_ones_own_to_a_file(convert, tmp_path):
         dict(
             type='InfoBatchHook', policy=dict(type='MeanThreshold'), delta=0.7)
     ]
+
+
+def test_verbose_lists_what_every_conversion_changes(convert, tmp_path,
+                                                     capsys):
+    (tmp_path / 'own.py').write_text(OWN)
+    convert('own.py', 'short.py', '-v')
+    said = capsys.readouterr().out
+    for text in 'custom_imports.imports ', 'InfoBatchSampler', 'InfoBatchHook':
+        assert text in said
+    # The data of a config that names no files may be there.
+    assert '`mmib forecast` reads the data' in said
+
+
+@pytest.mark.parametrize('options, control', [
+    ('--ratio 0.75', '--ratio 0.75'),
+    ('--policy MeanThreshold', '--ratio 0.8'),
+    ('--subset a.txt', '--subset a.txt'),
+])
+def test_the_control_is_as_short_and_has_the_same_images(
+        convert, tmp_path, capsys, options, control):
+    (tmp_path / 'own.py').write_text(
+        OWN.replace('sampler=', "dataset=dict(type='A'), sampler="))
+    (tmp_path / 'a.txt').write_text('1\n')
+    convert('own.py', 'short.py', *options.split())
+    said = capsys.readouterr().out
+    assert f'\n  mmib train own.py --shorten {control}\n' in said
+
+
+@pytest.mark.parametrize('text, policy', [
+    ('QuantileTiers(quantiles=(0.2, 0.85))',
+     dict(type='QuantileTiers', quantiles=(0.2, 0.85))),
+    ('Neyman( min_keep = 0.2 ,num_strata=5)',
+     dict(type='Neyman', min_keep=0.2, num_strata=5, ratio=0.6)),
+    ('QuantileTiers()', dict(type='QuantileTiers')),
+])
+def test_a_policy_with_arguments(convert, tmp_path, text, policy):
+    (tmp_path / 'own.py').write_text(OWN)
+    convert('own.py', 'short.py', '--policy', text)
+    assert Config.fromfile('short.py').custom_hooks[0].policy == policy
+
+
+@pytest.mark.parametrize('text, message', [
+    ('QuantileTier(ratios=(0.5, 0.5))', '.*did you mean QuantileTiers'),
+    ('QuantileTiers(ratio=0.5)', '`ratio` in .* did you mean `ratios`'),
+    *[(text, '--policy .* write the type of a policy, and its arguments as ')
+      for text in ('Neyman(0.5)', 'Neyman(ratio=x)', 'Neyman(ratio=0.5',
+                   'Neyman(**{})', 'Neyman(type=1)', '(1, 2)',
+                   "Neyman(ratio=__import__('os').mkdir('out.py'))")],
+])
+def test_a_policy_that_is_none(convert, tmp_path, text, message):
+    """It is refused, and nothing in it is run."""
+    (tmp_path / 'own.py').write_text(OWN)
+    with pytest.raises(SystemExit, match=f'Error: {message}'):
+        convert('own.py', 'out.py', '--policy', text)
+    assert not (tmp_path / 'out.py').exists()
 
 
 INFINITE = OWN + "custom_hooks = [dict(type='A', b=float('inf'))]\n"
@@ -129,6 +195,8 @@ def test_shorten_writes_the_control(run, tmp_path, capsys):
     assert 'mmib' not in text and 'InfoBatch' not in text
     expected = mmib.shorten(Config.fromfile('own-1k.py'), 0.6)
     assert Config.fromfile('own-600.py').to_dict() == expected.to_dict()
-    assert 'prunes' not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith('It saves 400 of 1000 iterations.\nFewer ')
+    assert 'prunes' not in said and '--shorten' not in said
     run('shorten', 'own-1k.py', 'half.py', '--ratio', 0.5)
     assert Config.fromfile('half.py').train_cfg.max_iters == 500

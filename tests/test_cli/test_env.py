@@ -30,3 +30,7 @@ def test_versions_are_told_also_of_two_stacks(run, capsys, monkeypatch,
         assert any(
             line.startswith((f'onedl-{package}', package)) for line in lines)
     assert mmengine.__version__ in ' '.join(lines)
+    # The packages come first, and mmib is one of them.
+    names = [line.partition(':')[0] for line in lines]
+    assert names[0] == 'mmib' and names.count('mmib') == 1
+    assert names.index('torch') < names.index('sys.platform')

@@ -1,5 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import json
+import os
 import os.path as osp
+import subprocess
+import sys
 
 import mmseg.datasets  # noqa: F401, as OneDL's prints something
 import pytest
@@ -9,8 +13,8 @@ from mmib.openmmlab.config.zoo import allow_scoped_bases
 
 from ..system.small_training import BASELINE, small_config, write_images
 
-EXAMPLE = osp.join(
-    osp.dirname(__file__), '../../examples/small_data/baseline.py')
+ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
+EXAMPLE = osp.join(ROOT, 'examples/small_data/baseline.py')
 # On 11 images, 3 in a batch, 30 iterations, as in tests/test_hook.py.
 TIERS = [
     'A pass is 11 images, an iteration 3 of them on 1 GPU.',
@@ -104,15 +108,86 @@ def test_a_repeated_data_set(run, capsys):
 
 def test_without_data(run, capsys):
     run('forecast', NO_DATA)
-    missing, *lines = capsys.readouterr().out.strip().splitlines()[-5:]
+    said = capsys.readouterr().out
+    assert said.startswith('It saves about 43 % of the iterations.\n')
+    # Of what the config was made from nothing is known.
+    assert '\n  mmib train BASELINE --shorten\n' in said
+    missing, *lines = said.strip().splitlines()[-5:]
     assert missing.startswith("The data isn't there (")
     assert 'data/ade/ADEChallengeData2016' in missing
-    assert lines[1:3] == [
+    assert lines[1:] == [
         TIERS[2], 'It runs about 57 % of the iterations that the baseline '
-        'needs for as many passes.'
+        'needs for as many passes.',
+        'These figures leave out that the first pass is full.'
     ]
-    # As `mmib convert`, which reads no data.
-    assert lines[3].startswith('These figures leave out that the first pass')
+
+
+@pytest.mark.parametrize(
+    'arguments, changes, saves',
+    [
+        ('', OF_TIERS, 'It saves 20 of 50 iterations.'),
+        ('--infobatch', LONG, 'It saves 20 of 50 iterations.'),
+        # A length that is asked for saves nothing of the one before.
+        ('--infobatch --cfg-options train_cfg.max_iters=20', LONG,
+         'It saves 13 of 33 iterations.'),
+        ('', NOTHING, 'It saves no iterations. A pass is'),
+        ('--infobatch --ratio 1 --policy RandomPruning', LONG,
+         'It saves no iterations. field'),
+    ])
+def test_the_answer_comes_first(forecast, arguments, changes, saves):
+    assert forecast(arguments, changes).startswith(saves)
+
+
+@pytest.mark.parametrize('policy, saves', [
+    ('Neyman', 'It saves about 32 of 80 iterations.'),
+    ('MeanThreshold', 'What it saves depends on the losses.'),
+])
+def test_epochs_that_become_shorter(run, capsys, policy, saves):
+    changes = {
+        **BASELINE,
+        'train_cfg': dict(
+            _delete_=True, type='EpochBasedTrainLoop', max_epochs=20),
+        'param_scheduler': [],
+        'train_dataloader.sampler': dict(
+            _delete_=True, type='DefaultSampler', shuffle=True),
+    }
+    small_config('unused', **changes).dump('config.py')
+    run('forecast', 'config.py', '--infobatch', '--policy', policy)
+    said = capsys.readouterr().out
+    assert said.startswith(saves)
+    control = '' if policy == 'Neyman' else ' --ratio 0.8'
+    assert f'mmib train config.py --shorten{control}\n' in said
+
+
+def test_json(run, capsys):
+    small_config('unused', **LONG).dump('config.py')
+    arguments = ('forecast', 'config.py', '--infobatch')
+    run(*arguments)
+    text = capsys.readouterr().out
+    run(*arguments, '--json')
+    told = json.loads(capsys.readouterr().out)
+    assert told['unit'] == 'iteration' and told['images'] == 11
+    assert (told['length'], told['length_before']) == (30, 50)
+    assert told['iterations'] == 30 < told['baseline_iterations'] < 51
+    assert told['changes']['train_cfg.max_iters'] == [50, 30]
+    assert told['changes']['custom_hooks.0.delta'] == [None, 0.85]
+    assert told['control'] == 'mmib train config.py --shorten'
+    assert told['sentences'][0] == 'It saves 20 of 50 iterations.'
+    for sentence in told['sentences']:
+        assert sentence in text
+
+
+def test_the_stack_prints_nothing_on_standard_output(tmp_path):
+    """In a process of its own, as it prints when it is imported."""
+    code = ('from mmib_cli import main; '
+            f"main(['forecast', {NO_DATA!r}, '--json'])")
+    result = subprocess.run([sys.executable, '-c', code],
+                            cwd=tmp_path,
+                            env=dict(os.environ, PYTHONPATH=ROOT),
+                            capture_output=True,
+                            text=True)
+    assert json.loads(result.stdout)['images'] is None
+    assert 'OneDL' not in result.stdout + result.stderr
 
 
 EMPTY = 'train_dataloader.dataset.ann_file=none.txt'
@@ -123,7 +198,6 @@ EMPTY = 'train_dataloader.dataset.ann_file=none.txt'
     ('--ratio 0.5', {}, '--ratio needs --infobatch'),
     ('--infobatch', {}, 'The config trains with InfoBatch already'),
     ('--infobatch --ratio 2', BASELINE, '`ratio` is the share'),
-    ('--gpus 0', {}, '--gpus must be 1 or more'),
     ('', listed([11]), 'entry 0 is image 11'),
     ('--cfg-options train_dataloader.dataset.size=0', {},
      'The training data has no images: check `ann_file`'),

@@ -1,17 +1,25 @@
 # Copyright (c) mmib contributors. All rights reserved.
+import argparse
 import importlib
+import logging
 import os.path as osp
+import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
+import mmengine
 import pytest
 from mmengine.registry import HOOKS
 
+import mmib
 import mmib_cli
+from mmib.labels.rankings import RANKINGS
 from mmib.openmmlab.runner.checks import check_delta
-from mmib_cli import COMMANDS, main, refusal
+from mmib_cli import COMMANDS, main, no_debugging, parsers, refusal
 
+HELP_OF_HELP = 'show this help message and exit'
 ROOT = osp.dirname(osp.dirname(osp.dirname(osp.abspath(__file__))))
 
 
@@ -31,21 +39,74 @@ def test_help_names_the_commands_without_torch():
         assert f'  {name} ' in result.stdout and text in result.stdout
 
 
-@pytest.mark.parametrize(
-    'args, code, text',
-    [
-        ([], 2, 'COMMAND'),
-        (['trian'], 2, 'COMMAND'),
-        *(([command, '--help'], 0, 'usage:') for command in COMMANDS),
-        # Those of mmib, and of the script of the library.
-        (['train', '--help'], 0, '--infobatch     convert CONFIG'),
-        (['train', '--help'], 0, '--resume'),
-    ])
-def test_help_and_commands_that_are_none(args, code, text, capsys):
-    with pytest.raises(SystemExit) as stop:
+def test_help_of_commands_imports_no_stack():
+    """It would take seconds."""
+    result = run('import sys, mmib_cli\n'
+                 'for command in mmib_cli.COMMANDS:\n'
+                 '    try:\n'
+                 "        mmib_cli.main([command, '--help'])\n"
+                 '    except SystemExit as stop:\n'
+                 '        assert stop.code == 0\n'
+                 "print({'torch', 'mmengine', 'mmcv', 'numpy'} "
+                 '& {*sys.modules})')
+    assert result.returncode == 0, result.stderr
+    *_, imported = result.stdout.splitlines()
+    assert imported == 'set()'
+    for command in COMMANDS:
+        assert f'usage: mmib {command} ' in result.stdout
+    assert '.py [-h]' not in result.stdout
+
+
+def test_each_option_has_its_default_and_a_sentence():
+    for command in COMMANDS:
+        for action in getattr(parsers, command)()._actions:
+            text = action.help.strip()
+            if text not in (argparse.SUPPRESS, HELP_OF_HELP):
+                assert text[0].isupper() and text[-1] == '.', (command, action)
+                has_default = 'Default: ' in text
+                assert has_default is bool(action.option_strings), action
+
+
+def test_the_help_names_all_rankings():
+    text = parsers.rank().format_help()
+    assert not [name for name in RANKINGS if f'`{name}`' not in text]
+
+
+@pytest.mark.parametrize('args, code, text', [
+    (['--help'], 0, 'MMDetection'),
+    ([], 0, 'usage: mmib COMMAND ...'),
+    (['--version'], 0, f'mmib {mmib.__version__}\n'),
+    (['train', '--help'], 0, '--infobatch '),
+    (['train', '--help'], 0, '--resume '),
+    (['trian'], 2, 'trian is no command: did you mean train?'),
+    (['qqq'], 2, 'qqq is no command: give one of train, test, '),
+    ('rank a.py a.pth --rank-by pixel'.split(), 2, 'pixel is no ranking: '),
+    (['report', 'a', '--images', '-1'], 2, 'give 0 or more, but got -1'),
+    (['forecast', 'a.py', '--gpus', '0'], 2, 'give 1 or more, but got 0'),
+    (['forecast', 'a.py', '--cfg-options', 'a'], 2, 'write KEY=VALUE'),
+    (['test', 'a.py'], 2, 'usage: mmib test CONFIG CHECKPOINT'),
+    (['train', 'a.py', 'b.py'], 2, 'unrecognized arguments: b.py'),
+    ('train a.py --infobtach'.split(), 2,
+     '--infobtach is no option: did you mean --infobatch?'),
+    ('train a.py --ratoi=0.8'.split(), 2,
+     '--ratoi is no option: did you mean --ratio?'),
+    (['train', 'a.py', '-x'], 2, 'usage: mmib train CONFIG'),
+    *((command + ['--bogus'], 2, '--bogus')
+      for command in (['train', 'a.py'], ['test', 'a.py', 'a.pth'],
+                      ['convert', 'a.py', 'b.py'], ['shorten', 'a.py', 'b.py'],
+                      ['forecast', 'a.py'], ['report', 'a'],
+                      ['rank', 'a.py', 'a.pth'], ['review', 'a.csv'],
+                      ['env'])),
+])
+def test_help_and_what_is_mistyped(args, code, text, capsys):
+    if args:
+        with pytest.raises(SystemExit) as stop:
+            main(args)
+        assert stop.value.code == code
+    else:
         main(args)
-    assert stop.value.code == code
-    assert text in str(capsys.readouterr())
+    said = capsys.readouterr()
+    assert text in said.out + said.err
 
 
 def test_without_mmengine_a_command_says_what_to_install():
@@ -55,7 +116,37 @@ def test_without_mmengine_a_command_says_what_to_install():
     assert result.returncode == 1
     error, = result.stderr.splitlines()
     assert error.startswith('Error: The command needs MMEngine')
-    assert "pip install 'mmib[onedl]'" in error
+    assert '`pip install onedl-mmengine onedl-mmcv onedl-mmseg' in error
+
+
+def test_no_text_names_an_extra_of_a_package_that_is_on_no_index():
+    """What is installed from a checkout is `.[report]`."""
+    pattern = re.compile(r'mmib\[')
+    files = [
+        path for folder in ('mmib', 'mmib_cli', 'tools', 'examples', 'docs')
+        for path in Path(ROOT, folder).rglob('*')
+        if path.suffix in ('.py', '.md', '.sh', '.txt')
+    ]
+    assert len(files) > 100
+    assert not [path for path in files if pattern.search(path.read_text())]
+
+
+def test_a_command_names_the_packages_that_are_missing():
+    result = run("import sys; sys.modules['jinja2'] = None\n"
+                 'import mmib_cli\n'
+                 "mmib_cli.main(['report', 'a'])")
+    assert result.returncode == 1
+    *_, error = result.stderr.splitlines()
+    assert error == ('Error: This command needs `jinja2`, `matplotlib` and '
+                     '`pandas`: run `pip install jinja2`.')
+
+
+def test_messages_for_debugging_are_not_printed(capsys):
+    with no_debugging():
+        mmengine.logging.print_log('of no use', level=logging.DEBUG)
+        mmengine.logging.print_log('of use')
+    mmengine.logging.print_log('as ever', level=logging.DEBUG)
+    assert capsys.readouterr().out == 'of use\nas ever\n'
 
 
 @pytest.mark.parametrize('script, command', [('train', 'train'),

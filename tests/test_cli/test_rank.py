@@ -212,7 +212,6 @@ def test_labels_that_are_no_class(rank, trained):
 @pytest.mark.parametrize('change, match', [
     ('model.decode_head.in_channels=7', 'checkpoint can.t be used with '),
     ('model.decode_head.num_convs=2', 'the checkpoint lacks `decode'),
-    ('default_scope=mmdet', 'train it with `mmib train CONFIG --score`'),
     ('train_dataloader.dataset.data_root=nowhere', 'can.t be ranked: '),
 ])
 def test_what_does_not_fit(rank, run, trained, change, match):

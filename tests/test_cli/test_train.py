@@ -11,11 +11,13 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 from torch import nn
 
 from mmib.errors import Refusal
 from mmib_cli import scripts
+from mmib_cli.data import missing_data
 
 from ..system.small_training import (BASELINE, IndexDataset, read_log,
                                      small_config)
@@ -90,6 +92,8 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
     assert re.search(r'train_cfg.max_iters +2000 +100\n', printed)
     assert re.search(r'train_dataloader.dataset.size +6 +64\n', printed)
     assert 'prunes until iteration 85 of 100.\nIt keeps about 0.55' in printed
+    # Not the 1900 that were given up for the trial.
+    assert printed.startswith('It saves about 40 % of the iterations.\n')
     # And nothing else of the converted config has changed.
     assert dumped('here').param_scheduler[0].end == 12
     log = read_log('here')
@@ -145,7 +149,7 @@ def test_trainings_that_prune_nothing(train, capsys, option, length, iters,
     assert cfg.train_dataloader.sampler.type == 'InfiniteSampler'
     # It trains as it was dumped, and needs mmib for a list alone.
     imports = cfg.get('custom_imports', {}).get('imports', [])
-    assert imports == ['mmib.labels.listed_images'] * bool(subset)
+    assert imports == ['mmib.labels'] * bool(subset)
 
 
 def test_score_is_the_baseline_with_scores(train, capsys):
@@ -293,9 +297,11 @@ def test_an_image_that_is_gone_keeps_its_traceback(train, workers):
 
 
 def test_names_of_mmseg(train):
-    """Up to the data, which isn't there."""
+    """Up to the images, of which there are none."""
     name = 'upernet/upernet_r18_4xb4-80k_ade20k-512x512'
-    with pytest.raises(FileNotFoundError, match='No such file.* .data/ade'):
+    for split in 'training', 'validation':
+        Path('data/ade/ADEChallengeData2016/images', split).mkdir(parents=True)
+    with pytest.raises(ValueError, match='need at least one array'):
         train(f'mmseg::{name}', '--infobatch', '--cfg-options',
               'model.pretrained=None')
     cfg = dumped('work_dirs/upernet_r18_4xb4-48k-infobatch_ade20k-512x512')
@@ -303,6 +309,100 @@ def test_names_of_mmseg(train):
     assert cfg.train_cfg.max_iters == 48000
     assert cfg.train_dataloader.dataset == Config.fromfile(
         baseline).train_dataloader.dataset
+
+
+ADE = 'mmseg::upernet/upernet_r18_4xb4-80k_ade20k-512x512'
+NO_ADE = ('data/ade/ADEChallengeData2016 does not exist. .*: --cfg-options '
+          'train_dataloader.dataset.data_root=FOLDER '
+          'val_dataloader.dataset.data_root=FOLDER$')
+
+
+@pytest.mark.parametrize('options, message', [
+    ('', NO_ADE),
+    ('--infobatch', NO_ADE),
+    ('--cfg-options val_cfg=None',
+     'train_dataloader.dataset.data_root=FOL.*R$'),
+    ('--cfg-options train_dataloader.dataset.data_root=here',
+     ': here/images/training does not exist. .* '
+     'train_dataloader.dataset.data_prefix.img_path=FOLDER val_'),
+    ('--cfg-options train_dataloader.dataset.data_root=there',
+     'data/ade/.* --cfg-options val_dataloader.dataset.data_root=FOLDER$'),
+])
+def test_data_that_are_nowhere(train, capsys, options, message):
+    """One line says so, and nothing is built or written."""
+    Path('here').mkdir()
+    Path('there/images/training').mkdir(parents=True)
+    with pytest.raises(SystemExit) as stop:
+        train(ADE, *options.split())
+    assert stop.value.code.startswith("Error: The data isn't there: ")
+    assert re.search(message, stop.value.code)
+    assert len(stop.value.code.splitlines()) == 1
+    assert not capsys.readouterr().out
+    assert not Path('work_dirs').exists()
+
+
+@DATASETS.register_module()
+class Downloads(BaseSegDataset):
+    """A data set that need not be there."""
+
+    def __init__(self, download=True, **arguments):
+        super().__init__(lazy_init=True, **arguments)
+
+
+GONE = dict(type='BaseSegDataset', data_root='gone')
+PLACES = dict(
+    type='BaseSegDataset',
+    data_prefix=dict(img_path='gone/images', seg_map_path='gone/masks'))
+LISTED_GONE = dict(type=BaseSegDataset, data_root='here', ann_file='gone.txt')
+REPEATED = dict(type='RepeatDataset', times=2, dataset=GONE)
+JOINED = dict(
+    type='ConcatDataset', datasets=[dict(GONE, data_root='here'), GONE])
+WHERE = 'train_dataloader.dataset'
+
+
+@pytest.mark.parametrize(
+    'dataset, found',
+    [
+        (GONE, [(f'{WHERE}.data_root', 'gone')]),
+        (PLACES, [(f'{WHERE}.data_prefix.img_path', 'gone/images')]),
+        (dict(PLACES, ann_file='gone.txt'), [(f'{WHERE}.ann_file', 'gone.txt')
+                                             ]),
+        (LISTED_GONE, [(f'{WHERE}.ann_file', 'here/gone.txt')]),
+        (REPEATED, [(f'{WHERE}.dataset.data_root', 'gone')]),
+        (JOINED, [(f'{WHERE}.datasets.1.data_root', 'gone')]),
+        # What is there, and what may be.
+        (dict(GONE, data_root='here'), []),
+        (dict(GONE, data_prefix=dict(img_path='/')), []),
+        (dict(GONE, ann_file='/'), []),
+        (dict(PLACES, data_prefix=dict(img_path='gone',
+                                       seg_map_path='here')), []),
+        (dict(GONE, data_root='s3://bucket'), []),
+        (dict(GONE, backend_args=dict(backend='petrel')), []),
+        (dict(type='IndexDataset', size=6, data_root='gone'), []),
+        (dict(type='Downloads', data_root='gone'), []),
+        (dict(type='Indx', data_root='gone'), []),
+        (dict(type='IndexDataset', size=6), []),
+        (None, []),
+    ])
+def test_what_is_missing(tmp_path, monkeypatch, dataset, found):
+    monkeypatch.chdir(tmp_path)
+    Path('here').mkdir()
+    cfg = Config(
+        dict(
+            default_scope='mmseg',
+            train_cfg=dict(max_iters=1),
+            train_dataloader=dict(dataset=dataset)))
+    assert missing_data(cfg) == found
+
+
+def test_a_policy_with_arguments_has_a_folder_of_its_own(train):
+    train(
+        write('arguments-20k_six'), '--infobatch', '--policy',
+        'QuantileTiers(quantiles=(0.2, 0.85), ratios=(0.7, 0.5))')
+    cfg = dumped('work_dirs/arguments-12k-infobatch_six_QuantileTiers-'
+                 'quantiles-0.2-0.85-ratios-0.7-0.5')
+    assert cfg.custom_hooks[-1].policy == dict(
+        type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.7, 0.5))
 
 
 @pytest.fixture

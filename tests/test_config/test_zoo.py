@@ -114,7 +114,8 @@ def test_configs_of_an_installed_wheel(tmp_path, monkeypatch):
 
 def test_a_library_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmpretrain', None)
-    with pytest.raises(Refusal, match=r'mmib\[mmpretrain\]'):
+    packages = 'onedl-mmengine onedl-mmcv onedl-mmpretrain'
+    with pytest.raises(Refusal, match=f'run `pip install {packages}`'):
         zoo.resolve_config('mmpretrain::resnet/resnet18_8xb16_cifar10')
     path = str(tmp_path / 'a.py')
     assert base_expression(path, str(tmp_path)) == "'a.py'"

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is to be expected of a config, before anything is built from it."""
-from typing import Optional
+from typing import Optional, Tuple
 
 from mmengine.config import Config
 
@@ -25,14 +25,32 @@ def forecast_of(cfg: Config,
         Refusal: If the training is too short for these images.
     """
     mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
-    slots: tuple = ()
-    if num_images is not None:
-        slots = (num_images, cfg.train_dataloader.batch_size, gpus, repeats)
-    schedule = schedule_of_config(cfg, hook, *slots)
+    schedule = _schedule(cfg, hook, num_images, gpus, repeats)
     if num_images is not None:
         check_length(schedule, hook.policy.prunes)
     return forecast(hook.policy, schedule, mean_weight.is_one, num_images
                     is not None)
+
+
+def iterations_of(cfg: Config,
+                  hook: InfoBatchHook,
+                  share: float,
+                  num_images: Optional[int] = None,
+                  gpus: int = 1,
+                  repeats: int = 1) -> Tuple[float, float, float]:
+    """Forecast the iterations of a training whose pruning plans keep
+    ``share``, those of the baseline for as many passes, and these passes. With
+    the other arguments of :func:`forecast_of`. Where the data isn't read, all
+    are in proportion."""
+    return _schedule(cfg, hook, num_images, gpus, repeats).outcome(share)
+
+
+def _schedule(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
+              gpus: int, repeats: int) -> Schedule:
+    if num_images is None:
+        return schedule_of_config(cfg, hook)
+    batch_size = cfg.train_dataloader.batch_size
+    return schedule_of_config(cfg, hook, num_images, batch_size, gpus, repeats)
 
 
 def schedule_of_config(cfg: Config,

@@ -10,11 +10,11 @@ from mmengine.config import Config
 
 from ...errors import Refusal
 
-# The name of each library, and the extra of mmib that installs the library.
+# The name of each library, and the packages that were tested with it.
 LIBRARIES = dict(
-    mmseg=('MMSegmentation', 'onedl'),
-    mmpretrain=('MMPretrain', 'mmpretrain'),
-    mmdet=('MMDetection', 'mmdet'))
+    mmseg=('MMSegmentation', 'onedl-mmengine onedl-mmcv onedl-mmsegmentation'),
+    mmpretrain=('MMPretrain', 'onedl-mmengine onedl-mmcv onedl-mmpretrain'),
+    mmdet=('MMDetection', 'mmengine mmcv mmdet'))
 # Packages whose configs have names, such as mmseg::upernet/...
 PACKAGES = (*LIBRARIES, 'mmib')
 
@@ -24,11 +24,11 @@ def mim_folder(package: str) -> str:
     checkout has no such folder."""
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
-        name, extra = LIBRARIES[package]
+        name, packages = LIBRARIES[package]
         raise Refusal(
-            f'This needs {name}, and `{package}` is missing: run '
-            f"`pip install 'mmib[{extra}]'`, or see docs/install.md for the "
-            'stack of OpenMMLab.')
+            f'This needs {name}, and `{package}` is missing: run `pip install '
+            f'{packages}`, or see docs/install.md for the versions that were '
+            'tested, and for the other stack.')
     return osp.join(spec.submodule_search_locations[0], '.mim')
 
 

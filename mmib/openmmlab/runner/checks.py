@@ -95,7 +95,8 @@ def check_stack() -> None:
             f'{", ".join(openmmlab)} are installed in one environment, where '
             'they overwrite the files of each other: run `pip uninstall -y '
             f'{" ".join(openmmlab + onedl)}`, and install one of the two '
-            "stacks, such as `pip install 'mmib[onedl]'`.")
+            'stacks, such as `pip install onedl-mmengine onedl-mmcv '
+            'onedl-mmsegmentation`.')
 
 
 def check_training(runner: Runner, hook: Hook) -> None:
