@@ -170,7 +170,7 @@ def test_what_readme_tells_to_expect():
     for row in rows_of_readme:
         expected = [costs[row[0], each] for each in row[1].split(' / ')]
         assert [*map(' / '.join, zip(*expected))] == row[2:]
-    assert len(rows_of_readme) == 7
+    assert len(rows_of_readme) == 6
     plain, *ours = told('a plain run with 90 % of the iterations lost # '
                         'points, and mmib # [#, +#]')
     of_plain, of_neyman = (
@@ -214,8 +214,9 @@ def test_what_readme_tells_of_people():
     """Which errors a ranking finds, and what looking brings back."""
     said = told('People mislabelled # % of [CIFAR-10N](research/'
                 'real_label_errors/README.md). The first # % of the ranking '
-                'contain # to # % of these errors. Training without them '
-                'brings back # of the # points that all errors cost.')
+                'contain # to # % of these errors. Training without the wrong '
+                'images found there brings back # of the # points that all '
+                'errors cost.')
     assert rows('real_label_errors', '`random_label1`, 17.6 % wrong')
     high = number(rows('real_label_errors', 'network', 'margin')[0][5])
     brings = rows_of(
