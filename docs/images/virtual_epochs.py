@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw what mmib trains on: every plan of a small synthetic run, with the plans
-of the default policy, beside the baseline."""
+"""Draw what mmib trains on: every plan of a small synthetic run, with the
+plans of the default policy, beside the baseline."""
 import os.path as osp
 
 import matplotlib
