@@ -45,8 +45,8 @@ def test_the_remaining_time_where_pruning_begins_late(tmp_path):
     hook = dict(type='InfoBatchHook', policy=policy, start=0.5)
     log = edges(tmp_path, **by_epoch(policy, custom_hooks=[hook]))
     assert log.iters[4] == 4 * 8 and log.iters[-1] < 64
-    assert [abs(each - log.iters[-1]) <= 2 for each in log.expected[1:]
-            ] == 7 * [True]
+    assert [abs(each - log.iters[-1]) <= 2
+            for each in log.expected[1:]] == 7 * [True]
 
 
 def test_the_gradients_of_the_last_iterations_are_used(tmp_path):
