@@ -72,8 +72,7 @@ class Run:
             lockstep: bool = False,
             observers: Sequence[Callable] = (),
     ) -> None:
-        # A copy: what a policy learns in one run is wrong in another one.
-        self.policy, self.schedule = copy.deepcopy(policy), schedule
+        self.policy, self.schedule = _own(policy), schedule
         self.normalize = normalize
         self.ledger = Ledger()
         """Ledger: The stream of slots, and the position in it."""
@@ -553,6 +552,17 @@ class Run:
                 saved_iters=saved_iters,
                 logged=False)
         ]
+
+
+def _own(policy: Policy) -> Policy:
+    """Copy a policy: what one run has taught it is wrong in another one."""
+    try:
+        return copy.deepcopy(policy)
+    except Exception as error:
+        raise Refusal(
+            f'{type(policy).__name__} cannot be copied for this run ({error}):'
+            ' let the policy open files, locks and generators when it draws a '
+            'plan, and not before.') from error
 
 
 def _type_name(policy: Policy) -> str:

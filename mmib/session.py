@@ -48,8 +48,9 @@ class Session:
 
     Args:
         dataset (Dataset): The dataset, with a length.
-        policy (Policy or Callable, optional): Draws the plans. If None,
-            ``Neyman(ratio=0.6)``. Defaults to None.
+        policy (Policy or Callable, optional): Draws the plans. The Session
+            has a copy of a Policy. If None, ``Neyman(ratio=0.6)``. Defaults to
+            None.
         epochs (int): Passes over the dataset, at least 2.
         delta (float): Fraction of the run after which nothing is pruned any
             more. Defaults to 0.85.

@@ -237,6 +237,11 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
     heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
     (positions, checksums, ranks, with_norms, counts, others, begins,
      regular) = heads.numpy().T
+    if len({*np.bincount(ranks, minlength=world_size).tolist()}) > 1:
+        raise Refusal(
+            f'The processes have the ranks {ranks.tolist()} of {world_size}: '
+            'give the Session the same `num_replicas` in all processes, and '
+            'each `rank` in equally many.')
     if (checksums != checksum).any():
         raise Refusal(
             'The ranks drew different plans. A policy must take every random '

@@ -113,8 +113,9 @@ def answer(before: Config,
     control = None
     if saves and hooks:
         control = _control(args, hook, ratio)
+        others = ', with your --cfg-options' * bool(options)
         costs.append('Train the control too, which is as short and prunes '
-                     f'nothing:\n  {control}')
+                     f'nothing{others}:\n  {control}')
     saves = saves or 'It saves no iterations.'
     figures.update(
         control=control,

@@ -86,9 +86,10 @@ def _missing_field(node: dict) -> Optional[Tuple[str, str]]:
     if any(':' in place or not place or osp.exists(place)
            for place in places.values()):
         return None
-    if root and not osp.isdir(root):
-        return 'data_root', root
-    return next(iter(places.items()))
+    if not root:
+        return None  # The class may have one of its own.
+    return next(iter(places.items())) if osp.isdir(root) else ('data_root',
+                                                               root)
 
 
 def _reads_files(kind: Any) -> bool:

@@ -44,7 +44,8 @@ def find_config(path: str) -> str:
             f'There is no config {path}; a relative path counts from the '
             f'current folder, which is {os.getcwd()}.')
     for name, base in bases_of(path):
-        if not osp.isfile(base):
+        # MMEngine fills in names such as {{ fileDirname }} later.
+        if '{{' not in name and not osp.isfile(base):
             raise Refusal(f'{path} inherits {name!r}, and there is no file '
                           f'{osp.abspath(base)}: correct `_base_`.')
     return path

@@ -56,7 +56,8 @@ def resumed(args: List[str], cfg: Config, given: argparse.Namespace,
     if given.resume != 'auto' or not cfg.get('load_from'):
         return args
     if last_checkpoint(work_dir) is None:
-        return [arg for arg in args if arg not in ('--resume', 'auto')]
+        at = next(i for i, arg in enumerate(args) if '--resume' in arg)
+        return args[:at] + args[at + 1 + (args[at + 1:at + 2] == ['auto']):]
     return [*args, '--cfg-options', 'load_from=None']
 
 

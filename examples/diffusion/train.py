@@ -74,7 +74,6 @@ def main(args):
     optimizer = torch.optim.AdamW(unet.parameters(), lr=2e-3)
     unet, optimizer = accelerator.prepare(unet, optimizer)
     averaged = EMAModel(unet.parameters(), decay=0.995)
-    averaged.to(accelerator.device)
     session = mmib.Session(
         TensorDataset(latents),
         POLICIES[args.policy],
@@ -90,6 +89,7 @@ def main(args):
     accelerator.register_for_checkpointing(session, schedule, averaged)
     if args.resume:
         accelerator.load_state(f'{args.output_dir}/checkpoint')
+    averaged.to(accelerator.device)
     for slots, (batch, ) in loader:
         step = schedule.last_epoch
         predicted, losses = losses_of(unet, batch, step * ranks + rank)

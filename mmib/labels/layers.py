@@ -50,6 +50,8 @@ def box_layer(shape: Tuple[int, ...],
         width = max(round(max(shape) / 200), 2)
         if i >= len(boxes) - marked:
             width *= 3
+        if not np.isfinite(box).all():
+            continue
         left, top, right, bottom = (int(round(side)) for side in box)
         colour = (*palette[label % 256, ::-1].tolist(), 255)
         cv2.rectangle(layer, (left, top), (right, bottom), colour, width)

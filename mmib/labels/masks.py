@@ -51,7 +51,8 @@ def known_numbers(dataset: Any) -> np.ndarray:
     # With `reduce_zero_label`, 0 is ignored, and 1 is the first class.
     count += bool(getattr(dataset, 'reduce_zero_label', False))
     known = np.arange(256) < count
-    known[[getattr(dataset, 'ignore_index', IGNORED), IGNORED]] = True
+    ignored = getattr(dataset, 'ignore_index', IGNORED)
+    known[[IGNORED, ignored if 0 <= ignored <= 255 else IGNORED]] = True
     return known
 
 
@@ -142,17 +143,22 @@ def _check(old: str, new: str, known: np.ndarray) -> None:
     """Refuse a mask that can't take the place of another one, and warn of one
     that ignores a whole class."""
     try:
-        before, after = read_mask(old), read_mask(new)
+        after = read_mask(new)
     except Refusal as error:
         raise _error(str(error).rstrip('.')) from error
-    if before.shape != after.shape:
+    with Image.open(io.BytesIO(fileio.get(old))) as image:
+        before, size = np.asarray(image), image.size
+    if size != after.shape[::-1]:
         sizes = [
             f'{width} x {height}'
-            for height, width in (after.shape, before.shape)
+            for width, height in (after.shape[::-1], size)
         ]
         raise _error(f'{new} has {sizes[0]} pixels, and {old}, whose place it '
                      f'would take, {sizes[1]}')
-    numbers = np.unique(after)
+    if before.ndim != 2:
+        return  # The loader of the data set reads colours.
+    # What the data set's loader makes of other numbers isn't known.
+    numbers = np.setdiff1d(after, before)
     unknown = numbers[~known[numbers]].tolist()
     if unknown:
         raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, which '

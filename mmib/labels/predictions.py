@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..errors import Refusal
 from .boxes import KINDS, Boxes, Suspect, without_ignored
 from .images import CannotShow, DatasetImages, in_short
+from .masks import IGNORED
 from .rankings import RANKINGS
 from .relabel import has_one_class
 
@@ -293,7 +294,8 @@ def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:
         # A binary model has one map for two classes.
         count = max(len(sample.seg_logits.data), 2)
         labels = np.unique(labelled['gt_seg_map'])
-        unknown = labels[(labels >= count) & (labels != ignored)].tolist()
+        unknown = labels[(labels >= count)
+                         & ~np.isin(labels, (ignored, IGNORED))].tolist()
         if unknown:
             raise Refusal(
                 f'{labelled["seg_map_path"]} has the labels '

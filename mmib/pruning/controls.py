@@ -127,6 +127,6 @@ class EpsilonGreedy(Policy):
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._num_plans = state_dict['num_plans']
-        # As of version 2 of the state.
-        selected = state_dict.get('arrays', state_dict)['selected']
-        self._selected = selected
+        # Before 1.0.0 there were more arrays, or none before a selection.
+        arrays = state_dict.get('arrays', state_dict)
+        self._selected = arrays.get('selected', self._selected)

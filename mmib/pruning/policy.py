@@ -152,6 +152,10 @@ class FunctionPolicy(Policy):
                  rng: np.random.Generator) -> EpochPlan:
         return self.function(scores, rng)
 
+    def __deepcopy__(self, memo: dict) -> 'FunctionPolicy':
+        # What a method or a closure reads is to stay the same.
+        return self
+
     def __repr__(self) -> str:
         # Without the addresses of objects.
         return re.sub(' at 0x[0-9a-f]+', '', repr(self.function))

@@ -22,8 +22,8 @@ from .read import Run
 # A narrow space at which no line breaks.
 _THIN = '\u202f'
 # What seeds of one config may differ in.
-_OF_A_SEED = ('experiment_name', 'launcher', 'randomness', 'resume', 'seed',
-              'work_dir')
+_OF_A_SEED = ('experiment_name', 'launcher', 'load_from', 'randomness',
+              'resume', 'seed', 'work_dir')
 
 
 class Figure(NamedTuple):

@@ -150,6 +150,8 @@ class _Start:
         """Whether this is the training of the start before it."""
         if last is None or bool(self.begins) != bool(last.begins):
             return False
+        if self.resumed_at is not None:
+            return True
         return self.first_iter > (0 if self.begins else last.first_iter)
 
 

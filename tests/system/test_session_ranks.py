@@ -57,6 +57,8 @@ def test_random_loops(seeds):
 def outside_of_the_group(store, function):
     """Call a function without a process group. The group begins anew then."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    # Another rank may still connect to this one.
+    dist.barrier()
     dist.destroy_process_group()
     value = function()
     dist.init_process_group(
@@ -166,6 +168,17 @@ def test_processes_that_train_on_the_same_batches(stream, num_replicas):
         assert one.images == other.images and one.losses != other.losses
         assert_same(one.state, other.state)
     check_slots(check_facts(facts[1::2]), num_replicas, stream)
+
+
+def train_with_one_rank(rank, results):
+    audit = Audit(num_replicas=2, rank=0)
+    with pytest.raises(Refusal, match=r'ranks \[0, 0\] of 2'):
+        Trainer(audit, network()).train(audit.loader(10))
+    results[rank] = True
+
+
+def test_replicas_that_all_have_one_rank():
+    assert run_ranks(train_with_one_rank, 2) == [True, True]
 
 
 def test_three_ranks_with_workers():

@@ -1,13 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import copy
 import os.path as osp
+from argparse import Namespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from mmib_cli.files import ABSENT, changes, child, converted_name
+from mmib_cli.files import ABSENT, changes, child, converted_name, find_config
+from mmib_cli.resume import resumed
 
 
 def test_changes():
@@ -84,3 +86,24 @@ def test_names(name, unit, old, new, expected):
                           after) == expected.replace('-infobatch', '')
     after.custom_hooks = [dict(type='InfoBatchHook')]
     assert converted_name(path, before, after) == expected
+
+
+def test_a_base_that_mmengine_fills_in(tmp_path):
+    (tmp_path / 'base.py').write_text('a = 1\n')
+    path = tmp_path / 'child.py'
+    path.write_text("_base_ = ['{{ fileDirname }}/base.py']\n")
+    assert find_config(str(path)) == str(path)
+    assert Config.fromfile(str(path)).a == 1
+
+
+@pytest.mark.parametrize('args, kept', [
+    (['c.py', '--resume'], ['c.py']),
+    (['c.py', '--resume', 'auto', '--amp'], ['c.py', '--amp']),
+    (['c.py', '--resume=auto', '--amp'], ['c.py', '--amp']),
+    (['c.py', '--work-dir', 'auto', '--resume'
+      ], ['c.py', '--work-dir', 'auto']),
+])
+def test_resume_without_a_checkpoint(tmp_path, args, kept):
+    """Only this option goes."""
+    given, cfg = Namespace(resume='auto'), Config(dict(load_from='a.pth'))
+    assert resumed(args, cfg, given, str(tmp_path)) == kept

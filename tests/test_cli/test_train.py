@@ -364,13 +364,12 @@ WHERE = 'train_dataloader.dataset'
     'dataset, found',
     [
         (GONE, [(f'{WHERE}.data_root', 'gone')]),
-        (PLACES, [(f'{WHERE}.data_prefix.img_path', 'gone/images')]),
-        (dict(PLACES, ann_file='gone.txt'), [(f'{WHERE}.ann_file', 'gone.txt')
-                                             ]),
+        (dict(PLACES, data_root='lost'), [(f'{WHERE}.data_root', 'lost')]),
         (LISTED_GONE, [(f'{WHERE}.ann_file', 'here/gone.txt')]),
         (REPEATED, [(f'{WHERE}.dataset.data_root', 'gone')]),
         (JOINED, [(f'{WHERE}.datasets.1.data_root', 'gone')]),
-        # What is there, and what may be.
+        # What is there, and what may be: a class may have a `data_root`.
+        (PLACES, []),
         (dict(GONE, data_root='here'), []),
         (dict(GONE, data_prefix=dict(img_path='/')), []),
         (dict(GONE, ann_file='/'), []),

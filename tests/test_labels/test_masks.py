@@ -95,6 +95,23 @@ def test_masks_that_cannot_be_used(masks):
                                          size=3)))
 
 
+def test_numbers_that_the_mask_before_has(masks):
+    """A loader of one's own may make a class of them."""
+    path = Path(f'{test_repair.MASKS}/4.png')
+    mask = cv2.imread(str(path), -1)
+    mask[0] = 40
+    cv2.imwrite(str(path), mask)
+    mask[1] = 3
+    cv2.imwrite('new/4.png', mask)
+    listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        build(listed)
+        mask[1] = 41
+        cv2.imwrite('new/4.png', mask)
+        with pytest.raises(ValueError, match='has the numbers 41, which'):
+            build(listed)
+
+
 def test_a_mask_that_ignores_a_class_is_warned_of(masks, monkeypatch):
     """Such as one of 0 and 255 for two classes, as other tools write them."""
     said = []

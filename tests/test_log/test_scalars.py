@@ -50,3 +50,15 @@ def test_lines_are_of_training_or_of_validation(tmp_path):
         if 'kept' in line
     ]
     assert steps == [int(plan['iter']) for plan in plans] + [30]
+
+
+def test_other_ranks_write_no_scalars(tmp_path, monkeypatch):
+    """A backend of theirs would begin a run of its own."""
+    monkeypatch.setattr('mmib.openmmlab.console.reporter.is_main_process',
+                        lambda: False)
+    backends = [dict(type='LocalVisBackend'), dict(type='Remembers')]
+    runner = small_runner(tmp_path, **{'visualizer.vis_backends': backends})
+    runner.train()
+    lines = runner.visualizer.get_backend('Remembers').lines
+    assert not any('infobatch' in name for _, line in lines for name in line)
+    assert runner.message_hub.log_scalars['infobatch/kept_share']

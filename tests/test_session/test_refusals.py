@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is refused, and what is said: each with a sentence."""
 import math
+import threading
 import warnings
 
 import numpy as np
@@ -39,6 +40,33 @@ def first_batch(session, size=4):
 def test_policies(policy):
     with refused('`policy` must be a policy of `mmib.pruning`, such as'):
         Session(range(SIZE), policy, 6)
+
+
+def test_a_policy_that_cannot_be_copied():
+
+    class WithLock(RandomPruning):
+
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with refused('WithLock cannot be copied for this run .*lock'):
+        Session(range(SIZE), WithLock(), 6)
+
+
+def test_a_function_reads_what_it_read():
+    """As a method of an object that the loop changes."""
+
+    class Owner:
+        ratio = 0.
+
+        def plan(self, scores, rng):
+            return RandomPruning(self.ratio)(scores, rng)
+
+    owner = Owner()
+    session = Session(range(SIZE), owner.plan, 6, seed=0)
+    owner.ratio = 0.5
+    assert len(loop(session, 4)) < 6 * SIZE
 
 
 class Stream(IterableDataset):

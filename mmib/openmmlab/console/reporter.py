@@ -6,6 +6,7 @@ import os.path as osp
 from typing import Dict, List, Optional
 
 import numpy as np
+from mmengine.dist import is_main_process
 from mmengine.hooks import LoggerHook
 from mmengine.runner import Runner
 from mmengine.visualization import LocalVisBackend
@@ -245,6 +246,8 @@ class Reporter:
     def _add_scalars(self, scalars: dict) -> None:
         for name, value in scalars.items():
             self._runner.message_hub.update_scalar(name, value)
+        if not is_main_process():
+            return
         # In `scalars.json` of LocalVisBackend the libraries' tools take a line
         # without `lr` for one of a validation.
         for backend in self._runner.visualizer._vis_backends.values():
