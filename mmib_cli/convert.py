@@ -41,5 +41,5 @@ def write(parsed: argparse.Namespace,
         raise Refusal(f'{out} exists: remove it, or give another OUT.')
     mkdir_or_exist(osp.dirname(osp.abspath(out)))
     write_child(path, before, after, out)
-    told = answer(listed, after, parsed, advises=not missing_data(after))
-    print(f'{told.text(parsed.verbose)}\n\nWritten to {out}')
+    outlook = answer(listed, after, parsed, advises=not missing_data(after))
+    print(f'{outlook.text(parsed.verbose)}\n\nWritten to {out}')

@@ -67,11 +67,11 @@ def main(parsed: argparse.Namespace) -> None:
     except (OSError, AssertionError, RuntimeError) as error:
         data = (f"The data isn't there ({error}), so iterations and passes "
                 'aren\'t known.')
-    told = answer(before, after, parsed, *slots, data=data)
+    outlook = answer(before, after, parsed, *slots, data=data)
     if parsed.json:
         figures = dict(
-            told.figures, images=slots[0] if slots else None, gpus=gpus)
+            outlook.figures, images=slots[0] if slots else None, gpus=gpus)
         # A config may have values that JSON hasn't.
         print(json.dumps(figures, indent=2, default=str))
     else:
-        print(told.text(parsed.verbose))
+        print(outlook.text(parsed.verbose))

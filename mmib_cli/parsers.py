@@ -64,7 +64,7 @@ until somebody changes a file. The masks of wrong images can be exported, to be
 repaired with Label Studio.
 """
 _ENV = """
-Print the versions of the packages and what MMEngine tells of the machine, for
+Print the versions of the packages and what MMEngine knows of the machine, for
 a bug report.
 """
 

@@ -64,8 +64,8 @@ def prepare(convert: Optional[Callable[[Config], Config]],
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
-        told = answer(before, trained, parsed, advises=True)
-        print(told.text(parsed.verbose), flush=True)
+        outlook = answer(before, trained, parsed, advises=True)
+        print(outlook.text(parsed.verbose), flush=True)
     if after is original and checksum is None:
         return path, args
     # A work folder has the name of its config.

@@ -145,9 +145,9 @@ KINDS: Dict[str, Callable[[Boxes], List[Suspect]]] = dict(
     missing=missing, unsupported=unsupported, other_class=other_class)
 
 
-def total(kind: str, boxes: Boxes) -> float:
-    """The sum of the weights of an image's boxes of a kind."""
-    return sum((each.weight for each in KINDS[kind](boxes)), 0.)
+def total(suspects: List[Suspect]) -> float:
+    """Return the sum of the weights of an image's boxes of a kind."""
+    return sum((each.weight for each in suspects), 0.)
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:

@@ -403,8 +403,8 @@ def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
         yield _boxes(card, reader, 'prediction', found.bboxes.tolist(),
                      found.labels.tolist())
         if rank_by in KINDS:
-            compared = compare(sample, results)['boxes']
-            yield _suspects(card, reader, compared, KINDS[rank_by](compared))
+            compared = compare(sample, results)
+            yield _suspects(card, reader, compared['boxes'], compared[rank_by])
 
 
 def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],

@@ -136,10 +136,13 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         Of classification ``losses`` of shape () and ``leads``, the
         log-probability of each class less that of the labelled one, of shape
         (C,), NaN for the labelled one. Of detection ``boxes``,
-        :class:`~mmib.labels.boxes.Boxes`.
+        :class:`~mmib.labels.boxes.Boxes`, and the suspicious boxes of each
+        kind of :data:`~mmib.labels.boxes.KINDS`.
     """
     if 'bboxes' in sample.get('pred_instances', {}):
-        return dict(boxes=_boxes(sample.pred_instances, labelled))
+        boxes = _boxes(sample.pred_instances, labelled)
+        suspects = {kind: find(boxes) for kind, find in KINDS.items()}
+        return dict(suspects, boxes=boxes)
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
     if 'pred_score' in sample and has_one_class(labelled):
@@ -157,12 +160,13 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
 
 
 def _boxes(found: Any, labelled: dict) -> Boxes:
-    """Labels and predictions of boxes, but for what is in a crowd: labels of
-    those are ignored in training, too."""
+    """Return labels and predictions of boxes, except in a crowd, whose labels
+    are ignored in training too."""
     if 'instances' not in labelled:
         raise CannotShow('the data set has no boxes of it')
     instances = [
-        each for each in labelled['instances'] if np.size(each['bbox']) == 4
+        each for each in labelled['instances']
+        if np.size(each.get('bbox')) == 4
     ]
     ignored = np.array([bool(each.get('ignore_flag')) for each in instances],
                        bool)
@@ -277,10 +281,8 @@ def measure(reader: DatasetImages,
                     column[num_seen] = ranking.of(seen[ranking.array])
                 if 'losses' in seen and np.isnan(seen['losses']).all():
                     unlabelled.append(reader.numbers[num_seen])
-                if 'boxes' in seen:
-                    suspects += [(reader.numbers[num_seen], each)
-                                 for find in KINDS.values()
-                                 for each in find(seen['boxes'])]
+                suspects += [(reader.numbers[num_seen], each) for kind in KINDS
+                             for each in seen.get(kind, ())]
                 num_seen += 1
     except KeyboardInterrupt:
         pass

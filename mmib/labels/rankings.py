@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Rankings of images: the highest are looked at first. Functions of arrays."""
 import math
-from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
 
 import cv2
@@ -76,8 +75,8 @@ class Ranking(NamedTuple):
         array (str): What of a prediction the number is made of, see
             :func:`~mmib.labels.predictions.compare`. Defaults to '': the
             training has made the number.
-        of (Callable, optional): Makes the number of this array, or of these
-            boxes. Defaults to None.
+        of (Callable, optional): Makes the number of this array, or of the
+            boxes of this kind. Defaults to None.
     """
 
     title: str
@@ -109,19 +108,17 @@ RANKINGS = dict(
     missing=Ranking(
         'missing boxes',
         'The confidences of the predicted boxes that no label overlaps, '
-        'summed, rank: such boxes may be missing.', 'boxes',
-        partial(total, 'missing')),
+        'summed, rank: such boxes may be missing.', 'missing', total),
     unsupported=Ranking(
         'unsupported boxes',
         'The labelled boxes that no prediction of 0.2 and more overlaps by '
         'half rank: they may be misplaced or no objects. Those with a '
-        'confident prediction beside them count more.', 'boxes',
-        partial(total, 'unsupported')),
+        'confident prediction beside them count more.', 'unsupported', total),
     other_class=Ranking(
         'boxes of another class',
         'The labelled boxes of which the network is sure that they have '
-        'another class rank, by how much surer it is of that class.', 'boxes',
-        partial(total, 'other_class')))
+        'another class rank, by how much surer it is of that class.',
+        'other_class', total))
 # By which images are ranked unless something else is asked for: the first that
 # there is.
 DEFAULTS = ('margin', 'pixels', 'missing')

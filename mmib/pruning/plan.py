@@ -41,8 +41,7 @@ class EpochPlan:
         indices (np.ndarray): Data set index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        threshold (float): Images at or above this score are all kept. If the
-            policy prunes high scores, images at or below it are all kept.
+        threshold (float): Images at or above this score are all kept.
             Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().

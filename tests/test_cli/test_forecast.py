@@ -165,15 +165,15 @@ def test_json(run, capsys):
     run(*arguments)
     text = capsys.readouterr().out
     run(*arguments, '--json')
-    told = json.loads(capsys.readouterr().out)
-    assert told['unit'] == 'iteration' and told['images'] == 11
-    assert (told['length'], told['length_before']) == (30, 50)
-    assert told['iterations'] == 30 < told['baseline_iterations'] < 51
-    assert told['changes']['train_cfg.max_iters'] == [50, 30]
-    assert told['changes']['custom_hooks.0.delta'] == [None, 0.85]
-    assert told['control'] == 'mmib train config.py --shorten'
-    assert told['sentences'][0] == 'It saves 20 of 50 iterations.'
-    for sentence in told['sentences']:
+    printed = json.loads(capsys.readouterr().out)
+    assert printed['unit'] == 'iteration' and printed['images'] == 11
+    assert (printed['length'], printed['length_before']) == (30, 50)
+    assert printed['iterations'] == 30 < printed['baseline_iterations'] < 51
+    assert printed['changes']['train_cfg.max_iters'] == [50, 30]
+    assert printed['changes']['custom_hooks.0.delta'] == [None, 0.85]
+    assert printed['control'] == 'mmib train config.py --shorten'
+    assert printed['sentences'][0] == 'It saves 20 of 50 iterations.'
+    for sentence in printed['sentences']:
         assert sentence in text
 
 
