@@ -47,7 +47,7 @@ NETWORKS = dict(
         16),
     resnet18=Network('mmpretrain::resnet/resnet18_8xb16_cifar10', 10, 32, 128))
 DTYPES = 'float32', 'bfloat16', 'float16'
-# Plans are drawn as often as in a data set of so many batches.
+# Plans are drawn as often as in a dataset of so many batches.
 BATCHES = 50
 # Of the whole training, which prunes for longer than any measurement.
 MAX_ITERS = 100_000

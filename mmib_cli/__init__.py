@@ -29,7 +29,7 @@ COMMANDS = dict(
     shorten='write the control of it: as short, nothing is pruned',
     forecast='say what a training will prune and save',
     report='write one HTML file that shows a training',
-    rank='find wrong labels in a data set by a finished network',
+    rank='find wrong labels in a dataset by a finished network',
     review='say what a review of a report has found, and what is left',
     env='print versions and devices, for a bug report')
 

@@ -46,7 +46,7 @@ def missing_data(cfg: Config, validates: bool = True) -> list:
 
 def _missing(node: Any, where: str,
              registry: Registry) -> Iterator[Tuple[str, str]]:
-    """The fields of a data set, or of those that it wraps."""
+    """The fields of a dataset, or of those that it wraps."""
     if not isinstance(node, dict):
         return
     if 'dataset' in node:
@@ -62,8 +62,8 @@ def _missing(node: Any, where: str,
 
 
 def _missing_field(node: dict) -> Optional[Tuple[str, str]]:
-    """The first field of a data set that names a place which isn't there, and
-    the place. None where one of its places is there, as a data set needn't
+    """The first field of a dataset that names a place which isn't there, and
+    the place. None where one of its places is there, as a dataset needn't
     read all of them, or may lie on another machine."""
     backend = node.get('backend_args') or node.get('file_client_args') or {}
     if backend.get('backend', 'local') not in ('local', 'disk'):
@@ -93,7 +93,7 @@ def _missing_field(node: dict) -> Optional[Tuple[str, str]]:
 
 
 def _reads_files(kind: Any) -> bool:
-    """Whether a data set reads files as MMEngine's do, and doesn't download
+    """Whether a dataset reads files as MMEngine's do, and doesn't download
     or make them."""
     return (inspect.isclass(kind) and issubclass(kind, BaseDataset)
             and not any('download' in inspect.signature(each).parameters

@@ -55,14 +55,14 @@ def main(parsed: argparse.Namespace) -> None:
     slots: tuple = ()
     gpus = parsed.gpus
     try:
-        # The forecast has standard output for itself: some data sets print.
+        # The forecast has standard output for itself: some datasets print.
         with redirect_stdout(sys.stderr):
             num_images, repeats = pass_length(after)
         batch_size = after.train_dataloader.batch_size * gpus
         data = (f'A pass is {number(num_images)} images, an iteration '
                 f'{batch_size} of them on {gpus} GPU{"s" * (gpus > 1)}.')
         slots = num_images, gpus, repeats
-    # Where files are missing, some data sets assert that the files are there,
+    # Where files are missing, some datasets assert that the files are there,
     # others try to download them.
     except (OSError, AssertionError, RuntimeError) as error:
         data = (f"The data isn't there ({error}), so iterations and passes "

@@ -28,8 +28,8 @@ nothing else. The file inherits CONFIG and has no part of mmib in it.
 """
 _FORECAST = """
 Say what a training will save and what that costs, without training. CONFIG has
-InfoBatch already, or --infobatch converts it as `mmib train` does. The data
-set is read for the length of a pass, if the data is there.
+InfoBatch already, or --infobatch converts it as `mmib train` does. The
+dataset is read for the length of a pass, if the data is there.
 """
 _TRAIN = """
 Train a model of MMSegmentation, MMPretrain or MMDetection, or any model of
@@ -48,7 +48,7 @@ a server. The training may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 _RANK = """
-Rank the images of a data set by how unlike their labels the predictions of a
+Rank the images of a dataset by how unlike their labels the predictions of a
 finished network are, to find wrong labels: of MMSegmentation, MMPretrain and
 MMDetection, trained with or without mmib. The command writes a page to look at
 the images and judge them, a table of all images, and for a detector one of
@@ -177,14 +177,14 @@ def _add_conversion(parser: ArgumentParser) -> None:
         metavar='FILE',
         help='Train with the right labels of a review.csv, and leave out the '
         'images that it judged wrong without a label. Default: the labels of '
-        'the data set.')
+        'the dataset.')
     parser.add_argument(
         '--repaired',
         metavar='DIR',
         help='Train on the masks in this folder in the place of those of the '
         'same names: the folder of `mmib review --export` with what Label '
         'Studio has exported, or any folder of masks. Default: the masks of '
-        'the data set.')
+        'the dataset.')
     _add_verbose(parser)
 
 

@@ -78,8 +78,8 @@ def explain_image(work_dir: str, image: str) -> str:
         image (str): Path of the image, the end of its path, or its number.
 
     Raises:
-        Refusal: If the folder has no checkpoint with InfoBatch, or the data
-            set no such image.
+        Refusal: If the folder has no checkpoint with InfoBatch, or the
+            dataset no such image.
     """
     from mmib.labels.images import CannotShow, DatasetImages
     from mmib.report.checkpoint import read_newest

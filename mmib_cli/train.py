@@ -77,7 +77,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
 
 def check_labels(cfg: Config) -> None:
     """Refuse labels that the training data can't take, before anything else is
-    built: only the data set knows its classes."""
+    built: only the dataset knows its classes."""
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         dataset = DATASETS.build(copy.deepcopy(cfg.train_dataloader.dataset))
         if hasattr(dataset, 'full_init'):

@@ -125,7 +125,7 @@ def test_image_numbers(name):
     numbers = image_numbers(distinct)
     assert len(distinct) == len(numbers) == num_slots
     assert sorted(set(numbers)) == list(range(num_images))
-    # The indices of one pass are valid for the data set of the loader.
+    # The indices of one pass are valid for the dataset of the loader.
     paths = [image_path(dataset, i) for i in range(num_slots)]
     assert len(set(paths)) == num_images
     assert len(set(zip(paths, numbers))) == num_images
@@ -196,7 +196,7 @@ def test_the_checksum_is_that_of_the_images_in_their_order():
 
 
 def deliver(cfg, batch_size=3):
-    """Compare the batches of some passes over a data set. Returns what is
+    """Compare the batches of some passes over a dataset. Returns what is
     known of its parts, the indices of each batch whose own image was
     delivered, and the warnings."""
     dataset, warnings, delivered = build(cfg), [], []
@@ -247,7 +247,7 @@ def test_paths_are_compared_in_each_part(cfg, comparable, replaced,
 
 @DATASETS.register_module()
 class NamelessDataset(PathDataset):
-    """Samples have paths of which the data set doesn't know."""
+    """Samples have paths of which the dataset doesn't know."""
 
     def load_data_list(self):
         return [dict(number=i) for i in range(len(self.paths))]
@@ -313,7 +313,7 @@ def test_an_image_that_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize('content', [b'no image', b'', None])
 def test_the_advised_loading_replaces_damaged_files(tmp_path, content):
-    """With the data set of MMSegmentation."""
+    """With the dataset of MMSegmentation."""
     write_images(tmp_path, 4)
     loading = dict(
         type='LoadImageFromFile', ignore_empty=True, imdecode_backend='pillow')
@@ -339,7 +339,7 @@ def test_a_batch_in_another_order():
 
 
 def test_what_a_checkpoint_knows_of_paths():
-    """Nothing of a data set with other parts."""
+    """Nothing of a dataset with other parts."""
     for dataset, expected in ((ConcatDataset([[0],
                                               [0]]), [True,
                                                       False]), ([0], [None])):

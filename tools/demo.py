@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw a data set, train a small UperNet with InfoBatch on it, say what that
+"""Draw a dataset, train a small UperNet with InfoBatch on it, say what that
 saved, and write a page that shows it."""
 import os.path as osp
 import subprocess

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Draw a small segmentation data set in the folder layout of ADE20K.
+"""Draw a small segmentation dataset in the folder layout of ADE20K.
 
 Its images are learnt at different speeds: easy scenes have the same colours
 everywhere, hard ones have random colours, noise and clutter, and mislabelled

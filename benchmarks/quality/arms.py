@@ -32,7 +32,7 @@ ARMS: Dict[str, dict] = dict(
 
 
 def load_data_set(name: str) -> ModuleType:
-    """The module of a data set: one of this folder, or by its full name."""
+    """The module of a dataset: one of this folder, or by its full name."""
     return import_module(name if '.' in name else f'{__package__}.{name}')
 
 

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Train the cells of a comparison: arms x passes x ratios x learning rates x
-seeds, on a data set.
+seeds, on a dataset.
 
 Each cell appends a JSON line to the file of results when it ends. What has a
 line isn't trained again, so a run that was stopped goes on. A training
@@ -142,7 +142,7 @@ def main() -> None:
     add('data_set', help='camvid, pet, cifar10, or a module')
     add('--out', required=True, help='file of results')
     add('--data',
-        help='prepared images (default: where the data set puts them)')
+        help='prepared images (default: where the dataset puts them)')
     add('--arms', nargs='+', default=[*ARMS], help='default: %(default)s')
     add('--arms-file', help='with more arms, in a dict `arms`')
     add('--passes', nargs='+', type=float, help='of the full training')

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Print what a comparison found: a table for each data set, number of passes
+"""Print what a comparison found: a table for each dataset, number of passes
 and ratio, with the mean and the standard deviation of each arm over its seeds,
 V, and the difference to a chosen arm.
 

@@ -23,7 +23,7 @@ def list_images(cfg: Config,
                 without: Union[str, Sequence, None] = None,
                 relabel: Optional[str] = None,
                 repaired: Optional[str] = None) -> Config:
-    """Let ``ListedImages`` wrap the data set in a copy of a config, with the
+    """Let ``ListedImages`` wrap the dataset in a copy of a config, with the
     images to show, the images to leave out, the review that has right labels,
     the folder of repaired masks, or some of them.
 
@@ -37,7 +37,7 @@ def list_images(cfg: Config,
     cfg = copy.deepcopy(cfg)
     outer = _around_listed(cfg)
     if outer is None:
-        raise Refusal('The config has no data set whose images could be '
+        raise Refusal('The config has no dataset whose images could be '
                       'listed: add `train_dataloader.dataset`.')
     if type_name(outer['dataset']) != _NAME:
         outer['dataset'] = dict(type=_NAME, dataset=outer['dataset'])
@@ -95,7 +95,7 @@ def lists_checksum(cfg: Config) -> Optional[str]:
 
 
 def _around_listed(cfg: Config) -> Optional[dict]:
-    """What has the data set that ``ListedImages`` wraps, or would wrap."""
+    """What has the dataset that ``ListedImages`` wraps, or would wrap."""
     outer = cfg.get('train_dataloader') or {}
     while isinstance(outer.get('dataset'), dict):
         if type_name(outer['dataset']) not in _OUTER_WRAPPERS:

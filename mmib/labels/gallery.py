@@ -42,7 +42,7 @@ _FIGURES = dict(
 
 @dataclass
 class Card:
-    """An image in the gallery: its number in the whole data set, its path
+    """An image in the gallery: its number in the whole dataset, its path
     below the folder of all, and its name in a review; names and values of what
     is known of it, first of what ranks it; its rank from 1; width and height
     of its pictures, and their names and data URIs, first of the image and then
@@ -70,7 +70,7 @@ class Gallery:
 
     Args:
         images (pd.DataFrame): What is known of all images, by number in the
-            whole data set.
+            whole dataset.
         highest (list[Card]): Those to look at.
         lowest (list[Card]): Those to compare them with.
         num_ranked (int): How many images have a rank.
@@ -116,10 +116,10 @@ def take_pictures(config: Config,
     far as possible: what is missing is told in notes.
 
     Args:
-        config (Config): Of the data set and the network. It is code, and is
+        config (Config): Of the dataset and the network. It is code, and is
             run.
         images (pd.DataFrame): What the training has noted of each image, by
-            its number in the data set of the config.
+            its number in the dataset of the config.
         weights (dict[str, Tensor]): Of the network.
         count (int): How many images to show of each end.
         checksum (int, optional): Of the images. Others aren't shown. Defaults
@@ -149,11 +149,11 @@ def rank_images(config: Config,
                 scores: Optional[pd.DataFrame] = None,
                 checksum: Optional[int] = None,
                 judged: Optional[Set[str]] = None) -> Tuple[Gallery, str]:
-    """Rank the images of any data set of a config by what a network says of
+    """Rank the images of any dataset of a config by what a network says of
     them, and show both ends.
 
     Args:
-        config (Config): Of the data set and the network. It is code, and is
+        config (Config): Of the dataset and the network. It is code, and is
             run.
         weights (dict[str, Tensor]): Of the network.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
@@ -249,12 +249,12 @@ def _open_reader(config: Config, images: pd.DataFrame, checksum: Optional[int],
     except CannotShow as error:
         notes.append(
             'Images have their numbers in the training, no paths or pictures, '
-            f'and take no verdicts, because of the data set: {error}.')
+            f'and take no verdicts, because of the dataset: {error}.')
         return None
     _add_paths(images, reader)
     if images['path'].any():
         return reader
-    notes.append('Images have numbers instead of paths: the data set has no '
+    notes.append('Images have numbers instead of paths: the dataset has no '
                  'files.')
     return reader if reader.has_pixels else None
 
@@ -377,7 +377,7 @@ def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
     image, labels = results['img'], results.get('gt_seg_map')
     card.size = image.shape[1], image.shape[0]
     yield 'image', image
-    # Of data sets of MMDetection.
+    # Of datasets of MMDetection.
     boxes = [
         each for each in results.get('instances') or []
         if np.size(each.get('bbox')) == 4

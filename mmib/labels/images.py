@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The images of a data set: their paths, pixels and labels."""
+"""The images of a dataset: their paths, pixels and labels."""
 import copy
 from typing import Any, List, Optional, Tuple
 
@@ -32,8 +32,8 @@ def in_short(error: Exception) -> str:
 
 
 class DatasetImages:
-    """Reads the images of a data set of a config by their numbers in the whole
-    data set, of which a training may have had a list. What the config imports
+    """Reads the images of a dataset of a config by their numbers in the whole
+    dataset, of which a training may have had a list. What the config imports
     is imported.
 
     Args:
@@ -42,7 +42,7 @@ class DatasetImages:
             ``'train'``.
 
     Raises:
-        CannotShow: If the data set can't be built.
+        CannotShow: If the dataset can't be built.
     """
 
     def __init__(self, config: Config, split: str = 'train') -> None:
@@ -61,7 +61,7 @@ class DatasetImages:
                 self._loaders = _loaders_of(self._dataset)
             self._of_index = image_numbers(self._dataset)
             self.numbers: List[int] = numbers_in_whole(self._dataset).tolist()
-        # What a data set may raise isn't known.
+        # What a dataset may raise isn't known.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
         indices = np.unique(self._of_index, return_index=True)[1]
@@ -95,10 +95,10 @@ class DatasetImages:
     def why_not(self, num_images: int, checksum: Optional[int]) -> str:
         """Why these aren't the images of a checkpoint, or nothing."""
         if len(self.numbers) != num_images:
-            return (f'the data set has {len(self.numbers)} images here, and '
+            return (f'the dataset has {len(self.numbers)} images here, and '
                     f'the checkpoint {num_images}')
         if checksum not in (None, self.checksum):
-            return ('the data set has other images here than the checkpoint, '
+            return ('the dataset has other images here than the checkpoint, '
                     'or the same in another order')
         return ''
 
@@ -129,7 +129,7 @@ class DatasetImages:
 
     @property
     def has_pixels(self) -> bool:
-        """bool: Whether the data set holds its images itself."""
+        """bool: Whether the dataset holds its images itself."""
         return (hasattr(self._dataset, 'get_data_info')
                 and 'img' in self._dataset.get_data_info(0))
 
@@ -148,14 +148,14 @@ class DatasetImages:
             str(classes[n] if n < len(classes) else n) for n in numbers)
 
     def paths(self) -> List[Optional[str]]:
-        """Path of each image, None where the data set doesn't tell."""
+        """Path of each image, None where the dataset doesn't tell."""
         return image_paths(self._dataset, self._of_index)
 
     def info(self, number: int) -> dict:
-        """What the data set knows of an image, with which its pipeline begins.
+        """What the dataset knows of an image, with which its pipeline begins.
         """
         if not hasattr(self._dataset, 'get_data_info'):
-            raise CannotShow('the data set has no files')
+            raise CannotShow('the dataset has no files')
         return self._dataset.get_data_info(self._indices[number])
 
     def read(self, number: int, mask: Optional[str] = None) -> dict:
@@ -167,7 +167,7 @@ class DatasetImages:
             results['seg_map_path'] = mask
         try:
             if 'img' in results:
-                # MMPretrain's data sets that hold pixels have RGB.
+                # MMPretrain's datasets that hold pixels have RGB.
                 image = np.atleast_3d(results['img'])[..., ::-1]
             else:
                 for load in self._loaders:
@@ -205,7 +205,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
 
 
 def _loaders_of(dataset: Any) -> list:
-    """The steps of a data set's first pipeline that load images and labels."""
+    """The steps of a dataset's first pipeline that load images and labels."""
     while not hasattr(dataset, 'pipeline') and (hasattr(dataset, 'datasets') or
                                                 hasattr(dataset, 'dataset')):
         dataset = getattr(dataset, 'datasets', None) or [dataset.dataset]

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The wrapper of a data set that shows listed images, or repaired labels."""
+"""The wrapper of a dataset that shows listed images, or repaired labels."""
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
@@ -18,30 +18,30 @@ from .verdicts import Path
 
 @DATASETS.register_module()
 class ListedImages:
-    """A wrapper that shows the listed images of a data set, and no others,
+    """A wrapper that shows the listed images of a dataset, and no others,
     leaves listed images out, or gives images the right labels of a review.
 
-    Images come in the order of the data set, with all their repeats. A
-    data set that derives from ``BaseDataset`` takes one of them, too, in
-    place of one that can't be read. A data set within another wrapper may
+    Images come in the order of the dataset, with all their repeats. A
+    dataset that derives from ``BaseDataset`` takes one of them, too, in
+    place of one that can't be read. A dataset within another wrapper may
     take any of its images.
 
     Args:
-        dataset (dict or Dataset): The data set, or its config.
+        dataset (dict or Dataset): The dataset, or its config.
         images (str, Path or Sequence, optional): File with an image a line,
             or the images themselves: numbers of images, counted from 0 in the
-            order of the data set; or paths, as the data set has them in
+            order of the dataset; or paths, as the dataset has them in
             ``img_path``; or ends of paths where these are unique. Defaults to
             None.
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.
-        relabel (str or Path, optional): File of a review of a data set whose
+        relabel (str or Path, optional): File of a review of a dataset whose
             images have one class each. Those that were judged wrong have the
             label that the review gives. Those without one are left out.
             Defaults to None.
         repaired (str or Path, optional): Folder of masks that take the place
-            of those of the same names in the data set, of MMSegmentation.
+            of those of the same names in the dataset, of MMSegmentation.
             Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.
@@ -49,7 +49,7 @@ class ListedImages:
     Raises:
         Refusal: If ``images`` or ``without`` is neither a file nor a list, if
             none is given, if a list or mask can't be used, if there are other
-            arguments, if the data set mixes its images, or if labels can't be
+            arguments, if the dataset mixes its images, or if labels can't be
             changed.
 
     Examples:
@@ -70,8 +70,8 @@ class ListedImages:
         for name in others:
             raise Refusal(
                 f'ListedImages in `train_dataloader.dataset` has no `{name}`: '
-                f'set `train_dataloader.dataset.dataset.{name}`, of the data '
-                'set that it wraps.')
+                f'set `train_dataloader.dataset.dataset.{name}`, of the '
+                'dataset that it wraps.')
         if all(each is None for each in (images, without, relabel, repaired)):
             raise Refusal(
                 'ListedImages in `train_dataloader.dataset` needs `images`, '
@@ -90,12 +90,12 @@ class ListedImages:
 
     @property
     def metainfo(self) -> dict:
-        """dict: Meta information of the data set."""
+        """dict: Meta information of the dataset."""
         return self.dataset.metainfo
 
     @property
     def pipeline(self) -> Any:
-        """Compose: Pipeline of the data set, which hooks may replace."""
+        """Compose: Pipeline of the dataset, which hooks may replace."""
         return self.dataset.pipeline
 
     @pipeline.setter
@@ -103,7 +103,7 @@ class ListedImages:
         self.dataset.pipeline = pipeline
 
     def full_init(self) -> None:
-        """Read the list, and find its images in the data set."""
+        """Read the list, and find its images in the dataset."""
         if self._fully_initialized:
             return
         if hasattr(self.dataset, 'full_init'):
@@ -128,7 +128,7 @@ class ListedImages:
         # Those that are shown, increasing.
         self.numbers = numbers
         self.indices = np.flatnonzero(np.isin(of_index, numbers))
-        """np.ndarray: Index in the data set of each index of this one, int64
+        """np.ndarray: Index in the dataset of each index of this one, int64
         of shape (len(self),)."""
         if isinstance(self.dataset, BaseDataset):
             # So that only a listed image replaces one that can't be read.
@@ -137,7 +137,7 @@ class ListedImages:
         # File names may be no text in UTF-8.
         text = text.encode(errors='backslashreplace').decode()
         print_log(
-            f'InfoBatch: the data set has {len(numbers)} of '
+            f'InfoBatch: the dataset has {len(numbers)} of '
             f'{of_index.max() + 1} images{text}.', 'current')
         self._fully_initialized = True
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Find the images of a list in a data set, by number or path."""
+"""Find the images of a list in a dataset, by number or path."""
 import json
 import logging
 import os
@@ -31,9 +31,9 @@ def find_images(images: Images,
                 num_images: int,
                 paths: Callable[[], Paths],
                 left_out: bool = False) -> Tuple[np.ndarray, str]:
-    """Find the images of a list, as ``ListedImages`` takes it, in a data set:
+    """Find the images of a list, as ``ListedImages`` takes it, in a dataset:
     their numbers, increasing, int64 of shape (M,); and how they were found,
-    for the log. ``paths()`` is the path of each image of the data set, None
+    for the log. ``paths()`` is the path of each image of the dataset, None
     where the path isn't known. A list of images to leave out may be the file
     of a review, of which those that were judged wrong count.
     """
@@ -158,7 +158,7 @@ def _as_numbers(entries: List[Entry], num_images: int,
         if not 0 <= number < num_images:
             if any(name in names for _, name in entries):
                 return None
-            raise _error(f'{where} is image {number}, but the data set has '
+            raise _error(f'{where} is image {number}, but the dataset has '
                          f'images 0 to {num_images - 1}')
     for (where, name), number in zip(entries, numbers):
         other = names.get(name, number)
@@ -176,7 +176,7 @@ def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
     if not any(paths):
         where, name = entries[0]
         raise _error(
-            f'{where}, `{name}`, is no number, and the data set doesn\'t tell '
+            f'{where}, `{name}`, is no number, and the dataset doesn\'t tell '
             '`img_path` of its images: list numbers')
     numbers = _unique(enumerate(paths))
     length = 0
@@ -189,7 +189,7 @@ def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
             raise _not_found(where, name, paths, length)
         if image < 0:
             raise _error(f'{where}, `{name}`, is the path of several images '
-                         'of the data set: list numbers')
+                         'of the dataset: list numbers')
         images.append(image)
     if not length:
         return images, ''
@@ -208,7 +208,7 @@ def _warn_of_folders(entries: List[Entry], found: Paths) -> None:
         text = (f'{len(others)} of {len(entries)} lines of the list were '
                 'found by their file name alone, in another folder, such as '
                 f'{others[0][1]} for {others[0][0]}. If the list is of '
-                'another data set, these are other images.')
+                'another dataset, these are other images.')
         # File names may be no text in UTF-8.
         print_log(
             f'InfoBatch: {text}'.encode(errors='backslashreplace').decode(),
@@ -221,10 +221,10 @@ def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
     like = [path for path in paths if path and _end(path, len(end)) == end]
     if like:
         return _error(
-            f'{text}is the end of {len(like)} of the paths of the data set, '
+            f'{text}is the end of {len(like)} of the paths of the dataset, '
             f'such as `{like[0]}`, which are told apart by their last '
             f'{length} parts: list these')
-    text += f'is no image of the data set, whose first one is `{paths[0]}`'
+    text += f'is no image of the dataset, whose first one is `{paths[0]}`'
     if _SECOND_COLUMN.fullmatch(name):
         text += (': a line of a list has an image alone, so leave out the '
                  'label after it')

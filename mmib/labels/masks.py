@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks that take the place of those of the same names in a data set."""
+"""Masks that take the place of those of the same names in a dataset."""
 import io
 import logging
 import os
@@ -43,10 +43,10 @@ def read_mask(path: Folder) -> np.ndarray:
 
 
 def known_numbers(dataset: Any) -> np.ndarray:
-    """Return which numbers in the files of a data set of MMSegmentation stand
+    """Return which numbers in the files of a dataset of MMSegmentation stand
     for a class, or for what is ignored, bool of shape (256,)."""
     classes = dataset.metainfo.get('classes')
-    # Of a data set that trains some of its classes, the map has all.
+    # Of a dataset that trains some of its classes, the map has all.
     count = len(getattr(dataset, 'label_map', None) or classes or range(256))
     # With `reduce_zero_label`, 0 is ignored, and 1 is the first class.
     count += bool(getattr(dataset, 'reduce_zero_label', False))
@@ -87,7 +87,7 @@ def short_names(paths: Iterable[str]) -> Dict[str, str]:
 
 
 def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
-    """Let data sets of MMSegmentation load the masks below a folder in the
+    """Let datasets of MMSegmentation load the masks below a folder in the
     place of their own ones with the same names, which are ends of their
     paths. Returns the masks that take the place of others.
 
@@ -131,7 +131,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
         ]
         if len(like) != 1:
             text = f'{file} has the name of {len(like) or "no"} masks of the '\
-                   'data set'
+                   'dataset'
             raise _error(text +
                          ': put it into folders that are called as there' *
                          (len(like) > 1))
@@ -156,13 +156,13 @@ def _check(old: str, new: str, known: np.ndarray) -> None:
         raise _error(f'{new} has {sizes[0]} pixels, and {old}, whose place it '
                      f'would take, {sizes[1]}')
     if before.ndim != 2:
-        return  # The loader of the data set reads colours.
-    # What the data set's loader makes of other numbers isn't known.
+        return  # The loader of the dataset reads colours.
+    # What the dataset's loader makes of other numbers isn't known.
     numbers = np.setdiff1d(after, before)
     unknown = numbers[~known[numbers]].tolist()
     if unknown:
         raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, which '
-                     'stand for no class of the data set')
+                     'stand for no class of the dataset')
     lost = np.setdiff1d(before[after == IGNORED], np.append(after, IGNORED))
     if len(lost):
         print_log(

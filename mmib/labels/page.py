@@ -59,7 +59,7 @@ def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
 
 def render_page(config: Config, split: str, network: str, notes: List[str],
                 section: Section) -> str:
-    """A page that has nothing but a gallery, of the images of a data set."""
+    """A page that has nothing but a gallery, of the images of a dataset."""
     name = osp.splitext(osp.basename(config.filename))[0]
     return environment_of(
         osp.dirname(__file__)).get_template('rank.html').render(

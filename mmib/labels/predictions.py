@@ -155,7 +155,7 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         leads[label] = math.nan
         return dict(losses=-log[label], leads=leads)
     if 'seg_logits' in sample or 'pred_score' in sample:
-        raise CannotShow('the data set has no label of it, or several')
+        raise CannotShow('the dataset has no label of it, or several')
     raise CannotShow('the network tells no probabilities of classes')
 
 
@@ -163,7 +163,7 @@ def _boxes(found: Any, labelled: dict) -> Boxes:
     """Return labels and predictions of boxes, except in a crowd, whose labels
     are ignored in training too."""
     if 'instances' not in labelled:
-        raise CannotShow('the data set has no boxes of it')
+        raise CannotShow('the dataset has no boxes of it')
     instances = [
         each for each in labelled['instances']
         if np.size(each.get('bbox')) == 4
@@ -303,7 +303,7 @@ def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:
                 f'{labelled["seg_map_path"]} has the labels '
                 f'{str(unknown[:5])[1:-1]}, and the network has the classes 0 '
                 f'to {count - 1}: correct the mask, or `reduce_zero_label` or '
-                '`classes` of the data set, which make labels of its numbers.')
+                '`classes` of the dataset, which make labels of its numbers.')
 
 
 def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]],

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Give images the right labels of a review, in the annotations that a data set
+"""Give images the right labels of a review, in the annotations that a dataset
 has read."""
 from bisect import bisect_right
 from typing import Any, Dict, List, Tuple
@@ -28,13 +28,13 @@ def change_labels(dataset: Any, of_index: np.ndarray,
     of the loader, and wrappers that count classes.
 
     Args:
-        dataset (Dataset): The data set, which may wrap others.
+        dataset (Dataset): The dataset, which may wrap others.
         of_index (np.ndarray): Number of the image of each index of it.
         wrong (dict[int, Judged]): What the review says of each wrong image.
             Those without a label stay.
 
     Raises:
-        Refusal: If a label is no class, or the data set has no labels that
+        Refusal: If a label is no class, or the dataset has no labels that
             could be changed.
     """
     rows: Dict[int, Tuple[Any, Dict[int, Judged]]] = {}
@@ -47,7 +47,7 @@ def change_labels(dataset: Any, of_index: np.ndarray,
 
 
 def _change(dataset: Any, rows: Dict[int, Judged]) -> None:
-    """Change the labels at some indices of a data set that wraps none."""
+    """Change the labels at some indices of a dataset that wraps none."""
     if not isinstance(dataset, BaseDataset):
         raise _cannot(dataset, 'which doesn\'t derive from `BaseDataset`')
     infos = [dataset.get_data_info(i) for i in range(len(dataset))]
@@ -69,7 +69,7 @@ def _change(dataset: Any, rows: Dict[int, Judged]) -> None:
 
 
 def _part_of(dataset: Any, index: int) -> Tuple[Any, int]:
-    """The data set that an index of wrappers leads to, and the index there."""
+    """The dataset that an index of wrappers leads to, and the index there."""
     if isinstance(dataset, ConcatDataset):
         part = bisect_right(dataset.cumulative_sizes, index)
         index -= [0, *dataset.cumulative_sizes][part]
@@ -86,14 +86,14 @@ def _number_of(dataset: Any, classes: List[str], row: Judged) -> int:
         raise Refusal(
             f'{type(dataset).__name__} has no names of classes, by which to '
             f'find the label `{row.label}` of {row.where}: set `metainfo='
-            'dict(classes=[...])` of the data set in '
+            'dict(classes=[...])` of the dataset in '
             '`train_dataloader.dataset`.')
     if classes.count(row.label) != 1:
         several = 'the name of several classes' if row.label in classes else \
             'no class'
         raise Refusal(
             f'{row.where} has the label `{row.label}`, which is {several} of '
-            f'the data set, whose classes are {", ".join(classes[:8])}'
+            f'the dataset, whose classes are {", ".join(classes[:8])}'
             f'{", ..." * (len(classes) > 8)}: correct the column `label` '
             '(--relabel of the command).')
     return classes.index(row.label)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Masks go to Label Studio, where people repair them, and come back.
 
-A repaired mask is the file of the data set in which the changed pixels have
+A repaired mask is the file of the dataset in which the changed pixels have
 other numbers, and takes the place of the file with the same name.
 """
 import json
@@ -54,7 +54,7 @@ def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
     if lacking:
         raise Refusal(
             f'{len(lacking)} of {len(images)} images that were judged wrong, '
-            f'such as `{lacking[0]}`, aren\'t in this data set of the config: '
+            f'such as `{lacking[0]}`, aren\'t in this dataset of the config: '
             'give the --config, and the --data, that were ranked.')
     return [numbers[name] for name in images]
 
@@ -70,7 +70,7 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
     table[found] = lowest
     table[reader.ignored] = reader.ignored
     if len({*reader.classes}) < max(len(reader.classes), 1):
-        raise Refusal('The data set doesn\'t tell its classes, or two have '
+        raise Refusal('The dataset doesn\'t tell its classes, or two have '
                       'one name: set `metainfo=dict(classes=...)` of it in '
                       'the config.')
     tasks = []
@@ -133,7 +133,7 @@ def _names(reader: DatasetImages, numbers: Sequence[int]) -> List[str]:
     """Names of the masks of images, which tell them from all others."""
     paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
     if None in paths.values():
-        raise Refusal('The data set doesn\'t tell `seg_map_path` of its '
+        raise Refusal('The dataset doesn\'t tell `seg_map_path` of its '
                       'images: --export is for MMSegmentation.')
     by_path = short_names(map(str, paths.values()))
     names = [by_path[str(paths[number])] for number in numbers]
@@ -144,7 +144,7 @@ def _names(reader: DatasetImages, numbers: Sequence[int]) -> List[str]:
 
 
 def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
-    """Return the label that the data set makes of each number in a file, uint8
+    """Return the label that the dataset makes of each number in a file, uint8
     of shape (256,)."""
     labels = reader.read(number).get('gt_seg_map')
     if labels is None:
@@ -166,12 +166,12 @@ def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
 
 def _write_mask(reader: DatasetImages, number: int, mask: np.ndarray,
                 labels: np.ndarray, path: Path) -> None:
-    """Write a mask, and check that the data set makes these labels of it."""
+    """Write a mask, and check that the dataset makes these labels of it."""
     _write(path, mask.astype(np.uint8))
     if (reader.read(number, str(path))['gt_seg_map'] != labels).any():
         raise Refusal(
             f'The mask {path.name} has other labels when it is written and '
-            'read again: the data set\'s loader takes no files with one '
+            'read again: the dataset\'s loader takes no files with one '
             'number a pixel, or its parts number classes differently (then '
             'export one by one).')
 

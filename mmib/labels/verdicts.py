@@ -20,7 +20,7 @@ Path = Union[str, os.PathLike]
 
 
 class Judged(NamedTuple):
-    """An image, by its path or number in the data set, what was said of it,
+    """An image, by its path or number in the dataset, what was said of it,
     its rank from 1, its score and the date as the file has them, the name of
     the ranking, '' where it isn't known, how many images that ranks, 0 where
     it isn't known, the name of the right class of a wrong image, '' where none

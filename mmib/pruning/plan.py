@@ -38,7 +38,7 @@ class EpochPlan:
     """The ordered slots of one virtual epoch.
 
     Args:
-        indices (np.ndarray): Data set index of each slot, integer of shape
+        indices (np.ndarray): Dataset index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
         threshold (float): Images at or above this score are all kept.

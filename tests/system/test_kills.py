@@ -38,7 +38,7 @@ POLICIES = dict(
     QuantileTiers=dict(type='QuantileTiers'),
     Budget=dict(type='Budget', ratio=0.7),
     Neyman=dict(type='Neyman', ratio=0.7, num_strata=3, min_keep=0.3))
-# Short data sets on few ranks: about as many virtual epochs on each number.
+# Short datasets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}
 
 

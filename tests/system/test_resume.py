@@ -219,7 +219,7 @@ def test_a_finished_training_without_annealing_goes_on(tmp_path):
     ids=str)
 def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
                                                      loop):
-    """Of the baseline, or of a data set of another length: the stream is
+    """Of the baseline, or of a dataset of another length: the stream is
     that of the baseline, and nothing is pruned in the first full pass."""
     changes = {'train_dataloader.dataset.size': size}
     baseline = train(

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Images of data sets ranked by a network that was trained without mmib."""
+"""Images of datasets ranked by a network that was trained without mmib."""
 import html
 import re
 import shutil

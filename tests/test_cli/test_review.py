@@ -197,7 +197,7 @@ def test_images_that_were_judged_wrong_are_never_read(run, arguments, folder):
     assert f'Iter(train) [{last}/{last}]' in log
     left = (3, ', those of hard.txt') if 'subset' in arguments else (5, '')
     note = ' (they were found' if 'subset' in arguments else ''
-    text = f'the data set has {left[0]} of 7 images{left[1]}{note}'
+    text = f'the dataset has {left[0]} of 7 images{left[1]}{note}'
     assert text in log and 'left out by review.csv: 2 (' in log
 
 
@@ -255,7 +255,7 @@ def test_the_commands_of_a_page(run, monkeypatch):
 
 def test_the_next_round(run, capsys):
     """A report of a training without some images has numbers of the whole
-    data set, and shows what wasn't judged."""
+    dataset, and shows what wasn't judged."""
     config = file_config('round-20k_files')
     # By number, of which a training without images has others itself.
     review = write('review.csv', [('3', 'wrong'), ('5', 'hard')])
@@ -325,7 +325,7 @@ def test_scores_are_not_those_of_other_images(run):
         path.rename(path.with_stem('x'))
     text = report()
     assert '<script>' not in text and 'aria-label="image of' not in text
-    assert 'the data set has other images here than the checkpoint, or' in text
+    assert 'the dataset has other images here than the checkpoint, or' in text
     table = pd.read_csv(f'{work_dir}/report_images.csv')
     assert table.path.isna().all() and table.score.notna().all()
 

@@ -47,7 +47,7 @@ from mmengine.runner import IterBasedTrainLoop
 """ + CONFIG.replace("'IterBasedTrainLoop'", 'IterBasedTrainLoop').replace(
     "'PolyLR'", 'PolyLR')
 
-LISTED = 'the data set has 3 of 6 images, those of hard.txt.'
+LISTED = 'the dataset has 3 of 6 images, those of hard.txt.'
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_resume_of_a_fine_tuning(train, capsys, monkeypatch, option):
 
 @DATASETS.register_module()
 class Unreadable(IndexDataset):
-    """A data set whose second half a decoder can't read."""
+    """A dataset whose second half a decoder can't read."""
 
     def __getitem__(self, index):
         if index > 2:
@@ -343,7 +343,7 @@ def test_data_that_are_nowhere(train, capsys, options, message):
 
 @DATASETS.register_module()
 class Downloads(BaseSegDataset):
-    """A data set that need not be there."""
+    """A dataset that need not be there."""
 
     def __init__(self, download=True, **arguments):
         super().__init__(lazy_init=True, **arguments)

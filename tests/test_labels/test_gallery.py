@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Images of a data set, their predictions and their cards."""
+"""Images of a dataset, their predictions and their cards."""
 import base64
 import csv
 import json
@@ -155,7 +155,7 @@ def test_cards_of_both_ends():
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
     note, = gallery.notes
-    assert 'because of the data set: the config has none.' in note
+    assert 'because of the dataset: the config has none.' in note
     none = gallery_of(Config(), scores, 0)
     assert none.highest == none.lowest == []
 
@@ -207,7 +207,7 @@ def test_pictures(root, monkeypatch):
 
 
 def test_boxes(root):
-    """Those of data sets of MMDetection."""
+    """Those of datasets of MMDetection."""
 
     class Boxes(BaseDataset):
         METAINFO = dict(classes=('cat', 'dog'), palette=[[9, 9, 9]] * 2)

@@ -25,7 +25,7 @@ PLAIN = path_dataset(size=14)
 
 
 def on(dataset, **changes):
-    """Changes for a training on a data set."""
+    """Changes for a training on a dataset."""
     return {
         'train_dataloader.dataset': dict(dataset, _delete_=True),
         **changes
@@ -63,7 +63,7 @@ def test_it_shows_the_listed_images():
     [
         ([*range(14)][::-1], None, [*range(14)]),
         (None, LIST, [0, 3, 5, 6, 9, 11, 12, 13]),
-        # Numbers in both lists are those of the whole data set.
+        # Numbers in both lists are those of the whole dataset.
         (LIST, [2, 3, 10], [1, 4, 7, 8]),
     ])
 def test_it_shows_all_but_those_to_leave_out(images, without, shown):
@@ -87,7 +87,7 @@ def test_lists_that_are_refused(cfg, message):
 @pytest.mark.parametrize('name', DATASETS_TO_WRAP)
 def test_the_option_wraps_what_others_repeat_and_mix(name, tmp_path):
     """A training of all libraries' wrappers on listed images alone, by their
-    numbers in the whole data set, also where images are repeated."""
+    numbers in the whole dataset, also where images are repeated."""
     cfg = small_config(tmp_path, **on(DATASETS_TO_WRAP[name][0]))
     whole = build(cfg.train_dataloader.dataset)
     count = int(image_numbers(whole).max()) + 1
@@ -114,7 +114,7 @@ def test_a_list_of_a_list(tmp_path):
     count alike."""
     cfg = small_config(tmp_path, **on(PLAIN))
     listed = list_images(list_images(cfg, images=LIST), without=[1])
-    with pytest.raises(Refusal, match='no data set whose images'):
+    with pytest.raises(Refusal, match='no dataset whose images'):
         list_images(Config(), images=[0])
     dataset = build(listed.train_dataloader.dataset)
     assert paths_of(dataset) == [f'a/{i}' for i in LIST[1:]]
@@ -141,7 +141,7 @@ def test_it_may_wait_until_it_is_needed(tmp_path):
 @pytest.mark.parametrize(
     'name', [name for name in DATASETS_TO_WRAP if 'mosaic' not in name])
 def test_it_wraps_other_wrappers(name):
-    """With all repeats of an image. Its numbers are those of a data set that
+    """With all repeats of an image. Its numbers are those of a dataset that
     has no more than these images."""
     cfg, _, _ = DATASETS_TO_WRAP[name]
     inner = build(cfg)

@@ -11,7 +11,7 @@ from mmib.errors import Refusal
 from mmib.labels import lists
 from mmib.labels.lists import as_line, find_images
 
-# As data sets have them.
+# As datasets have them.
 PATHS = [
     f'data/{name}.jpg'
     for name in ('cat/1', 'cat/2', 'dog/1', 'dog/my 3', 'dog/a,4')
@@ -147,8 +147,7 @@ def test_lists_of_a_spreadsheet(tmp_path, encoding):
 
 
 @pytest.mark.parametrize('lines, paths, match', [
-    (['0', '5'
-      ], PATHS, 'line 2 of .*list.txt is image 5, but the data set has '
+    (['0', '5'], PATHS, 'line 2 of .*list.txt is image 5, but the dataset has '
      'images 0 to 4'),
     (['-1'], PATHS, 'line 1 of .* is image -1'),
     (['0', '', '4', '0'
@@ -157,7 +156,7 @@ def test_lists_of_a_spreadsheet(tmp_path, encoding):
     ([], PATHS, 'has no images'),
     (['', ' '], PATHS, 'has no images'),
     ([PATHS[0], '/x/cow/1.jpg'], PATHS, 'line 2 of .*, `/x/cow/1.jpg`, is no '
-     'image of the data set, whose first one is `data/cat/1.jpg`'),
+     'image of the dataset, whose first one is `data/cat/1.jpg`'),
     ([PATHS[0], '1.jpg'], PATHS, 'is the end of 2 of the paths'),
     ([PATHS[0], 'my 3.jpg'], PATHS, 'is the end of 1 of the paths'),
     ([PATHS[0], '9 b.jpg'], PATHS, '`data/cat/1.jpg`. Correct the list'),

@@ -70,7 +70,7 @@ def test_wrappers(masks, wrapper, serialize):
 def test_masks_that_cannot_be_used(masks):
     listed = dict(type='ListedImages', repaired='new', dataset=dataset_of())
     bad = {
-        'has the name of no masks of the data set. Corr': ('9.png', masks),
+        'has the name of no masks of the dataset. Corr': ('9.png', masks),
         r'new/4.png has 95 x 96 pixels, and ': ('4.png', masks[:, 1:]),
         'new/4.png has the numbers 6, 7, which stand for no class': (
             '4.png', masks + 4 - (np.arange(96) % 2).astype(np.uint8)),

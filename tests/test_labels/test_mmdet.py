@@ -64,7 +64,7 @@ def coco(root, number):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    """Config of a short training with scores, with a data set for tests, and
+    """Config of a short training with scores, with a dataset for tests, and
     its checkpoint."""
     root = tmp_path_factory.mktemp('boxes')
     dataset = coco(root, 4)
@@ -190,7 +190,7 @@ def test_without_boxes():
         labels=torch.zeros(2, dtype=torch.int64),
         scores=torch.ones(2))
     sample = DetDataSample(pred_instances=found)
-    with pytest.raises(CannotShow, match='the data set has no boxes of it'):
+    with pytest.raises(CannotShow, match='the dataset has no boxes of it'):
         compare(sample, dict())
     with pytest.raises(CannotShow, match='predicts masks without boxes'):
         compare(sample, dict(instances=[]))

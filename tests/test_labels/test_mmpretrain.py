@@ -97,7 +97,7 @@ def test_report_has_classes_and_predictions(trained):
     assert len(predicted) == len(labelled) == 6
     assert all(50 <= int(share) <= 100 for _, share in predicted)
     assert 'accuracy/top1' in text
-    for said in ('still running', 'There are no predictions', 'data set:'):
+    for said in ('still running', 'There are no predictions', 'dataset:'):
         assert said not in text
 
 

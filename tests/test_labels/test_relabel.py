@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A data set with the right labels of a review."""
+"""A dataset with the right labels of a review."""
 import pickle
 from pathlib import Path
 
@@ -90,7 +90,7 @@ EXPECTED = {'a/0.png': 0, 'a/1.png': 0, 'a/2.png': 3, 'a/3.png': 0,
 @pytest.mark.parametrize('serialize', [True, False])
 @pytest.mark.parametrize('workers', [0, 2])
 def test_the_pipeline_finds_right_labels(three, serialize, workers):
-    """In worker processes, too, and in copies of the data set."""
+    """In worker processes, too, and in copies of the dataset."""
     dataset = build(relabelled(three, labelled(serialize_data=serialize)))
     loader = DataLoader(
         dataset, num_workers=workers, batch_size=None, collate_fn=None)
@@ -170,7 +170,7 @@ def test_by_number_and_with_other_lists(review):
 
 @pytest.mark.parametrize('row, dataset, match', [
     (('0', 'wrong', 'Cat'), labelled(), 'line 2 of review.csv has the label '
-     '`Cat`, which is no class of the data set, whose classes are cat, cow, '
+     '`Cat`, which is no class of the dataset, whose classes are cat, cow, '
      'dog, dog, wild: correct the column `label`'),
     (('0', 'wrong', 'x'), labelled(metainfo=dict(classes=['x', 'x'])),
      'the label `x`, which is the name of several classes'),

@@ -514,7 +514,7 @@ def test_refusals_of_an_export(config, run):  # noqa: F811
     write_review('none.csv', [Judged('0.jpg', 'hard', 1)])
     refused('No image was judged wrong', 'none.csv', *export[1:])
     write_review('other.csv', [Judged('9.jpg', 'wrong', 1)])
-    refused("1 of 1 images .* `9.jpg`, aren't in this data set", 'other.csv',
+    refused("1 of 1 images .* `9.jpg`, aren't in this dataset", 'other.csv',
             *export[1:])
     assert not Path('out').exists()
     Path('out').mkdir()

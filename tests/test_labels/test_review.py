@@ -128,7 +128,7 @@ def find(path, left_out=True):
 
 
 def test_wrong_images_are_left_out(review):
-    """Only these need be in the data set."""
+    """Only these need be in the dataset."""
     path = review('"data/b,c.jpg",wrong,4,,\n\'\'x.jpg,wrong,1,,\n'
                   'gone.jpg,hard,2,,\ndata/a.jpg,unsure,3,,\n')
     with pytest.raises(Refusal, match="line 3 of .*, `'x.jpg`, is no imag"):

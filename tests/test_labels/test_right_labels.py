@@ -261,7 +261,7 @@ def test_the_whole_way(opened, base, monkeypatch):
     assert labels_of(*arguments, '--resume', length[0],
                      f'{length[1]}4') == expected
     log = next((base / 'run_review').glob('*/*.log')).read_text()
-    assert 'the data set has 23 of 24 images; with labels of review.csv: 2; ' \
+    assert 'the dataset has 23 of 24 images; with labels of review.csv: 2; ' \
         'left out by review.csv: 1' in log
     # Of the next round numbers are those of all images, and it goes on.
     mmib_cli.main([

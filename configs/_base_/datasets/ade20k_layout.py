@@ -1,4 +1,4 @@
-# A data set in the folder layout of ADE20K: images/ and annotations/ with
+# A dataset in the folder layout of ADE20K: images/ and annotations/ with
 # training/ and validation/; mask 0 is ignored. Children add `data_root`, the
 # classes (`metainfo`) and the pipelines.
 layout = dict(

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which image an index of a data set is, whatever wraps the data set."""
+"""Which image an index of a dataset is, whatever wraps the dataset."""
 import os.path as osp
 import zlib
 from typing import Any, List, Optional, Sized
@@ -10,11 +10,11 @@ from torch.utils.data import ConcatDataset
 
 
 def unwrap_repeats(dataset: Any) -> Sized:
-    """The data set that ``RepeatDataset`` repeats, which has each index of one
+    """The dataset that ``RepeatDataset`` repeats, which has each index of one
     pass once.
 
     A stream that never ends has no use for ``RepeatDataset``, whose indices
-    begin with those of the data set that it repeats.
+    begin with those of the dataset that it repeats.
     """
     while isinstance(dataset, RepeatDataset) or _mixes_images(dataset):
         dataset = dataset.dataset
@@ -22,7 +22,7 @@ def unwrap_repeats(dataset: Any) -> Sized:
 
 
 def image_numbers(dataset: Any) -> np.ndarray:
-    """Number of the image of each index of a data set, from 0, int64 of shape
+    """Number of the image of each index of a dataset, from 0, int64 of shape
     (len(dataset),).
 
     All repeats of an image have the same number. In a mixture of
@@ -52,21 +52,21 @@ def _is_listed(dataset: Any) -> bool:
 
 
 def _parts(dataset: Any) -> list:
-    """The data sets that a wrapper has."""
+    """The datasets that a wrapper has."""
     if isinstance(dataset, ConcatDataset):
         return list(dataset.datasets)
     return [dataset.dataset] if hasattr(dataset, 'dataset') else []
 
 
 def leaves(dataset: Any) -> list:
-    """The data sets within all wrappers."""
+    """The datasets within all wrappers."""
     parts = _parts(dataset)
     return sum(map(leaves, parts), []) if parts else [dataset]
 
 
 def numbers_in_whole(dataset: Any) -> np.ndarray:
-    """Number of each image in the data set that ``ListedImages`` wraps, which
-    a list for this data set has to name; its own number where there is no
+    """Number of each image in the dataset that ``ListedImages`` wraps, which
+    a list for this dataset has to name; its own number where there is no
     ``ListedImages``."""
     images = np.arange(int(image_numbers(dataset).max()) + 1)
     while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
@@ -76,13 +76,13 @@ def numbers_in_whole(dataset: Any) -> np.ndarray:
 
 
 def _listed(dataset: Any) -> List[np.ndarray]:
-    """Numbers of the images of each list in a data set."""
+    """Numbers of the images of each list in a dataset."""
     own = [dataset.numbers] if _is_listed(dataset) else []
     return sum(map(_listed, _parts(dataset)), own)
 
 
 def part_ends(dataset: Any) -> List[int]:
-    """The index of a data set where each part of a ``ConcatDataset`` ends."""
+    """The index of a dataset where each part of a ``ConcatDataset`` ends."""
     if isinstance(dataset, ConcatDataset):
         return list(dataset.cumulative_sizes)
     if _is_listed(dataset):
@@ -92,7 +92,7 @@ def part_ends(dataset: Any) -> List[int]:
 
 
 def mixed_in(dataset: Any) -> bool:
-    """Whether a data set, or one that it wraps, mixes its images."""
+    """Whether a dataset, or one that it wraps, mixes its images."""
     return _mixes_images(dataset) or any(map(mixed_in, _parts(dataset)))
 
 
@@ -103,16 +103,16 @@ def _mixes_images(dataset: object) -> bool:
 
 
 def image_path(dataset: Any, index: int) -> Optional[str]:
-    """Path of the image of an index, or None where the data set doesn't
+    """Path of the image of an index, or None where the dataset doesn't
     tell."""
     try:
         return dataset.get_data_info(index).get('img_path')
-    except AttributeError:  # The data set, or a wrapped one, has no data info.
+    except AttributeError:  # The dataset, or a wrapped one, has no data info.
         return None
 
 
 def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
-    """Path of each image, or None where the data set doesn't tell. ``images``
+    """Path of each image, or None where the dataset doesn't tell. ``images``
     are the numbers of the images of its indices."""
     _, first = np.unique(images, return_index=True)
     paths = (image_path(dataset, int(index)) for index in first)
@@ -121,16 +121,16 @@ def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
 
 def images_checksum(dataset: Sized,
                     paths: Optional[List[Optional[str]]] = None) -> int:
-    """Checksum of the images of a data set and their order, of 32 bits.
+    """Checksum of the images of a dataset and their order, of 32 bits.
 
-    Paths count within the folder that all images share, so that a data set may
+    Paths count within the folder that all images share, so that a dataset may
     be moved. Images without a path are counted. The numbers of listed images
     count too. Reading the paths of a million images takes about 2 seconds.
 
     Args:
-        dataset (Sized): The data set.
+        dataset (Sized): The dataset.
         paths (list[str], optional): What :func:`image_paths` returns for the
-            data set, if this was called already. Defaults to None.
+            dataset, if this was called already. Defaults to None.
     """
     dataset = unwrap_repeats(dataset)
     images = image_numbers(dataset)

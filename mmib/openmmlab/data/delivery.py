@@ -25,14 +25,14 @@ class DeliveryCheck:
     """Tells which images of a batch are those that were asked for.
 
     Where the pipeline returns None, as for an image that can't be read,
-    MMEngine's data sets deliver another image. The ``img_path`` of the sample
+    MMEngine's datasets deliver another image. The ``img_path`` of the sample
     shows this. A pipeline may change all paths, which then tell nothing. One
     image with its own path, or :attr:`NUM_TRIED` images with other paths,
     decide this for each part of a ``ConcatDataset``. Until then an image whose
     path doesn't match isn't scored.
 
     Args:
-        dataset (Sized): The data set of the data loader.
+        dataset (Sized): The dataset of the data loader.
         warn (Callable): Takes a sentence for the user.
     """
 
@@ -45,7 +45,7 @@ class DeliveryCheck:
         images = image_numbers(dataset)
         paths = image_paths(dataset, images)
         self.checksum = images_checksum(dataset, paths)
-        """int: :func:`images_checksum` of the data set."""
+        """int: :func:`images_checksum` of the dataset."""
         _, of_image = np.unique(images, return_inverse=True)
         # Of each index. Reading a path anew in each step would cost more than
         # everything else that the hook does there.
@@ -53,7 +53,7 @@ class DeliveryCheck:
         self._hashes = _hashes_of(paths)[of_image]
         self._ends = part_ends(dataset)
         self._sizes = np.diff(self._ends, prepend=0)
-        # Of each part, whether samples have the paths of the data set. None is
+        # Of each part, whether samples have the paths of the dataset. None is
         # not known yet.
         self.comparable: List[Optional[bool]] = [None] * len(self._ends)
         # Images of each part that came with another path so far.
@@ -70,7 +70,7 @@ class DeliveryCheck:
         delivered = np.ones(len(indices), bool)
         if samples is None or not any(c is not False for c in self.comparable):
             return delivered
-        # A pass of a training by epochs has all repeats of the data set.
+        # A pass of a training by epochs has all repeats of the dataset.
         part_of = np.searchsorted(self._ends, indices % self._ends[-1],
                                   'right')
         indices = indices % len(self._hashes)
@@ -116,7 +116,7 @@ class DeliveryCheck:
             f' of part {part} of `train_dataloader.dataset`')
         self._warn(
             f'InfoBatch: the pipeline{of_part} changes `img_path`, so it is '
-            'not noticed where the data set delivers another image in place of'
+            'not noticed where the dataset delivers another image in place of'
             ' one that cannot be read.')
 
     def _warn_of(self, index: int) -> None:
@@ -124,7 +124,7 @@ class DeliveryCheck:
         path = image_path(self._dataset, index)
         if path not in self._warned_of:
             self._warned_of.add(path)
-            self._warn('InfoBatch: the data set delivered another image than '
+            self._warn('InfoBatch: the dataset delivered another image than '
                        f'{path}, which keeps its score. Check whether this '
                        'file can be read.')
 
@@ -134,7 +134,7 @@ class DeliveryCheck:
             self.comparable = list(comparable)
 
     def why_not(self, checksum: Optional[int]) -> Optional[str]:
-        """Why a checkpoint with a checksum of images isn't of this data set,
+        """Why a checkpoint with a checksum of images isn't of this dataset,
         or None."""
         if checksum == self.checksum:
             return None

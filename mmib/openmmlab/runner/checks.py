@@ -184,7 +184,7 @@ def check_length(schedule: Schedule, prunes: bool = True) -> None:
                 'few images: `train_dataloader.dataset.indices=64`.')
         if schedule.iters_per_epoch == 0:
             raise Refusal(
-                f'An iteration has {batch} images, the data set {size}, and '
+                f'An iteration has {batch} images, the dataset {size}, and '
                 '`drop_last` leaves them all: lower '
                 '`train_dataloader.batch_size`, or remove '
                 '`train_dataloader.drop_last`.')
