@@ -16,7 +16,7 @@ import torch.distributed as dist
 from mmib.pruning import Neyman
 from mmib.ranks import rank_and_world_size
 from mmib.run import Run
-from mmib.schedule import IterationSchedule
+from mmib.schedule import Schedule
 from mmib.visits import Entry
 
 BATCH_SIZE = 1024  # Of all ranks.
@@ -42,7 +42,7 @@ def edges(size):
     run = Run(
         np.arange(size),
         policy,
-        IterationSchedule(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1),
+        Schedule(size, BATCH_SIZE, 10 * size // BATCH_SIZE, 1),
         print,
         seed=0,
         lockstep=True)

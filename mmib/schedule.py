@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How long a run is, and what a plan may do at each place of it."""
-from abc import ABC, abstractmethod
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from .plan_record import PlanRecord
@@ -21,8 +20,13 @@ class Moment(NamedTuple):
     epoch: int = 0
 
 
-class Schedule(ABC):
+class Schedule:
     """Turns slots into iterations and savings, and says what a plan may do.
+
+    A run counts iterations or epochs. By epochs, each epoch is a virtual one:
+    the run has as many epochs as the baseline, of fewer iterations, and each
+    epoch has the validation, the checkpoints and the learning rate that it has
+    in the baseline.
 
     Args:
         pass_length (int): Slots of a full pass.
@@ -31,62 +35,92 @@ class Schedule(ABC):
         delta (float): Fraction of the run after which nothing is pruned, in
             [0, 1].
         start (float): Fraction of the run before which nothing is pruned.
-        schedule_iters (int): Iterations for which learning rates are made: by
-            iterations those of the run, by epochs those of the baseline.
+            Defaults to 0.
+        iters_per_epoch (int, optional): Iterations of an epoch of the
+            baseline, where the run counts epochs. None where the run counts
+            iterations. Defaults to None.
+        first_pass (int, optional): Slots of full passes until each image was
+            dealt, more than a pass where a dataset is repeated. If None,
+            ``pass_length``. Defaults to None.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
+        ends (bool): Whether the stream of slots ends with the run. If not, the
+            loop ends the run. Defaults to False.
     """
-
-    unit: str
-    """str: What the run counts, ``'iteration'`` or ``'epoch'``."""
 
     def __init__(self,
                  pass_length: int,
                  slots_per_iter: int,
                  length: int,
                  delta: float,
-                 start: float,
-                 schedule_iters: int,
-                 lookahead: int = 0) -> None:
+                 start: float = 0.,
+                 iters_per_epoch: Optional[int] = None,
+                 first_pass: Optional[int] = None,
+                 lookahead: int = 0,
+                 ends: bool = False) -> None:
         self.pass_length = pass_length
         self.slots_per_iter = slots_per_iter
         self.length = length
+        self.iters_per_epoch = iters_per_epoch
+        self.by_epoch = iters_per_epoch is not None
+        """bool: Whether the run counts epochs."""
+        self.unit = 'epoch' if self.by_epoch else 'iteration'
+        """str: What the run counts."""
         self.pruning_at = round(start * length)
         """int: Pruning may begin after so many of :attr:`unit`."""
         self.annealing_at = round(delta * length)
         """int: Annealing begins after so many of :attr:`unit`."""
         self.fresh_from = 0
         """int: The slot at which scores last started from 1."""
-        self.end: Optional[int] = None
+        self.end = length * slots_per_iter if ends else None
         """int, optional: The slot at which the stream ends. None where the
         loop ends the run."""
-        self.schedule_iters = schedule_iters
-        self.min_gap = max(lookahead, schedule_iters // 1000 * slots_per_iter)
+        self.schedule_iters = length * (1 if iters_per_epoch is None else
+                                        iters_per_epoch)
+        """int: Iterations for which learning rates are made: by iterations
+        those of the run, by epochs those of the baseline."""
+        self.min_gap = max(lookahead,
+                           self.schedule_iters // 1000 * slots_per_iter)
         """int: Minimum number of slots between two reads of the scores, and
         between two lines of log: a thousandth of the run, and the lookahead.
         """
+        self._first_pass = first_pass or pass_length
+        # By iterations, where the run would have begun, had its batch size
+        # never changed.
+        self._zero = 0
 
-    @property
-    def by_epoch(self) -> bool:
-        """bool: Whether the run counts epochs."""
-        return self.unit == 'epoch'
+    def count_from(self, iteration: int, position: int) -> None:
+        """Set how many iterations the run has had at a position."""
+        if not self.by_epoch:
+            self._zero = position - iteration * self.slots_per_iter
 
-    @abstractmethod
+    def _slot_of(self, iteration: int) -> int:
+        return self._zero + iteration * self.slots_per_iter
+
     def unit_at(self, moment: Moment) -> int:
         """Return the place of a plan, to compare with :attr:`first_pruned` and
         :attr:`first_annealing`: its first slot, or its epoch where epochs
         count."""
+        return moment.epoch if self.by_epoch else moment.slot
 
     @property
-    @abstractmethod
     def first_pruned(self) -> int:
         """int: The earliest place at which a plan may prune, see
         :meth:`unit_at`. Each image has to be dealt once before."""
+        if self.by_epoch:
+            return max(self.pruning_at,
+                       self.fresh_from // self.pass_length + 1)
+        # At the edge of a pass.
+        passes = -(-self._slot_of(self.pruning_at) // self.pass_length)
+        dealt = -(-self.fresh_from // self._first_pass) + 1
+        return max(passes * self.pass_length, dealt * self._first_pass)
 
     @property
-    @abstractmethod
     def first_annealing(self) -> int:
         """int: Where the first plan of annealing is, see :meth:`unit_at`."""
+        if self.by_epoch:
+            return self.annealing_at
+        return self._slot_of(self.annealing_at)
 
     def may_prune(self, moment: Moment) -> bool:
         """Return whether a plan may prune."""
@@ -105,13 +139,14 @@ class Schedule(ABC):
     def until_annealing(self, slot: int) -> Optional[int]:
         """Return how many slots lie between ``slot`` and annealing. None by
         epochs, where annealing begins with a plan."""
-        return None
+        return None if self.by_epoch else self.first_annealing - slot
 
-    @abstractmethod
     def iteration_at(self, moment: Moment) -> float:
         """Return the iterations of the run before a plan."""
+        if self.by_epoch:
+            return moment.iteration
+        return (moment.slot - self._zero) / self.slots_per_iter
 
-    @abstractmethod
     def iters_saved(self, plan: PlanRecord, position: int,
                     iteration: int) -> float:
         """Return the iterations saved since a plan began.
@@ -121,8 +156,12 @@ class Schedule(ABC):
             position (int): A slot of the plan, or the one after it.
             iteration (int): Iterations of the run until then.
         """
+        if self.iters_per_epoch is not None:
+            passed = plan.covered_until(position) - plan.covered
+            return passed * self.iters_per_epoch - (iteration - plan.iter)
+        left_out = self.pass_length / plan.kept - 1
+        return (position - plan.first_slot) * left_out / self.slots_per_iter
 
-    @abstractmethod
     def progress(self, moment: Moment, saved_iters: float) -> Progress:
         """Return the progress that a policy gets for a plan.
 
@@ -130,19 +169,40 @@ class Schedule(ABC):
             moment (Moment): When the plan is drawn.
             saved_iters (float): Iterations saved until then.
         """
+        spent = moment.slot - self._zero
+        if self.by_epoch:
+            covered: float = moment.epoch * self.pass_length
+        else:
+            covered = spent + saved_iters * self.slots_per_iter
+        size = self.pass_length if self.by_epoch else self.slots_per_iter
+        return Progress(
+            spent=spent,
+            covered=covered,
+            annealing=(self.length - self.annealing_at) * size,
+            length=self.length * size,
+            of_baseline=self.by_epoch)
 
-    @abstractmethod
     def first_progress(self) -> Progress:
         """Return the progress that a policy gets for the first plan that
         prunes."""
+        first = self.first_pruned
+        if self.by_epoch:
+            # Epochs until then are full ones.
+            return self.progress(Moment(first * self.pass_length, 0, first), 0)
+        return self.progress(Moment(first), 0.)
 
-    @abstractmethod
     def outcome(self, share: float) -> Tuple[float, float, float]:
         """Forecast a run whose pruning plans keep ``share``: its iterations,
         the iterations of the baseline for as many passes, and these passes."""
-
-    def count_from(self, iteration: int, position: int) -> None:
-        """Set how many iterations the run has had at a position."""
+        pruned = max(self.first_annealing - self.first_pruned, 0)
+        if self.iters_per_epoch is not None:
+            saved = pruned * self.iters_per_epoch * (1 - share)
+            return (self.schedule_iters - saved, self.schedule_iters,
+                    self.length)
+        full_iters = self.length + (
+            pruned / self.slots_per_iter * (1 / share - 1))
+        passes = full_iters * self.slots_per_iter / self.pass_length
+        return self.length, full_iters, passes
 
     def start_afresh(self, position: int) -> None:
         """Set the position at which all scores are 1."""
@@ -161,152 +221,3 @@ class Schedule(ABC):
         """Go on where :meth:`state_dict` was called. The length, the batch
         size and the fractions are those of the config."""
         self.fresh_from = state_dict['fresh_from']
-
-
-class IterationSchedule(Schedule):
-    """The schedule of a run that counts iterations.
-
-    Args:
-        first_pass (int, optional): Slots of full passes until each image was
-            dealt, more than a pass where a dataset is repeated. If None,
-            ``pass_length``. Defaults to None.
-        lookahead (int): Slots that may be in flight when a plan is drawn.
-            Defaults to 0.
-        ends (bool): Whether the stream of slots ends with the run. Defaults to
-            False.
-
-    Other arguments are those of :class:`Schedule`.
-    """
-
-    unit = 'iteration'
-
-    def __init__(self,
-                 pass_length: int,
-                 slots_per_iter: int,
-                 length: int,
-                 delta: float,
-                 start: float = 0.,
-                 first_pass: Optional[int] = None,
-                 lookahead: int = 0,
-                 ends: bool = False) -> None:
-        super().__init__(pass_length, slots_per_iter, length, delta, start,
-                         length, lookahead)
-        self._first_pass = first_pass or pass_length
-        if ends:
-            self.end = length * slots_per_iter
-        # Where the run would have begun, had its batch size never changed.
-        self._zero = 0
-
-    def count_from(self, iteration: int, position: int) -> None:
-        self._zero = position - iteration * self.slots_per_iter
-
-    def _slot_of(self, iteration: int) -> int:
-        return self._zero + iteration * self.slots_per_iter
-
-    def unit_at(self, moment: Moment) -> int:
-        return moment.slot
-
-    @property
-    def first_pruned(self) -> int:
-        # At the edge of a pass.
-        passes = -(-self._slot_of(self.pruning_at) // self.pass_length)
-        dealt = -(-self.fresh_from // self._first_pass) + 1
-        return max(passes * self.pass_length, dealt * self._first_pass)
-
-    @property
-    def first_annealing(self) -> int:
-        return self._slot_of(self.annealing_at)
-
-    def until_annealing(self, slot: int) -> Optional[int]:
-        return self.first_annealing - slot
-
-    def iteration_at(self, moment: Moment) -> float:
-        return (moment.slot - self._zero) / self.slots_per_iter
-
-    def iters_saved(self, plan: PlanRecord, position: int,
-                    iteration: int) -> float:
-        left_out = self.pass_length / plan.kept - 1
-        return (position - plan.first_slot) * left_out / self.slots_per_iter
-
-    def progress(self, moment: Moment, saved_iters: float) -> Progress:
-        spent = moment.slot - self._zero
-        return Progress(
-            spent=spent,
-            covered=spent + saved_iters * self.slots_per_iter,
-            annealing=(self.length - self.annealing_at) * self.slots_per_iter,
-            length=self.length * self.slots_per_iter)
-
-    def first_progress(self) -> Progress:
-        return self.progress(Moment(self.first_pruned), 0.)
-
-    def outcome(self, share: float) -> Tuple[float, float, float]:
-        pruned_iters = max(self.first_annealing - self.first_pruned,
-                           0) / self.slots_per_iter
-        full_iters = self.length + pruned_iters * (1 / share - 1)
-        passes = full_iters * self.slots_per_iter / self.pass_length
-        return self.length, full_iters, passes
-
-
-class EpochSchedule(Schedule):
-    """The schedule of a run that counts epochs, each a virtual epoch.
-
-    The run has as many epochs as the baseline, of fewer iterations. Each epoch
-    has the validation, the checkpoints and the learning rate that it has in
-    the baseline.
-
-    Args:
-        iters_per_epoch (int): Iterations of an epoch of the baseline.
-
-    Other arguments are those of :class:`Schedule`.
-    """
-
-    unit = 'epoch'
-
-    def __init__(self,
-                 pass_length: int,
-                 slots_per_iter: int,
-                 iters_per_epoch: int,
-                 length: int,
-                 delta: float,
-                 start: float = 0.) -> None:
-        super().__init__(pass_length, slots_per_iter, length, delta, start,
-                         length * iters_per_epoch)
-        self.iters_per_epoch = iters_per_epoch
-
-    def unit_at(self, moment: Moment) -> int:
-        return moment.epoch
-
-    @property
-    def first_pruned(self) -> int:
-        return max(self.pruning_at, self.fresh_from // self.pass_length + 1)
-
-    @property
-    def first_annealing(self) -> int:
-        return self.annealing_at
-
-    def iteration_at(self, moment: Moment) -> float:
-        return moment.iteration
-
-    def iters_saved(self, plan: PlanRecord, position: int,
-                    iteration: int) -> float:
-        passed = plan.covered_until(position) - plan.covered
-        return passed * self.iters_per_epoch - (iteration - plan.iter)
-
-    def progress(self, moment: Moment, saved_iters: float) -> Progress:
-        return Progress(
-            spent=moment.slot,
-            covered=moment.epoch * self.pass_length,
-            annealing=(self.length - self.annealing_at) * self.pass_length,
-            length=self.length * self.pass_length,
-            of_baseline=True)
-
-    def first_progress(self) -> Progress:
-        # Epochs until then are full ones.
-        slot = self.first_pruned * self.pass_length
-        return self.progress(Moment(slot, epoch=self.first_pruned), 0.)
-
-    def outcome(self, share: float) -> Tuple[float, float, float]:
-        pruned = self.iters_per_epoch * max(
-            self.first_annealing - self.first_pruned, 0)
-        iters = self.schedule_iters - pruned * (1 - share)
-        return iters, self.schedule_iters, self.length

@@ -17,7 +17,7 @@ from .loader import Dealer, Loader
 from .pruning import Neyman, Policy, ToBudget, as_policy
 from .ranks import random_seed, rank_and_world_size
 from .run import Run
-from .schedule import EpochSchedule, IterationSchedule, Schedule
+from .schedule import Schedule
 from .slots import Slots
 from .states import readable, what_changed
 from .visits import Entry
@@ -374,7 +374,7 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
                       '[0, 1) and less than `delta`, but got '
                       f'`delta={delta}` and `start={start}`.')
     if not stream:
-        return EpochSchedule(size, 1, size, epochs, delta, start)
+        return Schedule(size, 1, epochs, delta, start, iters_per_epoch=size)
     ratio = policy.ratio if isinstance(policy,
                                        ToBudget) else policy.default_ratio
     length = round(ratio * epochs * size)
@@ -384,4 +384,4 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
             'over the data, and a Session needs two, because nothing can be '
             'pruned in the first one: give the Session at least '
             f'{math.ceil(2 / ratio)} `epochs`.')
-    return IterationSchedule(size, 1, length, delta, start, ends=True)
+    return Schedule(size, 1, length, delta, start, ends=True)

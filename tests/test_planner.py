@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmib.planner import Memory, Step, draw, reads_scores
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.schedule import EpochSchedule, IterationSchedule, Moment
+from mmib.schedule import Moment, Schedule
 from mmib.slots import Columns
 from mmib.visits import Tables, Visits
 from tests.training import POLICIES, SIZE, DrivenTraining, dealt
@@ -109,7 +109,7 @@ SCORES = np.random.default_rng(0).lognormal(size=50).astype(np.float32)
 
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
     """The plan of an epoch after full ones."""
-    schedule = EpochSchedule(50, 8, 7, 10, 0.8)
+    schedule = Schedule(50, 8, 10, 0.8, iters_per_epoch=7)
     return draw(policy, schedule, tables or tables_of(SCORES),
                 kwargs.pop('memory', Memory()),
                 Moment(50 * epoch, 7 * epoch, epoch), None,
@@ -181,7 +181,7 @@ def test_a_policy_is_told_what_was_learned():
         def begin_plan(self, progress):
             told.append(progress)
 
-    schedule = IterationSchedule(50, 5, 1000, 0.85, lookahead=60)
+    schedule = Schedule(50, 5, 1000, 0.85, lookahead=60)
     tables, memory, last = tables_of(SCORES), Memory(), None
     for slot in (50, 80, 110, 140):
         moment = Moment(slot, slot // 5)
@@ -199,14 +199,14 @@ def test_a_policy_is_told_what_was_learned():
 def test_when_scores_are_read():
     """Not in annealing, not soon after another time, and always for the first
     plan that prunes."""
-    schedule = IterationSchedule(50, 5, 1000, 0.85, lookahead=60)
+    schedule = Schedule(50, 5, 1000, 0.85, lookahead=60)
     first, later = Memory(), Memory(SCORES, read_at=100)
 
     def reads(memory, slot):
         return reads_scores(schedule, memory, Moment(slot))
 
     # Before pruning begins, as the log would grow else.
-    late = IterationSchedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
+    late = Schedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
     assert not reads_scores(late, first, Moment(59))
     assert reads_scores(late, first, Moment(60))
     assert not late.may_prune(Moment(2499)) and late.may_prune(Moment(2500))

@@ -11,12 +11,12 @@ from mmib.openmmlab.runner.checks import check_length
 from mmib.openmmlab.runner.epochs import ScheduleSteps
 from mmib.plan_record import PlanRecord
 from mmib.pruning import Budget, Neyman
-from mmib.schedule import EpochSchedule, IterationSchedule, Moment
+from mmib.schedule import Moment, Schedule
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])
 def test_annealing_and_pruning_begin_with_an_epoch(start, first):
-    schedule = EpochSchedule(100, 10, 10, 20, 0.85, start)
+    schedule = Schedule(100, 10, 20, 0.85, start, iters_per_epoch=10)
     for epoch in range(20):
         assert schedule.unit_at(Moment(100 * epoch, epoch=epoch)) == epoch
     assert (schedule.first_pruned, schedule.first_annealing) == (first, 17)
@@ -34,9 +34,10 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
     """The shares that follow from what was spent lead to it, and it comes as
     was forecast."""
     length = round(5000 * policy.ratio)
-    schedule = EpochSchedule(1000, 10, 100, 50, delta,
-                             start) if by_epoch else IterationSchedule(
-                                 1000, 10, length, delta, start)
+    schedule = Schedule(
+        1000, 10, 50, delta,
+        start, iters_per_epoch=100) if by_epoch else Schedule(
+            1000, 10, length, delta, start)
     end = 10**9 if by_epoch else 10 * length
     last, position, saved, shares = None, 0, 0., []
     for epoch in range(schedule.length):
@@ -67,7 +68,7 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
 def test_what_a_policy_is_told_after_starting_afresh():
     """5 epochs of 80 slots were trained on, and one is full before pruning
     begins. They count as full ones."""
-    schedule = EpochSchedule(100, 10, 10, 20, 0.85)
+    schedule = Schedule(100, 10, 20, 0.85, iters_per_epoch=10)
     schedule.start_afresh(500)
     first = schedule.first_progress()
     assert schedule.first_pruned == 6
@@ -90,15 +91,15 @@ def test_what_a_policy_is_told_after_starting_afresh():
 ])
 def test_the_least_slots_between_two_reads(lookahead, slots, iters, expected):
     """A thousandth of the run, or what may be in flight."""
-    schedule = IterationSchedule(100, slots, iters, 1, lookahead=lookahead)
+    schedule = Schedule(100, slots, iters, 1, lookahead=lookahead)
     assert schedule.min_gap == expected
 
 
 def test_another_batch_size():
     """Slots of annealing follow from the iterations to come."""
-    before = IterationSchedule(100, 10, 60, 1, lookahead=40)
+    before = Schedule(100, 10, 60, 1, lookahead=40)
     before.start_afresh(70)
-    schedule = IterationSchedule(100, 20, 60, 0.5)
+    schedule = Schedule(100, 20, 60, 0.5)
     schedule.load_state_dict(before.state_dict())
     assert schedule.fresh_from == 70
     assert (schedule.slots_per_iter, schedule.annealing_at) == (20, 30)
@@ -110,22 +111,22 @@ def test_another_batch_size():
 
 
 @pytest.mark.parametrize('schedule, match', [
-    (IterationSchedule(100, 10, 19,
-                       1), r'1.90 passes over 100.* 20 iterations'),
-    (EpochSchedule(100, 10, 10, 1, 1), '`train_cfg.max_epochs` is 1'),
-    (EpochSchedule(5, 10, 0, 3, 1), '`drop_last` leaves them all'),
+    (Schedule(100, 10, 19, 1), r'1.90 passes over 100.* 20 iterations'),
+    (Schedule(100, 10, 1, 1,
+              iters_per_epoch=10), '`train_cfg.max_epochs` is 1'),
+    (Schedule(5, 10, 3, 1, iters_per_epoch=0), '`drop_last` leaves them all'),
 ])
 def test_runs_that_are_too_short(schedule, match):
     with pytest.raises(Refusal, match=match):
         check_length(schedule)
-    check_length(IterationSchedule(100, 10, 20, 1))
-    check_length(EpochSchedule(100, 10, 10, 2, 1))
+    check_length(Schedule(100, 10, 20, 1))
+    check_length(Schedule(100, 10, 2, 1, iters_per_epoch=10))
 
 
 @pytest.mark.parametrize('schedule, fits', [
-    (IterationSchedule(100, 10, 19, 1), True),
-    (EpochSchedule(100, 10, 10, 1, 1), True),
-    (EpochSchedule(5, 10, 0, 3, 1), False),
+    (Schedule(100, 10, 19, 1), True),
+    (Schedule(100, 10, 1, 1, iters_per_epoch=10), True),
+    (Schedule(5, 10, 3, 1, iters_per_epoch=0), False),
 ])
 def test_a_run_that_prunes_nothing_may_be_short(schedule, fits):
     with nullcontext() if fits else pytest.raises(Refusal):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmib.errors import Refusal
 from mmib.pruning import RandomPruning
 from mmib.run import Run
-from mmib.schedule import EpochSchedule
+from mmib.schedule import Schedule
 from mmib.slots import Columns
 from mmib.visits import AVERAGE, Entry, Tables, VisitLog, Visits, rounds
 from mmib.worth import pair_sums, tier_sums
@@ -386,7 +386,7 @@ def run_of(ends):
     run = Run(
         np.arange(24) // 2,
         RandomPruning(),
-        EpochSchedule(24, 1, 24, 3, 1.),
+        Schedule(24, 1, 3, 1., iters_per_epoch=24),
         warn=[].append,
         seed=0,
         ema=0.5)

@@ -19,7 +19,7 @@ from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
                           Neyman, QuantileTiers, RandomPruning, ScoreOnly,
                           Tier, as_policy)
 from mmib.run import Run
-from mmib.schedule import EpochSchedule, IterationSchedule
+from mmib.schedule import Schedule
 from mmib.states import readable, what_changed
 from mmib.visits import Entry
 
@@ -108,13 +108,22 @@ class DrivenTraining:
         delta = annealing_iter / max_iters
         if by_epoch:
             size = self.sampler.num_indices
-            schedule = EpochSchedule(size, batch_size, -(-size // batch_size),
-                                     max_iters, delta, start)
+            schedule = Schedule(
+                size,
+                batch_size,
+                max_iters,
+                delta,
+                start,
+                iters_per_epoch=-(-size // batch_size))
         else:
-            schedule = IterationSchedule(self.sampler.num_images, batch_size,
-                                         max_iters, delta, start,
-                                         self.sampler.num_indices,
-                                         lookahead * batch_size)
+            schedule = Schedule(
+                self.sampler.num_images,
+                batch_size,
+                max_iters,
+                delta,
+                start,
+                first_pass=self.sampler.num_indices,
+                lookahead=lookahead * batch_size)
         self.warnings, self.records, self.slots = [], [], []
         self.run = Run(
             image_numbers(dataset),

@@ -14,7 +14,7 @@ from ..errors import Refusal, check_no_others
 from ..planner import Step
 from ..pruning import Policy
 from ..run import Run
-from ..schedule import EpochSchedule, IterationSchedule, Schedule
+from ..schedule import Schedule
 from ..slots import Slots
 from ..states import check_form, readable, what_changed, why_not
 from ..visits import Entry
@@ -184,9 +184,14 @@ class InfoBatchHook(Hook):
         loader, sampler = runner.train_dataloader, self._sampler
         slots = self._step.slots
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
-            return EpochSchedule(sampler.num_indices, slots, len(loader),
-                                 runner.max_epochs, self.delta, self.start)
-        return IterationSchedule(
+            return Schedule(
+                sampler.num_indices,
+                slots,
+                runner.max_epochs,
+                self.delta,
+                self.start,
+                iters_per_epoch=len(loader))
+        return Schedule(
             sampler.num_images,
             slots,
             runner.max_iters,

@@ -17,7 +17,7 @@ from mmib.errors import Refusal
 from mmib.openmmlab.config.outlook import schedule_of_config
 from mmib.pruning import EpochPlan, ScoreOnly, as_policy
 from mmib.run import Run
-from mmib.schedule import EpochSchedule, IterationSchedule
+from mmib.schedule import Schedule
 from tests.test_datasets import Listed
 from tests.training import dealt, plans_of, state_of
 
@@ -50,10 +50,9 @@ def run_of(sampler, policy=None, by_epoch=False):
     a policy draws each plan but the first."""
     size = sampler.num_images
     if by_epoch:
-        schedule = EpochSchedule(sampler.num_indices, 1, 1, 9, 1.)
+        schedule = Schedule(sampler.num_indices, 1, 9, 1., iters_per_epoch=1)
     else:
-        schedule = IterationSchedule(
-            size, 1, 10**6, 1., first_pass=sampler.num_indices)
+        schedule = Schedule(size, 1, 10**6, 1., first_pass=sampler.num_indices)
     run = Run(
         np.arange(sampler.num_indices) % size,
         as_policy(policy or ScoreOnly()),

@@ -4,7 +4,7 @@ from typing import Optional, Tuple
 
 from mmengine.config import Config
 
-from ...schedule import EpochSchedule, IterationSchedule, Schedule
+from ...schedule import Schedule
 from ..console.forecast import Forecast, forecast
 from ..hook import InfoBatchHook
 from ..runner.checks import check_length
@@ -64,7 +64,7 @@ def schedule_of_config(cfg: Config,
     unit, length = length_of(cfg)
     slots_per_iter = batch_size * gpus
     if unit == 'iteration':
-        return IterationSchedule(
+        return Schedule(
             pass_length,
             slots_per_iter,
             length,
@@ -75,5 +75,10 @@ def schedule_of_config(cfg: Config,
     slots = -(-pass_length // gpus)
     if not cfg.train_dataloader.get('drop_last'):
         slots += batch_size - 1
-    return EpochSchedule(pass_length, slots_per_iter, slots // batch_size,
-                         length, hook.delta, hook.start)
+    return Schedule(
+        pass_length,
+        slots_per_iter,
+        length,
+        hook.delta,
+        hook.start,
+        iters_per_epoch=slots // batch_size)

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from ...errors import Refusal
 from ...run import Run
-from ...schedule import EpochSchedule, Schedule
+from ...schedule import Schedule
 from ..data.delivery import DeliveryCheck
 from .compat import saves_with_hooks
 
@@ -174,7 +174,7 @@ def check_length(schedule: Schedule, prunes: bool = True) -> None:
     """Check that a training has iterations, and if it prunes two passes over
     the data: nothing can be pruned in the first one."""
     size, batch = schedule.pass_length, schedule.slots_per_iter
-    if isinstance(schedule, EpochSchedule):
+    if schedule.by_epoch:
         if prunes and schedule.length < 2:
             raise Refusal(
                 f'`train_cfg.max_epochs` is {schedule.length}, and InfoBatch '
