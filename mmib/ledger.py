@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The stream of slots of all plans, and how far a run is in it."""
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -53,35 +53,11 @@ class Ledger:
             rows = np.resize(np.arange(left), missing)
             self._columns = self._columns.join(self.rest().at(rows))
 
-    def cut(self, count: int, rng: np.random.Generator,
-            rescale: bool) -> Tuple[Columns, float]:
-        """Give up random slots of the rest. They aren't taken from the end,
-        because a plan may be in the order of the dataset.
-
-        Args:
-            count (int): Slots to give up.
-            rng (np.random.Generator): Source of every random choice.
-            rescale (bool): Whether the other slots of the rest make up for
-                them with larger weights.
-
-        Returns:
-            tuple[Columns, float]: The slots that were given up, and the factor
-            by which the weights of the others have grown.
-        """
+    def deal_anew(self, plan: EpochPlan) -> None:
+        """Replace the rest by the slots of a plan."""
         self.mark = object()
-        left = self.end - self.position
-        scale = np.float32(left / (left - count) if rescale else 1)
-        done = self.position - self.first
-        order = done + rng.permutation(left)
-        cut = self._columns.at(order[:count])
-        columns = self._columns.at(
-            np.concatenate([np.arange(done),
-                            np.sort(order[count:])]))
-        weights, means = (
-            np.concatenate([column[:done], column[done:] * scale])
-            for column in (columns.weights, columns.means))
-        self._columns = columns._replace(weights=weights, means=means)
-        return cut, float(scale)
+        self._columns = self._columns.at(slice(self.position - self.first))
+        self.deal(plan)
 
     def batch(self,
               begin: int,

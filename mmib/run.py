@@ -16,6 +16,7 @@ from .plan_record import PlanRecord
 from .planner import Memory, Step
 from .pruning import EpochPlan, Policy, Tier
 from .schedule import Moment, Schedule
+from .slots import Columns
 from .states import VERSION, readable, to_arrays, to_tensors, why_not
 from .visits import Tables, VisitLog, Visits
 from .worth import MeanRatio, VarianceRatio
@@ -196,29 +197,36 @@ class Run:
         A new plan is without a tail already. What a checkpoint has left may be
         dealt in other steps.
         """
-        left = self.ledger.end - self.ledger.position
-        newest = self.newest
+        rest, newest = self.ledger.rest(), self.newest
         # A plan of a user may prune and have as many slots as a pass.
         if newest is not None and (self.memory.kept is not None or newest.kept
                                    != self.schedule.pass_length):
-            tail = step.tail(left, self.schedule.pass_length)
+            tail = step.tail(len(rest.indices), self.schedule.pass_length)
             if tail:
-                self._cut(tail, newest)
+                self._cut(rest, tail, newest)
         self.ledger.pad(self.world_size)
 
-    def _cut(self, tail: int, record: PlanRecord) -> None:
+    def _cut(self, rest: Columns, tail: int, record: PlanRecord) -> None:
         """Give up slots of the rest, in the ledger, the record and the tables.
         """
-        # If the mean weight is 1, by `normalize` or as the policy doesn't
+        plan = EpochPlan(
+            rest.indices,
+            rest.weights,
+            tiers=record.tiers,
+            tier_of_slot=rest.tiers,
+            whole_mean=float(rest.means[0]))
+        # If the mean weight is 1, by `normalize` or because the policy doesn't
         # rescale, it stays 1.
-        cut, scale = self.ledger.cut(tail, self._rng, record.mean_weight != 1)
+        plan = plan.without_tail(tail, self._rng, record.mean_weight != 1)
+        self.ledger.deal_anew(plan)
         # The counts of the tiers stay those of the plan as it was drawn.
         self._plans[-1] = record._replace(
             kept=record.kept - tail,
-            tiers=tuple(tier.scaled(scale) for tier in record.tiers))
+            tiers=tuple(
+                old._replace(weight=new.weight)
+                for old, new in zip(record.tiers, plan.tiers)))
         # A plan of a user may have an image twice.
-        is_cut = self._mask(
-            cut.indices) & ~self._mask(self.ledger.rest().indices)
+        is_cut = self._mask(rest.indices) & ~self._mask(plan.indices)
         self.tables.count_pruned(is_cut)
         if self.memory.kept is not None:
             self.memory = self.memory._replace(kept=self.memory.kept

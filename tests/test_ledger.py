@@ -10,7 +10,7 @@ from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan
 from tests.training import state_of
 
-NAMES = 'deal', 'pad', 'go_to', 'forget', 'cut', 'forget_tiers', 'save'
+NAMES = 'deal', 'pad', 'go_to', 'forget', 'deal_anew', 'forget_tiers', 'save'
 
 
 def plan_of(rng, size):
@@ -55,17 +55,12 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             ledger.forget(target)
             rows = rows[max(target - first, 0):]
             first = max(target, first)
-        elif name == 'cut' and left > number:
-            done, rest = rows[:position - first], rows[position - first:]
-            cut, _ = ledger.cut(number, rng, rescale=number % 2 == 0)
-            scale = left / (left - number) if number % 2 == 0 else 1
-            stay = ledger.rest()
-            stay = stay._replace(
-                weights=stay.weights / np.float32(scale),
-                means=stay.means / np.float32(scale))
-            together = rows_of(stay) + rows_of(cut)
-            np.testing.assert_allclose(sorted(together), sorted(rest), 1e-6)
-            rows = done + rows_of(ledger.rest())
+        elif name == 'deal_anew':
+            plan = plan_of(rng, number)
+            ledger.deal_anew(plan)
+            rows = rows[:position - first] + rows_of(ledger.rest())
+            assert [row[0] for row in rows[position - first:]
+                    ] == plan.indices.tolist()
         elif name == 'forget_tiers':
             ledger.forget_tiers()
             rows = [(index, weight, 0, mean)
@@ -112,21 +107,6 @@ def test_ranks_share_a_batch(world_size, size, begin):
     assert ledger.batch(3, size, 0, 1, False, 43).end == 43
 
 
-def test_what_is_cut_is_drawn_at_random():
-    """The order of a plan may be that of the dataset, so that the last slots
-    would always be those of the same images."""
-    counts, rng = np.zeros(8), np.random.default_rng(0)
-    for _ in range(2_000):
-        ledger = Ledger()
-        ledger.deal(EpochPlan(np.arange(8), np.ones(8, np.float32)))
-        ledger.go_to(3)
-        cut, scale = ledger.cut(2, rng, True)
-        counts[cut.indices] += 1 / 2_000
-        assert ledger.rest().indices.tolist() == sorted(ledger.rest().indices)
-    # The standard error is 0.011.
-    np.testing.assert_allclose(counts, [0, 0, 0, *5 * [0.4]], atol=0.06)
-
-
 def test_the_mark_changes_where_numbers_are_of_other_slots():
     ledger, rng = Ledger(), np.random.default_rng(0)
     ledger.deal(plan_of(rng, 9))
@@ -136,7 +116,7 @@ def test_the_mark_changes_where_numbers_are_of_other_slots():
     ledger.pad(4)
     ledger.deal(plan_of(rng, 5))
     assert ledger.mark is mark
-    ledger.cut(3, rng, True)
+    ledger.deal_anew(plan_of(rng, 3))
     assert ledger.mark is not mark is not Ledger().mark
 
 
@@ -157,7 +137,7 @@ def test_a_state_is_a_copy():
     ledger.deal(plan_of(np.random.default_rng(0), 5))
     state = ledger.state_dict()
     before = str(state)
-    ledger.cut(2, np.random.default_rng(0), True)
+    ledger.deal_anew(plan_of(np.random.default_rng(0), 2))
     ledger.go_to(3)
     ledger.forget_tiers()
     assert str(state) == before

@@ -53,8 +53,8 @@ class EpochPlan:
             then come in the baseline's order. Defaults to False.
         is_shuffled (bool): Whether the order is random. A run with
             ``shuffle=False`` then sorts the slots. Defaults to False.
-        whole_mean (float, optional): Mean weight of the plan that this one was
-            cut from. Defaults to None.
+        whole_mean (float, optional): Mean weight of the plan of which these
+            slots are a part. Defaults to None.
     """
 
     indices: np.ndarray
@@ -85,7 +85,7 @@ class EpochPlan:
 
     @property
     def mean_weight(self) -> float:
-        """float: Mean weight; after :meth:`cut`, the mean before it."""
+        """float: Mean weight of the plan, also of one that was cut."""
         if self.whole_mean is not None:
             return self.whole_mean
         return float(self.weights.mean(dtype=np.float64))
@@ -144,6 +144,7 @@ class EpochPlan:
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
         scale = len(self) / kept if rescale else 1.
+        mean = self.whole_mean
         plan, counts = self._at(rows), np.bincount(
             self.tier_of_slot[rows], minlength=len(self.tiers) + 1)[1:]
         if not plan.tier_of_slot.all():
@@ -155,6 +156,7 @@ class EpochPlan:
         return replace(
             plan,
             weights=plan.weights * np.float32(scale),
+            whole_mean=mean and float(np.float32(mean) * np.float32(scale)),
             tiers=tuple(
                 tier._replace(kept=int(n)).scaled(scale)
                 for tier, n in zip(self.tiers, counts)))
