@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Why a plan kept an image or left it out."""
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 
@@ -79,26 +79,18 @@ class Explanation:
         return f'{text} {counts}'
 
 
-def explain(index: int, image: int, record: PlanRecord, pass_length: int,
-            scores: Optional[np.ndarray], kept: Optional[np.ndarray],
-            last_visit: np.ndarray, visits: np.ndarray,
-            pruned: np.ndarray) -> Explanation:
-    """Explain whether a plan keeps an image, and why.
+def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
+    """Explain whether the newest plan of a run keeps an image, and why.
 
     Args:
         index (int): Dataset index of the image.
         image (int): Number of the image, which repeats of it share.
-        record (PlanRecord): The plan.
-        pass_length (int): Slots of a full pass.
-        scores (np.ndarray, optional): The scores from which the plan was
-            drawn, float32 of shape (pass_length,). None if nothing was pruned
-            until now.
-        kept (np.ndarray, optional): Whether the plan kept each index, packed
-            bits, uint8. None if the plan is full, or not known any more.
-        last_visit (np.ndarray): Iterations until the last visit of each image.
-        visits (np.ndarray): Visits of each image.
-        pruned (np.ndarray): How often each image was left out.
+        state (dict): State of the run, with a plan.
     """
+    record = PlanRecord.from_dict(state['plans'][-1])
+    pass_length = state['schedule']['pass_length']
+    tables, scores, kept = (state['tables'], *(state['memory'][name]
+                                               for name in ('scores', 'kept')))
     # A plan of a user may have as many slots as a pass, and an image twice.
     is_full = record.kept == pass_length and kept is None
     # By iterations a pass has each image once, also where the dataset repeats
@@ -108,7 +100,7 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
     is_kept: Optional[bool] = True
     if not is_full:
         is_kept = None if kept is None else bool(
-            np.unpackbits(kept[place // 8:place // 8 + 1])[place % 8])
+            int(kept[place // 8]) >> (7 - place % 8) & 1)
     tiers = record.tiers
     uppers = [tier.upper for tier in tiers[:-1]]
     number: Optional[int] = None
@@ -124,7 +116,8 @@ def explain(index: int, image: int, record: PlanRecord, pass_length: int,
         weight, probability = tier.weight, tier.kept / max(tier.size, 1)
         upper = tier.upper
         lower = tiers[number - 2].upper if number > 1 else None
-    return Explanation(index, record.epoch, is_full, is_kept, score, number,
-                       len(tiers), lower, upper, probability, weight,
-                       int(last_visit[image]), int(visits[image]),
-                       int(pruned[image]))
+    return Explanation(
+        index, record.epoch, is_full, is_kept, score, number, len(tiers),
+        lower, upper, probability, weight,
+        *(int(tables[name][image])
+          for name in ('last_visit', 'visits', 'pruned')))

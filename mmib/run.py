@@ -17,7 +17,8 @@ from .planner import Memory, Step
 from .pruning import EpochPlan, Policy, Tier
 from .schedule import Moment, Schedule
 from .slots import Columns
-from .states import VERSION, readable, to_arrays, to_tensors, why_not
+from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
+                     why_not)
 from .visits import Tables, VisitLog, Visits
 from .worth import MeanRatio, VarianceRatio
 
@@ -335,14 +336,12 @@ class Run:
         self.merge()
         if self.newest is None:
             return None
-        tables, size = self.tables, self.schedule.pass_length
+        size = self.schedule.pass_length
         if not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
-        return explain(index, int(tables.images[index]), self.newest,
-                       self.schedule.pass_length, self.memory.scores,
-                       self.memory.kept, tables.last_visit, tables.visits,
-                       tables.pruned)
+        return explain(index, int(self.tables.images[index]),
+                       self.state_dict(merge=False))
 
     # Visits ------------------------------------------------------------------
 
@@ -444,17 +443,20 @@ class Run:
             lacks_norms=self.lacks_norms,
             tables=self.tables.state_dict())
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> List[str]:
         """Resume where :meth:`state_dict` was called, on any number of ranks.
         The open plan is kept, and the policy of this run draws the next plans.
         What this run was trained on before is discarded.
+
+        Returns:
+            list[str]: What has changed since the state was written.
 
         Raises:
             Refusal: If the state is damaged, of other data, or of an unknown
                 version of mmib.
         """
-        state = readable(state_dict)
-        reason = why_not(state, self.state_dict(merge=False))
+        state, own = readable(state_dict), self.state_dict(merge=False)
+        reason = why_not(state, own)
         if reason is not None:
             raise Refusal(f'The run can\'t go on: {reason}.')
         is_same_policy = state['policy'] == repr(self.policy)
@@ -485,6 +487,7 @@ class Run:
             self.tables.forget_sums()
             self.ledger.forget_tiers()
         self.count_from(state['iteration'], state['saved_iters'])
+        return what_changed(state, own)
 
     def _load_policy(self, policy_state: Dict[str, Any]) -> None:
         try:

@@ -19,7 +19,6 @@ from .ranks import random_seed, rank_and_world_size
 from .run import Run
 from .schedule import Schedule
 from .slots import Slots
-from .states import readable, what_changed
 from .visits import Entry
 from .weigh import is_transformed, to_device, weigh_losses
 from .worth import VarianceRatio
@@ -296,10 +295,8 @@ class Session:
         Raises:
             Refusal: If the state is damaged, or of another dataset.
         """
-        state, own = readable(state_dict), self._run.state_dict(merge=False)
-        self._run.load_state_dict(state)
+        changes = self._run.load_state_dict(state_dict)
         self._dealer.start_over()
-        changes = what_changed(state, own)
         if changes:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
 

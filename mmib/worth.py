@@ -153,28 +153,21 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
     mean norm times the largest ratio of a norm to its tier's mean that was
     seen.
     """
-    moments = sums[:, :-1]
-    return _ratio(moments[:, 0].sum(), moments, moments, sums[:, -1])
-
-
-def _ratio(count: float, sums: np.ndarray, squares: np.ndarray,
-           largest: np.ndarray) -> VarianceRatio:
-    """Return V. ``sums`` are moments times the count of each visit, and
-    ``squares`` moments times the squared count."""
-    totals = sums.sum(0)
-    terms, products = totals[_SUMS], squares.sum(0)[_PRODUCTS]
+    moments, largest = sums[:, :-1], sums[:, -1]
+    totals = moments.sum(0)
+    count, terms, products = totals[0], totals[_SUMS], totals[_PRODUCTS]
     if not (count > 5 and (terms > 0).all()):
         return VarianceRatio(*[math.nan] * 4)
     limit = float(totals[2]**2 / (totals[1] * totals[3]))
     # Where all weights are equal, V is 1 whatever the norms are.
     if products[0, 0] * products[1, 1] < (1 + 1e-9) * products[0, 1]**2:
         return VarianceRatio(1., 1., 1., limit)
-    seen = sums[:, 2] > 0
-    visits, images, norms = sums[seen, :3].T
+    seen = moments[:, 2] > 0
+    visits, images, norms = moments[seen, :3].T
     weight, mean = images / visits, norms / images
     square = (mean * (largest[seen] / mean).max())**2
-    more = (squares[seen, 0] / visits * np.array(
-        [np.ones_like(weight), weight, weight * square, weight**2 * square])).T
+    more = np.stack(
+        [np.ones_like(weight), weight, weight * square, weight**2 * square], 1)
     # The first row is without more visits.
     more = np.concatenate([np.zeros((1, 4)), more])
     terms = terms + _MORE * more
@@ -190,33 +183,18 @@ def _ratio(count: float, sums: np.ndarray, squares: np.ndarray,
         float((values * np.exp(1.96 * error)).max()), limit)
 
 
-def variance_ratio(keep: np.ndarray,
-                   norms: np.ndarray,
-                   weights: Optional[np.ndarray] = None) -> VarianceRatio:
-    """V from visits one by one.
+def variance_ratio(keep: np.ndarray, norms: np.ndarray) -> VarianceRatio:
+    """Return V from the visits that followed a plan.
 
     Args:
         keep (np.ndarray): Keep probability of the image of each visit, of
             shape (K,).
         norms (np.ndarray): Norm of the image, of shape (K,).
-        weights (np.ndarray, optional): Images that the visit stands for, of
-            shape (K,). If None, ``1 / keep``, so that the visits of a plan
-            tell V over all images. Give ones if all images are visited.
-            Defaults to None.
     """
     keep = np.asarray(keep, np.float64)
-    norms = np.asarray(norms, np.float64)
-    counts = np.ones_like(keep) if weights is None else weights * keep
     # Powers of 2 stand in for tiers.
-    tiers = np.rint(-np.log2(keep)).clip(0, 9).astype(np.int64)
-    largest = np.zeros(10)
-    np.maximum.at(largest, tiers, norms)
-    sums, squares = (
-        np.stack([
-            np.bincount(tiers, scale * moment, 10)
-            for moment in moments(1 / keep, norms)
-        ], 1) for scale in (counts, counts**2))
-    return _ratio(len(keep), sums, squares, largest)
+    tiers = 1 + np.rint(-np.log2(keep)).clip(0, 9).astype(np.int64)
+    return from_sums(tier_sums(tiers, 1 / keep, np.asarray(norms), 10))
 
 
 def gain(ratio: VarianceRatio, longer: float,

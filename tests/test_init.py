@@ -67,7 +67,7 @@ def test_plans_and_worth_need_numpy_alone():
         rng = np.random.default_rng(0)
         print(len(mmib.pruning.RandomPruning(0.5)(scores, rng)))
         print(mmib.worth.variance_ratio(
-            np.ones(20), scores, np.ones(20)).value)
+            np.ones(20), scores).value)
         """)
     assert out.split() == ['10', '1.0']
     out = run_without(['mmengine'], """

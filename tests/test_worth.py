@@ -11,10 +11,6 @@ from mmib.worth import (MOMENTS, MeanRatio, VarianceRatio, correlation,
                         from_sums, gain, mean_squares, moments, pair_sums,
                         tier_sums, variance_ratio)
 
-# Four images, twice.
-ALL = dict(
-    keep=np.array(2 * [0.25, 0.5, 1., 0.5]),
-    norms=np.array(2 * [1., 2., 6., 3.]))
 # Tier, weight and norm of visits.
 VISITS = st.lists(
     st.tuples(
@@ -33,37 +29,34 @@ def sums_of(visits, before=None):
     return tier_sums(tiers, weights, norms, tiers.max(initial=0), before)
 
 
-def test_ratio_over_all_images():
-    """The definition: mean(p) mean(g^2 / p) / mean(g^2)."""
-    ratio = variance_ratio(**ALL, weights=np.ones(8))
-    expected = (2.25 / 4) * ((4 + 8 + 36 + 18) / 4) / (50 / 4)
-    assert ratio.value == pytest.approx(expected)
-    assert ratio.limit == pytest.approx((12 / 4)**2 / (50 / 4))
-
-
-def test_visits_tell_of_all_images():
-    """Each visit stands for as many images as its weight says."""
-    visits = np.repeat(range(8), 2 * [1, 2, 4, 2])  # As often as it is kept.
-    keep, norms = ALL['keep'][visits], ALL['norms'][visits]
-    whole = variance_ratio(**ALL, weights=np.ones(8))
-    assert variance_ratio(keep, norms).value == pytest.approx(whole.value)
-    # The tiers of the plan, and the unit of its weights, don't matter.
-    sums = tier_sums(np.arange(len(keep)) % 3 + 1, 7 / keep, norms, 5)
-    assert from_sums(sums)[::3] == pytest.approx(whole[::3])
-
-
 @given(
-    st.lists(st.floats(0.01, 100), min_size=6, max_size=20),
-    st.floats(0.05, 1), st.floats(0.1, 10))
-def test_no_choice_is_below_the_limit(norms, mean_keep, scale):
-    norms = np.array(norms)
-    ones = np.ones(len(norms))
-    flat = variance_ratio(mean_keep * ones, scale * norms, ones)
-    assert flat[:3] == (1, 1, 1)
-    best = variance_ratio(norms / norms.max(), norms, ones)
-    assert best.value == pytest.approx(best.limit) == pytest.approx(flat.limit)
-    other = variance_ratio(np.linspace(0.1, 1, len(norms)), norms, ones)
-    assert other.value >= other.limit - 1e-9
+    st.lists(
+        st.tuples(st.integers(1, 8), st.floats(0.01, 100)),
+        min_size=6,
+        max_size=20), st.floats(0.1, 10))
+def test_ratio_of_visits(images, scale):
+    """The definition over all images, mean(p) mean(g^2 / p) / mean(g^2), from
+    visits that are as frequent as an image is kept. The tiers of the plan, and
+    the unit of its weights, don't matter."""
+    counts, norms = map(np.array, zip(*images))
+    visits, keep = np.repeat(range(len(images)), counts), counts / 8
+    ratio = variance_ratio(keep[visits], norms[visits])
+    second = np.mean(norms**2)
+    expected = keep.mean() * np.mean(norms**2 / keep) / second
+    assert ratio.value == pytest.approx(expected)
+    assert ratio.limit == pytest.approx(norms.mean()**2 / second)
+    assert ratio.value >= ratio.limit - 1e-9
+    of_tiers = tier_sums(
+        np.arange(len(visits)) % 3 + 1, scale / keep[visits], norms[visits], 5)
+    assert from_sums(of_tiers)[::3] == pytest.approx(ratio[::3])
+
+
+@given(st.lists(st.integers(1, 8), min_size=6, max_size=20))
+def test_the_best_choice_reaches_the_limit(counts):
+    """Keep probabilities in proportion to the norms."""
+    visits = np.repeat(counts, counts) / 8
+    best = variance_ratio(visits, 3 * visits)
+    assert best.value == pytest.approx(best.limit)
 
 
 @given(VISITS, st.floats(0.1, 9))

@@ -16,7 +16,7 @@ from ..pruning import Policy
 from ..run import Run
 from ..schedule import Schedule
 from ..slots import Slots
-from ..states import check_form, readable, what_changed, why_not
+from ..states import check_form, readable, why_not
 from ..visits import Entry
 from ..weigh import to_device
 from ..worth import MeanRatio, VarianceRatio
@@ -210,9 +210,9 @@ class InfoBatchHook(Hook):
         if self._loaded:
             state = readable(opened(self._loaded))
             saved = state.get('saved_iters', 0.)
-            own = self.run.state_dict(merge=False)
-            reason = why_not(state, own) or self._delivery.why_not(
-                state.get('images_checksum'))
+            reason = why_not(state, self.run.state_dict(
+                merge=False)) or self._delivery.why_not(
+                    state.get('images_checksum'))
         if reason is not None:
             self._start_afresh(runner, saved)
             self._reporter.starts_afresh(reason)
@@ -222,13 +222,13 @@ class InfoBatchHook(Hook):
             steps = self._epochs.steps
             form['schedule_steps'] = dict.fromkeys(steps.state_dict(), 0)
         check_form(state, form)
-        self.run.load_state_dict(state)
+        changes = self.run.load_state_dict(state)
         # The count of a Runner may differ.
         self.run.count_from(runner.iter)
         self._delivery.load(state['paths_comparable'])
         if self._epochs is not None:
             self._epochs.steps.load_state_dict(state['schedule_steps'])
-        self._reporter.goes_on(what_changed(state, own))
+        self._reporter.goes_on(changes)
 
     def _start_afresh(self, runner: Runner, saved_iters: float) -> None:
         if self._epochs is None:

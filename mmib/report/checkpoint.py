@@ -15,7 +15,6 @@ from ..errors import Refusal
 from ..explain import Explanation, explain
 from ..openmmlab.console.plan_log import RUN_KEY
 from ..openmmlab.runner.checkpoint import opened
-from ..plan_record import PlanRecord
 from ..states import VERSIONS, readable
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
@@ -75,14 +74,7 @@ class Checkpoint:
         if self.state is None or not self.state['plans']:
             raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
                           'folder of a training with InfoBatch.')
-        memory, tables = self.state['memory'], self.state['tables']
-        scores, kept = (None if memory[name] is None else memory[name].numpy()
-                        for name in ('scores', 'kept'))
-        return explain(
-            index, number, PlanRecord.from_dict(self.state['plans'][-1]),
-            self.state['schedule']['pass_length'], scores, kept,
-            *(tables[name].numpy()
-              for name in ('last_visit', 'visits', 'pruned')))
+        return explain(index, number, self.state)
 
     @property
     def name(self) -> str:
