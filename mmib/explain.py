@@ -14,7 +14,7 @@ class Explanation:
 
     Args:
         index (int): Dataset index of the image.
-        epoch (int): Virtual epoch of the plan, from 1.
+        epoch (int): Epoch of the plan, from 1.
         is_full (bool): Whether the plan keeps every image.
         kept (bool, optional): Whether the plan has the image. None if this
             isn't known any more.
@@ -55,10 +55,10 @@ class Explanation:
         counts = (f'Visits of the image until now: {self.visits}; left out: '
                   f'{self.pruned}.')
         if self.is_full:
-            return (f'Virtual epoch {self.epoch} keeps all images, and {name} '
+            return (f'Epoch {self.epoch} keeps all images, and {name} '
                     f'among them. {counts}')
         verb = {True: 'keeps', False: 'leaves out', None: 'may keep'}
-        text = (f'Virtual epoch {self.epoch} {verb[self.kept]} {name}. Its '
+        text = (f'Epoch {self.epoch} {verb[self.kept]} {name}. Its '
                 f'score was {self.score:.4g}')
         if self.tier is not None:
             text += f', in tier {self.tier} of {self.num_tiers}'

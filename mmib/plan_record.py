@@ -12,23 +12,22 @@ class PlanRecord(NamedTuple):
 
     Args:
         kept (int): Slots of the plan, before annealing cut it short.
-        tiers (tuple[Tier]): Its tiers, by increasing score.
-        covered (float): Virtual epochs before the plan.
-        epoch (int): Which virtual epoch the plan is, from 1.
+        tiers (tuple[Tier]): Tiers of the plan, by increasing score.
+        covered (float): Epochs before the plan.
+        epoch (int): Which epoch the plan is, from 1.
         first_slot (int): Number of its first slot in the stream of all plans.
-        iter (float): Iterations of the training before the plan.
+        iter (float): Iterations of the run before the plan.
         saved_iters (float): Iterations saved before the plan.
         threshold (float): Threshold of the scores. 0 if nothing was pruned,
             or if the policy has none.
         mean_weight (float): Mean weight of its slots.
         mean_score (float): Mean of all scores when the plan was drawn.
         variance_ratio (VarianceRatio, optional): V of the visits since scores
-            were read before. None where V can't be told.
-        mean_ratio (VarianceRatio, optional): Mean V of the training until
-            then.
+            were read before. None where V is unknown.
+        mean_ratio (VarianceRatio, optional): Mean V of the run until then.
         reliability (float, optional): Correlation of the score that an image
-            had with its next one, over these visits. None where it can't be
-            told.
+            had with its next one, over these visits. None where the
+            correlation is unknown.
         histogram (ScoreHistogram, optional): Scores of the images and of its
             slots. None of full passes, and where the plan isn't logged.
         non_finite (int): Losses until then that weren't finite.
@@ -58,7 +57,7 @@ class PlanRecord(NamedTuple):
     annealing: bool = False
 
     def covered_until(self, position: int) -> float:
-        """Return the virtual epochs before a slot of the plan or its end. A
+        """Return the epochs before a slot of the plan, or before its end. A
         plan that annealing cuts short counts with the part that was dealt."""
         # In an epoch some slots may come again, to fill a step of all ranks.
         return self.covered + min((position - self.first_slot) / self.kept, 1.)

@@ -89,8 +89,8 @@ def draw(
         step: Optional[Step] = None,
         normalize: bool = False
 ) -> Tuple[Optional[EpochPlan], PlanRecord, Memory]:
-    """Draw the plan of the next virtual epoch. Nothing is changed but ``rng``
-    and the policy.
+    """Draw the plan of the next epoch. Nothing is changed except ``rng`` and
+    the policy.
 
     Args:
         policy (Policy): Draws the plans that prune.

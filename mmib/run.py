@@ -26,7 +26,7 @@ _LARGEST = np.iinfo(np.int32).max
 
 
 class Run:
-    """One training run with InfoBatch.
+    """One run with InfoBatch.
 
     A run holds the parts and hands data from one to the next. The reader of
     the stream asks for :meth:`next_plan` where no slot is left; visits are
@@ -292,7 +292,7 @@ class Run:
 
     def saved_iters(self) -> float:
         """Return how many more iterations the baseline needs for the same
-        virtual epochs."""
+        epochs."""
         if self.current is None:
             return 0.
         return self.current.saved_iters + self.schedule.iters_saved(
@@ -306,7 +306,7 @@ class Run:
 
     @property
     def covered(self) -> float:
-        """float: Virtual epochs until now."""
+        """float: Epochs until now."""
         return 0. if self.current is None else self.current.covered_until(
             self.ledger.position)
 
@@ -533,7 +533,7 @@ class Run:
                      iteration: int,
                      epoch: int = -1,
                      saved_iters: float = 0.) -> None:
-        """Start in the middle of a training that has no scores yet.
+        """Start in the middle of a run that has no scores yet.
 
         Args:
             position (int): Slots until then.

@@ -52,7 +52,7 @@ class VarianceRatio(NamedTuple):
 
 
 class MeanRatio(NamedTuple):
-    """Mean V of a training, weighted by visits.
+    """Mean V of a run, weighted by visits.
 
     Args:
         visits (float): Visits until now.
@@ -201,12 +201,12 @@ def gain(ratio: VarianceRatio, longer: float,
          differ: float) -> Optional[Tuple[float, float, float]]:
     """Return the quality that the choice of images accounts for if it is worth
     ``1 / V`` times the iterations, and the ends of the interval. None where
-    this explains most of the difference between the trainings.
+    this explains most of the difference between the runs.
 
     Args:
         ratio (VarianceRatio): V of the choice.
-        longer (float): Log of the iterations of a plain training over those of
-            the training with the choice.
+        longer (float): Log of the iterations of a plain run over those of the
+            run with the choice.
         differ (float): How much higher the quality of the plain one is.
     """
     # The mean of V may reach below 0.

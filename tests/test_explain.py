@@ -150,14 +150,14 @@ def test_in_words():
     index = int(np.setdiff1d(range(SIZE), plan.indices)[0])
     each = run.explain(index)
     assert str(each).startswith(
-        f'Virtual epoch {record.epoch} leaves out image {index}. Its score was'
+        f'Epoch {record.epoch} leaves out image {index}. Its score was'
         f' {each.score:.4g}, in tier {each.tier} of 3 (scores ')
     assert f'with weight {each.weight:.4g}.' in str(each)
     assert str(each).endswith(f'{each.visits}; left out: {each.pruned}.')
     assert each.describe('x.png').startswith(
-        f'Virtual epoch {record.epoch} leaves out x.png. ')
+        f'Epoch {record.epoch} leaves out x.png. ')
     kept = run.explain(int(plan.indices[0]))
     assert f'keeps image {kept.index}. ' in str(kept)
     full = run_of(QuantileTiers(), True).train(2).run.explain(3)
     assert str(full).startswith(
-        'Virtual epoch 1 keeps all images, and image 3 among them.')
+        'Epoch 1 keeps all images, and image 3 among them.')

@@ -69,7 +69,7 @@ class InfoBatchCallback(Callback):
             raise Refusal(
                 'The checkpoint of the Trainer has no state of the Session: '
                 'resume from a checkpoint that was saved with '
-                'InfoBatchCallback, or begin the training anew.')
+                'InfoBatchCallback, or begin a new run.')
 
     def on_train_epoch_start(self, trainer: Trainer,
                              pl_module: LightningModule) -> None:

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Plans, which say what one virtual epoch trains on, and how tiers are pruned.
+"""Plans, which say what an epoch trains on, and how tiers are pruned.
 """
 from dataclasses import dataclass, replace
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -35,7 +35,7 @@ class Tier(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The ordered slots of one virtual epoch.
+    """The ordered slots of one epoch.
 
     Args:
         indices (np.ndarray): Dataset index of each slot, integer of shape

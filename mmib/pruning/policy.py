@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The base class of policies, and what a policy is told."""
+"""The base class of policies, and what a policy knows of a run."""
 import inspect
 import math
 import re
@@ -26,13 +26,13 @@ class TierNorms(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a training is when a plan is drawn, in slots.
+    """How far a run is when a plan is drawn, in slots.
 
     Args:
-        spent (float): Slots of the training before the plan.
+        spent (float): Slots of the run before the plan.
         covered (float): Slots that the baseline needs for the same passes.
         annealing (float): Slots of annealing.
-        length (float): Slots of the whole training; by epochs those of the
+        length (float): Slots of the whole run; by epochs those of the
             baseline.
         of_baseline (bool): Whether ``length`` is that of the baseline.
             Defaults to False.
@@ -60,7 +60,7 @@ class Progress(NamedTuple):
 
 
 class Policy:
-    """Decides by the scores which images a virtual epoch trains on.
+    """Decides by the scores which images an epoch trains on.
 
     A policy of your own derives from this class and implements
     :meth:`__call__`. Each argument of its ``__init__`` is an attribute of the
@@ -82,12 +82,12 @@ class Policy:
     """bool: Whether plans leave images out. If not, the run trains as the
     baseline, and keeps scores."""
     default_ratio = 0.6
-    """float: Iterations of the training over those of the baseline, in
+    """float: Iterations of the run over those of the baseline, in
     (0, 1], if a conversion is given no ratio."""
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        """Draw the plan of a virtual epoch.
+        """Draw the plan of an epoch.
 
         Args:
             scores (np.ndarray): Score of each image, float32 of shape (N,).
@@ -170,7 +170,7 @@ class ToBudget(Policy):
     has the schedule of the baseline.
 
     Args:
-        ratio (float): Iterations of the training over those of the baseline,
+        ratio (float): Iterations of the run over those of the baseline,
             in (0, 1]. Defaults to 0.6.
     """
 
@@ -232,12 +232,12 @@ def draw_plan(policy: Policy,
               progress: Progress,
               rng: np.random.Generator,
               tail: Optional[Callable[[int], int]] = None) -> EpochPlan:
-    """Let a policy draw the plan of a virtual epoch.
+    """Let a policy draw the plan of an epoch.
 
     Args:
         policy (Policy): The policy.
         scores (np.ndarray): Score of each image, float32 of shape (N,).
-        progress (Progress): How far the training is.
+        progress (Progress): How far the run is.
         rng (np.random.Generator): Source of every random choice.
         tail (Callable, optional): Returns how many slots to leave out of a
             plan that prunes and has so many, see
@@ -286,5 +286,5 @@ def check_ratio(ratio: float, name: str = 'ratio') -> None:
 
 
 def is_count(number: Any) -> bool:
-    """Whether something is a positive integer."""
+    """Return whether something is a positive integer."""
     return type(number) is int and number > 0

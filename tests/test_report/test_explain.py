@@ -47,7 +47,7 @@ def test_each_image_of_the_newest_plan(stopped):
 def test_the_command_prints_and_writes_no_page(stopped, capsys):
     work_dir, run, _ = stopped
     mmib_cli.main(['report', str(work_dir), '--image', '3.jpg'])
-    assert f'epoch {run.newest.epoch}' in capsys.readouterr().out
+    assert f'Epoch {run.newest.epoch}' in capsys.readouterr().out
     assert not (work_dir / 'report.html').exists()
 
 
