@@ -32,14 +32,12 @@ class ScoreHistogram(NamedTuple):
         images every k-th one is counted, k times."""
         every = max(len(scores) // _COUNTED, 1)
         limits = float(scores.min()), float(scores.max())
-        try:
-            counts, edges = np.histogram(scores[::every], NUM_BINS, limits)
-        except ValueError:
-            # float32 has too few numbers between scores that are nearly equal.
-            scores = scores.astype(np.float64)
-            counts, edges = np.histogram(scores[::every], NUM_BINS, limits)
-        kept, weights = scores[plan.indices[::every]], plan.weights[::every]
-        limits = edges[0], edges[-1]
+        # float32 has too few numbers between scores that are nearly equal.
+        some, kept = (
+            each.astype(np.float64)
+            for each in (scores[::every], scores[plan.indices[::every]]))
+        weights = plan.weights[::every]
+        counts, edges = np.histogram(some, NUM_BINS, limits)
         found = (counts, np.histogram(kept, NUM_BINS, limits)[0],
                  np.histogram(kept, NUM_BINS, limits, weights=weights)[0])
         return cls(edges.tolist(),
