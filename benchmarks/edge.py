@@ -46,7 +46,7 @@ def edges(size):
         print,
         seed=0,
         lockstep=True)
-    run.join(rank, world_size)
+    run.set_rank(rank, world_size)
     ledger, batch_size = run.ledger, BATCH_SIZE // world_size
     losses = torch.from_numpy(
         np.random.default_rng(rank).lognormal(size=batch_size)).float()

@@ -15,8 +15,9 @@ class Ledger:
     A slot has a number: its place in the stream of all plans. Rank ``k`` of
     ``W`` has the slots ``k, k + W, ...`` of a batch. :attr:`position` is the
     only record of progress: slots before the position were trained on or given
-    up, and slots from there on are still to be issued.
-    Slots before the position are kept until their visits have been merged.
+    up, and slots from there on were not trained on. After a resume, those that
+    were in flight are issued again. Slots before the position are kept until
+    their visits have been merged.
 
     Args:
         position (int): Number of the first slot. Defaults to 0.
@@ -24,13 +25,14 @@ class Ledger:
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        """int: The end of the newest batch of which a part was trained on."""
+        """int: The end of the newest batch of which any slot was trained
+        on."""
         self.first = position
         """int: Number of the first slot that is kept."""
         self._columns = Columns()
-        self.mark = object()
-        """object: Replaced when numbers are given to other slots, so that
-        older :class:`Slots` are refused."""
+        self.token = object()
+        """object: A new object whenever numbers of slots are used again, so
+        that :meth:`Session.weigh` refuses slots from before."""
 
     @property
     def end(self) -> int:
@@ -41,7 +43,7 @@ class Ledger:
         """Append the slots of a plan."""
         size = len(plan)
         means = np.full(size, plan.mean_weight, np.float32)
-        self._columns = self._columns.join(
+        self._columns = self._columns.followed_by(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
 
     def pad(self, world_size: int) -> None:
@@ -51,11 +53,11 @@ class Ledger:
         missing = -left % world_size
         if left and missing:
             rows = np.resize(np.arange(left), missing)
-            self._columns = self._columns.join(self.rest().at(rows))
+            self._columns = self._columns.followed_by(self.rest().at(rows))
 
-    def deal_anew(self, plan: EpochPlan) -> None:
+    def replace_rest(self, plan: EpochPlan) -> None:
         """Replace the rest by the slots of a plan."""
-        self.mark = object()
+        self.token = object()
         self._columns = self._columns.at(slice(self.position - self.first))
         self.deal(plan)
 
@@ -74,15 +76,15 @@ class Ledger:
             rank (int): The rank.
             world_size (int): Number of ranks.
             annealing (bool): Whether the batch belongs to annealing.
-            end (int, optional): Position after the batch, if the batch also
-                ends slots that are not delivered. Defaults to None.
+            end (int, optional): Position after the batch, if slots after the
+                batch are left out. Defaults to None, for none.
         """
         last = begin + size * world_size
         numbers = np.arange(begin + rank, last, world_size)
         own = self._columns.at(
             slice(begin + rank - self.first, last - self.first, world_size))
         return Slots(numbers, own.indices, own.weights, own.relative_weights,
-                     end or last, annealing, self.mark)
+                     end or last, annealing, self.token)
 
     def at(self, numbers: np.ndarray) -> Columns:
         """Return the slots with these increasing numbers."""
@@ -98,10 +100,10 @@ class Ledger:
 
     def indices(self, begin: int, rank: int, world_size: int,
                 count: int) -> List[int]:
-        """Return the dataset indices of a rank in the slots from ``begin`` on,
-        at most ``count``, of steps that all ranks have."""
+        """Return up to ``count`` dataset indices of a rank, in the slots from
+        ``begin`` on. Slots that don't suffice for all ranks are left out."""
         begin -= self.first
-        left = (len(self) - begin) // world_size
+        left = (len(self._columns.indices) - begin) // world_size
         end = begin + min(count, left) * world_size
         return self._columns.indices[begin + rank:end:world_size].tolist()
 
@@ -123,9 +125,6 @@ class Ledger:
         """Let no slot count for V and the policy: another policy drew them."""
         tiers = np.zeros_like(self._columns.tiers)
         self._columns = self._columns._replace(tiers=tiers)
-
-    def __len__(self) -> int:
-        return len(self._columns.indices)
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the position, and the slots from there on, as tensors."""

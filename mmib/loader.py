@@ -3,14 +3,14 @@
 slots, and the rules by which iterators share one stream."""
 import operator
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from .errors import Refusal
-from .planner import Step
+from .planner import StepSize
 from .ranks import all_gather, random_seed, rank_and_world_size
 from .run import Run
 from .slots import Slots
@@ -21,24 +21,22 @@ _MOST_UNWEIGHED = 20
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
 
 
-class Reader:
-    """One iterator of a loader, and how far it has come.
+class Cursor:
+    """How far one iterator of a loader has come.
 
     Args:
-        step (Step): The steps of the iterator.
+        step (StepSize): The steps of the iterator.
         begin (int): Position of the stream where the iterator begins.
-        same (Sequence[int]): What must be the same on all ranks.
         ends_if_empty (bool): Whether the epoch is over if the iterator can
             deliver nothing. Defaults to False.
     """
 
     def __init__(self,
-                 step: Step,
+                 step: StepSize,
                  begin: int,
-                 same: Sequence[int],
                  ends_if_empty: bool = False) -> None:
-        self.step, self.same = step, same
-        self.begin = self.cursor = begin
+        self.step = step
+        self.begin = self.next_slot = begin
         self.ends_if_empty = ends_if_empty
         self.num_issued = 0
         self.has_ended = False
@@ -47,7 +45,7 @@ class Reader:
     def issue(self, slots: Slots) -> List[int]:
         """Note a batch that is requested from the workers, and return its
         dataset indices."""
-        self.cursor = slots.end
+        self.next_slot = slots.end
         self.num_issued += 1
         self._in_flight.append(slots)
         return slots.indices.tolist()
@@ -56,7 +54,7 @@ class Reader:
         """Return the slots of the oldest batch in flight."""
         return self._in_flight.popleft()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Note that all batches were delivered."""
         self.has_ended = True
 
@@ -70,7 +68,7 @@ class Dealer:
     """Deals the slots of a run to the iterators of its loaders, one iterator
     at a time.
 
-    The stream has one position, the end of the newest batch of which a part
+    The stream has one position, the end of the newest batch of which any slot
     was weighed. What lies before the position is trained on or given up, and
     what lies after it is dealt by the next iterator. So a look at the first
     batch, a ``break``, an exception, a batch that is tried once more, and a
@@ -86,28 +84,30 @@ class Dealer:
                  run: Run,
                  ranks: Optional[Tuple[int, int]] = None) -> None:
         self._run, self._ranks = run, ranks
-        self._reader: Optional[Reader] = None
-        self._has_joined = False
-        # Whether something was weighed, or an iterator has ended. Until then
-        # one rank may look at batches without the others, if there is a seed.
+        self._cursor: Optional[Cursor] = None
+        # Of the newest iterator, what must be the same on all ranks.
+        self._same: Tuple[int, ...] = ()
+        self._has_ranks = False
+        # Whether something was weighed, or an iterator has ended. Until then,
+        # with a seed, one rank may look at batches without the others.
         self._is_in_use = False
         self._weighed_until = 0  # The furthest position that was weighed.
         # Batches in a row of iterators that have ended with nothing weighed.
         self._num_unweighed = 0
 
-    def join(self) -> None:
+    def fix_ranks(self) -> None:
         """Read the rank and the number of ranks, at the first iterator or
         state, and check that they stay. All ranks agree on a seed."""
         run, now = self._run, self._ranks or rank_and_world_size()
-        if not self._has_joined:
+        if not self._has_ranks:
             num_processes = rank_and_world_size()[1]
             if num_processes % now[1]:
                 raise Refusal(
                     f'`num_replicas={now[1]}` of the Session does not divide '
                     f'the {num_processes} processes evenly: give the number '
                     'of groups of processes that train on the same batches.')
-            self._has_joined = True
-            run.join(*now)
+            self._has_ranks = True
+            run.set_rank(*now)
             if run.seed is None:
                 run.set_seed(random_seed())
         elif now != (run.rank, run.world_size):
@@ -117,8 +117,8 @@ class Dealer:
                 f'{now[1]}: call `init_process_group`, or create the object '
                 'of your framework that calls it, before the first batch.')
 
-    def begin(self, batch_size: int, drop_last: bool,
-              num_prefetched: int) -> Reader:
+    def begin_iterator(self, batch_size: int, drop_last: bool,
+                       num_prefetched: int) -> Cursor:
         """Begin an iterator. Older iterators are refused at their next batch.
         Slots that they have delivered may still be weighed.
 
@@ -127,25 +127,25 @@ class Dealer:
             drop_last (bool): Whether samples that fill no batch are left out.
             num_prefetched (int): Batches that workers load in advance.
         """
-        self.join()
-        run, before = self._run, self._reader
-        step = Step(batch_size * run.world_size, drop_last)
-        self._reader = None
+        self.fix_ranks()
+        run, before = self._run, self._cursor
+        step = StepSize(batch_size * run.world_size, drop_last)
+        self._cursor = None
         if before is not None and before.has_ended and before.num_issued and (
                 self._weighed_until <= before.begin):
             self._note_unweighed(before.num_issued)
         position = run.ledger.position
-        same = batch_size, drop_last, num_prefetched
+        self._same = batch_size, drop_last, num_prefetched
         if self._is_in_use:
-            position = self._agree(position, *same)
+            position = self._agree(position)
         run.advance(position)
         if not run.schedule.by_epoch:
             # An empty iterator before may have been a look at the end.
             if run.has_ended and (before is None or not before.was_empty):
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
-            self._reader = Reader(step, position, same, ends_if_empty=True)
-            return self._reader
+            self._cursor = Cursor(step, position, ends_if_empty=True)
+            return self._cursor
         has_drawn = position == run.ledger.end
         if has_drawn:
             self._draw(step, before)
@@ -157,8 +157,8 @@ class Dealer:
         # The empty iterator before may have been a look at the first batch.
         is_repeated = before is not None and before.was_empty and (before.begin
                                                                    == position)
-        self._reader = Reader(step, position, same, has_drawn or is_repeated)
-        return self._reader
+        self._cursor = Cursor(step, position, has_drawn or is_repeated)
+        return self._cursor
 
     def _note_unweighed(self, num_batches: int) -> None:
         """Warn of an iterator with nothing weighed, and refuse to go on after
@@ -174,7 +174,7 @@ class Dealer:
             raise Refusal(f'Once more {text}')
         self._num_unweighed += num_batches
 
-    def _draw(self, step: Step, before: Optional[Reader]) -> None:
+    def _draw(self, step: StepSize, before: Optional[Cursor]) -> None:
         """Draw the plan of the next epoch, if there is one."""
         run = self._run
         if run.epoch + 1 < run.schedule.length:
@@ -185,20 +185,20 @@ class Dealer:
                         'are over')
 
     @staticmethod
-    def _check_step(step: Step, size: int) -> None:
+    def _check_step(step: StepSize, size: int) -> None:
         if step.drop_last and step.slots > size:
             raise Refusal(
                 f'A step has {step.slots} samples, of {size} in all, and '
                 '`drop_last` leaves them all out: lower `batch_size`, or '
                 'remove `drop_last`.')
 
-    def _agree(self, position: int, *same: int) -> int:
+    def _agree(self, position: int) -> int:
         """Return the furthest position of all ranks, and refuse what differs
         between them."""
         run = self._run
         assert run.seed is not None
         own = [
-            position, *same, run.seed,
+            position, *self._same, run.seed,
             len(run.tables.images), run.schedule.length, run.checksum
         ]
         rows = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
@@ -214,26 +214,34 @@ class Dealer:
                     'choice from its argument `rng`.')
         return int(rows[:, 0].max())
 
-    def check(self, reader: Reader) -> None:
+    def __iter__(self) -> Iterator[List[int]]:
+        """Yield the dataset indices of the batches of the newest iterator, as
+        the batch sampler of a DataLoader."""
+        cursor = self._cursor
+        assert cursor is not None
+        while (indices := self._next_batch(cursor)) is not None:
+            yield indices
+
+    def check(self, cursor: Cursor) -> None:
         """Refuse an older iterator."""
-        if reader is not self._reader:
+        if cursor is not self._cursor:
             raise Refusal(
                 'A newer iterator of a loader of this Session has begun, and '
                 'this one would deliver the same samples again: keep one '
                 'iterator, and look at samples with `dataset[index]`.')
 
-    def next_batch(self, reader: Reader) -> Optional[List[int]]:
+    def _next_batch(self, cursor: Cursor) -> Optional[List[int]]:
         """Return the dataset indices of the next batch, or None where the
         iterator ends."""
-        self.check(reader)
-        run, ledger, begin = self._run, self._run.ledger, reader.cursor
-        step = reader.step
+        self.check(cursor)
+        run, ledger, begin = self._run, self._run.ledger, cursor.next_slot
+        step = cursor.step
         by_epoch, world_size = run.schedule.by_epoch, run.world_size
         while (not by_epoch and ledger.end - begin < step.slots
                and ledger.end != run.schedule.end):
             if run.newest is not None:
                 # One iterator may be the whole run.
-                self._agree(ledger.position, *reader.same)
+                self._agree(ledger.position)
             run.next_plan()
         left = (ledger.end - begin) // world_size
         size = min(step.slots // world_size, left)
@@ -242,27 +250,27 @@ class Dealer:
         end = begin + size * world_size
         is_last = by_epoch or ledger.end == run.schedule.end
         if step.drop_last and is_last and ledger.end - end < step.slots:
-            # The last batch also ends the slots that fill no batch.
+            # With the last batch, the slots that fill no batch are left out.
             end = ledger.end
-        return reader.issue(
+        return cursor.issue(
             ledger.batch(begin, size, run.rank, world_size,
                          run.is_annealing(begin), end))
 
-    def end(self, reader: Reader) -> None:
+    def end_iterator(self, cursor: Cursor) -> None:
         """Note that an iterator has delivered all of its batches. What is left
         of the plan is given up if a part of the plan was weighed, or if
         nothing of it could be delivered.
 
-        Where an iterator finds a rest that fills no batch, it may have been a
-        look at the first batch. So the second such iterator gives up the rest.
+        An iterator that finds a rest smaller than a batch may have been a look
+        at the first batch. So the second such iterator gives up the rest.
         """
-        reader.end()
+        cursor.finish()
         self._is_in_use = True
-        run, begin = self._run, reader.begin
+        run, begin = self._run, cursor.begin
         if run.schedule.by_epoch and run.newest is not None:
             begin = run.newest.first_slot
         if (run.ledger.position > begin
-                if reader.num_issued else reader.ends_if_empty):
+                if cursor.num_issued else cursor.ends_if_empty):
             run.give_up_rest()
 
     def weighed(self, slots: Slots) -> None:
@@ -272,9 +280,9 @@ class Dealer:
         self._weighed_until = max(slots.end, self._weighed_until)
         self._run.advance(slots.end)
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Note that the run was resumed."""
-        self._reader = None
+        self._cursor = None
         self._is_in_use = True
         self._weighed_until = 0
 
@@ -325,7 +333,7 @@ class Loader:
         if not arguments.get('in_order', True):
             raise Refusal(
                 'With `in_order=False` batches come in any order, and '
-                '`Session.loader` could not tell which samples they have: '
+                '`Session.loader` could not know which samples they have: '
                 'remove `in_order`.')
         try:
             size = operator.index(batch_size)
@@ -339,24 +347,22 @@ class Loader:
         self._device = None if device is None else torch.device(device)
         self._num_prefetched = arguments.get('num_workers', 0) * (
             arguments.get('prefetch_factor') or 2)
-        self._indices = _Indices(dealer)
         # Its workers may persist, so all iterators share one DataLoader.
         self._batches: DataLoader = DataLoader(
-            dataset, batch_sampler=self._indices, **arguments)
+            dataset, batch_sampler=dealer, **arguments)
 
     def __iter__(self) -> Iterator[Tuple[Slots, Any]]:
         # This runs at the first `next`: frameworks call `iter` to see whether
         # a loader can be iterated over.
-        reader = self._dealer.begin(self._batch_size, self._drop_last,
-                                    self._num_prefetched)
-        self._indices.reader = reader
+        cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
+                                             self._num_prefetched)
         for batch in self._batches:
             if self._device is not None:
                 batch = tree_map(self._move, batch)
-            yield reader.deliver(), batch
+            yield cursor.deliver(), batch
             del batch  # Not kept while the next one is loaded.
-            self._dealer.check(reader)
-        self._dealer.end(reader)
+            self._dealer.check(cursor)
+        self._dealer.end_iterator(cursor)
 
     def _move(self, value: Any) -> Any:
         if torch.is_tensor(value):
@@ -368,23 +374,3 @@ class Loader:
             'A loader of a Session has no length, because an epoch has as many'
             ' batches as its plan keeps. Take `session.progress`, in [0, 1], '
             'for schedules and progress bars.')
-
-
-class _Indices:
-    """The batch sampler of the DataLoader inside a loader.
-
-    It doesn't know the loader. A cycle of references would leave workers that
-    persist to the garbage collector, where each takes five seconds to end.
-    """
-
-    def __init__(self, dealer: Dealer) -> None:
-        self._dealer = dealer
-        self.reader: Optional[Reader] = None
-
-    def __iter__(self) -> Iterator[List[int]]:
-        assert self.reader is not None
-        while True:
-            indices = self._dealer.next_batch(self.reader)
-            if indices is None:
-                return
-            yield indices

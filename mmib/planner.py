@@ -7,9 +7,8 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import numpy as np
 
 from .plan_record import PlanRecord
-from .pruning import (EpochPlan, Policy, ScoreHistogram, Tier, TierNorms,
-                      draw_plan)
-from .schedule import Moment, Schedule
+from .pruning import EpochPlan, Policy, ScoreHistogram, Tier, draw_plan
+from .schedule import PlanStart, Schedule
 from .visits import Tables
 from .worth import MeanRatio, correlation, from_sums, mean_squares
 
@@ -36,9 +35,9 @@ class Memory(NamedTuple):
     mean_ratio: MeanRatio = MeanRatio()
 
 
-class Step(NamedTuple):
-    """The steps of an epoch. A plan that prunes must not end in a smaller
-    step than the baseline's.
+class StepSize(NamedTuple):
+    """The size of the steps of an epoch. A plan that prunes must not end in a
+    smaller step than a full pass does.
 
     Args:
         slots (int): Slots of a step, of all ranks.
@@ -64,7 +63,7 @@ class Step(NamedTuple):
         return tail if kept >= self.slots and needed else 0
 
 
-def reads_scores(schedule: Schedule, memory: Memory, moment: Moment) -> bool:
+def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:
     """Return whether the visits of all ranks are merged before a plan.
 
     A plan that soon follows another one (:attr:`Schedule.min_gap`) would see
@@ -72,10 +71,10 @@ def reads_scores(schedule: Schedule, memory: Memory, moment: Moment) -> bool:
     waiting for the device, and has no line of log. Before pruning begins,
     visits are merged so that the log doesn't grow over many passes.
     """
-    if schedule.is_annealing(moment):
+    if schedule.is_annealing(start):
         return False
-    is_due = moment.slot - memory.read_at >= schedule.min_gap
-    return is_due or (memory.scores is None and schedule.may_prune(moment))
+    is_due = start.slot - memory.read_at >= schedule.min_gap
+    return is_due or (memory.scores is None and schedule.may_prune(start))
 
 
 def draw(
@@ -83,10 +82,11 @@ def draw(
         schedule: Schedule,
         tables: Tables,
         memory: Memory,
-        moment: Moment,
+        start: PlanStart,
+        reads: bool,
         last: Optional[PlanRecord],
         rng: np.random.Generator,
-        step: Optional[Step] = None,
+        step: Optional[StepSize] = None,
         normalize: bool = False
 ) -> Tuple[Optional[EpochPlan], PlanRecord, Memory]:
     """Draw the plan of the next epoch. Nothing is changed except ``rng`` and
@@ -97,11 +97,14 @@ def draw(
         schedule (Schedule): How long the run is.
         tables (Tables): What is known of the images.
         memory (Memory): What the plan before has handed on.
-        moment (Moment): When the plan is drawn.
+        start (PlanStart): When the plan is drawn.
+        reads (bool): Whether scores are read for this plan, as
+            :func:`reads_scores` says. If not, the plan is drawn from the
+            scores of the plan before.
         last (PlanRecord, optional): The plan before. None for the first one.
         rng (np.random.Generator): Source of every random choice.
-        step (Step, optional): The steps of an epoch. None where plans make one
-            stream, whose last batch is that of the run. Defaults to None.
+        step (StepSize, optional): The steps of an epoch. None where plans make
+            one stream, and a step may span two plans. Defaults to None.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
 
@@ -110,23 +113,21 @@ def draw(
         next full pass of the baseline; its record; and what it hands on.
     """
     saved_iters = 0. if last is None else last.saved_iters + (
-        schedule.iters_saved(last, moment.slot, moment.iteration))
-    annealing = schedule.is_annealing(moment)
+        schedule.iters_saved_since(last, start.slot, start.iteration))
+    annealing = schedule.is_annealing(start)
     begins_annealing = annealing and last is not None and not last.annealing
-    reads = reads_scores(schedule, memory, moment)
     plan: Optional[EpochPlan] = None
     of_record: Dict[str, Any] = {}
-    if schedule.may_prune(moment) and tables.knows_scores:
-        progress = schedule.progress(moment, saved_iters)
+    if schedule.may_prune(start) and tables.knows_scores:
+        progress = schedule.progress(start, saved_iters)
         if reads:
             scores = tables.by_index(schedule.pass_length)
             memory = memory._replace(
                 scores=scores,
                 mean_score=float(scores.mean()),
-                read_at=moment.slot,
+                read_at=start.slot,
                 mean_ratio=memory.mean_ratio.add(tables.sums))
-            progress = progress._replace(
-                norms=TierNorms(*mean_squares(tables.sums)))
+            progress = progress._replace(norms=mean_squares(tables.sums))
             ratio, reliability = (from_sums(tables.sums),
                                   correlation(tables.pairs))
             of_record = dict(
@@ -140,31 +141,28 @@ def draw(
             plan = plan.normalized()
     note = plan.note if plan else ''
     logged = bool(begins_annealing
-                  or moment.slot - memory.logged_at >= schedule.min_gap)
+                  or start.slot - memory.logged_at >= schedule.min_gap)
     if logged:
-        memory = memory._replace(logged_at=moment.slot)
+        memory = memory._replace(logged_at=start.slot)
     size = schedule.pass_length
     if plan is None or plan.is_full:
         plan = None
         of_record.update(kept=size, tiers=(Tier(size, size), ))
     else:
-        # JSON has no infinite numbers.
-        threshold = plan.threshold if math.isfinite(plan.threshold) else 0.
         histogram = None
         if logged and memory.scores is not None:
             histogram = ScoreHistogram.of(memory.scores, plan)
         of_record.update(
             kept=len(plan),
             tiers=plan.tiers,
-            threshold=threshold,
+            threshold=plan.threshold,
             mean_weight=round(plan.mean_weight, 6),
             histogram=histogram)
     record = PlanRecord(
-        covered=last.covered_until(moment.slot) if last else moment.slot /
-        size,
+        covered=last.covered_until(start.slot) if last else start.slot / size,
         epoch=last.epoch + 1 if last else 1,
-        first_slot=moment.slot,
-        iter=schedule.iteration_at(moment),
+        first_slot=start.slot,
+        iter=schedule.iteration_at(start),
         saved_iters=saved_iters,
         mean_score=memory.mean_score,
         mean_ratio=memory.mean_ratio.mean(),

@@ -13,9 +13,9 @@ from .explain import Explanation, explain
 from .ledger import Ledger
 from .passes import FullPasses
 from .plan_record import PlanRecord
-from .planner import Memory, Step
+from .planner import Memory, StepSize
 from .pruning import EpochPlan, Policy, Tier
-from .schedule import Moment, Schedule
+from .schedule import PlanStart, Schedule
 from .slots import Columns
 from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
                      why_not)
@@ -28,10 +28,10 @@ _LARGEST = np.iinfo(np.int32).max
 class Run:
     """One run with InfoBatch.
 
-    A run holds the parts and hands data from one to the next. The reader of
-    the stream asks for :meth:`next_plan` where no slot is left; visits are
-    written to :attr:`log`; where scores are read for a plan, :meth:`merge`
-    brings them into :attr:`tables`.
+    A run holds the parts and hands data from one to the next. The sampler or
+    loader calls :meth:`next_plan` where no slot is left. Visits are written to
+    :attr:`log`. Where scores are read for a plan, :meth:`merge` brings the
+    visits into :attr:`tables`.
 
     :class:`~mmib.openmmlab.InfoBatchHook` and :class:`~mmib.session.Session`
     each have a run.
@@ -85,8 +85,8 @@ class Run:
         self.memory = Memory()
         """Memory: What the newest plan hands on to the next."""
         self.iteration = 0
-        """int: Iterations that have begun. An iteration of a Session is one
-        slot."""
+        """int: Iterations that have begun; in a Session the slots that were
+        trained on."""
         self.epoch = -1
         """int: The epoch of the newest plan, from 0. -1 before the first."""
         self.lacks_norms: Optional[bool] = None
@@ -100,8 +100,8 @@ class Run:
         self._plans: List[PlanRecord] = []
         self.checksum = 0
         """int: CRC-32 of all plans that pruned."""
-        # Where steps ended, and the iterations until then; and where the
-        # newest one began.
+        # The end of each step since the last merge, with the iterations until
+        # then; and the first slot of the newest step.
         self._steps: List[tuple] = []
         self._step_begin = 0
         self._has_warned = False  # Whether a policy's note was shown.
@@ -117,46 +117,50 @@ class Run:
         self._passes = FullPasses(len(self.tables.images), self._shuffle, seed)
         self._rng = np.random.default_rng(seed)
 
-    def join(self, rank: int, world_size: int) -> None:
+    def set_rank(self, rank: int, world_size: int) -> None:
         """Set which rank this is, of how many."""
         self.rank, self.world_size = rank, world_size
 
     # Plans -------------------------------------------------------------------
 
-    def next_plan(self, epoch: int = 0, step: Optional[Step] = None) -> bool:
+    def next_plan(self,
+                  epoch: int = 0,
+                  step: Optional[StepSize] = None) -> bool:
         """Draw the next plan and append its slots to the ledger: the one event
         that draws a plan.
 
         Args:
             epoch (int): The epoch of the plan, from 0, where epochs count.
-            step (Step, optional): The steps of the epoch, where epochs count.
+            step (StepSize, optional): The steps of the epoch, where epochs
+                count.
 
         Returns:
             bool: Whether there is a plan. If not, the stream has ended.
         """
-        schedule, start = self.schedule, self.ledger.end
-        if schedule.end is not None and start >= schedule.end:
+        schedule, first_slot = self.schedule, self.ledger.end
+        if schedule.end is not None and first_slot >= schedule.end:
             return False
-        moment = Moment(start, epoch=epoch)
-        reads = planner.reads_scores(schedule, self.memory, moment)
-        # Before the first plan there is nothing to merge. In annealing nothing
-        # is scored: the first merge in lockstep takes in what is left in the
-        # log, and later ones only forget old slots.
-        if self.newest and (reads or schedule.is_annealing(moment)):
+        start = PlanStart(first_slot, epoch=epoch)
+        reads = planner.reads_scores(schedule, self.memory, start)
+        # Before the first plan there is nothing to merge. Annealing writes no
+        # scores: the first merge there empties the log, and later ones only
+        # forget old slots.
+        if self.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.
-        moment = moment._replace(iteration=self.iteration)
+        start = start._replace(iteration=self.iteration)
         plan, record, self.memory = planner.draw(self.policy, schedule,
                                                  self.tables, self.memory,
-                                                 moment, self.newest,
+                                                 start, reads, self.newest,
                                                  self._rng, step,
                                                  self.normalize)
-        if reads and self.memory.read_at == start:
+        if reads and self.memory.read_at == first_slot:
             self.tables.forget_sums()
         # Annealing begins with a new plan: end this one there.
-        limit = None if record.annealing else schedule.until_annealing(start)
+        limit = None if record.annealing else schedule.until_annealing(
+            first_slot)
         if limit is None and schedule.end is not None:
-            limit = schedule.end - start
+            limit = schedule.end - first_slot
         if plan is None:
             plan = EpochPlan.full(self._full_pass(epoch, limit))
             self.memory = self.memory._replace(kept=None)
@@ -191,7 +195,7 @@ class Run:
             return self._passes.of_epoch(epoch)
         return self._passes.next(self.schedule.pass_length, limit)
 
-    def prepare_rest(self, step: Step) -> None:
+    def prepare_rest(self, step: StepSize) -> None:
         """Prepare what is left of the open plan for the steps of this run:
         give up a tail, and let all ranks have equally many slots.
 
@@ -199,7 +203,7 @@ class Run:
         dealt in other steps.
         """
         rest, newest = self.ledger.rest(), self.newest
-        # A plan of a user may prune and have as many slots as a pass.
+        # A plan of a user may prune and have as many slots as a full pass.
         if newest is not None and (self.memory.kept is not None or newest.kept
                                    != self.schedule.pass_length):
             tail = step.tail(len(rest.indices), self.schedule.pass_length)
@@ -216,10 +220,10 @@ class Run:
             tiers=record.tiers,
             tier_of_slot=rest.tiers,
             whole_mean=float(rest.means[0]))
-        # If the mean weight is 1, by `normalize` or because the policy doesn't
-        # rescale, it stays 1.
+        # A mean weight of 1 stays 1: of `normalize`, or of a policy that
+        # doesn't rescale.
         plan = plan.without_tail(tail, self._rng, record.mean_weight != 1)
-        self.ledger.deal_anew(plan)
+        self.ledger.replace_rest(plan)
         # The counts of the tiers stay those of the plan as it was drawn.
         self._plans[-1] = record._replace(
             kept=record.kept - tail,
@@ -281,8 +285,8 @@ class Run:
             if before <= plan.first_slot < position and plan.epoch:
                 begun.append(plan)
         for last, plan in zip([current, *begun], begun):
-            # A note on the first plan doesn't count: the plan is drawn from
-            # few scores, and later plans correct it.
+            # Only the second note in a row counts: the first plan is drawn
+            # from few scores, and later plans correct it.
             if last and last.note and plan.note and not self._has_warned:
                 self._has_warned = True
                 self.warn(plan.note)
@@ -295,7 +299,7 @@ class Run:
         epochs."""
         if self.current is None:
             return 0.
-        return self.current.saved_iters + self.schedule.iters_saved(
+        return self.current.saved_iters + self.schedule.iters_saved_since(
             self.current, self.ledger.position, self.iteration)
 
     @property
@@ -355,9 +359,9 @@ class Run:
         """Let all ranks know all visits until now, and forget their slots.
 
         Args:
-            decides_norms (bool): Whether norms that are missing now can't be
-                seen in this run. Else the backward pass of the newest batch
-                may be still to come. Defaults to False.
+            decides_norms (bool): Whether norms that are missing now are never
+                to come. If not, the backward pass of the newest batch may
+                still bring them. Defaults to False.
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
@@ -391,7 +395,7 @@ class Run:
         """int: The first slot that may still be weighed."""
         if self._lockstep or self.current is None:
             return self._step_begin
-        # The same on all ranks, which may have skipped different batches.
+        # Ranks may have skipped different batches, but share the plan.
         return self.current.first_slot
 
     def _iterations_of(self, numbers: np.ndarray) -> np.ndarray:
@@ -400,7 +404,7 @@ class Run:
             # The ranks may have skipped different batches.
             return np.minimum(numbers + 1, _LARGEST).astype(np.int32)
         ends, iterations = np.array(self._steps).T
-        # Both increase. To search for each of the numbers takes longer.
+        # Both increase: search for the few ends among the many numbers.
         bounds = np.searchsorted(numbers, ends)
         return np.repeat(
             iterations.astype(np.int32), np.diff(bounds, prepend=0))
@@ -521,11 +525,11 @@ class Run:
         last = current._replace(saved_iters=current.saved_iters + missing)
         self._plans = [last]
         for plan in later:
-            moment = Moment(plan.first_slot, iteration)
+            start = PlanStart(plan.first_slot, iteration)
             last = plan._replace(
-                iter=self.schedule.iteration_at(moment),
-                saved_iters=last.saved_iters +
-                self.schedule.iters_saved(last, plan.first_slot, iteration))
+                iter=self.schedule.iteration_at(start),
+                saved_iters=last.saved_iters + self.schedule.iters_saved_since(
+                    last, plan.first_slot, iteration))
             self._plans.append(last)
 
     def start_afresh(self,

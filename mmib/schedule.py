@@ -6,7 +6,7 @@ from .plan_record import PlanRecord
 from .pruning import Progress
 
 
-class Moment(NamedTuple):
+class PlanStart(NamedTuple):
     """When a plan is drawn.
 
     Args:
@@ -39,8 +39,8 @@ class Schedule:
         iters_per_epoch (int, optional): Iterations of an epoch of the
             baseline, where the run counts epochs. None where the run counts
             iterations. Defaults to None.
-        first_pass (int, optional): Slots of full passes until each image was
-            dealt, more than a pass where a dataset is repeated. If None,
+        first_pass (int, optional): Slots after which each index was dealt
+            once, several passes where a dataset is repeated. If None,
             ``pass_length``. Defaults to None.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
@@ -85,8 +85,8 @@ class Schedule:
         between two lines of log: a thousandth of the run, and the lookahead.
         """
         self._first_pass = first_pass or pass_length
-        # By iterations, where the run would have begun, had its batch size
-        # never changed.
+        # By iterations, the slot at which iteration 0 would lie with today's
+        # batch size.
         self._zero = 0
 
     def count_from(self, iteration: int, position: int) -> None:
@@ -97,58 +97,57 @@ class Schedule:
     def _slot_of(self, iteration: int) -> int:
         return self._zero + iteration * self.slots_per_iter
 
-    def unit_at(self, moment: Moment) -> int:
-        """Return the place of a plan, to compare with :attr:`first_pruned` and
-        :attr:`first_annealing`: its first slot, or its epoch where epochs
-        count."""
-        return moment.epoch if self.by_epoch else moment.slot
+    def _place_of(self, start: PlanStart) -> int:
+        """Return the epoch of a plan where epochs count, else its first slot:
+        what :attr:`prune_from` and :attr:`anneal_from` are compared with."""
+        return start.epoch if self.by_epoch else start.slot
 
     @property
-    def first_pruned(self) -> int:
-        """int: The earliest place at which a plan may prune, see
-        :meth:`unit_at`. Each image has to be dealt once before."""
+    def prune_from(self) -> int:
+        """int: The epoch from which on plans may prune, or the slot where
+        iterations count. Each image has to be dealt once before."""
         if self.by_epoch:
             return max(self.pruning_at,
                        self.fresh_from // self.pass_length + 1)
-        # At the edge of a pass.
+        # Rounded up to a whole pass.
         passes = -(-self._slot_of(self.pruning_at) // self.pass_length)
         dealt = -(-self.fresh_from // self._first_pass) + 1
         return max(passes * self.pass_length, dealt * self._first_pass)
 
     @property
-    def first_annealing(self) -> int:
-        """int: Where the first plan of annealing is, see :meth:`unit_at`."""
+    def anneal_from(self) -> int:
+        """int: The epoch from which on plans belong to annealing, or the slot
+        where iterations count."""
         if self.by_epoch:
             return self.annealing_at
         return self._slot_of(self.annealing_at)
 
-    def may_prune(self, moment: Moment) -> bool:
+    def may_prune(self, start: PlanStart) -> bool:
         """Return whether a plan may prune."""
-        return (self.first_pruned <= self.unit_at(moment) <
-                self.first_annealing)
+        return (self.prune_from <= self._place_of(start) < self.anneal_from)
 
-    def is_annealing(self, moment: Moment) -> bool:
+    def is_annealing(self, start: PlanStart) -> bool:
         """Return whether a plan belongs to annealing."""
-        return self.unit_at(moment) >= self.first_annealing
+        return self._place_of(start) >= self.anneal_from
 
     @property
     def prunes_nothing(self) -> bool:
         """bool: Whether annealing begins before anything can be pruned."""
-        return self.first_pruned >= self.first_annealing
+        return self.prune_from >= self.anneal_from
 
     def until_annealing(self, slot: int) -> Optional[int]:
         """Return how many slots lie between ``slot`` and annealing. None by
         epochs, where annealing begins with a plan."""
-        return None if self.by_epoch else self.first_annealing - slot
+        return None if self.by_epoch else self.anneal_from - slot
 
-    def iteration_at(self, moment: Moment) -> float:
+    def iteration_at(self, start: PlanStart) -> float:
         """Return the iterations of the run before a plan."""
         if self.by_epoch:
-            return moment.iteration
-        return (moment.slot - self._zero) / self.slots_per_iter
+            return start.iteration
+        return (start.slot - self._zero) / self.slots_per_iter
 
-    def iters_saved(self, plan: PlanRecord, position: int,
-                    iteration: int) -> float:
+    def iters_saved_since(self, plan: PlanRecord, position: int,
+                          iteration: int) -> float:
         """Return the iterations saved since a plan began.
 
         Args:
@@ -162,16 +161,16 @@ class Schedule:
         left_out = self.pass_length / plan.kept - 1
         return (position - plan.first_slot) * left_out / self.slots_per_iter
 
-    def progress(self, moment: Moment, saved_iters: float) -> Progress:
+    def progress(self, start: PlanStart, saved_iters: float) -> Progress:
         """Return the progress that a policy gets for a plan.
 
         Args:
-            moment (Moment): When the plan is drawn.
+            start (PlanStart): When the plan is drawn.
             saved_iters (float): Iterations saved until then.
         """
-        spent = moment.slot - self._zero
+        spent = start.slot - self._zero
         if self.by_epoch:
-            covered: float = moment.epoch * self.pass_length
+            covered: float = start.epoch * self.pass_length
         else:
             covered = spent + saved_iters * self.slots_per_iter
         size = self.pass_length if self.by_epoch else self.slots_per_iter
@@ -185,16 +184,17 @@ class Schedule:
     def first_progress(self) -> Progress:
         """Return the progress that a policy gets for the first plan that
         prunes."""
-        first = self.first_pruned
+        first = self.prune_from
         if self.by_epoch:
             # Epochs until then are full ones.
-            return self.progress(Moment(first * self.pass_length, 0, first), 0)
-        return self.progress(Moment(first), 0.)
+            return self.progress(
+                PlanStart(first * self.pass_length, 0, first), 0)
+        return self.progress(PlanStart(first), 0.)
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
         """Forecast a run whose pruning plans keep ``share``: its iterations,
         the iterations of the baseline for as many passes, and these passes."""
-        pruned = max(self.first_annealing - self.first_pruned, 0)
+        pruned = max(self.anneal_from - self.prune_from, 0)
         if self.iters_per_epoch is not None:
             saved = pruned * self.iters_per_epoch * (1 - share)
             return (self.schedule_iters - saved, self.schedule_iters,

@@ -38,8 +38,8 @@ class Session:
         >>>         losses = F.cross_entropy(logits, labels, reduction='none')
         >>>         session.weigh(losses, slots, logits).mean().backward()
 
-    An iterator of the loader is an epoch, shorter by the images that are
-    pruned. Each index of the dataset is an image.
+    One pass over the loader is an epoch without the images that are pruned.
+    Each index of the dataset is an image.
 
     With several processes, each makes a Session with the same arguments, and
     ``batch_size`` is that of one process. Begin an iterator, and call
@@ -54,7 +54,7 @@ class Session:
         delta (float): Fraction of the run after which nothing is pruned any
             more. Defaults to 0.85.
         start (float): Fraction of the run before which nothing is pruned.
-            Defaults to 0, from the second pass on.
+            The first pass is full in any case. Defaults to 0.
         ema (float): Share of the old score in the new one at each visit but
             the first, in [0, 1). Defaults to 0.
         normalize (bool): Whether the weights of a plan are divided by their
@@ -62,8 +62,8 @@ class Session:
             share. Advised for optimizers like Adam. Defaults to False.
         stream (bool): Whether one iterator of the loader is the whole run, and
             ends by itself, after ``ratio`` of the images of ``epochs`` passes:
-            for loops that count iterations. A policy without a ratio of the
-            run has 0.6. Defaults to False.
+            for loops that count iterations. Policies without a budget take
+            their ``default_ratio``. Defaults to False.
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
             one. Defaults to None.
@@ -220,7 +220,7 @@ class Session:
                 f'`slots` are of type {type(slots).__name__}: hand on the '
                 'slots that the loader delivers with a batch, as in `for '
                 'slots, batch in loader`.')
-        if slots.owner is not self._run.ledger.mark:
+        if slots.token is not self._run.ledger.token:
             raise Refusal(
                 '`slots` belong to another Session, to a time before '
                 '`load_state_dict`, or to an iterator before one with another '
@@ -285,7 +285,7 @@ class Session:
         """Return everything that the rest of the run follows from, as tensors
         and plain Python values. Call this on all ranks; they return the same.
         """
-        self._dealer.join()
+        self._dealer.fix_ranks()
         return self._run.state_dict()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -296,7 +296,7 @@ class Session:
             Refusal: If the state is damaged, or of another dataset.
         """
         changes = self._run.load_state_dict(state_dict)
-        self._dealer.start_over()
+        self._dealer.reset()
         if changes:
             _warn(f'the run goes on, and {"; ".join(changes)}.')
 

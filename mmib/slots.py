@@ -28,26 +28,26 @@ class Slots:
         end (int): Position of the stream after the batch on all ranks.
         annealing (bool): Whether the batch belongs to annealing, in which
             losses are those of the baseline.
-        owner (Any): Mark of the ledger that dealt the slots, see
-            :attr:`Ledger.mark <mmib.ledger.Ledger.mark>`.
+        token (Any): The token of the ledger that dealt the slots, see
+            :attr:`Ledger.token <mmib.ledger.Ledger.token>`.
     """
 
     __slots__ = ('numbers', 'indices', 'weights', 'relative_weights', 'end',
-                 'annealing', 'owner')
+                 'annealing', 'token')
     # Without this, the method `__getitem__` would make slots iterable, and
     # Lightning would look for tensors in them.
     __iter__ = None
 
     def __init__(self, numbers: np.ndarray, indices: np.ndarray,
                  weights: np.ndarray, relative_weights: np.ndarray, end: int,
-                 annealing: bool, owner: Any) -> None:
+                 annealing: bool, token: Any) -> None:
         self.numbers = numbers
         self.indices = indices
         self.weights = weights
         self.relative_weights = relative_weights
         self.end = end
         self.annealing = annealing
-        self.owner = owner
+        self.token = token
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -60,7 +60,7 @@ class Slots:
             part = np.atleast_1d(np.asarray(part))
         return Slots(self.numbers[part], self.indices[part],
                      self.weights[part], self.relative_weights[part], self.end,
-                     self.annealing, self.owner)
+                     self.annealing, self.token)
 
     def __repr__(self) -> str:
         return (f'Slots(indices={self.indices.tolist()}, '
@@ -74,7 +74,7 @@ class Columns(NamedTuple):
         indices (np.ndarray): Dataset index of each slot, int64 of shape (K,).
         weights (np.ndarray): Weight of each slot, float32 of shape (K,).
         tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
-            shape (K,). 0 for slots that don't count for V and the policy.
+            shape (K,). With 0, V and the policy ignore the visit of the slot.
         means (np.ndarray): Mean weight of the plan of each slot, float32 of
             shape (K,).
     """
@@ -88,7 +88,7 @@ class Columns(NamedTuple):
         """Return some of the slots."""
         return Columns(*(column[rows] for column in self))
 
-    def join(self, others: 'Columns') -> 'Columns':
+    def followed_by(self, others: 'Columns') -> 'Columns':
         """Return these slots, and others after them."""
         return Columns(*map(np.concatenate, zip(self, others)))
 

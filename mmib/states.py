@@ -52,8 +52,8 @@ def check_form(state: Any, form: Any, where: str = 'state') -> None:
 
     Args:
         state (Any): The state, or a part of it.
-        form (Any): A state of the same kind. A list has the form of all of its
-            entries, or is empty.
+        form (Any): A template: a state with the right keys and types. The
+            first entry of a list describes all of its entries.
         where (str): The key of the part. Defaults to ``'state'``.
 
     Raises:

@@ -197,9 +197,9 @@ class VisitLog:
             world_size (int): Number of ranks. Defaults to 1.
 
         Raises:
-            Refusal: If ranks drew different plans. This is seen where the
-                plans are equally long; else the ranks call collectives that
-                don't match, and the process group fails.
+            Refusal: If ranks drew different plans. If the plans differ in
+                length too, the collectives of the ranks don't match, and the
+                process group fails first.
         """
         self._pack(len(self._entries))
         values = torch.cat(self._packed, 1) if self._packed else torch.empty(
@@ -248,7 +248,7 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
             'choice from its argument `rng`: change the policy.')
     position, has_norms = int(positions.max()), bool(with_norms.any())
     if regular.all() and (counts == count).all() and (begins == begin).all():
-        # Each rank has every slot of its own, so nobody sends numbers.
+        # Every rank has visited exactly its own slots, so the numbers follow.
         of_all = values.new_empty(2, world_size * count)
         for k, rows in zip(ranks.tolist(), all_gather(values)):
             of_all[:, k::world_size] = rows
@@ -259,7 +259,8 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
     if not sizes.any():
         empty = np.empty(0, np.float32)
         return Merged(position, numbers, empty, empty, unscored, has_norms)
-    # A rank without rows doesn't know the device of the others.
+    # On the CPU, because a rank without rows doesn't know the device of the
+    # others.
     signed = np.concatenate([numbers - first, ~(unscored - first)])
     rows = torch.full((3, int(sizes.max())), torch.nan)
     rows[:2, :count] = values.cpu()
@@ -410,7 +411,7 @@ class Tables:
         # A slice copies nothing.
         known = slice(None) if counts.all() else np.flatnonzero(counts)
         self.sums = worth.tier_sums(slots.tiers[known],
-                                    slots.weights[known] / slots.means[known],
+                                    slots.relative_weights[known],
                                     norms[known],
                                     int(slots.tiers.max(initial=0)), self.sums)
         self.pairs = worth.pair_sums(before[known], scores[known], self.pairs)

@@ -10,7 +10,8 @@ from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan
 from tests.training import state_of
 
-NAMES = 'deal', 'pad', 'go_to', 'forget', 'deal_anew', 'forget_tiers', 'save'
+NAMES = ('deal', 'pad', 'go_to', 'forget', 'replace_rest', 'forget_tiers',
+         'save')
 
 
 def plan_of(rng, size):
@@ -55,9 +56,9 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             ledger.forget(target)
             rows = rows[max(target - first, 0):]
             first = max(target, first)
-        elif name == 'deal_anew':
+        elif name == 'replace_rest':
             plan = plan_of(rng, number)
-            ledger.deal_anew(plan)
+            ledger.replace_rest(plan)
             rows = rows[:position - first] + rows_of(ledger.rest())
             assert [row[0] for row in rows[position - first:]
                     ] == plan.indices.tolist()
@@ -72,7 +73,7 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             # What is trained on was merged before.
             rows, first = rows[position - first:], position
         assert (ledger.first, ledger.position) == (first, position)
-        assert ledger.end == first + len(rows) and len(ledger) == len(rows)
+        assert ledger.end == first + len(rows)
         assert rows_of(ledger.rest()) == rows[position - first:]
         numbers = np.flatnonzero(rng.random(len(rows)) < 0.6)
         assert rows_of(ledger.at(first +
@@ -101,23 +102,23 @@ def test_ranks_share_a_batch(world_size, size, begin):
         assert slots.weights.tolist() == rows.weights[own].tolist()
         assert (slots.relative_weights == rows.weights[own] /
                 rows.means[own]).all()
-        assert (slots.end, slots.owner) == (last, ledger.mark)
+        assert (slots.end, slots.token) == (last, ledger.token)
         assert slots.annealing == (rank == 1)
     # Where slots that fill no batch go with the last one.
     assert ledger.batch(3, size, 0, 1, False, 43).end == 43
 
 
-def test_the_mark_changes_where_numbers_are_of_other_slots():
+def test_the_token_changes_where_numbers_are_of_other_slots():
     ledger, rng = Ledger(), np.random.default_rng(0)
     ledger.deal(plan_of(rng, 9))
-    mark = ledger.mark
+    token = ledger.token
     ledger.go_to(3)
     ledger.forget(2)
     ledger.pad(4)
     ledger.deal(plan_of(rng, 5))
-    assert ledger.mark is mark
-    ledger.deal_anew(plan_of(rng, 3))
-    assert ledger.mark is not mark is not Ledger().mark
+    assert ledger.token is token
+    ledger.replace_rest(plan_of(rng, 3))
+    assert ledger.token is not token is not Ledger().token
 
 
 def test_memory_does_not_grow():
@@ -137,7 +138,7 @@ def test_a_state_is_a_copy():
     ledger.deal(plan_of(np.random.default_rng(0), 5))
     state = ledger.state_dict()
     before = str(state)
-    ledger.deal_anew(plan_of(np.random.default_rng(0), 2))
+    ledger.replace_rest(plan_of(np.random.default_rng(0), 2))
     ledger.go_to(3)
     ledger.forget_tiers()
     assert str(state) == before

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmib.planner import Memory, Step, draw, reads_scores
+from mmib.planner import Memory, StepSize, draw, reads_scores
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.schedule import Moment, Schedule
+from mmib.schedule import PlanStart, Schedule
 from mmib.slots import Columns
 from mmib.visits import Tables, Visits
 from tests.training import POLICIES, SIZE, DrivenTraining, dealt
@@ -26,7 +26,7 @@ from tests.training import POLICIES, SIZE, DrivenTraining, dealt
 def test_the_tail_of_an_epoch(kept, pass_length, slots, drop_last):
     """The least number of slots without which the last step is no smaller than
     that of the baseline. A plan that fills no step keeps what it has."""
-    tail = Step(slots, drop_last).tail(kept, pass_length)
+    tail = StepSize(slots, drop_last).tail(kept, pass_length)
     of_baseline = pass_length % slots or slots
 
     def fits(count):
@@ -110,9 +110,10 @@ SCORES = np.random.default_rng(0).lognormal(size=50).astype(np.float32)
 def by_epochs(policy, epoch, step=None, seed=0, tables=None, **kwargs):
     """The plan of an epoch after full ones."""
     schedule = Schedule(50, 8, 10, 0.8, iters_per_epoch=7)
-    return draw(policy, schedule, tables or tables_of(SCORES),
-                kwargs.pop('memory', Memory()),
-                Moment(50 * epoch, 7 * epoch, epoch), None,
+    memory = kwargs.pop('memory', Memory())
+    start = PlanStart(50 * epoch, 7 * epoch, epoch)
+    return draw(policy, schedule, tables or tables_of(SCORES), memory, start,
+                reads_scores(schedule, memory, start), None,
                 np.random.default_rng(seed), step, **kwargs)
 
 
@@ -122,7 +123,7 @@ def test_drawing_changes_nothing_but_the_generator():
     before = copy.deepcopy((tables.state_dict(), memory))
     drawn = [
         by_epochs(
-            QuantileTiers(), 3, Step(8, False), 5, tables, memory=memory)
+            QuantileTiers(), 3, StepSize(8, False), 5, tables, memory=memory)
         for _ in range(2)
     ]
     assert str((tables.state_dict(), memory)) == str(before)
@@ -135,7 +136,7 @@ def test_drawing_changes_nothing_but_the_generator():
         SCORES.mean())
     assert after.read_at == after.logged_at == 150 == record.first_slot
     assert record.mean_ratio == after.mean_ratio.mean()
-    other, *_ = by_epochs(QuantileTiers(), 3, Step(8, False), 6)
+    other, *_ = by_epochs(QuantileTiers(), 3, StepSize(8, False), 6)
     assert other.indices.tolist() != plan.indices.tolist()
 
 
@@ -160,15 +161,18 @@ def test_where_plans_may_prune(epoch, prunes):
 def test_the_mean_weight_of_a_plan_without_its_tail(normalize):
     """25 of 50 images in steps of 8 are 24."""
     plan, record, _ = by_epochs(
-        RandomPruning(0.5), 2, Step(8, drop_last=True), normalize=normalize)
+        RandomPruning(0.5),
+        2,
+        StepSize(8, drop_last=True),
+        normalize=normalize)
     expected = 1 if normalize else 50 / 24
     np.testing.assert_allclose(plan.weights, expected, 1e-6)
     assert record.mean_weight == pytest.approx(expected)
     assert record.tiers[0][:2] == (50, 24)
     # The last step of the baseline has 2 images.
-    plan, *_ = by_epochs(RandomPruning(0.5), 2, Step(8, drop_last=False))
+    plan, *_ = by_epochs(RandomPruning(0.5), 2, StepSize(8, drop_last=False))
     assert len(plan) == 24
-    plan, *_ = by_epochs(RandomPruning(0.48), 2, Step(8, drop_last=False))
+    plan, *_ = by_epochs(RandomPruning(0.48), 2, StepSize(8, drop_last=False))
     assert len(plan) == 26
 
 
@@ -184,10 +188,10 @@ def test_a_policy_is_told_what_was_learned():
     schedule = Schedule(50, 5, 1000, 0.85, lookahead=60)
     tables, memory, last = tables_of(SCORES), Memory(), None
     for slot in (50, 80, 110, 140):
-        moment = Moment(slot, slot // 5)
-        reads = reads_scores(schedule, memory, moment)
-        _, last, memory = draw(Listening(), schedule, tables, memory, moment,
-                               last, np.random.default_rng(0))
+        start = PlanStart(slot, slot // 5)
+        reads = reads_scores(schedule, memory, start)
+        _, last, memory = draw(Listening(), schedule, tables, memory, start,
+                               reads, last, np.random.default_rng(0))
         assert (told[-1].norms is not None) == reads == (slot in (50, 110))
         assert (last.variance_ratio is not None) == reads
         assert last.logged == reads
@@ -203,13 +207,14 @@ def test_when_scores_are_read():
     first, later = Memory(), Memory(SCORES, read_at=100)
 
     def reads(memory, slot):
-        return reads_scores(schedule, memory, Moment(slot))
+        return reads_scores(schedule, memory, PlanStart(slot))
 
     # Before pruning begins, as the log would grow else.
     late = Schedule(50, 5, 1000, 0.85, start=0.5, lookahead=60)
-    assert not reads_scores(late, first, Moment(59))
-    assert reads_scores(late, first, Moment(60))
-    assert not late.may_prune(Moment(2499)) and late.may_prune(Moment(2500))
+    assert not reads_scores(late, first, PlanStart(59))
+    assert reads_scores(late, first, PlanStart(60))
+    assert not late.may_prune(PlanStart(2499)) and late.may_prune(
+        PlanStart(2500))
     assert not reads(first, 49) and reads(first, 50)
     assert not reads(later, 159) and reads(later, 160)
     assert reads(later, 4249) and not reads(later, 4250)

@@ -11,15 +11,15 @@ from mmib.openmmlab.runner.checks import check_length
 from mmib.openmmlab.runner.epochs import ScheduleSteps
 from mmib.plan_record import PlanRecord
 from mmib.pruning import Budget, Neyman
-from mmib.schedule import Moment, Schedule
+from mmib.schedule import PlanStart, Schedule
 
 
 @pytest.mark.parametrize('start, first', [(0, 1), (0.05, 1), (0.3, 6)])
 def test_annealing_and_pruning_begin_with_an_epoch(start, first):
     schedule = Schedule(100, 10, 20, 0.85, start, iters_per_epoch=10)
     for epoch in range(20):
-        assert schedule.unit_at(Moment(100 * epoch, epoch=epoch)) == epoch
-    assert (schedule.first_pruned, schedule.first_annealing) == (first, 17)
+        assert schedule._place_of(PlanStart(100 * epoch, epoch=epoch)) == epoch
+    assert (schedule.prune_from, schedule.anneal_from) == (first, 17)
     assert schedule.until_annealing(100) is None and schedule.by_epoch
 
 
@@ -44,19 +44,19 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
         if position == end:
             break
         kept = limit = 1000
-        moment = Moment(position, position // 10, epoch)
-        unit = schedule.unit_at(moment)
-        if unit < schedule.first_annealing:
+        start = PlanStart(position, position // 10, epoch)
+        unit = schedule._place_of(start)
+        if unit < schedule.anneal_from:
             limit = schedule.until_annealing(position) or 10**9
-            if unit >= schedule.first_pruned:
-                policy.begin_plan(schedule.progress(moment, saved))
+            if unit >= schedule.prune_from:
+                policy.begin_plan(schedule.progress(start, saved))
                 kept = policy._num_kept(policy._kept_share(), 1000)
                 shares.append(kept / 1000)
         last = PlanRecord(kept, (),
                           last.covered_until(position) if last else 0, 1,
                           position, position / 10)
         position = min(position + kept, position + limit, end)
-        saved += schedule.iters_saved(last, position, position // 10)
+        saved += schedule.iters_saved_since(last, position, position // 10)
     assert position == pytest.approx(10 * length, rel=0.01)
     assert position / 10 + saved == pytest.approx(5000, rel=0.01)
     first = policy.expected_share(schedule.first_progress())
@@ -71,16 +71,16 @@ def test_what_a_policy_is_told_after_starting_afresh():
     schedule = Schedule(100, 10, 20, 0.85, iters_per_epoch=10)
     schedule.start_afresh(500)
     first = schedule.first_progress()
-    assert schedule.first_pruned == 6
+    assert schedule.prune_from == 6
     # 1200 slots, of which 600 are gone and 300 belong to annealing.
     assert first.kept_share(0.6) == (1200 - 600 - 300) / ((17 - 6) * 100)
-    assert schedule.progress(Moment(600, epoch=6), 6.) == first
+    assert schedule.progress(PlanStart(600, epoch=6), 6.) == first
     assert schedule.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
     # At the edge of annealing, and after the end.
     for epoch in (16, 17, 20):
         schedule.start_afresh(100 * epoch)
         assert schedule.prunes_nothing
-        assert schedule.iteration_at(Moment(0, 60, epoch)) == 60
+        assert schedule.iteration_at(PlanStart(0, 60, epoch)) == 60
         assert schedule.outcome(0.5)[0] == 200
 
 
@@ -105,9 +105,9 @@ def test_another_batch_size():
     assert (schedule.slots_per_iter, schedule.annealing_at) == (20, 30)
     schedule.count_from(16, 160)
     assert schedule.until_annealing(160) == 14 * 20
-    assert schedule.first_annealing == 440
-    assert schedule.unit_at(Moment(440)) == 440
-    assert schedule.iteration_at(Moment(180)) == 17
+    assert schedule.anneal_from == 440
+    assert schedule._place_of(PlanStart(440)) == 440
+    assert schedule.iteration_at(PlanStart(180)) == 17
 
 
 @pytest.mark.parametrize('schedule, match', [

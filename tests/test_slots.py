@@ -12,7 +12,7 @@ from mmib.slots import Columns, Slots
 def slots_of(count):
     numbers = np.arange(count)
     return Slots(3 * numbers, numbers + 5, np.float32(numbers / 2),
-                 np.float32(numbers / 4), 99, False, 'owner')
+                 np.float32(numbers / 4), 99, False, 'token')
 
 
 MASK = [True, False, True, True, False, False]
@@ -39,7 +39,7 @@ def test_a_part_of_a_batch(part, rows):
         column, expected = getattr(slots, name), getattr(whole, name)
         assert column.dtype == expected.dtype
         assert column.tolist() == expected[rows].tolist()
-    assert (slots.end, slots.annealing, slots.owner) == (99, False, 'owner')
+    assert (slots.end, slots.annealing, slots.token) == (99, False, 'token')
     assert repr(slots) == (f'Slots(indices={slots.indices.tolist()}, '
                            f'weights={slots.weights.tolist()})')
 
@@ -61,7 +61,7 @@ def test_columns():
     assert columns.relative_weights.tolist() == [
         0, 0.5, np.float32(2 / 3), 0.75
     ]
-    both = columns.at([3, 1]).join(Columns()).join(columns.at(slice(2)))
+    both = columns.at([3, 1]).followed_by(columns.at(slice(2)))
     for column, name in zip(both, Columns._fields):
         assert column.dtype == getattr(Columns(), name).dtype
     assert both.indices.tolist() == both.tiers.tolist() == [3, 1, 0, 1]

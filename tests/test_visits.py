@@ -241,7 +241,7 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         indices, losses, norms, weights, tiers, means = map(list, zip(*scored))
         slots = slots_of(indices, weights, tiers, means)
         add(one, slots, iteration, losses, norms)
-        columns = columns.join(slots)
+        columns = columns.followed_by(slots)
         iterations += len(scored) * [iteration]
         rows += zip(losses, norms)
     losses, norms = np.float32(rows).reshape(-1, 2).T

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mmib import InfoBatchSampler
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.data.datasets import image_numbers
-from mmib.planner import Step
+from mmib.planner import StepSize
 from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
                           Neyman, QuantileTiers, RandomPruning, ScoreOnly,
                           Tier, as_policy)
@@ -104,7 +104,7 @@ class DrivenTraining:
         policy = as_policy(policy)
         self.batch_size, self.lookahead = batch_size, lookahead
         self.sampler = InfoBatchSampler(dataset, seed=3)
-        self.step = Step(batch_size, drop_last)
+        self.step = StepSize(batch_size, drop_last)
         delta = annealing_iter / max_iters
         if by_epoch:
             size = self.sampler.num_indices

@@ -6,7 +6,7 @@ import os.path as osp
 import matplotlib
 import numpy as np
 
-from mmib.pruning import EpochPlan, Neyman, Progress, TierNorms
+from mmib.pruning import EpochPlan, Neyman, Progress
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
@@ -30,7 +30,7 @@ def plans():
     scores = np.linspace(0.2, 2, IMAGES)
     # Gradients are the larger, the higher the loss is.
     mean_squares = scores.reshape(4, -1).mean(1)**2
-    norms = TierNorms(mean_squares, 0.01 * mean_squares)
+    norms = mean_squares, 0.01 * mean_squares
     start = covered = 0
     while start < ITERS:
         plan, last = EpochPlan.full(np.arange(IMAGES)), ITERS

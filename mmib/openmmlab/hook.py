@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..errors import Refusal, check_no_others
-from ..planner import Step
+from ..planner import StepSize
 from ..pruning import Policy
 from ..run import Run
 from ..schedule import Schedule
@@ -153,8 +153,8 @@ class InfoBatchHook(Hook):
         self._device = next(runner.model.parameters()).device
         # Of a batch of this rank, and of a step of all ranks.
         self._batch_size = loader.batch_size
-        self._step = Step(loader.batch_size * self._sampler.world_size,
-                          loader.drop_last)
+        self._step = StepSize(loader.batch_size * self._sampler.world_size,
+                              loader.drop_last)
         mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
 
         @master_only

@@ -156,7 +156,7 @@ class InfoBatchSampler(Sampler):
         if self._num_readers > 1 and not run.schedule.by_epoch:
             raise _other_reader()
         self._run = run
-        run.join(self.rank, self.world_size)
+        run.set_rank(self.rank, self.world_size)
         in_flight, self._cursor = self._cursor, run.ledger.position
         if run.ledger.position > 0:
             # A run that goes on: the loop begins to read anew.

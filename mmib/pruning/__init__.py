@@ -6,12 +6,12 @@ from .histogram import ScoreHistogram
 from .neyman import Neyman
 from .plan import EpochPlan, Tier, prune
 from .policies import MeanThreshold, QuantileTiers
-from .policy import (FunctionPolicy, Policy, Progress, TierNorms, ToBudget,
-                     as_policy, draw_plan)
+from .policy import (FunctionPolicy, Policy, Progress, ToBudget, as_policy,
+                     draw_plan)
 
 __all__ = [
     'Budget', 'EpochPlan', 'EpsilonGreedy', 'FunctionPolicy', 'MeanThreshold',
     'Neyman', 'Policy', 'Progress', 'QuantileTiers', 'RandomPruning',
-    'ScoreHistogram', 'ScoreOnly', 'Tier', 'TierNorms', 'ToBudget',
-    'as_policy', 'draw_plan', 'prune'
+    'ScoreHistogram', 'ScoreOnly', 'Tier', 'ToBudget', 'as_policy',
+    'draw_plan', 'prune'
 ]

@@ -36,7 +36,7 @@ class RandomPruning(Policy):
     """
 
     def __init__(self, ratio: float = 0.475) -> None:
-        check_ratio(ratio, 'ratio')
+        check_ratio(ratio)
         self.ratio = ratio
 
     def expected_share(self, progress: Progress) -> float:
@@ -92,7 +92,7 @@ class EpsilonGreedy(Policy):
         self.epsilon = epsilon
         self.period = period
         self._num_plans = 0
-        # Replaced and never written to, as checkpoints share their memory.
+        # Replaced and never written to: `state_dict` returns the array itself.
         self._selected = np.empty(0, np.int64)
 
     def expected_share(self, progress: Progress) -> float:

@@ -12,20 +12,21 @@ from .policy import Policy, Progress, ToBudget, check_argument, is_count
 class Neyman(ToBudget):
     """Prune most where the gradients were found to be small.
 
-    The images are divided into strata of similar score. The kept share of a
-    stratum is in proportion to the root of its mean squared gradient norm
+    The images are divided into tiers of similar score, the strata of survey
+    sampling. The kept share of a tier is in proportion to the root of the
+    mean squared gradient norm of its images
     (Neyman's allocation), which makes the noise of the gradient as small as
-    these strata allow, see :mod:`mmib.worth`. The norms are those of the
+    these tiers allow, see :mod:`mmib.worth`. The norms are those of the
     visits that followed the last plans. Pruning is random until norms are
     known, and where scores say nothing about norms.
 
     Args:
-        num_strata (int): Strata, of equal size where scores differ. A small
-            dataset has fewer: each stratum has ``1 / min_keep`` images or
-            more. Defaults to 10.
-        min_keep (float): Least share that is kept of a stratum, in (0, 1). No
+        num_strata (int): Tiers, of equal size where scores differ. A small
+            dataset has fewer: each tier has ``1 / min_keep`` images or more.
+            Defaults to 10.
+        min_keep (float): Least share that is kept of a tier, in (0, 1). No
             weight exceeds ``1 / min_keep``, except for the rounding of small
-            strata. Defaults to 0.1.
+            tiers. Defaults to 0.1.
         ratio (float): See :class:`ToBudget`. Defaults to 0.6.
     """
 
@@ -40,14 +41,14 @@ class Neyman(ToBudget):
                        'must be a positive integer')
         check_argument(
             'min_keep', min_keep, 0 < min_keep < 1,
-            'is the least share of images to keep of a stratum and must be in '
+            'is the least share of images to keep of a tier and must be in '
             '(0, 1)')
         self.num_strata = num_strata
         self.min_keep = self._least_share = min_keep
         self._begin_anew(num_strata)
 
     def _begin_anew(self, num_strata: int) -> None:
-        # Replaced and never written to, as checkpoints share their memory.
+        # Replaced and never written to: `state_dict` returns these arrays.
         self._means = np.ones(num_strata)
         self._variances = np.zeros(num_strata)
         self._num_plans = np.zeros(num_strata, np.int64)
@@ -60,18 +61,20 @@ class Neyman(ToBudget):
     def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
         """Take norms that followed the last plan into the moving averages."""
         num_strata = len(self._means)
-        # A checkpoint may be of plans with another number of strata.
+        # A checkpoint may be of plans with another number of tiers.
         if (len(errors) < num_strata
                 or np.isfinite(mean_squares[num_strata:]).any()):
             return
         mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
-        # A stratum with one visit has no error, except for rounding.
+        # The error of a single visit is 0, except for rounding: that tier
+        # counts as not seen.
         seen = errors > 1e-6 * mean_squares
         if not seen.any():
             return
-        # Relative to all strata, as gradients shrink while a network trains.
+        # Relative to all tiers, because gradients shrink while a network
+        # trains.
         means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
-        # A few visits estimate their own error badly, so all strata share one
+        # A few visits estimate their own error badly, so all tiers share one
         # relative error.
         relative = np.mean((errors[seen] / mean_squares[seen])**2)
         # The mean of the first plans, then a moving average.
@@ -85,7 +88,7 @@ class Neyman(ToBudget):
                  rng: np.random.Generator) -> EpochPlan:
         share = self._kept_share()
         num_kept = self._num_kept(share, len(scores))
-        # `min_keep` of a stratum is an image or more.
+        # `min_keep` of a tier is an image or more.
         num_strata = min(
             max(int(self.min_keep * len(scores)), 1), self.num_strata)
         if num_strata != len(self._means):
@@ -93,16 +96,16 @@ class Neyman(ToBudget):
         # Sorting is faster than np.quantile.
         edges = np.arange(1, num_strata) * len(scores) // num_strata
         uppers = np.sort(scores)[edges].tolist()
-        stratum_of_image = divide(scores, uppers)
-        sizes = np.bincount(stratum_of_image, minlength=num_strata)
+        tier_of_image = divide(scores, uppers)
+        sizes = np.bincount(tier_of_image, minlength=num_strata)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
-        plan = prune_tiers(stratum_of_image, sizes - kept, rng, uppers)
+        plan = prune_tiers(tier_of_image, sizes - kept, rng, uppers)
         if len(plan) > max(num_kept, 1):
             plan = self._note(share, plan, len(scores), 'the images')
         return plan
 
     def _roots(self) -> np.ndarray:
-        """Root of the mean squared norm of each stratum.
+        """Return the root of the mean squared norm of each tier.
 
         Means of few visits differ by chance. As far as this explains their
         spread they are shrunk towards 1, their own mean (empirical Bayes).
@@ -118,7 +121,7 @@ class Neyman(ToBudget):
             num_plans=self._num_plans)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        # The next plan begins anew if it has another number of strata.
+        # The next plan begins anew if it has another number of tiers.
         self._means = state_dict['means']
         self._variances = state_dict['variances']
         self._num_plans = state_dict['num_plans']
@@ -126,28 +129,28 @@ class Neyman(ToBudget):
 
 def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
              min_keep: float) -> np.ndarray:
-    """How many images of each stratum to keep for the least noise.
+    """Return how many images of each tier to keep for the least noise.
 
-    The kept share of a stratum is in proportion to its entry of ``roots``, in
+    The kept share of a tier is in proportion to its entry of ``roots``, in
     ``[min_keep, 1]``, and at least one image. The sum is ``num_kept``, or more
     where these lower limits need it.
 
     Args:
-        sizes (np.ndarray): Images of each stratum, integer of shape (S,).
-        roots (np.ndarray): Root of the mean squared norm of each stratum,
-            positive, of shape (S,).
+        sizes (np.ndarray): Images of each tier, integer of shape (T,).
+        roots (np.ndarray): Root of the mean squared norm of each tier,
+            positive, of shape (T,).
         num_kept (int): Images to keep in all.
-        min_keep (float): Least share to keep of a stratum, in (0, 1).
+        min_keep (float): Least share to keep of a tier, in (0, 1).
 
     Returns:
-        np.ndarray: Integers of shape (S,).
+        np.ndarray: Integers of shape (T,).
     """
     least = np.maximum(min_keep, 1 / np.maximum(sizes, 1))
 
     def shares(scales: np.ndarray) -> np.ndarray:
         return np.clip(np.multiply.outer(scales, roots), least, 1)
 
-    # Between these scales the sum grows linearly.
+    # The sum is linear between these scales.
     scales = np.sort(np.concatenate([least / roots, 1 / roots]))
     scale = np.interp(num_kept, shares(scales) @ sizes, scales)
     exact = shares(scale) * sizes

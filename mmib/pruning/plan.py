@@ -41,20 +41,21 @@ class EpochPlan:
         indices (np.ndarray): Dataset index of each slot, integer of shape
             (K,).
         weights (np.ndarray): Loss weight of each slot, float32 of shape (K,).
-        threshold (float): Images at or above this score are all kept.
+        threshold (float): The score from which on every image is kept.
             Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().
         note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,). 0 for slots that don't count for V and the
-            policy. If None, all slots are of tier 1.
-        is_full (bool): Whether this is a pass of the baseline, whose images
-            then come in the baseline's order. Defaults to False.
+            int16 of shape (K,). With 0, V and the policy ignore the visit of
+            the slot. If None, all slots are of tier 1.
+        is_full (bool): Whether each image comes once, with weight 1. The run
+            then takes the baseline's order in the place of ``indices``.
+            Defaults to False.
         is_shuffled (bool): Whether the order is random. A run with
             ``shuffle=False`` then sorts the slots. Defaults to False.
-        whole_mean (float, optional): Mean weight of the plan of which these
-            slots are a part. Defaults to None.
+        whole_mean (float, optional): Mean weight of the plan from which these
+            slots were cut. None if nothing was cut. Defaults to None.
     """
 
     indices: np.ndarray
@@ -148,7 +149,7 @@ class EpochPlan:
         plan, counts = self._at(rows), np.bincount(
             self.tier_of_slot[rows], minlength=len(self.tiers) + 1)[1:]
         if not plan.tier_of_slot.all():
-            # Slots of tier 0 may be of any tier.
+            # A 0 hides the tier of a slot, so that slots can't be counted.
             counts = [
                 kept if len(self.tiers) == 1 else tier.kept
                 for tier in self.tiers
@@ -204,7 +205,9 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal('`tier_of_slot` must be integers and have one entry for '
                       'each slot')
     try:
+        # JSON has no infinite numbers.
         threshold = float(plan.threshold)
+        threshold = threshold if np.isfinite(threshold) else 0.
     except (TypeError, ValueError):
         raise Refusal('`threshold` must be a number, but got '
                       f'{plan.threshold!r}') from None
@@ -291,7 +294,7 @@ def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
             f'The scores give thresholds {list(thresholds)}: scores must be '
             'finite, of shape (N,) and N > 0.')
     # `not (score < threshold)` and not `score >= threshold`, so NaN lands in
-    # the last tier. Python floats keep the comparison in float32.
+    # the last tier. A Python float leaves the comparison in float32.
     tier_of_image = np.zeros(len(scores), np.min_scalar_type(len(thresholds)))
     for threshold in thresholds:
         tier_of_image += ~(scores < float(threshold))

@@ -4,7 +4,7 @@ import inspect
 import math
 import re
 from dataclasses import replace
-from typing import Any, Callable, Dict, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -12,32 +12,22 @@ from ..errors import Refusal
 from .plan import EpochPlan, checked
 
 
-class TierNorms(NamedTuple):
-    """Norms of the gradients of the images in each tier of a plan.
-
-    Args:
-        mean_squares (np.ndarray): Mean squared norm of each tier, float64 of
-            shape (T,). NaN for a tier without visits.
-        errors (np.ndarray): Standard errors of these means, of shape (T,).
-    """
-
-    mean_squares: np.ndarray
-    errors: np.ndarray
-
-
 class Progress(NamedTuple):
     """How far a run is when a plan is drawn, in slots.
 
     Args:
         spent (float): Slots of the run before the plan.
-        covered (float): Slots that the baseline needs for the same passes.
+        covered (float): Slots that the baseline needs to come as far.
         annealing (float): Slots of annealing.
         length (float): Slots of the whole run; by epochs those of the
             baseline.
         of_baseline (bool): Whether ``length`` is that of the baseline.
             Defaults to False.
-        norms (TierNorms, optional): Norms that followed the last plan. None
-            where no scores were read since then. Defaults to None.
+        norms (tuple[np.ndarray, np.ndarray], optional): Of each tier of the
+            last plan, the mean squared norm of the gradients of its images,
+            NaN for a tier without visits, and the standard error of this mean,
+            float64 of shape (T,). None where no scores were read since then.
+            Defaults to None.
     """
 
     spent: float
@@ -45,7 +35,7 @@ class Progress(NamedTuple):
     annealing: float
     length: float
     of_baseline: bool = False
-    norms: Optional[TierNorms] = None
+    norms: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
     def kept_share(self, ratio: float) -> float:
         """Return the share to keep from here on, in [0, 1], for a run of
@@ -165,9 +155,9 @@ class ToBudget(Policy):
     """Cover the passes of the baseline in ``ratio`` of its iterations.
 
     Each plan keeps what the rest of the budget allows, which makes up for
-    earlier plans. The schedule of a run by iterations is shortened already:
-    the baseline runs ``1 / ratio`` times as many iterations. A run by epochs
-    has the schedule of the baseline.
+    earlier plans. A run by iterations is short already: the baseline has
+    ``1 / ratio`` times as many iterations. A run by epochs has as many epochs
+    as the baseline.
 
     Args:
         ratio (float): Iterations of the run over those of the baseline,
@@ -239,8 +229,8 @@ def draw_plan(policy: Policy,
         scores (np.ndarray): Score of each image, float32 of shape (N,).
         progress (Progress): How far the run is.
         rng (np.random.Generator): Source of every random choice.
-        tail (Callable, optional): Returns how many slots to leave out of a
-            plan that prunes and has so many, see
+        tail (Callable, optional): ``tail(n)`` returns how many of the ``n``
+            slots of a plan that prunes to leave out, see
             :meth:`EpochPlan.without_tail`. Defaults to None, for none.
 
     Returns:

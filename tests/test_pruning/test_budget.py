@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
-from mmib.pruning import Budget, Neyman, Progress, TierNorms
+from mmib.pruning import Budget, Neyman, Progress
 from mmib.pruning.neyman import allocate
 from mmib.pruning.plan import checked
 from tests.test_pruning.inputs import (RNGS, SCORES, SHARES, drawn, needing,
@@ -142,7 +142,7 @@ def shares_after(policy, *norms):
     """What is kept of each stratum at a kept share of one half, after mean
     squares and their errors."""
     for each in norms:
-        needing(0.5, policy, TierNorms(*map(np.array, each)))
+        needing(0.5, policy, tuple(map(np.array, each)))
     plan = drawn(policy, np.linspace(0, 1, 20_000))
     return [tier.kept / tier.size for tier in plan.tiers]
 
@@ -203,8 +203,7 @@ def test_neyman_meets_the_budget(num_strata, share, size, ties, rng):
         scores = np.floor(20 * scores)
     policy = Neyman(num_strata=num_strata)
     num_tiers = len(needing(0.3, policy)(scores, rng).tiers)
-    norms = TierNorms(
-        rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers))
+    norms = rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers)
     plan = checked(needing(share, policy, norms)(scores, rng), size)
     # Some of many equal scores may be a stratum of less images.
     least = sum(

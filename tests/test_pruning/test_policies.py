@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
-from mmib.planner import Step
+from mmib.planner import StepSize
 from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
                           Neyman, Progress, QuantileTiers, RandomPruning,
                           as_policy, draw_plan)
@@ -124,7 +124,7 @@ def test_the_mean_weight_of_each_image_is_1(policy, size, batch_size):
     scores = rng.lognormal(size=size).astype(np.float32)
     weights, lengths = np.zeros((4_000, size)), set()
     tail = batch_size and partial(
-        Step(batch_size, drop_last=True).tail, pass_length=size)
+        StepSize(batch_size, drop_last=True).tail, pass_length=size)
     # What `needing` has told a policy to a budget.
     progress = getattr(policy, '_progress', Progress(0, 0, 0, 1))
     for row in weights:

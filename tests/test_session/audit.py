@@ -249,7 +249,7 @@ class _Loader:
             # What fills no batch goes with the last one.
             self._note_tail(position, slots.end)
             yield slots, batch
-        reader = audit.session._dealer._reader
+        reader = audit.session._dealer._cursor
         self._note_tail(position or reader.begin, run.ledger.end)
 
     def _note_tail(self, begin, end):

@@ -6,9 +6,9 @@ from typing import Any, Callable, Optional
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ...planner import Step
+from ...planner import StepSize
 from ...run import Run
-from ...schedule import Moment
+from ...schedule import PlanStart
 from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
@@ -88,11 +88,11 @@ class EpochDriver:
         runner (Runner): The runner of the training.
         run (Run): The run.
         sampler (InfoBatchSampler): The sampler from which the loop reads.
-        step (Step): The steps of an epoch.
+        step (StepSize): The steps of an epoch.
     """
 
     def __init__(self, runner: Runner, run: Run, sampler: InfoBatchSampler,
-                 step: Step) -> None:
+                 step: StepSize) -> None:
         self._run, self._sampler, self._step = run, sampler, step
         self.steps = ScheduleSteps(runner.max_iters //
                                    max(runner.max_epochs, 1))
@@ -131,7 +131,7 @@ class EpochDriver:
                           min(iters * schedule.slots_per_iter, slots))
         left = schedule.length - runner.epoch - 1
         pruned = sum(
-            schedule.may_prune(Moment(ledger.end, epoch=epoch))
+            schedule.may_prune(PlanStart(ledger.end, epoch=epoch))
             for epoch in range(runner.epoch + 1, schedule.length))
         per_epoch = schedule.schedule_iters // schedule.length
         later = round(per_epoch * (left - pruned * (1 - run.expected_share())))
