@@ -41,5 +41,6 @@ def write(parsed: argparse.Namespace,
         raise Refusal(f'{out} exists: remove it, or give another OUT.')
     mkdir_or_exist(osp.dirname(osp.abspath(out)))
     write_child(path, before, after, out)
-    outlook = answer(listed, after, parsed, advises=not missing_data(after))
+    outlook = answer(
+        listed, after, parsed, advises=not missing_data(after, 'train', 'val'))
     print(f'{outlook.text(parsed.verbose)}\n\nWritten to {out}')

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Whether the data of a training are there, before anything is built."""
+"""Whether the data of a run are there, before anything is built."""
 import inspect
 import os.path as osp
 from typing import Any, Iterator, Optional, Tuple
@@ -11,15 +11,16 @@ from mmengine.registry import DATASETS, Registry
 from mmib.errors import Refusal
 
 
-def check_data(cfg: Config, validates: bool = True) -> None:
-    """Refuse a training whose data clearly aren't there: the library would
-    say so after hundreds of lines of log.
+def check_data(cfg: Config, *stages: str) -> None:
+    """Refuse a config whose data clearly aren't there: the library would say
+    so after hundreds of lines of log.
 
     Args:
-        cfg (Config): The config of the training.
-        validates (bool): Whether its validation takes place. Defaults to True.
+        cfg (Config): The config.
+        *stages (str): What it is used for: ``'train'``, ``'val'``,
+            ``'test'``.
     """
-    found = missing_data(cfg, validates)
+    found = missing_data(cfg, *stages)
     if found:
         _, path = found[0]
         options = ' '.join(f'{field}=FOLDER' for field, _ in found)
@@ -29,17 +30,18 @@ def check_data(cfg: Config, validates: bool = True) -> None:
             f'{options}')
 
 
-def missing_data(cfg: Config, validates: bool = True) -> list:
-    """Dotted name and value of each field that names a folder or a file of
-    the data which isn't there. With the arguments of :func:`check_data`."""
+def missing_data(cfg: Config, *stages: str) -> list:
+    """Return the dotted name and the value of each field that names a folder
+    or a file of the data which isn't there. With the arguments of
+    :func:`check_data`."""
     found: list = []
     scope = cfg.get('default_scope')
     with DATASETS.switch_scope_and_registry(scope) as registry:
-        for name, used in (('train', True), ('val', validates)):
-            loader = cfg.get(f'{name}_dataloader')
-            if loader and used and cfg.get(f'{name}_cfg'):
+        for stage in stages:
+            loader = cfg.get(f'{stage}_dataloader')
+            if loader and cfg.get(f'{stage}_cfg'):
                 found += _missing(
-                    loader.get('dataset'), f'{name}_dataloader.dataset',
+                    loader.get('dataset'), f'{stage}_dataloader.dataset',
                     registry)
     return found
 

@@ -22,20 +22,13 @@ from mmib.openmmlab.config.parts import check_parts
 from mmib.openmmlab.config.zoo import LIBRARIES, mim_folder
 from mmib.openmmlab.runner.checks import check_stack
 
-from .files import check_checkpoint, find_config
+from .files import find_config
 
 Prepare = Callable[[argparse.Namespace, str], Tuple[str, List[str]]]
 
 
-def as_given(parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
-    """Change nothing, and check that the checkpoint is there."""
-    check_checkpoint(parsed.checkpoint, 'CHECKPOINT')
-    return path, parsed.script_args
-
-
-def run_script(name: str,
-               parsed: argparse.Namespace,
-               prepare: Prepare = as_given) -> None:
+def run_script(name: str, parsed: argparse.Namespace,
+               prepare: Prepare) -> None:
     """Run a script of the library of a config.
 
     Args:
@@ -44,7 +37,6 @@ def run_script(name: str,
             config may be named by its package, such as ``mmseg::...``.
         prepare (Callable): Takes the arguments and the path of the config.
             Returns the path of the config to use, and arguments of the script.
-            Defaults to :func:`as_given`.
     """
     # Before the library of the config is known, those of any.
     known = {*parsed.parser._option_string_actions}

@@ -1,9 +1,21 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Test a checkpoint with the library's own script."""
 import argparse
+from typing import List, Tuple
 
+from .data import check_data
+from .files import check_checkpoint, read
 from .scripts import run_script
 
 
+def prepare(parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
+    """Change nothing, and check that the checkpoint and the data are there."""
+    check_checkpoint(parsed.checkpoint, 'CHECKPOINT')
+    cfg = read(path)
+    cfg.merge_from_dict(parsed.cfg_options)
+    check_data(cfg, 'test')
+    return path, parsed.script_args
+
+
 def main(parsed: argparse.Namespace) -> None:
-    run_script('test.py', parsed)
+    run_script('test.py', parsed, prepare)

@@ -59,7 +59,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
         'work_dirs', name)
     check_work_dir(trained, parsed, parsed.trains_in)
     args = resumed(parsed.script_args, trained, parsed, parsed.trains_in)
-    check_data(trained, not parsed.no_validate)
+    check_data(trained, 'train', *() if parsed.no_validate else ('val', ))
     if (listed_images(trained) or {}).get('relabel') is not None:
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))

@@ -341,6 +341,16 @@ def test_data_that_are_nowhere(train, capsys, options, message):
     assert not Path('work_dirs').exists()
 
 
+def test_a_test_without_its_data(run, capsys):
+    Path('own.pth').write_text('')
+    with pytest.raises(SystemExit) as stop:
+        run('test', ADE, 'own.pth')
+    assert stop.value.code.startswith("Error: The data isn't there: ")
+    assert 'test_dataloader.dataset.data_root=FOLDER' in stop.value.code
+    assert len(stop.value.code.splitlines()) == 1
+    assert not capsys.readouterr().out and not Path('work_dirs').exists()
+
+
 @DATASETS.register_module()
 class Downloads(BaseSegDataset):
     """A dataset that need not be there."""
@@ -391,7 +401,7 @@ def test_what_is_missing(tmp_path, monkeypatch, dataset, found):
             default_scope='mmseg',
             train_cfg=dict(max_iters=1),
             train_dataloader=dict(dataset=dataset)))
-    assert missing_data(cfg) == found
+    assert missing_data(cfg, 'train', 'val') == found
 
 
 def test_a_policy_with_arguments_has_a_folder_of_its_own(train):
