@@ -48,7 +48,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 
 docs: $(VENV)/installed-docs
-	$(BIN)/sphinx-build -W --keep-going docs build/docs
+	$(BIN)/sphinx-build -W --keep-going -c docs . build/docs
 
 # This exact pin: a range would fetch another build of torch.
 $(VENV)/installed: setup.py

@@ -70,7 +70,7 @@ setup(
     keywords='data pruning, InfoBatch, semantic segmentation, MMEngine, '
     'MMSegmentation, deep learning',
     classifiers=[
-        'Development Status :: 4 - Beta',
+        'Development Status :: 5 - Production/Stable',
         'Intended Audience :: Developers',
         'Intended Audience :: Science/Research',
         'Operating System :: OS Independent',
@@ -133,5 +133,8 @@ setup(
         'transformers': ['accelerate==1.15.0', 'transformers==5.24.0'],
         # For the folder examples, besides the frameworks.
         'examples': ['diffusers==0.42.1', 'peft==0.21.2', 'pillow'],
-        'docs': ['sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19'],
+        'docs': [
+            'sphinx==9.0.4', 'myst-parser==5.2.0', 'furo==2025.12.19',
+            'sphinx-argparse==0.6.1'
+        ],
     })

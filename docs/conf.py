@@ -1,18 +1,35 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Makes the site: ``make docs``. Links are those that work on GitHub too."""
+import os.path as osp
+import re
 from pathlib import Path
 
 from docutils import nodes
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import download_reference, pending_xref
 from sphinx.application import Sphinx
 
 import mmib
 
 project = 'mmib'
-author = 'mmib contributors'
+author = copyright = 'mmib contributors'
 release = mmib.__version__
 
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+# The source is the whole repository, so that pages of docs/ may link to
+# research/, examples/ and configs/, which are pages of the site too. Other
+# files that a page links to are for download.
+ROOT = Path(__file__).resolve().parents[1]
+root_doc = 'docs/index'
+include_patterns = [
+    'docs/**', 'research/**', 'examples/**', 'configs/**', 'benchmarks/**',
+    '*.md', 'tests/system/families.md'
+]
+# README.md is a part of docs/index.md, and docs/README.md is for those who
+# browse the folder.
+exclude_patterns = ['README.md', 'docs/README.md', '.*', 'build']
+
+extensions = [
+    'myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinxarg.ext'
+]
 html_theme = 'furo'
 html_title = f'mmib {release}'
 
@@ -22,30 +39,56 @@ myst_heading_anchors = 4
 # Docstrings give the types.
 autodoc_typehints = 'none'
 autodoc_member_order = 'bysource'
-
-ROOT = Path(__file__).resolve().parents[1]
+# For the help of the command: `this` is code, and -- stays as it is.
+default_role = 'code'
+smartquotes = False
+highlight_language = 'none'
 
 
 def resolve_links(app: Sphinx, doctree: nodes.document) -> None:
-    """Find what lies beside ``docs/``: README is the first page of the site,
-    other pages and folders are named without a link. (Other files are for
-    download.)"""
+    """Lead links to a folder, or to README.md, to what the site has of it."""
+    document = app.env.docname
+    if not document.startswith('docs/'):
+        # A page beside docs/ is reached by links.
+        app.env.metadata[document]['orphan'] = True
+    folder = (ROOT / document).parent
     for link in list(doctree.findall(pending_xref)):
-        if link['reftype'] not in ('myst', 'doc'):
+        if link['reftype'] != 'myst':
             continue
-        # README is read in place of a page in `docs/`.
-        for folder in (ROOT, ROOT / 'docs'):
-            path = (folder / link['reftarget']).resolve()
-            if path.with_suffix('') == ROOT / 'README':
-                link['refdomain'], link['reftarget'] = 'doc', 'index'
-                link['reftargetid'] = None
-                break
-            page = path.with_suffix('.md')
-            outside = page.exists() and ROOT / 'docs' not in page.parents
-            if outside or path.exists():
-                link.replace_self(link.children)
-                break
+        if link['refdomain'] == 'doc':
+            path = ROOT / link['reftarget']
+        else:
+            path = folder / link['reftarget']
+        path = Path(osp.normpath(path))
+        page = None
+        if path in (ROOT, ROOT / 'README', ROOT / 'docs' / 'README'):
+            page = root_doc
+        elif (path / 'README.md').exists():
+            page = str(path.relative_to(ROOT) / 'README')
+        elif (path / '__init__.py').exists():
+            file = osp.relpath(path / '__init__.py', folder)
+            link.replace_self(
+                download_reference('', *link.children, reftarget=file))
+        if page is not None:
+            link['refdomain'], link['reftarget'] = 'doc', page
+            link.setdefault('reftargetid', None)
+
+
+def include_readme(app: Sphinx, path: str, parent: str, text: list) -> None:
+    """Let the links of README.md begin in docs/."""
+    text[0] = re.sub(r'\]\((?!https?:|#)', '](../', text[0])
+
+
+def add_front(app: Sphinx, error: Exception) -> None:
+    """The address of the site is that of its first page."""
+    if error is None and app.builder.name == 'html':
+        page = app.builder.get_target_uri(root_doc)
+        (Path(app.outdir) / 'index.html'
+         ).write_text(f'<meta http-equiv="refresh" content="0; url={page}">\n')
 
 
 def setup(app: Sphinx) -> None:
-    app.connect('doctree-read', resolve_links)
+    # Before files for download are collected.
+    app.connect('doctree-read', resolve_links, priority=400)
+    app.connect('include-read', include_readme)
+    app.connect('build-finished', add_front)

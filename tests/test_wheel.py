@@ -67,8 +67,8 @@ def test_the_source_distribution_has_what_its_tests_need(built):
     assert names >= files_below('mmib', 'mmib_cli', 'configs', 'tools',
                                 'tests', 'benchmarks', 'research', 'docs')
     assert names >= {
-        'README.md', 'CHANGELOG.md', 'CITATION.cff', 'LICENSE', 'setup.cfg',
-        'model-index.yml'
+        'README.md', 'CHANGELOG.md', 'CITATION.cff', 'CONTRIBUTING.md',
+        'LICENSE', 'SECURITY.md', 'setup.cfg', 'model-index.yml'
     }
 
 

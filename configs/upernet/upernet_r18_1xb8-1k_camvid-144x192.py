@@ -1,5 +1,5 @@
 # The baseline on CamVid: what the InfoBatch config beside it shortens. Give
-# the place of the data with `--cfg-options`, see docs/train.md.
+# the place of the data with `--cfg-options`, see configs/README.md.
 _base_ = [
     '../_base_/models/upernet_r18.py', '../_base_/datasets/camvid_144x192.py',
     __import__('mmseg').__path__[0] +

@@ -9,7 +9,7 @@ import mmib  # noqa: F401
 
 
 class Regression(BaseModel):
-    # Gradients are watched here, to tell what pruning is worth.
+    # Gradients are watched here, to estimate what pruning is worth.
     infobatch_predictions = 'layers'
 
     def __init__(self, num_columns):

@@ -1,7 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What can go wrong in a training, done to a real one. ``docs/systems.md`` is
-the table of it; what a checkpoint can be resumed with is in
-``test_resume.py``, and a damaged one in ``tests/test_checkpoint.py``."""
+"""What can go wrong in a run, done to a real one.
+``docs/troubleshooting.md`` is the table of it; what a checkpoint can be
+resumed with is in ``test_resume.py``, and a damaged one in
+``tests/test_checkpoint.py``."""
 import builtins
 import os
 import os.path as osp

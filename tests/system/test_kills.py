@@ -138,7 +138,8 @@ def end_of(work_dir):
 
 def last_checkpoint(work_dir):
     """Iterations of the checkpoint that MMEngine resumes from, or 0. A kill
-    may leave an empty file, which the user has to fill (docs/systems.md)."""
+    may leave an empty file, which the user has to fill: see
+    docs/troubleshooting.md."""
     path = osp.join(work_dir, 'last_checkpoint')
     if not osp.exists(path):
         return 0

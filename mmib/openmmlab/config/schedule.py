@@ -192,7 +192,7 @@ def _moves(scheduler: dict, where: str, unit: str) -> bool:
         raise Refusal(
             f'`{where}` has the type {name}, which is none of MMEngine or '
             'MMSegmentation: shorten it by hand and add InfoBatch to the '
-            'config as docs/train.md says. '
+            'config as docs/reference.md says. '
             f'Its fields that look like iterations: {fields or "none"}.')
     # This scheduler counts validations, which stay as many. MMEngine takes the
     # scheduler with `by_epoch=True` alone: to MMEngine, iteration-based

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Batch augmentations of MMPretrain that tell mmib which images they mix, see
-``docs/other_trainings.md``."""
+``docs/supported.md``."""
 from typing import Any, Optional, Tuple, Union
 
 import numpy as np

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How the losses of MMPretrain fall into images, see
-``docs/other_trainings.md``."""
+``docs/supported.md``."""
 from typing import Any, Tuple
 
 import torch.nn as nn

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How the losses of MMSegmentation, and the losses of MMDetection in its
-heads, fall into images, see ``docs/segmentation.md``."""
+heads, fall into images, see ``docs/supported.md``."""
 import functools
 from typing import Any, Optional, Tuple
 
