@@ -272,13 +272,13 @@ class InfoBatchHook(Hook):
                                    self.run.is_annealing(begin))
         for record in self.run.advance(self._slots.end):
             self._reporter.epoch_begins(record)
-        self.batch.end()
+        self.batch.clear()
         if self._slots.annealing:
             self.run.count_visits(begin)
         else:
             rows = np.array(
                 [self._slots.relative_weights, self._slots.weights])
-            self.batch.begin(to_device(rows, self._device))
+            self.batch.set_weights(*to_device(rows, self._device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -298,7 +298,7 @@ class InfoBatchHook(Hook):
                     'predictions in this model, which cannot be seen here: '
                     'train without InfoBatchHook.')
             self._record(data_batch, scores, norms)
-            self.batch.end()
+            self.batch.clear()
         self._reporter.step(batch_idx)
 
     def _record(self, data_batch: Any, scores: torch.Tensor,

@@ -115,7 +115,7 @@ def test_losses_that_are_only_logged():
     for losses in ([ce(), dice(loss_name='dice_metric')], ce()):
         model, batch = make_model(losses), BatchContext()
         wrap_losses(model, batch)
-        batch.begin(WEIGHTS)
+        batch.set_weights(WEIGHTS, WEIGHTS)
         losses = model.loss(inputs, make_samples())
         runs.append((batch.scores, model.parse_losses(losses)[0]))
     assert_close(*runs)

@@ -81,7 +81,7 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
     # What is attached stays so, until another training attaches it.
     for each in (BatchContext(), batch, batch):
         tasks.attach(model, each)
-    batch.begin(torch.tensor([1., 3.]))
+    batch.set_weights(*[torch.tensor([1., 3.])] * 2)
     loss, log_vars = model.parse_losses(model(rows, values, mode='loss'))
     torch.testing.assert_close(loss, parts[0] + 3 * parts[1])
     assert list(log_vars) == ['loss', 'loss_of_all', 'losses', 'accuracy']
@@ -94,7 +94,7 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
 def test_a_model_has_a_score_of_its_own():
     losses = dict(loss=torch.tensor([1., 3.]), other=torch.tensor(0.))
     batch = BatchContext()
-    batch.begin(torch.tensor([1., 2.]))
+    batch.set_weights(*[torch.tensor([1., 2.])] * 2)
     result = weighed(dict(losses, infobatch_score=torch.ones(2)), batch)
     assert result['loss'].tolist() == [1, 6]
     assert batch.scores.tolist() == [1, 1]
@@ -109,7 +109,7 @@ def test_a_model_has_a_score_of_its_own():
 ])
 def test_losses_that_are_no_tensors(loss, kind):
     batch = BatchContext()
-    batch.begin(torch.ones(2))
+    batch.set_weights(torch.ones(2), torch.ones(2))
     with pytest.raises(Refusal, match=f'`losses` is a {kind}, but .* name'):
         weighed(dict(losses=loss), batch)
 
@@ -122,7 +122,7 @@ def test_predictions_are_checked():
     model.last = torch.nn.LSTM(2, 2)
     tasks.attach(model, batch)
     model.last(torch.zeros(1, 1, 2))
-    batch.begin(torch.ones(1))
+    batch.set_weights(torch.ones(1), torch.ones(1))
     with pytest.raises(Refusal, match="'last', which returns a tuple"):
         model.last(torch.zeros(1, 1, 2))
     with pytest.raises(Refusal, match=r"'layer', .* shape \(2, 2\) in a"):

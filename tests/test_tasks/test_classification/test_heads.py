@@ -160,7 +160,7 @@ def test_tasks_of_each_batch():
     assert not hasattr(model.head.task_heads['b'].loss.unchanged, 'unchanged')
     some = [0, 1, 1]
     for kind, expected in (('tasks', 1), ('some tasks', some), ('tasks', 1)):
-        batch.begin(WEIGHTS)
+        batch.set_weights(WEIGHTS, WEIGHTS)
         contract.take_step(model, make_inputs(), make_samples(kind))
         loss = model.head.task_heads['b'].loss_module
         assert loss.rows_per_image == expected

@@ -11,9 +11,9 @@ from mmseg.models import losses as mmseg_losses
 from torch import Tensor
 
 from ...batch import Factor
-from ...losses import register_coupled, register_unreduced
+from ...losses import register_unreduced
 
-Elements = Tuple[Tensor, Factor]
+Elements = Tuple[Tensor, Optional[Factor]]
 
 
 def _fails_at_ignored_pixels(loss: nn.Module) -> bool:
@@ -59,7 +59,7 @@ def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
 
 
 register_unreduced(mmseg_losses.DiceLoss, mmseg_losses.FocalLoss,
-                   mmseg_losses.LovaszLoss, mmseg_losses.SiLogLoss)(
+                   mmseg_losses.SiLogLoss)(
                        mean_of_elements)
 try:
     # Heads that classify masks have the losses of MMDetection.
@@ -125,19 +125,18 @@ def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
     return elements, elements.numel()
 
 
-@register_coupled(mmseg_losses.LovaszLoss)
-def lovasz_scores(loss: nn.Module, pred: Tensor, target: Tensor,
-                  **kwargs: Any) -> Optional[Tensor]:
-    """The Lovasz loss of each image alone: the loss of a batch is no sum over
-    images."""
+@register_unreduced(mmseg_losses.LovaszLoss)
+def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
+           **kwargs: Any) -> Elements:
+    """The loss of a batch is no sum over images, unless with ``per_image``."""
     if loss.per_image:
-        return None
+        return mean_of_elements(loss, pred, target, **kwargs)
     with torch.no_grad():
         # The loss of an image without labelled pixels is empty.
         return torch.stack([
             loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
             for i in range(len(pred))
-        ])
+        ]), None
 
 
 def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
