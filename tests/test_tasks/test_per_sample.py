@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate
 from mmib.errors import Refusal
 from mmib.openmmlab import tasks
 from mmib.openmmlab.batch import BatchContext
-from mmib.openmmlab.tasks.per_sample import weighed
+from mmib.openmmlab.tasks.per_sample import TASK
 from tests.system.small_training import (infobatch_hook, train_and_note,
                                          weights_of)
 
@@ -95,11 +95,11 @@ def test_a_model_has_a_score_of_its_own():
     losses = dict(loss=torch.tensor([1., 3.]), other=torch.tensor(0.))
     batch = BatchContext()
     batch.set_weights(*[torch.tensor([1., 2.])] * 2)
-    result = weighed(dict(losses, infobatch_score=torch.ones(2)), batch)
+    result = TASK.weigh(dict(losses, infobatch_score=torch.ones(2)), batch)
     assert result['loss'].tolist() == [1, 6]
     assert batch.scores.tolist() == [1, 1]
     with pytest.raises(Refusal, match=r'infobatch_score` must .* \(2,\)'):
-        weighed(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
+        TASK.weigh(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
 
 
 @pytest.mark.parametrize('loss, kind', [
@@ -111,7 +111,7 @@ def test_losses_that_are_no_tensors(loss, kind):
     batch = BatchContext()
     batch.set_weights(torch.ones(2), torch.ones(2))
     with pytest.raises(Refusal, match=f'`losses` is a {kind}, but .* name'):
-        weighed(dict(losses=loss), batch)
+        TASK.weigh(dict(losses=loss), batch)
 
 
 def test_predictions_are_checked():

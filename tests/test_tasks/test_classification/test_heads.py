@@ -14,9 +14,8 @@ from torch.testing import assert_close
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.tasks import attach
-from mmib.openmmlab.tasks.classification import (register_classifier,
+from mmib.openmmlab.tasks.classification import (TABLE, register_classifier,
                                                  register_head)
-from mmib.openmmlab.tasks.classification.heads import TABLE
 
 from .. import contract
 from .small_classifier import model_cfg
@@ -217,7 +216,7 @@ def test_every_head_is_known_or_refused(kind):
     with pytest.raises(
             Refusal,
             match=f'knows none for {kind.__name__}, .* change `model.head`, '
-            'tell mmib .*register_head'):
+            'register this head with .*register_head'):
         attach(model, BatchContext())
 
 

@@ -1,17 +1,106 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How the losses of MMSegmentation, and the losses of MMDetection in its
-heads, fall into images, see ``docs/segmentation.md``."""
+"""MMSegmentation: which heads a segmentor has, which losses these heads call,
+and how the losses fall into images, see ``docs/segmentation.md``."""
 import functools
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from mmengine.hooks import Hook
+from mmseg.models import decode_heads
 from mmseg.models import losses as mmseg_losses
+from mmseg.models import segmentors
+from mmseg.models.decode_heads.cascade_decode_head import BaseCascadeDecodeHead
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor
 
-from ...batch import Factor
-from ...losses import register_unreduced
+from ..batch import BatchContext, Factor
+from ..losses import register_unreduced
+from . import Task
+from .heads import LossTable
+from .replace import follow_rows
+
+# Segmentors with the usual heads.
+_SEGMENTORS = (segmentors.EncoderDecoder, segmentors.CascadeEncoderDecoder,
+               segmentors.DepthEstimator, segmentors.MultimodalEncoderDecoder)
+# Heads with the usual losses.
+_DECODE_HEADS = (BaseDecodeHead, BaseCascadeDecodeHead, decode_heads.DAHead,
+                 decode_heads.DDRHead, decode_heads.PIDHead,
+                 decode_heads.PointHead, decode_heads.SideAdapterCLIPHead,
+                 decode_heads.STDCHead, decode_heads.VPDDepthHead)
+# Heads that classify masks.
+_MASK_HEADS = (decode_heads.Mask2FormerHead, decode_heads.MaskFormerHead)
+TABLE = LossTable(
+    'mmib.openmmlab.tasks.segmentation',
+    methods=('loss', 'loss_by_feat', '_loss_by_feat_single',
+             '_decode_head_forward_train', '_auxiliary_head_forward_train'),
+    models={
+        **dict.fromkeys(_SEGMENTORS, ('decode_head', 'auxiliary_head')),
+        decode_heads.IterativeDecodeHead: ('kernel_generate_head', ),
+    },
+    heads={
+        **dict.fromkeys(_DECODE_HEADS, ('loss_decode', )),
+        **dict.fromkeys(_MASK_HEADS, ('loss_cls', 'loss_mask', 'loss_dice')),
+        decode_heads.EncHead: ('loss_decode', 'loss_se_decode'),
+    },
+    register_model='register_segmentor')
+register_head = TABLE.register_head
+register_segmentor = TABLE.register_model
+# Heads whose keys of losses don't follow from the names of the losses.
+_KEYS_OF_THEIR_OWN = (decode_heads.DDRHead, decode_heads.PIDHead)
+
+
+class SegmentationTask(Task):
+    """Segmentors with a ``decode_head``."""
+
+    def matches(self, model: nn.Module) -> bool:
+        return getattr(model, 'decode_head', None) is not None
+
+    def attach(self, model: nn.Module, batch: BatchContext,
+               hooks: Sequence[Hook]) -> None:
+        found = TABLE.wrap(model, batch, is_only_logged=_is_only_logged)
+        for head, losses in found:
+            matcher = head
+            if isinstance(head, decode_heads.SideAdapterCLIPHead):
+                matcher, all_losses = head.match_masks, losses['loss_decode']
+                of_masks = [x for x in all_losses if 'mask' in x.loss_name]
+                of_queries = [x for x in all_losses if x not in of_masks]
+            elif isinstance(head, _MASK_HEADS):
+                of_masks = losses['loss_mask'] + losses['loss_dice']
+                of_queries = losses['loss_cls']
+            else:
+                continue
+            follow_rows(matcher, 'get_targets', (of_queries, _num_queries),
+                        (of_masks, _num_masks))
+
+
+TASK = SegmentationTask()
+
+
+def _is_only_logged(head: nn.Module, name: str, loss: nn.Module) -> bool:
+    """MMEngine trains the terms that have "loss" in their key."""
+    return (name == 'loss_decode' and not isinstance(head, _KEYS_OF_THEIR_OWN)
+            and 'loss' not in getattr(loss, 'loss_name', 'loss'))
+
+
+def _num_queries(cls_scores: Sequence[Tensor], *args: Any,
+                 **kwargs: Any) -> int:
+    """Return the number of queries of each image, from the arguments of
+    ``get_targets`` of a head that classifies masks."""
+    return len(cls_scores[0])
+
+
+def _num_masks(cls_scores: Sequence[Tensor], mask_preds: Any,
+               batch_gt_instances: Sequence[Any], *args: Any,
+               **kwargs: Any) -> List[int]:
+    """Return the number of matched masks of each image, in the same way. Not
+    more masks of the labels are matched than there are queries."""
+    return [
+        min(len(instances.labels), len(scores))
+        for instances, scores in zip(batch_gt_instances, cls_scores)
+    ]
+
 
 Elements = Tuple[Tensor, Optional[Factor]]
 
