@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What is to be expected of a config, before anything is built from it."""
-from typing import Optional, Tuple
+from typing import Optional
 
 from mmengine.config import Config
 
@@ -17,63 +17,53 @@ def forecast_of(cfg: Config,
                 num_images: Optional[int] = None,
                 gpus: int = 1,
                 repeats: int = 1) -> Forecast:
-    """Forecast the training of a config, with or without InfoBatch, on some
-    GPUs, or other ranks. ``num_images`` are those of a pass, None where the
-    data isn't read, and ``repeats`` how often a ``RepeatDataset`` has them.
+    """Forecast the run of a config, with or without InfoBatch.
+
+    Args:
+        cfg (Config): The config.
+        hook (InfoBatchHook): The hook of the run.
+        num_images (int, optional): Images of a pass. None where the data isn't
+            read. Defaults to None.
+        gpus (int): GPUs, or other ranks. Defaults to 1.
+        repeats (int): How often a ``RepeatDataset`` has each image. Defaults
+            to 1.
 
     Raises:
-        Refusal: If the training is too short for these images.
+        Refusal: If the run is too short for these images.
     """
     mean_weight = decide(hook.normalize, cfg.get('optim_wrapper') or {})
-    schedule = _schedule(cfg, hook, num_images, gpus, repeats)
-    if num_images is not None:
+    if num_images is None:
+        schedule = schedule_of(cfg, hook, 1, batch_size=1)
+    else:
+        batch_size = cfg.train_dataloader.batch_size
+        schedule = schedule_of(cfg, hook, num_images, batch_size, gpus,
+                               repeats)
         check_length(schedule, hook.policy.prunes)
     return forecast(hook.policy, schedule, mean_weight.is_one, num_images
                     is not None)
 
 
-def iterations_of(cfg: Config,
-                  hook: InfoBatchHook,
-                  share: float,
-                  num_images: Optional[int] = None,
-                  gpus: int = 1,
-                  repeats: int = 1) -> Tuple[float, float, float]:
-    """Forecast the iterations of a training whose pruning plans keep
-    ``share``, those of the baseline for as many passes, and these passes. With
-    the other arguments of :func:`forecast_of`. Where the data isn't read, all
-    are in proportion."""
-    return _schedule(cfg, hook, num_images, gpus, repeats).outcome(share)
-
-
-def _schedule(cfg: Config, hook: InfoBatchHook, num_images: Optional[int],
-              gpus: int, repeats: int) -> Schedule:
-    if num_images is None:
-        return schedule_of_config(cfg, hook)
-    batch_size = cfg.train_dataloader.batch_size
-    return schedule_of_config(cfg, hook, num_images, batch_size, gpus, repeats)
-
-
-def schedule_of_config(cfg: Config,
-                       hook: InfoBatchHook,
-                       pass_length: int = 1,
-                       batch_size: int = 1,
-                       gpus: int = 1,
-                       repeats: int = 1) -> Schedule:
-    """The schedule of a training that isn't built, with the arguments of
-    :func:`forecast_of`."""
+def schedule_of(cfg: Config,
+                hook: InfoBatchHook,
+                num_images: int,
+                batch_size: int,
+                gpus: int = 1,
+                repeats: int = 1) -> Schedule:
+    """Return the schedule of a run that isn't built. The other arguments are
+    those of :func:`forecast_of`."""
     unit, length = length_of(cfg)
     slots_per_iter = batch_size * gpus
     if unit == 'iteration':
         return IterationSchedule(
-            pass_length,
+            num_images,
             slots_per_iter,
             length,
             hook.delta,
             hook.start,
-            first_pass=repeats * pass_length)
+            first_pass=repeats * num_images)
     # All ranks have as many slots, and each leaves its own last ones.
-    slots = -(-pass_length // gpus)
+    slots = -(-num_images // gpus)
     if not cfg.train_dataloader.get('drop_last'):
         slots += batch_size - 1
-    return EpochSchedule(pass_length, slots_per_iter, slots // batch_size,
+    return EpochSchedule(num_images, slots_per_iter, slots // batch_size,
                          length, hook.delta, hook.start)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What drives MMEngine in a training whose epochs are shorter than those of
+"""What drives MMEngine in a run whose epochs are shorter than the epochs of
 its schedule: the steps of schedulers, and the iterations that are left."""
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.runner import Runner
@@ -13,19 +13,24 @@ from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
 
-class ScheduleSteps:
-    """How far the schedulers are that step by iteration.
+class ScheduleSteps(ParamSchedulerHook):
+    """MMEngine's ParamSchedulerHook, except that schedulers which step by
+    iteration make as many steps in an epoch as in the baseline.
 
-    An epoch has as many steps as in the baseline. Where an epoch was left
-    early, as with another batch size and ``drop_last``, the next epoch makes
-    up for that.
+    Where an epoch was left early, as with another batch size and
+    ``drop_last``, the next epoch makes up for that.
 
     Args:
+        run (Run): The run.
         steps_per_epoch (int): Iterations of an epoch for which the schedulers
             were made.
     """
 
-    def __init__(self, steps_per_epoch: int) -> None:
+    _STATE = ('_steps_per_epoch', '_epoch', '_start', '_end', '_num_steps')
+
+    def __init__(self, run: Run, steps_per_epoch: int) -> None:
+        super().__init__()
+        self._run = run
         # With another batch size the schedulers go on as they were.
         self._steps_per_epoch = steps_per_epoch
         self._epoch = 0
@@ -33,59 +38,45 @@ class ScheduleSteps:
         # None before the first epoch.
         self._num_steps: Optional[int] = None
 
-    def enter(self, epoch: int, position: int) -> None:
-        """Begin an epoch, after so many slots."""
-        self._epoch, self._start = epoch, position
+    def enter(self, epoch: int) -> None:
+        """Begin an epoch at the position of the run."""
+        self._epoch, self._start = epoch, self._run.ledger.position
         if self._num_steps is None:
             self._num_steps = epoch * self._steps_per_epoch
 
     def expect(self, end: int) -> None:
-        """Be told that the epoch will be trained on until a slot."""
+        """Set until which slot the epoch will be trained on."""
         self._end = end
 
-    def due(self, position: int) -> int:
-        """Steps that this iteration stands for, with which so many slots are
-        over."""
+    def due(self) -> int:
+        """Return how many steps this iteration stands for."""
         assert self._num_steps is not None
-        done = self._steps_per_epoch * (position - self._start) // (
-            self._end - self._start)
+        done = self._steps_per_epoch * (self._run.ledger.position -
+                                        self._start) // (
+                                            self._end - self._start)
         due = self._epoch * self._steps_per_epoch + done - self._num_steps
         self._num_steps += max(due, 0)
         return max(due, 0)
 
+    def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
+        """Step the schedulers that step by iteration."""
+        for _ in range(self.due()):
+            super().after_train_iter(*args, **kwargs)
+
     def state_dict(self) -> dict:
-        """Plain Python values."""
-        return dict(vars(self))
+        """Return plain Python values."""
+        return {name: getattr(self, name) for name in self._STATE}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on from :meth:`state_dict`."""
-        vars(self).update(state_dict)
-
-
-class StepAsDue(ParamSchedulerHook):
-    """MMEngine's ParamSchedulerHook, which steps by iteration as often as is
-    due.
-
-    Args:
-        due (Callable): Returns how many steps the current iteration stands
-            for.
-    """
-
-    def __init__(self, due: Callable[[], int]) -> None:
-        super().__init__()
-        self._due = due
-
-    def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
-        """Step the schedulers that step by iteration."""
-        for _ in range(self._due()):
-            super().after_train_iter(*args, **kwargs)
+        self.__dict__.update(state_dict)
 
 
 class EpochDriver:
     """Begins the epochs of a run in MMEngine's loop.
 
     Args:
-        runner (Runner): The runner of the training.
+        runner (Runner): The runner.
         run (Run): The run.
         sampler (InfoBatchSampler): The sampler from which the loop reads.
         step (Step): The steps of an epoch.
@@ -94,16 +85,15 @@ class EpochDriver:
     def __init__(self, runner: Runner, run: Run, sampler: InfoBatchSampler,
                  step: Step) -> None:
         self._run, self._sampler, self._step = run, sampler, step
-        self.steps = ScheduleSteps(runner.max_iters //
-                                   max(runner.max_epochs, 1))
+        self.steps = ScheduleSteps(
+            run, runner.max_iters // max(runner.max_epochs, 1))
         hooks = runner.hooks
         for i, hook in enumerate(hooks):
             if type(hook) is ParamSchedulerHook:
-                hooks[i] = StepAsDue(
-                    lambda: self.steps.due(run.ledger.position))
-                hooks[i].priority = hook.priority
+                hooks[i] = self.steps
+                self.steps.priority = hook.priority
 
-    def begin(self, runner: Runner) -> None:
+    def begin_epoch(self, runner: Runner) -> None:
         """Draw the plan of the epoch that begins, or go on with the plan of a
         checkpoint within the epoch."""
         run, ledger, schedule = self._run, self._run.ledger, self._run.schedule
@@ -113,7 +103,7 @@ class EpochDriver:
             # What filled no batch of the epoch before is left.
             run.give_up_rest()
             run.next_plan(runner.epoch, self._step)
-            self.steps.enter(runner.epoch, ledger.position)
+            self.steps.enter(runner.epoch)
         run.prepare_rest(self._step)
         self._sampler.begin_epoch()
         # With `drop_last` the loader leaves what doesn't fill a batch.
@@ -122,7 +112,7 @@ class EpochDriver:
         if is_new and iters == 0:
             runner.logger.warning(
                 f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}'
-                f', as its plan has {slots} images, an iteration '
+                f', because its plan has {slots} images, an iteration '
                 f'{schedule.slots_per_iter}, and `drop_last` leaves them: '
                 'lower `train_dataloader.batch_size`, remove '
                 '`train_dataloader.drop_last`, or let the `policy` of '
