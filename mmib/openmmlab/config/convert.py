@@ -11,7 +11,7 @@ from ...errors import Refusal
 from ...pruning import Policy, ToBudget
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
-from ..runner.checks import check_delta, no_batch_sampler, type_name
+from ..runner.checks import no_batch_sampler, type_name
 from ..sampler import BASELINES
 from .outlook import forecast_of
 from .pairing import pair_augments
@@ -70,7 +70,7 @@ def convert(cfg: Config,
         raise Refusal('`convert` takes a config, not its path: '
                       f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     check_baseline(cfg)
-    check_delta(delta, 'the argument `delta`, or --delta of the command')
+
     unit, _ = length_of(cfg)
     if not isinstance(policy, (dict, type(None))):
         raise Refusal('`policy` must be the config of a policy, such as '

@@ -2,9 +2,7 @@
 """Where mmib reaches into MMEngine's Runner: why, and when the function can
 go. Another place is ``before_saving`` of ``checkpoint.py``."""
 import itertools
-from typing import Any
 
-from mmengine._strategy import SingleDeviceStrategy
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 
@@ -30,7 +28,7 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
 
 
 def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
-    """Tell MMEngine how many iterations a training by epochs will have.
+    """Set how many iterations MMEngine expects of a run by epochs.
 
     The log's remaining time and models that follow the progress read the
     number, which is exact where the last epoch begins (``is_last``). The loop
@@ -47,12 +45,3 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
         # last epoch; before, -1 says nowhere.
         wrapper._max_counts = max_iters if is_last else -1
         wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
-
-
-def saves_with_hooks(strategy: Any) -> bool:
-    """Whether a strategy calls hooks when it saves and loads checkpoints.
-
-    DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy, and call
-    hooks too. The function can go when every strategy does.
-    """
-    return isinstance(strategy, SingleDeviceStrategy)
