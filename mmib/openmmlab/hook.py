@@ -24,7 +24,7 @@ from . import tasks
 from .batch import BatchContext
 from .console.reporter import Reporter
 from .data.datasets import image_numbers
-from .data.delivery import DeliveryCheck, data_samples
+from .data.delivery import DeliveryCheck
 from .registry import build_policy
 from .runner import step_size
 from .runner.checkpoint import before_saving, opened, seal
@@ -301,7 +301,7 @@ class InfoBatchHook(Hook):
                 'here: train without InfoBatchHook.')
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
-        delivered = self._delivery(slots.indices, data_samples(data_batch))
+        delivered = self._delivery(slots.indices, data_batch)
         if not delivered.all():
             log.record_unscored(slots.numbers[~delivered])
             slots = slots[delivered]
