@@ -11,7 +11,6 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..errors import Refusal, check_no_others
-from ..planner import Step
 from ..pruning import Policy
 from ..run import Run
 from ..schedule import EpochSchedule, IterationSchedule, Schedule
@@ -31,7 +30,7 @@ from .runner.checkpoint import before_saving, opened, seal
 from .runner.checks import (check_batch, check_hook_arguments, check_length,
                             check_ranks, check_training)
 from .runner.compat import restart_loader
-from .runner.epochs import EpochDriver
+from .runner.epochs import ScheduleSteps, begin_epoch
 
 
 @HOOKS.register_module()
@@ -107,7 +106,7 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Of this rank in the batch in training.
-        self._epochs: Optional[EpochDriver] = None
+        self._steps: Optional[ScheduleSteps] = None  # Where epochs count.
         self._loaded: Optional[Dict[str, Any]] = None
 
     @property
@@ -141,7 +140,7 @@ class InfoBatchHook(Hook):
         self._loaded = None
         self._reporter.run_begins()
         self._sampler.connect(self.run)
-        if self._epochs is None and runner.iter > 0:
+        if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
         before_saving(runner, self.run.merge)
 
@@ -191,8 +190,9 @@ class InfoBatchHook(Hook):
             observers=self.plan_observers)
         self.has_begun = True
         if schedule.by_epoch:
-            self._epochs = EpochDriver(runner, self.run, sampler,
-                                       Step(slots, loader.drop_last))
+            self._steps = ScheduleSteps(
+                self.run, runner.max_iters // max(runner.max_epochs, 1))
+            self._steps.take_over(runner.hooks)
         self._reporter = Reporter(runner, self.run, mean_weight)
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
@@ -207,16 +207,15 @@ class InfoBatchHook(Hook):
             self._start_afresh(runner, reason, state['saved_iters'])
             return
         form: Dict[str, Any] = dict(paths_comparable=[])
-        if self._epochs is not None:
-            steps = self._epochs.steps
-            form['schedule_steps'] = dict.fromkeys(steps.state_dict(), 0)
+        if self._steps is not None:
+            form['schedule_steps'] = dict.fromkeys(self._steps.state_dict(), 0)
         check_form(state, form)
         self.run.load_state_dict(state)
         # The count of a Runner may differ.
         self.run.count_from(runner.iter)
         self._delivery.load(state['paths_comparable'])
-        if self._epochs is not None:
-            self._epochs.steps.load_state_dict(state['schedule_steps'])
+        if self._steps is not None:
+            self._steps.load_state_dict(state['schedule_steps'])
         self._reporter.run_resumes(what_changed(state, own))
 
     def _start_afresh(self,
@@ -240,15 +239,14 @@ class InfoBatchHook(Hook):
             checkpoint['infobatch'] = seal(
                 dict(
                     self.run.state_dict(merge=False),
-                    schedule_steps=self._epochs
-                    and self._epochs.steps.state_dict(),
+                    schedule_steps=self._steps and self._steps.state_dict(),
                     paths_comparable=list(self._delivery.comparable),
                     images_checksum=self._delivery.checksum))
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Draw the plan of an epoch, where epochs count."""
-        if self._epochs is not None:
-            self._epochs.begin_epoch(runner)
+        if self._steps is not None:
+            begin_epoch(runner, self.run, self._steps)
 
     def before_train_iter(self,
                           runner: Runner,
@@ -313,7 +311,7 @@ class InfoBatchHook(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
-        if self._epochs is not None:
+        if self._steps is not None:
             # What fills no batch is left, as `drop_last` does.
             self.run.give_up_rest()
             self._sampler.end_epoch()

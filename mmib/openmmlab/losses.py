@@ -200,18 +200,23 @@ class InfoBatchLoss(nn.Module):
         the baseline's loss. None for a loss that is no sum over images."""
         elements, divisor, counts = self._unreduced(loss, pred, target,
                                                     **kwargs)
-        num_images, num_rows = self.batch.size, len(elements)
-        if isinstance(self.rows_per_image, int):
-            expected = num_images * self.rows_per_image
+        size, rows = self.batch.size, self.rows_per_image
+        if isinstance(rows, int):
+            expected = size * rows
         else:
-            shares = max(sum(self.rows_per_image), 1)
-            expected = shares * max(num_rows // shares, 1)
-        self._check_rows(num_rows, expected)
+            shares = max(sum(rows), 1)
+            expected = shares * max(len(elements) // shares, 1)
+        if len(elements) != expected:
+            raise Refusal(
+                f'{type(loss).__name__} was called on {len(elements)} rows '
+                f'for a batch of {size} images, so InfoBatch does not know '
+                'which row is which image: check the `loss` method of `model` '
+                'and its heads, set `rows_per_image` of its InfoBatchLoss, or '
+                'train without InfoBatchHook.')
         if divisor is None:
             return elements, None
-        means, numbers = mean_images(elements, self.rows_per_image, num_images,
-                                     counts)
-        return means, num_images * numbers / divisor
+        means, numbers = mean_images(elements, rows, size, counts)
+        return means, size * numbers / divisor
 
     def _unreduced(self, loss: nn.Module, pred: Tensor, target: Tensor,
                    **kwargs: Any) -> Tuple[Tensor, Any, Optional[Tensor]]:
@@ -244,15 +249,6 @@ class InfoBatchLoss(nn.Module):
             divisor = ((divisor if avg_factor is None else avg_factor) +
                        torch.finfo(torch.float32).eps)
         return elements, divisor, counts[0] if counts else None
-
-    def _check_rows(self, num_rows: int, expected: int) -> None:
-        if num_rows != expected:
-            raise Refusal(
-                f'{type(self.loss).__name__} was called on {num_rows} rows '
-                f'for a batch of {self.batch.size} images, so '
-                'InfoBatch cannot tell which row is which image: check the '
-                '`loss` method of `model` and its heads, set `rows_per_image` '
-                'of its InfoBatchLoss, or train without InfoBatchHook.')
 
 
 def is_known(loss: nn.Module) -> bool:

@@ -73,10 +73,8 @@ class InfoBatchSampler(DefaultSampler):
         # By iterations: the end of what was issued, of all ranks, and how many
         # iterators have begun.
         self._cursor = self._num_readers = 0
-        # By epochs: slots of the epoch that has begun, of all ranks, None
-        # between epochs, and the number of the first one.
-        self._num_slots: Optional[int] = None
-        self._epoch_begin = 0
+        # By epochs: the first slot of the epoch, None between epochs.
+        self._epoch_begin: Optional[int] = None
         # By epochs: whether the loop reads next.
         self._awaits_loop = False
         # A sampler of another data loader, which a hook builds.
@@ -93,7 +91,8 @@ class InfoBatchSampler(DefaultSampler):
             begin = run.ledger.position
             yield from run.ledger.indices(begin, self.rank, self.world_size,
                                           run.ledger.end - begin)
-        elif self._num_slots and run.ledger.position == self._epoch_begin:
+        elif (run.ledger.position == self._epoch_begin
+              and run.ledger.end > self._epoch_begin):
             # Nothing distinguishes batches of the loop and of another reader.
             raise _other_reader()
         else:
@@ -130,9 +129,10 @@ class InfoBatchSampler(DefaultSampler):
         rank in the epoch by epochs, as the baseline's samplers count them."""
         if self._run is not None and not self._run.schedule.by_epoch:
             return self.num_images
-        if self._num_slots is None:
+        if self._run is None or self._epoch_begin is None:
             return self.num_samples
-        return -(-self._num_slots // self.world_size)
+        slots = self._run.ledger.end - self._epoch_begin
+        return -(-slots // self.world_size)
 
     def connect(self, run: Run) -> None:
         """Issue the slots of a run from now on.
@@ -165,14 +165,12 @@ class InfoBatchSampler(DefaultSampler):
     def begin_epoch(self) -> None:
         """Let the loop read what is left of the open plan of the run."""
         assert self._run is not None
-        ledger = self._run.ledger
-        self._epoch_begin = ledger.position
-        self._num_slots = ledger.end - ledger.position
+        self._epoch_begin = self._run.ledger.position
         self._awaits_loop = True
 
     def end_epoch(self) -> None:
         """Note that the epoch is over."""
-        self._num_slots, self._awaits_loop = None, False
+        self._epoch_begin, self._awaits_loop = None, False
 
     def skip(self, num_indices: int) -> None:
         """Do nothing: the state has already moved the position. MMEngine's

@@ -7,7 +7,7 @@ import torch.nn as nn
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.losses import InfoBatchLoss, register_unreduced
-from mmib.openmmlab.tasks.heads import LossTable
+from mmib.openmmlab.tasks.heads import HeadTable
 
 
 class Loss(nn.MSELoss):
@@ -49,7 +49,7 @@ def own(kind, method='loss'):
 
 @pytest.fixture
 def table():
-    return LossTable('mmib.openmmlab.tasks.mine', ('loss', 'part'),
+    return HeadTable('mmib.openmmlab.tasks.mine', ('loss', 'part'),
                      {Model: ('head', 'others')}, {Head: ('loss_a', )},
                      'register_network')
 

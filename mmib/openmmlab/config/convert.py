@@ -38,17 +38,16 @@ def convert(cfg: Config,
     changes the order of the images, is dropped. No data is read.
 
     Args:
-        cfg (Config): The config of a training. The config stays as it is.
+        cfg (Config): The config of a run. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            the ``default_ratio`` of the policy. In a training that counts
-            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
-            None.
+            the ``default_ratio`` of the policy. In a run that counts epochs
+            only ``Neyman`` and ``Budget`` have a ratio. Defaults to None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.
-            ``Neyman`` and ``Budget`` get the ratio, and prune as much as it
-            takes to cover all the passes of the original schedule. If None,
+            ``Neyman`` and ``Budget`` get the ratio, and prune as much as is
+            needed to cover all the passes of the original schedule. If None,
             the policy is ``Neyman``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
@@ -70,14 +69,13 @@ def convert(cfg: Config,
         raise Refusal('`convert` takes a config, not its path: '
                       f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     check_baseline(cfg)
-
     unit, _ = length_of(cfg)
     if not isinstance(policy, (dict, type(None))):
         raise Refusal('`policy` must be the config of a policy, such as '
                       f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
-    # The epochs of a pruned training are shorter, and as many.
+    # The epochs of a pruned run are shorter, and as many.
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
@@ -96,10 +94,10 @@ def convert(cfg: Config,
 
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
-    """The one ratio of a conversion, which a policy with a budget gets too."""
+    """Return the one ratio of a conversion, and give it to a policy with a
+    budget."""
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
-    has_budget = isclass(kind) and issubclass(kind, ToBudget)
     default = getattr(kind, 'default_ratio', Policy.default_ratio)
     if not getattr(kind, 'prunes', True):
         if ratio not in (None, 1):
@@ -107,23 +105,22 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
                 f'`ratio={ratio}`, but {name} prunes nothing and runs all '
                 'iterations: remove `ratio` (--ratio of the command).')
         return default
-    own = policy.get('ratio') if has_budget else None
-    if None not in (ratio, own) and ratio != own:
+    if isclass(kind) and issubclass(kind, ToBudget):
+        own = policy.get('ratio')
+        if None not in (ratio, own) and ratio != own:
+            raise Refusal(
+                f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` '
+                'are one number, the share of the iterations to run: give one '
+                'of them.')
+        ratio = own if ratio is None else ratio
+        policy['ratio'] = default if ratio is None else ratio
+        return policy['ratio']
+    if ratio is not None and unit == 'epoch':
         raise Refusal(
-            f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
-            'one number, the share of the iterations to run: give one of '
-            'them.')
-    if ratio is not None and unit == 'epoch' and not has_budget:
-        raise Refusal(
-            f'`ratio={ratio}` changes nothing for {name} in a training that '
-            'counts epochs: remove `ratio` (--ratio of the command), or take '
-            'the policy Neyman or Budget.')
-    ratio = own if ratio is None else ratio
-    if ratio is None:
-        ratio = default
-    if has_budget:
-        policy['ratio'] = ratio
-    return ratio
+            f'`ratio={ratio}` changes nothing for {name} in a run that counts '
+            'epochs: remove `ratio` (--ratio of the command), or take the '
+            'policy Neyman or Budget.')
+    return default if ratio is None else ratio
 
 
 def _convert_loader(loader: dict, unit: str) -> None:

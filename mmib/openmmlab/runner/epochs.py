@@ -1,15 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What drives MMEngine in a run whose epochs are shorter than the epochs of
 its schedule: the steps of schedulers, and the iterations that are left."""
-from typing import Any, Optional
+from typing import Any, List, Optional
 
-from mmengine.hooks import ParamSchedulerHook
+from mmengine.hooks import Hook, ParamSchedulerHook
 from mmengine.runner import Runner
 
 from ...planner import Step
 from ...run import Run
 from ...schedule import Moment
-from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
 
@@ -37,6 +36,12 @@ class ScheduleSteps(ParamSchedulerHook):
         self._start = self._end = 0
         # None before the first epoch.
         self._num_steps: Optional[int] = None
+
+    def take_over(self, hooks: List[Hook]) -> None:
+        """Take the place of MMEngine's hook, if there is one."""
+        for i, hook in enumerate(hooks):
+            if type(hook) is ParamSchedulerHook:
+                hooks[i], self.priority = self, hook.priority
 
     def enter(self, epoch: int) -> None:
         """Begin an epoch at the position of the run."""
@@ -72,57 +77,41 @@ class ScheduleSteps(ParamSchedulerHook):
         self.__dict__.update(state_dict)
 
 
-class EpochDriver:
-    """Begins the epochs of a run in MMEngine's loop.
+def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
+    """Draw the plan of the epoch that begins, or go on with the plan of a
+    checkpoint within the epoch.
 
     Args:
         runner (Runner): The runner.
         run (Run): The run.
-        sampler (InfoBatchSampler): The sampler from which the loop reads.
-        step (Step): The steps of an epoch.
+        steps (ScheduleSteps): How far the schedulers are.
     """
-
-    def __init__(self, runner: Runner, run: Run, sampler: InfoBatchSampler,
-                 step: Step) -> None:
-        self._run, self._sampler, self._step = run, sampler, step
-        self.steps = ScheduleSteps(
-            run, runner.max_iters // max(runner.max_epochs, 1))
-        hooks = runner.hooks
-        for i, hook in enumerate(hooks):
-            if type(hook) is ParamSchedulerHook:
-                hooks[i] = self.steps
-                self.steps.priority = hook.priority
-
-    def begin_epoch(self, runner: Runner) -> None:
-        """Draw the plan of the epoch that begins, or go on with the plan of a
-        checkpoint within the epoch."""
-        run, ledger, schedule = self._run, self._run.ledger, self._run.schedule
-        self._sampler.set_epoch(runner.epoch)
-        is_new = run.epoch != runner.epoch
-        if is_new:
-            # What filled no batch of the epoch before is left.
-            run.give_up_rest()
-            run.next_plan(runner.epoch, self._step)
-            self.steps.enter(runner.epoch)
-        run.prepare_rest(self._step)
-        self._sampler.begin_epoch()
-        # With `drop_last` the loader leaves what doesn't fill a batch.
-        iters = len(runner.train_dataloader)
-        slots = ledger.end - ledger.position
-        if is_new and iters == 0:
-            runner.logger.warning(
-                f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}'
-                f', because its plan has {slots} images, an iteration '
-                f'{schedule.slots_per_iter}, and `drop_last` leaves them: '
-                'lower `train_dataloader.batch_size`, remove '
-                '`train_dataloader.drop_last`, or let the `policy` of '
-                'InfoBatchHook in `custom_hooks` keep more.')
-        self.steps.expect(ledger.position +
-                          min(iters * schedule.slots_per_iter, slots))
-        left = schedule.length - runner.epoch - 1
-        pruned = sum(
-            schedule.may_prune(Moment(ledger.end, epoch=epoch))
-            for epoch in range(runner.epoch + 1, schedule.length))
-        per_epoch = schedule.schedule_iters // schedule.length
-        later = round(per_epoch * (left - pruned * (1 - run.expected_share())))
-        expect_iters(runner, runner.iter + iters + later, is_last=left == 0)
+    ledger, schedule = run.ledger, run.schedule
+    loader = runner.train_dataloader
+    step = Step(schedule.slots_per_iter, loader.drop_last)
+    loader.sampler.set_epoch(runner.epoch)
+    is_new = run.epoch != runner.epoch
+    if is_new:
+        # What filled no batch of the epoch before is left.
+        run.give_up_rest()
+        run.next_plan(runner.epoch, step)
+        steps.enter(runner.epoch)
+    run.prepare_rest(step)
+    loader.sampler.begin_epoch()
+    # With `drop_last` the loader leaves what doesn't fill a batch.
+    iters, slots = len(loader), ledger.end - ledger.position
+    if is_new and iters == 0:
+        runner.logger.warning(
+            f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}, '
+            f'because its plan has {slots} images, an iteration '
+            f'{schedule.slots_per_iter}, and `drop_last` leaves them: lower '
+            '`train_dataloader.batch_size`, remove '
+            '`train_dataloader.drop_last`, or let the `policy` of '
+            'InfoBatchHook in `custom_hooks` keep more.')
+    steps.expect(ledger.position + min(iters * schedule.slots_per_iter, slots))
+    later = range(runner.epoch + 1, schedule.length)
+    pruned = sum(
+        schedule.may_prune(Moment(ledger.end, epoch=epoch)) for epoch in later)
+    full = len(later) - pruned * (1 - run.expected_share())
+    iters += round(schedule.schedule_iters // schedule.length * full)
+    expect_iters(runner, runner.iter + iters, is_last=not later)

@@ -18,7 +18,7 @@ from ..losses import register_unreduced
 from . import Task
 from .augments import (PairedCutMix, PairedMixup, PairedResizeMix,
                        connect_augments)
-from .heads import LossTable, wrap
+from .heads import HeadTable, wrap
 from .replace import follow_rows
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     'register_classifier', 'register_head'
 ]
 
-TABLE = LossTable(
+TABLE = HeadTable(
     'mmib.openmmlab.tasks.classification',
     methods=('loss', '_get_loss'),
     models={

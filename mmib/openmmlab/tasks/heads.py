@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The table of heads: which heads the models of a library have, and what mmib
-knows of each head."""
+"""The table of heads: which heads the models of a library have, which losses
+each head calls, and how these are wrapped."""
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch.nn as nn
@@ -29,7 +29,8 @@ class HeadTable:
         models (dict[type, tuple[str]]): Models, and heads that consist of
             other heads: the attributes that hold a head, or a ``ModuleList``
             or ``ModuleDict`` of heads.
-        heads (dict[type, Any]): What is known of each head.
+        heads (dict[type, Any]): What is known of each head: the names of its
+            attributes with a loss, where losses are called on whole batches.
         register_model (str): Name of :meth:`register_model` in ``module``.
     """
 
@@ -60,6 +61,25 @@ class HeadTable:
             >>> register_segmentor(MySegmentor, 'decode_head', 'edge_head')
         """
         self.models[model_type] = heads or self._default_names
+
+    def register_head(self, head_type: type, *losses: str) -> None:
+        """Register which losses a head calls.
+
+        The head must call no other losses, and each loss with the predictions
+        and labels of the whole batch. Subclasses count too, unless they
+        compute their losses in their own way.
+
+        Args:
+            head_type (type): Class of the head, or of a model that calls its
+                losses itself.
+            *losses (str): Attributes with a loss, or a ``ModuleList`` of
+                losses. Defaults to ``loss_decode`` for a segmentor,
+                ``loss_module`` for others.
+
+        Examples:
+            >>> register_head(MyHead, 'loss_decode', 'loss_edge')
+        """
+        self.heads[head_type] = losses or next(iter(self.heads.values()))
 
     def find(self, model: nn.Module) -> List[Tuple[str, nn.Module, Any]]:
         """Return the place of each head of a model, the head, and its row.
@@ -115,30 +135,6 @@ class HeadTable:
             f', which computes its losses in its own way: change `{where}`, '
             f'register this head with {self._register_head}, or train without '
             'InfoBatchHook.')
-
-
-class LossTable(HeadTable):
-    """The table of a library whose losses are called on whole batches. The row
-    of a head is the names of its attributes with a loss."""
-
-    def register_head(self, head_type: type, *losses: str) -> None:
-        """Register which losses a head calls.
-
-        The head must call no other losses, and each loss with the predictions
-        and labels of the whole batch. Subclasses count too, unless they
-        compute their losses in their own way.
-
-        Args:
-            head_type (type): Class of the head, or of a model that calls its
-                losses itself.
-            *losses (str): Attributes with a loss, or a ``ModuleList`` of
-                losses. Defaults to ``loss_decode`` for a segmentor,
-                ``loss_module`` for others.
-
-        Examples:
-            >>> register_head(MyHead, 'loss_decode', 'loss_edge')
-        """
-        self.heads[head_type] = losses or next(iter(self.heads.values()))
 
     def wrap(
         self,

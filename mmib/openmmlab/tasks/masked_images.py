@@ -14,7 +14,7 @@ from ...errors import Refusal
 from ..batch import BatchContext
 from ..losses import register_unreduced
 from . import Task, classification  # noqa: F401 (registers the loss of BEiT)
-from .heads import LossTable
+from .heads import HeadTable
 from .replace import follow_rows
 
 # Models whose loss comes from ``head`` alone.
@@ -25,7 +25,7 @@ _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
 _HEADS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.LatentPredictHead,
           heads.MAEPretrainHead, heads.MIMHead, heads.MixMIMPretrainHead,
           heads.SimMIMHead, heads.iTPNClipHead)
-TABLE = LossTable(
+TABLE = HeadTable(
     'mmib.openmmlab.tasks.masked_images',
     methods=('loss', 'forward'),
     models=dict.fromkeys(_MODELS, ('head', )),

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..batch import BatchContext, Factor
 from ..losses import register_unreduced
 from . import Task
-from .heads import LossTable
+from .heads import HeadTable
 from .replace import follow_rows
 
 # Segmentors with the usual heads.
@@ -31,7 +31,7 @@ _DECODE_HEADS = (BaseDecodeHead, BaseCascadeDecodeHead, decode_heads.DAHead,
                  decode_heads.STDCHead, decode_heads.VPDDepthHead)
 # Heads that classify masks.
 _MASK_HEADS = (decode_heads.Mask2FormerHead, decode_heads.MaskFormerHead)
-TABLE = LossTable(
+TABLE = HeadTable(
     'mmib.openmmlab.tasks.segmentation',
     methods=('loss', 'loss_by_feat', '_loss_by_feat_single',
              '_decode_head_forward_train', '_auxiliary_head_forward_train'),
