@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
+from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.hook import InfoBatchHook
 from mmib.pruning import Policy, ToBudget
 

@@ -11,11 +11,11 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 
 from mmib.errors import Refusal
-from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.openmmlab.config.zoo import (PACKAGES, allow_scoped_bases, bases_of,
                                        installed_configs, is_lazy, needs_mmib,
                                        resolve_config)
+from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.

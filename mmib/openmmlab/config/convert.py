@@ -3,21 +3,21 @@
 import copy
 import os
 from inspect import isclass
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from mmengine.config import Config
 
 from ...errors import Refusal
 from ...pruning import Policy, ToBudget
+from ..console.forecast import forecast_of
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
 from ..runner.checks import no_batch_sampler, type_name
 from ..sampler import BASELINES
-from .outlook import forecast_of
-from .pairing import pair_augments
 from .parts import add_import, check_baseline, length_of
 from .schedule import shorten
 
+_UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 _WHY_NOT = dict(
     RepeatAugSampler=', which asks for each image several times in an epoch '
     'that is shorter by as much, so that a pass has no end')
@@ -31,8 +31,8 @@ def convert(cfg: Config,
     """Convert a config of the baseline to InfoBatch.
 
     The conversion changes the sampler, the hook, ``custom_imports`` and batch
-    augmentations that mix images
-    (see ``mmib.openmmlab.config.pairing``). A schedule that counts
+    augmentations that mix images: ``Mixup`` becomes ``PairedMixup``, and
+    ``CutMix`` and ``ResizeMix`` are changed alike. A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
     stays, as its epochs become shorter. ``AspectRatioBatchSampler``, which
     changes the order of the images, is dropped. No data is read.
@@ -141,3 +141,35 @@ def _convert_loader(loader: dict, unit: str) -> None:
             f"dict(type='{of}', shuffle=True)` first.")
     kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
     loader['sampler'] = dict(type='InfoBatchSampler', **kept)
+
+
+def pair_augments(cfg: Config) -> Config:
+    """Let the batch augmentations in a copy of a config mix image i with image
+    B - 1 - i, so that InfoBatch knows which images are mixed. MMPretrain need
+    not be installed."""
+    cfg = copy.deepcopy(cfg)
+    for augment in _augments(cfg):
+        if type_name(augment) in _UNPAIRED:
+            augment['type'] = 'Paired' + type_name(augment)
+            add_import(cfg, 'mmib.openmmlab.tasks.classification')
+    return cfg
+
+
+def _augments(cfg: Config) -> Iterator[dict]:
+    """Yield the batch augmentations of MMPretrain in a config."""
+    model = cfg.get('model')
+    places = [_get(model, 'train_cfg')]
+    owners = [_get(model, 'data_preprocessor'), cfg.get('data_preprocessor')]
+    for hook in cfg.get('custom_hooks') or []:
+        if isinstance(hook, dict) and type_name(hook) == 'SwitchRecipeHook':
+            owners += hook.get('schedule') or []
+    places += [_get(owner, 'batch_augments') for owner in owners]
+    for place in places:
+        augments = _get(place, 'augments')
+        if not isinstance(augments, (list, tuple)):
+            augments = [augments]
+        yield from (each for each in augments if isinstance(each, dict))
+
+
+def _get(node: Any, key: str) -> Any:
+    return node.get(key) if isinstance(node, dict) else None
