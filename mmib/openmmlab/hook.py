@@ -152,9 +152,6 @@ class InfoBatchHook(Hook):
     def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
         sampler = self._sampler = loader.sampler
-        self._device = next(runner.model.parameters()).device
-        # Of a batch of this rank, and of a step of all ranks.
-        self._batch_size = loader.batch_size
         slots = loader.batch_size * sampler.world_size
         schedule: Schedule
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
@@ -258,7 +255,7 @@ class InfoBatchHook(Hook):
             # SwitchRecipeHook does.
             self._attach_losses(runner)
         run = self.run
-        size = self._sampler.batch_size(self._batch_size)
+        size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
         position = run.ledger.position
         slots = self._slots = run.ledger.batch(position, size, run.rank,
@@ -271,7 +268,8 @@ class InfoBatchHook(Hook):
             run.count_visits(position)
         else:
             rows = np.array([slots.relative_weights, slots.weights])
-            self.batch.set_weights(*to_device(rows, self._device))
+            device = next(runner.model.parameters()).device
+            self.batch.set_weights(*to_device(rows, device))
 
     def after_train_iter(self,
                          runner: Runner,

@@ -81,7 +81,7 @@ class InfoBatchLoss(nn.Module):
     image is weighed as :func:`mmib.weigh.weigh_losses` does, and the sum is
     divided as the wrapped loss divides. The mean of an image's elements,
     mostly pixels, is its score. Other attributes, such as ``loss_weight``, are
-    those of the wrapped loss.
+    the attributes of the wrapped loss.
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
@@ -149,7 +149,7 @@ class InfoBatchLoss(nn.Module):
                 samplers call losses, or without gradients.
 
         Raises:
-            Refusal: If rows can't be told apart by images.
+            Refusal: If it isn't known which rows belong to which image.
         """
         # Some losses don't know the argument.
         if weight is not None:

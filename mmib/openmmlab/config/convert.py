@@ -34,7 +34,7 @@ def convert(cfg: Config,
     augmentations that mix images: ``Mixup`` becomes ``PairedMixup``, and
     ``CutMix`` and ``ResizeMix`` are changed alike. A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
-    stays, as its epochs become shorter. ``AspectRatioBatchSampler``, which
+    stays, because its epochs become shorter. ``AspectRatioBatchSampler``, which
     changes the order of the images, is dropped. No data is read.
 
     Args:

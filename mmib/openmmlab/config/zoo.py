@@ -89,7 +89,7 @@ def allow_scoped_bases() -> None:
     Config._get_cfg_path = staticmethod(_find_base)
 
 
-_find_base_by_distribution = Config._get_cfg_path
+find_base_of_mmengine = Config._get_cfg_path
 
 
 def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
@@ -100,7 +100,7 @@ def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
         if found != path:
             # mmib has no models of its own: no scope.
             return found, None if package == 'mmib' else package
-    return _find_base_by_distribution(path, filename)
+    return find_base_of_mmengine(path, filename)
 
 
 def bases_of(path: str) -> Iterator[Tuple[str, str]]:
@@ -113,27 +113,3 @@ def bases_of(path: str) -> Iterator[Tuple[str, str]]:
         yield name, base
         if osp.isfile(base):
             yield from bases_of(base)
-
-
-def needs_mmib(path: str) -> bool:
-    """Return whether a config, or one that it inherits, inherits another one
-    by a name such as ``mmseg::...`` that MMEngine alone doesn't find."""
-    return any('::' in name and not _found_by_mmengine(name)
-               for name, _ in bases_of(path))
-
-
-def _found_by_mmengine(name: str) -> bool:
-    try:
-        return osp.isfile(_find_base_by_distribution(name, '')[0])
-    # The type of the error depends on what is missing.
-    except Exception:
-        return False
-
-
-def is_lazy(path: str) -> bool:
-    """Return whether a config file is a lazy config, with ``read_base``.
-
-    MMEngine has no public name for the test, and fails late and obscurely. The
-    function can go when there is a public name.
-    """
-    return Config._is_lazy_import(path)

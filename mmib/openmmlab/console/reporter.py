@@ -280,7 +280,7 @@ def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
     # Rounded as V is shown.
     percent = round(100 * (1 - round(ratio.value, 2)))
     if percent == 0 or ratio.low <= 1 <= ratio.high:
-        effect = "can't be told from chance"
+        effect = "is not distinguishable from chance"
     elif percent > 0:
         effect = f'was worth up to {percent} % of the steps'
     else:

@@ -35,13 +35,13 @@ def _checksum(state: Dict[str, Any]) -> int:
 
 
 def _describe(value: Any) -> str:
-    """A text that is the same in each process and with each version of
+    """Return a text that is the same in each process and with each version of
     numpy, whatever the policy of a user has kept."""
     if not torch.is_tensor(value):
         return ''
     try:
         checksum = zlib.crc32(value.cpu().numpy().tobytes())
-    except (TypeError, RuntimeError):  # As of bfloat16.
+    except (TypeError, RuntimeError):  # numpy has no bfloat16.
         checksum = 0
     return f'{value.dtype} {tuple(value.shape)} {checksum}'
 

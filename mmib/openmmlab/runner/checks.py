@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning can't work stop before the first step. The
 conversion of a config refuses them with the same words."""
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from inspect import isclass
 from typing import Any, Mapping, Optional
@@ -75,11 +76,9 @@ def check_stack() -> None:
     def installed(prefix: str) -> list:
         found = []
         for name in ('mmengine', 'mmcv', 'mmsegmentation', 'mmpretrain'):
-            try:
+            with suppress(PackageNotFoundError):
                 distribution(prefix + name)
                 found.append(prefix + name)
-            except PackageNotFoundError:
-                pass
         return found
 
     onedl, openmmlab = installed('onedl-'), installed('')

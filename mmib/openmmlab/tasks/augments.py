@@ -122,8 +122,6 @@ def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
 
 def _unpaired(augment: Any) -> Refusal:
     name = getattr(augment, '__name__', type(augment).__name__)
-    where = ('`augments` of `model.train_cfg`, of '
-             '`data_preprocessor.batch_augments` or of SwitchRecipeHook')
     if type(augment) in (Mixup, CutMix, ResizeMix):
         change = (
             f"set `type='Paired{name}'` there instead of '{name}' and import "
@@ -134,5 +132,7 @@ def _unpaired(augment: Any) -> Refusal:
                   '`mmib.openmmlab.tasks.classification.PairedMixup`, '
                   'or remove it')
     return Refusal(
-        f'{name} in {where} does not show which images it mixes, so InfoBatch '
-        f'cannot weight these images: {change}.')
+        f'{name} in `augments` of `model.train_cfg`, of '
+        '`data_preprocessor.batch_augments` or of SwitchRecipeHook does not '
+        'show which images it mixes, so InfoBatch cannot weight these images: '
+        f'{change}.')

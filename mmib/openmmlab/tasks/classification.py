@@ -92,7 +92,7 @@ def _has_label(task: str, feats: Any, data_samples: Sequence[Any],
 
 def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
     """Attach the losses and augmentations that the hook will put into the
-    model, so that unknown ones stop the training before its first step."""
+    model, so that unknown ones stop the run before its first step."""
     for epoch, recipe in hook.schedule.items():
         try:
             if 'loss' in recipe:

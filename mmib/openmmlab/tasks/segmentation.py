@@ -167,11 +167,7 @@ except ImportError:
 def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
                    **kwargs: Any) -> Elements:
     """For losses that are the mean over the losses of single images."""
-    images = [
-        loss(pred[i:i + 1], target[i:i + 1], **kwargs)
-        for i in range(len(pred))
-    ]
-    return torch.stack(images), len(images)
+    return _alone(loss, pred, target, **kwargs), len(pred)
 
 
 @register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
@@ -221,11 +217,17 @@ def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
     if loss.per_image:
         return mean_of_elements(loss, pred, target, **kwargs)
     with torch.no_grad():
-        # The loss of an image without labelled pixels is empty.
-        return torch.stack([
-            loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
-            for i in range(len(pred))
-        ]), None
+        return _alone(loss, pred, target, **kwargs), None
+
+
+def _alone(loss: nn.Module, pred: Tensor, target: Tensor,
+           **kwargs: Any) -> Tensor:
+    """Return the loss of each image alone, of shape (B,)."""
+    # The Lovasz loss of an image without labelled pixels is empty.
+    return torch.stack([
+        loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
+        for i in range(len(pred))
+    ])
 
 
 def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
