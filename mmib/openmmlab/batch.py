@@ -31,9 +31,11 @@ class BatchContext:
         self.weights: Optional[Tensor]
         """Tensor, optional: Weight of each image, float32 of shape (B,). None
         where losses are those of the baseline."""
-        # Relative weight and weight of each row of the predictions, of an
-        # image or of a mixture, float32 of shape (B,).
-        self._rows: List[Tensor]
+        self.row_weights: Tensor
+        """Tensor: Weight of each row of the predictions, of an image or of a
+        mixture (:meth:`mix`), float32 of shape (B,)."""
+        self.relative_weights: Tensor
+        """Tensor: Relative weight of each row, float32 of shape (B,)."""
         self.clear()
 
     def set_weights(self, relative_weights: Tensor, weights: Tensor) -> None:
@@ -45,12 +47,12 @@ class BatchContext:
             weights (Tensor): Weight of each image, float32 of shape (B,).
         """
         self.clear()
-        self.weights = weights
-        self._rows = [relative_weights, weights]
+        self.weights = self.row_weights = weights
+        self.relative_weights = relative_weights
 
     def clear(self) -> None:
         """Forget the batch. Losses are those of the baseline from here on."""
-        self.weights, self._rows = None, []
+        self.weights = None
         self._share: Optional[Tensor] = None  # Of mixtures.
         self._parts: Optional[Sequence[Tensor]] = None
         self._scores: List[Tensor] = []
@@ -64,17 +66,6 @@ class BatchContext:
         """int: Number of images in a batch with weights."""
         assert self.weights is not None
         return len(self.weights)
-
-    @property
-    def row_weights(self) -> Tensor:
-        """Tensor: Weight of each row of the predictions, of an image or of a
-        mixture (:meth:`mix`), float32 of shape (B,)."""
-        return self._rows[1]
-
-    @property
-    def relative_weights(self) -> Tensor:
-        """Tensor: Relative weight of each row, float32 of shape (B,)."""
-        return self._rows[0]
 
     def mix(self, share: Factor) -> None:
         """Declare, before any loss, that row k is a mixture of the images k
@@ -93,10 +84,9 @@ class BatchContext:
         self._share = (
             share.to(self.weights)
             if torch.is_tensor(share) else self.weights.new_full((), share))
-        self._rows = [
+        self.relative_weights, self.row_weights = (
             self._share * rows + (1 - self._share) * rows.flip(0)
-            for rows in self._rows
-        ]
+            for rows in (self.relative_weights, self.row_weights))
 
     @property
     def parts(self) -> Sequence[Tensor]:
@@ -104,7 +94,8 @@ class BatchContext:
         factors of its loss in the mean over the batch, float32 of shape (B,).
         """
         if self._parts is None:
-            self._parts = torch._foreach_div(self._rows, self.size)
+            self._parts = torch._foreach_div(
+                [self.relative_weights, self.row_weights], self.size)
         return self._parts
 
     def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:

@@ -198,8 +198,12 @@ class InfoBatchHook(Hook):
         state is of another dataset."""
         state = readable(opened(state))
         own = self.run.state_dict(merge=False)
-        reason = why_not(state, own) or self._delivery.why_not(
-            state.get('images_checksum'))
+        reason = why_not(state, own)
+        if reason is None and (state.get('images_checksum')
+                               != self._delivery.checksum):
+            reason = ('the checkpoint is of other images than '
+                      '`train_dataloader.dataset` has, or of the same images '
+                      'in another order')
         if reason is not None:
             self._start_afresh(runner, reason, state['saved_iters'])
             return

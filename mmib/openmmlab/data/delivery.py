@@ -120,12 +120,3 @@ class DeliveryCheck:
         """Go on with :attr:`comparable` of a checkpoint."""
         if len(comparable) == len(self._ends):
             self.comparable = list(comparable)
-
-    def why_not(self, checksum: Optional[int]) -> Optional[str]:
-        """Return why a checkpoint with a checksum of images isn't of this
-        dataset, or None."""
-        if checksum == self.checksum:
-            return None
-        return ('the checkpoint is of other images than '
-                '`train_dataloader.dataset` has, or of the same images in '
-                'another order')

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 TABLE = HeadTable(
-    'mmib.openmmlab.tasks.classification',
+    __name__,
     methods=('loss', '_get_loss'),
     models={
         classifiers.ImageClassifier: ('head', ),

@@ -46,7 +46,7 @@ _OF_QUERIES = (dense_heads.ConditionalDETRHead, dense_heads.DETRHead,
                dense_heads.DINOHead, dense_heads.DeformableDETRHead)
 _OF_REGIONS = ('bbox_head', 'mask_head')
 TABLE = HeadTable(
-    'mmib.openmmlab.tasks.detection',
+    __name__,
     methods=('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
              'bbox_loss', 'mask_loss'),
     models={

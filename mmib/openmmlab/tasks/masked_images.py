@@ -26,7 +26,7 @@ _HEADS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.LatentPredictHead,
           heads.MAEPretrainHead, heads.MIMHead, heads.MixMIMPretrainHead,
           heads.SimMIMHead, heads.iTPNClipHead)
 TABLE = HeadTable(
-    'mmib.openmmlab.tasks.masked_images',
+    __name__,
     methods=('loss', 'forward'),
     models=dict.fromkeys(_MODELS, ('head', )),
     heads={

@@ -32,7 +32,7 @@ _DECODE_HEADS = (BaseDecodeHead, BaseCascadeDecodeHead, decode_heads.DAHead,
 # Heads that classify masks.
 _MASK_HEADS = (decode_heads.Mask2FormerHead, decode_heads.MaskFormerHead)
 TABLE = HeadTable(
-    'mmib.openmmlab.tasks.segmentation',
+    __name__,
     methods=('loss', 'loss_by_feat', '_loss_by_feat_single',
              '_decode_head_forward_train', '_auxiliary_head_forward_train'),
     models={
