@@ -148,12 +148,12 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
     position = iteration = steps = 0
     for epoch, size in enumerate(sizes):
         run.ledger.go_to(position)
-        schedule.enter(epoch)
+        run.epoch, run.newest = epoch, SimpleNamespace(first_slot=position)
         begin, is_over, made_up = position, False, steps < epoch * per_epoch
         while True:
             left = begin + size - position
             end = position + left - (left % slots_per_iter) * drop_last
-            schedule.expect(end)
+            schedule.begin_epoch(end)
             while position < end and iteration != resumed_at:
                 position = min(position + slots_per_iter, end)
                 iteration += 1

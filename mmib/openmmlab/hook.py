@@ -26,10 +26,10 @@ from .data.datasets import image_numbers
 from .data.delivery import DeliveryCheck
 from .registry import build_policy
 from .runner import step_size
-from .runner.checkpoint import before_saving, opened, seal
+from .runner.checkpoint import opened, seal
 from .runner.checks import (check_batch, check_hook_arguments, check_length,
                             check_ranks, check_training)
-from .runner.compat import restart_loader
+from .runner.compat import before_saving, restart_loader
 from .runner.epochs import ScheduleSteps, begin_epoch
 
 

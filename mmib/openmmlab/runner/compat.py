@@ -1,7 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Where mmib reaches into MMEngine's Runner: why, and when the function can
-go. Another place is ``before_saving`` of ``checkpoint.py``."""
+go."""
+import functools
 import itertools
+from typing import Any, Callable
 
 from mmengine.runner import IterBasedTrainLoop, Runner
 
@@ -45,3 +47,21 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
         # last epoch; before, -1 says nowhere.
         wrapper._max_counts = max_iters if is_last else -1
         wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
+
+
+def before_saving(runner: Runner, act: Callable[[], None]) -> None:
+    """Act on all ranks before any of them saves a checkpoint.
+
+    ``save_checkpoint`` is the last call that all ranks make. What follows is
+    called on the first rank alone, where a collective would wait for good.
+    The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
+    on every rank.
+    """
+    save_checkpoint = runner.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def act_and_save(*args: Any, **kwargs: Any) -> None:
+        act()
+        save_checkpoint(*args, **kwargs)
+
+    runner.save_checkpoint = act_and_save

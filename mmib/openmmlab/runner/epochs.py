@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What drives MMEngine in a run whose epochs are shorter than the epochs of
 its schedule: the steps of schedulers, and the iterations that are left."""
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from mmengine.hooks import Hook, ParamSchedulerHook
 from mmengine.runner import Runner
@@ -25,17 +25,14 @@ class ScheduleSteps(ParamSchedulerHook):
             were made.
     """
 
-    _STATE = ('_steps_per_epoch', '_epoch', '_start', '_end', '_num_steps')
-
     def __init__(self, run: Run, steps_per_epoch: int) -> None:
         super().__init__()
         self._run = run
         # With another batch size the schedulers go on as they were.
         self._steps_per_epoch = steps_per_epoch
-        self._epoch = 0
-        self._start = self._end = 0
-        # None before the first epoch.
+        # Steps until now, None before the first epoch.
         self._num_steps: Optional[int] = None
+        self._end = 0
 
     def take_over(self, hooks: List[Hook]) -> None:
         """Take the place of MMEngine's hook, if there is one."""
@@ -43,38 +40,37 @@ class ScheduleSteps(ParamSchedulerHook):
             if type(hook) is ParamSchedulerHook:
                 hooks[i], self.priority = self, hook.priority
 
-    def enter(self, epoch: int) -> None:
-        """Begin an epoch at the position of the run."""
-        self._epoch, self._start = epoch, self._run.ledger.position
-        if self._num_steps is None:
-            self._num_steps = epoch * self._steps_per_epoch
-
-    def expect(self, end: int) -> None:
-        """Set until which slot the epoch will be trained on."""
+    def begin_epoch(self, end: int) -> None:
+        """Begin an epoch of the run, or the rest of it, which will be trained
+        on until a slot."""
         self._end = end
+        if self._num_steps is None:
+            self._num_steps = self._run.epoch * self._steps_per_epoch
 
     def due(self) -> int:
         """Return how many steps this iteration stands for."""
-        assert self._num_steps is not None
-        done = self._steps_per_epoch * (self._run.ledger.position -
-                                        self._start) // (
-                                            self._end - self._start)
-        due = self._epoch * self._steps_per_epoch + done - self._num_steps
-        self._num_steps += max(due, 0)
-        return max(due, 0)
+        run, per_epoch = self._run, self._steps_per_epoch
+        assert run.newest is not None and self._num_steps is not None
+        start = run.newest.first_slot
+        done = per_epoch * (run.ledger.position - start) // (self._end - start)
+        due = max(run.epoch * per_epoch + done - self._num_steps, 0)
+        self._num_steps += due
+        return due
 
     def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
         """Step the schedulers that step by iteration."""
         for _ in range(self.due()):
             super().after_train_iter(*args, **kwargs)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> Dict[str, Any]:
         """Return plain Python values."""
-        return {name: getattr(self, name) for name in self._STATE}
+        return dict(
+            _steps_per_epoch=self._steps_per_epoch, _num_steps=self._num_steps)
 
-    def load_state_dict(self, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`."""
-        self.__dict__.update(state_dict)
+        self._steps_per_epoch = state_dict['_steps_per_epoch']
+        self._num_steps = state_dict['_num_steps']
 
 
 def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
@@ -95,7 +91,6 @@ def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
         # What filled no batch of the epoch before is left.
         run.give_up_rest()
         run.next_plan(runner.epoch, step)
-        steps.enter(runner.epoch)
     run.prepare_rest(step)
     loader.sampler.begin_epoch()
     # With `drop_last` the loader leaves what doesn't fill a batch.
@@ -108,7 +103,8 @@ def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
             '`train_dataloader.batch_size`, remove '
             '`train_dataloader.drop_last`, or let the `policy` of '
             'InfoBatchHook in `custom_hooks` keep more.')
-    steps.expect(ledger.position + min(iters * schedule.slots_per_iter, slots))
+    steps.begin_epoch(ledger.position +
+                      min(iters * schedule.slots_per_iter, slots))
     later = range(runner.epoch + 1, schedule.length)
     pruned = sum(
         schedule.may_prune(Moment(ledger.end, epoch=epoch)) for epoch in later)
