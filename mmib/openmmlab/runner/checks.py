@@ -12,7 +12,7 @@ from mmengine.dist import all_gather, get_dist_info
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 
 from ...errors import Refusal
 from ...run import Run
@@ -102,12 +102,6 @@ def check_training(runner: Runner, hook: Hook) -> None:
     loop = runner.train_loop
     if not isinstance(loop, (IterBasedTrainLoop, EpochBasedTrainLoop)):
         raise needs_known_loop(type(loop).__name__)
-    _check_strategy(runner)
-    _check_hooks(runner, hook)
-    _check_loader(runner.train_dataloader)
-
-
-def _check_strategy(runner: Runner) -> None:
     # DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy. Others
     # call no hooks when they save and load checkpoints.
     strategy = getattr(runner, 'strategy', None)
@@ -118,9 +112,6 @@ def _check_strategy(runner: Runner) -> None:
             "resumed run would start afresh: set `strategy = dict(type='"
             "DDPStrategy')` or 'FSDPStrategy' with `optim_wrapper.type = "
             "'OptimWrapper'`, or train without InfoBatchHook.")
-
-
-def _check_hooks(runner: Runner, hook: Hook) -> None:
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
         raise Refusal(
             'Keep one InfoBatchHook in `custom_hooks`: two would draw '
@@ -132,9 +123,7 @@ def _check_hooks(runner: Runner, hook: Hook) -> None:
             'CheckpointHook acts before InfoBatchHook: remove `priority` from '
             'InfoBatchHook in `custom_hooks` and from '
             '`default_hooks.checkpoint`.')
-
-
-def _check_loader(loader: DataLoader) -> None:
+    loader = runner.train_dataloader
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()

@@ -115,8 +115,9 @@ if hasattr(mmpretrain_losses, 'RegressionLoss'):  # OneDL's stack alone.
 @register_unreduced(*_LOSSES)
 def by_image(loss: nn.Module, pred: Tensor, target: Tensor,
              **kwargs: Any) -> Tuple[Tensor, Factor]:
-    """Elements of shape (B,) or (B, classes). Heads divide their sum by the
-    number of images, so the loss of an image is the sum over the classes."""
+    """Return the loss of each image. Heads divide the sum of all elements by
+    the number of images, so the loss of an image is the sum over the classes.
+    """
     elements = loss(pred, target, reduction_override='none', **kwargs)
     number = elements.numel()
     if elements.dim() > 1 and loss.reduction != 'none':

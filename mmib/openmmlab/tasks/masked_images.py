@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Training without labels with MMPretrain: models that restore masked images,
-and others whose loss is a sum over images."""
+"""MMPretrain without labels: models that restore masked images, and others
+whose loss is a sum over images."""
 from typing import List, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
@@ -51,7 +51,7 @@ def pixel_reconstruction(loss: PixelReconstructionLoss,
                          pred: Tensor,
                          target: Tensor,
                          mask: Optional[Tensor] = None) -> Elements:
-    """Distance of each pixel, or the mean of each patch."""
+    """Return the distance of each pixel, or the mean of each patch."""
     elements = loss.penalty(pred, target)
     if elements.dim() == 3:
         elements = elements.mean(-1)
@@ -65,7 +65,7 @@ def cosine_similarity(loss: CosineSimilarityLoss,
                       pred: Tensor,
                       target: Tensor,
                       mask: Optional[Tensor] = None) -> Elements:
-    """Distance of each feature vector."""
+    """Return the distance of each feature vector."""
     similarity = nn.functional.normalize(
         pred, dim=-1) * nn.functional.normalize(
             target, dim=-1)
@@ -74,7 +74,8 @@ def cosine_similarity(loss: CosineSimilarityLoss,
 
 
 def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
-    """Elements, their divisor, and how many elements of each image count."""
+    """Return the elements, their divisor, and how many elements of each image
+    count."""
     if mask is None:
         return elements, elements.numel()
     counts = mask.flatten(1).sum(1)

@@ -113,18 +113,15 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
                   output: Any) -> None:
     if batch.weights is None:
         return
-    if not isinstance(output, Tensor):
+    is_tensor = isinstance(output, Tensor)
+    if not is_tensor or output.shape[:1] != batch.weights.shape:
+        what = (f'the shape {tuple(output.shape)}'
+                if is_tensor else f'a {type(output).__name__}')
         raise Refusal(
-            f'`infobatch_predictions` names {name!r}, which returns a '
-            f'{type(output).__name__}: name the module within it that returns '
-            'the tensor.')
-    if output.shape[:1] != batch.weights.shape:
-        raise Refusal(
-            f'`infobatch_predictions` names {name!r}, which returns the shape '
-            f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
-            'samples: name a module whose output has a row for each sample, '
-            'or remove it.')
-    batch.watch(output, 1)
+            f'`infobatch_predictions` names {name!r}, which returns {what} in '
+            f'a batch of {batch.size} samples: name a module that returns a '
+            'tensor with a row for each sample, or remove the name.')
+    batch.watch(output)
 
 
 def _by_sample(name: str, loss: Tensor, size: int) -> Tensor:

@@ -79,7 +79,8 @@ TASK = SegmentationTask()
 
 
 def _is_only_logged(head: nn.Module, name: str, loss: nn.Module) -> bool:
-    """MMEngine trains the terms that have "loss" in their key."""
+    """Return whether MMEngine logs a loss and doesn't train it, because its key
+    has no "loss"."""
     return (name == 'loss_decode' and not isinstance(head, _KEYS_OF_THEIR_OWN)
             and 'loss' not in getattr(loss, 'loss_name', 'loss'))
 
@@ -106,8 +107,9 @@ Elements = Tuple[Tensor, Optional[Factor]]
 
 
 def _fails_at_ignored_pixels(loss: nn.Module) -> bool:
-    """Class weights: the baseline's divisor fails at ignored pixels in
-    MMSegmentation 1.2.2, and with ``avg_non_ignore`` in OneDL's 1.4.2 too."""
+    """Return whether a loss has class weights, with which the baseline's
+    divisor fails at ignored pixels: in MMSegmentation 1.2.2, and with
+    ``avg_non_ignore`` in OneDL's 1.4.2 too."""
     return loss.class_weight is not None and not loss.use_sigmoid
 
 
@@ -118,8 +120,9 @@ def cross_entropy(loss: nn.Module,
                   target: Tensor,
                   ignore_index: int = -100,
                   **kwargs: Any) -> Elements:
-    """The divisor is the one of ``mmseg/models/losses/cross_entropy_loss.py``,
-    without ``.item()``, which would wait for the GPU."""
+    """Return the loss of each pixel. The divisor is that of
+    ``mmseg/models/losses/cross_entropy_loss.py``, without ``.item()``, which
+    would wait for the GPU."""
     elements = loss(
         pred,
         target,
@@ -142,7 +145,7 @@ def cross_entropy(loss: nn.Module,
 
 def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
                      **kwargs: Any) -> Elements:
-    """For losses whose mean divides by the number of their elements."""
+    """Return the elements of a loss that divides by their number."""
     elements = loss(pred, target, reduction_override='none', **kwargs)
     return elements, elements.numel()
 
@@ -166,15 +169,15 @@ except ImportError:
     reduces=False)
 def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
                    **kwargs: Any) -> Elements:
-    """For losses that are the mean over the losses of single images."""
+    """Return the parts of a loss that is the mean over single images."""
     return _alone(loss, pred, target, **kwargs), len(pred)
 
 
 @register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
 def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
                        target: Tensor) -> Elements:
-    """The mean over the hard pixels, which are chosen among all of the
-    batch."""
+    """Return the loss of each hard pixel. The hard pixels are chosen among all
+    pixels of the batch."""
     valid = target != loss.ignore_label
     elements = loss.loss_weight * F.cross_entropy(
         pred,
@@ -196,7 +199,8 @@ def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
 @register_unreduced(mmseg_losses.BoundaryLoss, reduces=False)
 def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
              target: Tensor) -> Elements:
-    """Boundary pixels and other pixels are balanced over the batch."""
+    """Return the loss of each pixel. Boundary pixels and other pixels are
+    balanced over the batch."""
     pred = pred.flatten(1)
     target = target.flatten(1).float()
     positive, negative = target == 1, target == 0
@@ -213,7 +217,8 @@ def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
 @register_unreduced(mmseg_losses.LovaszLoss)
 def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
            **kwargs: Any) -> Elements:
-    """The loss of a batch is no sum over images, unless with ``per_image``."""
+    """Return the loss of each image. Without ``per_image`` the loss of a batch
+    is no sum over images."""
     if loss.per_image:
         return mean_of_elements(loss, pred, target, **kwargs)
     with torch.no_grad():
@@ -231,7 +236,8 @@ def _alone(loss: nn.Module, pred: Tensor, target: Tensor,
 
 
 def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
-    """Class weights in the type of the logits, as in the baseline."""
+    """Return the class weights in the type of the logits, as in the baseline.
+    """
     if loss.class_weight is None:
         return None
     return _to_tensor(tuple(loss.class_weight), pred.dtype, pred.device)
@@ -240,5 +246,5 @@ def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
 @functools.lru_cache(maxsize=None)
 def _to_tensor(values: Tuple[float, ...], dtype: torch.dtype,
                device: torch.device) -> Tensor:
-    # Cached: a copy to the GPU in each iteration would wait for the GPU.
+    # Cached, because a copy to the GPU in each iteration would wait for it.
     return torch.tensor(values, dtype=dtype, device=device)
