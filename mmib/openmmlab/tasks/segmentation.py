@@ -79,8 +79,8 @@ TASK = SegmentationTask()
 
 
 def _is_only_logged(head: nn.Module, name: str, loss: nn.Module) -> bool:
-    """Return whether MMEngine logs a loss and doesn't train it, because its key
-    has no "loss"."""
+    """Return whether MMEngine logs a loss and doesn't train it, because there
+    is no "loss" in its key."""
     return (name == 'loss_decode' and not isinstance(head, _KEYS_OF_THEIR_OWN)
             and 'loss' not in getattr(loss, 'loss_name', 'loss'))
 
@@ -246,5 +246,5 @@ def _class_weight_like(loss: Any, pred: Tensor) -> Optional[Tensor]:
 @functools.lru_cache(maxsize=None)
 def _to_tensor(values: Tuple[float, ...], dtype: torch.dtype,
                device: torch.device) -> Tensor:
-    # Cached, because a copy to the GPU in each iteration would wait for it.
+    # Cached: a copy to the GPU in each iteration would wait for the GPU.
     return torch.tensor(values, dtype=dtype, device=device)
