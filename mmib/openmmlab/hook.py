@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -128,7 +127,8 @@ class InfoBatchHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check the config, and connect the parts of the run."""
         check_training(runner, self)
-        self._set_up_run(runner, self._attach_losses(runner))
+        task = tasks.attach(runner.model, self.batch, runner.hooks)
+        self._set_up_run(runner, task)
         check_ranks(self.run, self._delivery)
         if runner.iter == 0:
             check_length(self.run.schedule, self.policy.prunes)
@@ -143,11 +143,6 @@ class InfoBatchHook(Hook):
         if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
         before_saving(runner, self.run.merge)
-
-    def _attach_losses(self, runner: Runner) -> tasks.Task:
-        model = runner.model
-        model = model.module if is_model_wrapper(model) else model
-        return tasks.attach(model, self.batch, runner.hooks)
 
     def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
@@ -257,7 +252,7 @@ class InfoBatchHook(Hook):
         if batch_idx == 0:
             # A hook may have changed the losses, as MMPretrain's
             # SwitchRecipeHook does.
-            self._attach_losses(runner)
+            tasks.attach(runner.model, self.batch, runner.hooks)
         run = self.run
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)

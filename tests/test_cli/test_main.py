@@ -212,8 +212,8 @@ def test_what_is_a_refusal():
         except ValueError as error:
             raise KeyError('hook') from error
 
-    assert text_of(partial(mmib.InfoBatchHook, delta=2)).startswith(
-        '`delta` is the')
+    assert text_of(partial(mmib.InfoBatchHook,
+                           delta=2)).startswith('`delta` is the')
     assert text_of(wrap).startswith('`delta` is the')
     hook = dict(type='InfoBatchHook', ema=2)
     assert text_of(HOOKS.build, hook).startswith('`ema` is the share')

@@ -83,9 +83,8 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert convert(child).train_cfg.max_iters == 3
     assert not needs_mmib(cfg)
     # MMEngine alone finds files of OpenMMLab's distributions.
-    assert needs_mmib(
-        str(config)) is not (name == f'mmseg::{NAME}.py'
-                             and is_installed('mmsegmentation'))
+    assert needs_mmib(str(config)) is not (name == f'mmseg::{NAME}.py'
+                                           and is_installed('mmsegmentation'))
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 
 from ...errors import Refusal
 from ..batch import BatchContext
@@ -81,7 +82,8 @@ def attach(model: nn.Module, batch: BatchContext,
     changes the losses of the model.
 
     Args:
-        model (nn.Module): The model that will be trained, changed in place.
+        model (nn.Module): The model that will be trained, changed in place. It
+            may be wrapped, as in distributed training.
         batch (BatchContext): Weights and scores of the batch in training.
         hooks (Sequence[Hook]): Hooks of the run, which may change the model in
             the middle of the run. Defaults to none.
@@ -92,6 +94,8 @@ def attach(model: nn.Module, batch: BatchContext,
     Raises:
         Refusal: If no task knows the model, or one of its losses.
     """
+    if is_model_wrapper(model):
+        model = getattr(model, 'module')
     for library, task in _TASKS:
         if library not in sys.modules:
             continue
