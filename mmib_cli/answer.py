@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 
-from mmib.openmmlab.config.outlook import forecast_of, iterations_of
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
+from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.hook import InfoBatchHook
 from mmib.pruning import Policy, ToBudget
 
@@ -98,7 +98,7 @@ def answer(before: Config,
             kept_share=share,
             mean_weight=expected.mean_weight)
         if share is not None:
-            iters, full, _ = iterations_of(after, hook, share, *slots)
+            iters, full = expected.iters, expected.full_iters
             if unit == 'epoch':
                 ratio = ratio or iters / full
             if slots:

@@ -11,11 +11,11 @@ from mmengine.config import Config
 from mmengine.registry import HOOKS
 
 from mmib.errors import Refusal
-from mmib.openmmlab.config.outlook import forecast_of
 from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.openmmlab.config.zoo import (PACKAGES, allow_scoped_bases, bases_of,
-                                       installed_configs, is_lazy, needs_mmib,
-                                       resolve_config)
+                                       find_base_of_mmengine,
+                                       installed_configs, resolve_config)
+from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.
@@ -87,6 +87,21 @@ def base_expression(path: str, folder: str) -> str:
     return repr(relative.replace(osp.sep, '/'))
 
 
+def needs_mmib(path: str) -> bool:
+    """Return whether a config, or one that it inherits, inherits another one
+    by a name such as ``mmseg::...`` that MMEngine alone doesn't find."""
+    return any('::' in name and not _found_by_mmengine(name)
+               for name, _ in bases_of(path))
+
+
+def _found_by_mmengine(name: str) -> bool:
+    try:
+        return osp.isfile(find_base_of_mmengine(name, '')[0])
+    # The type of the error depends on what is missing.
+    except Exception:
+        return False
+
+
 def write_child(path: str, before: Config, after: Config, out: str) -> None:
     """Write a changed config as a child of the original one, which lies at
     ``path``; in full where a child wouldn't load.
@@ -101,7 +116,8 @@ def write_child(path: str, before: Config, after: Config, out: str) -> None:
         share = f'the {old} epochs, each shorter,'
     kind = 'InfoBatch' if infobatch_hooks(after) else 'Without pruning'
     head = f'# {kind}: {share} of {osp.basename(path)}'
-    if is_lazy(path) or needs_mmib(path):
+    # MMEngine has no public name for the test of lazy configs.
+    if Config._is_lazy_import(path) or needs_mmib(path):
         head += ', in\n# full, as it can\'t be inherited everywhere.\n'
         text = after.pretty_text
     else:

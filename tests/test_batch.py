@@ -21,7 +21,7 @@ CE = mmseg_losses.CrossEntropyLoss
 @pytest.fixture
 def loss():
     loss = InfoBatchLoss(CE())
-    loss.batch.begin(WEIGHTS)
+    loss.batch.set_weights(WEIGHTS, WEIGHTS)
     return loss
 
 
@@ -46,7 +46,7 @@ def step(losses,
          **kwargs):
     """A step in which each loss has a prediction of its own."""
     batch = BatchContext()
-    batch.begin(weights)
+    batch.set_weights(weights, weights)
     logits = logits.clone().requires_grad_()
     total = sum(
         InfoBatchLoss(loss, batch=batch)(logits * number, labels, **kwargs)
@@ -146,7 +146,7 @@ def test_no_gradient_no_norms(loss, pred):
     loss(LOGITS, LABELS)
     assert loss.batch.norms is None
     # Rows that can't be told apart hide those of all.
-    loss.batch.begin(WEIGHTS)
+    loss.batch.set_weights(WEIGHTS, WEIGHTS)
     loss.batch.watch(pred[:2])
     differentiate(loss.batch, loss(pred, LABELS))
     assert loss.batch.norms is None
@@ -172,7 +172,7 @@ def test_a_loss_that_the_model_multiplies(loss, pred, factors):
 def test_a_prediction_that_losses_share(number):
     """Its gradient is that of all of them, and counts once."""
     batch = BatchContext()
-    batch.begin(WEIGHTS)
+    batch.set_weights(WEIGHTS, WEIGHTS)
     losses = [CE(), mmseg_losses.DiceLoss(use_sigmoid=False), CE()][:number]
     pred = LOGITS.clone().requires_grad_() * 1
     differentiate(
@@ -190,7 +190,7 @@ def test_the_value_has_relative_weights(loss, pred):
     """And the gradient the full ones."""
     raw = CE(reduction='none')(LOGITS, LABELS).mean((1, 2))
     relative_weights = WEIGHTS / WEIGHTS.mean()
-    loss.batch.begin(torch.stack([relative_weights, WEIGHTS]))
+    loss.batch.set_weights(relative_weights, WEIGHTS)
     value = loss(pred, LABELS)
     assert_close(value, (relative_weights * raw).mean())
     gradient, = torch.autograd.grad(value, pred)
@@ -226,7 +226,7 @@ def test_weights_and_scores_of_mixtures(example):
             row_weights[row] += part * weights[image]
             scores[image] += part * losses[row]
     batch = BatchContext()
-    batch.begin(weights)
+    batch.set_weights(weights, weights)
     batch.mix(share)
     value = batch.mean(losses)
     assert_close(batch.row_weights, row_weights)
@@ -234,12 +234,12 @@ def test_weights_and_scores_of_mixtures(example):
     # The loss is that of the images, each with its own weight.
     assert_close(value, (weights * batch.scores).mean())
     # The next batch isn't mixed, and in annealing none is.
-    batch.begin(weights)
+    batch.set_weights(weights, weights)
     batch.mean(losses)
     assert_close(batch.row_weights, weights)
     assert_close(batch.relative_weights, weights)
     assert_close(batch.scores, losses)
-    batch.end()
+    batch.clear()
     batch.mix(share)
     assert batch.weights is None and batch.scores is None
 
@@ -250,7 +250,7 @@ def test_relative_weights_of_mixtures(example):
     weights, share, losses = example
     relative_weights = weights / 3
     batch = BatchContext()
-    batch.begin(torch.stack([relative_weights, weights]))
+    batch.set_weights(relative_weights, weights)
     batch.mix(share)
     value = batch.mean(losses)
     assert_close(batch.relative_weights, batch.row_weights / 3)

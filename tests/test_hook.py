@@ -200,10 +200,10 @@ def test_defaults():
 
 
 @pytest.mark.parametrize('hook, text', [
-    (dict(delta=0.1), 'WARNING - InfoBatch prunes nothing: annealing begins '
-     'at iteration 3'),
-    (dict(policy=dict(type='RandomPruning', ratio=0)), 'WARNING - InfoBatch '
-     'prunes nothing: RandomPruning(ratio=0) keeps every image.'),
+    (dict(delta=0.1), 'WARNING - InfoBatch: nothing is pruned, because '
+     'annealing begins at iteration 3'),
+    (dict(policy=dict(type='RandomPruning', ratio=0)), 'WARNING - InfoBatch: '
+     'nothing is pruned, because RandomPruning(ratio=0) keeps every image.'),
     (dict(normalize=True), ' about 0.528 of the images, with a mean weight of '
      '1.00. It runs 30 iterations and covers 13.6 passes over the data, for '
      'which the baseline needs 50 iterations: 20 saved.'),

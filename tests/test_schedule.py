@@ -1,12 +1,14 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How long a run is, and how far its schedulers are."""
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
+from mmib.ledger import Ledger
 from mmib.openmmlab.runner.checks import check_length
 from mmib.openmmlab.runner.epochs import ScheduleSteps
 from mmib.plan_record import PlanRecord
@@ -142,19 +144,22 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
     """Whatever the epochs keep, each ends where that of the baseline does,
     also where a run goes on with another batch size. The next epoch makes
     up for one that has no whole batch."""
-    schedule = ScheduleSteps(per_epoch)
+    run = SimpleNamespace(ledger=Ledger())
+    schedule = ScheduleSteps(run, per_epoch)
     position = iteration = steps = 0
     for epoch, size in enumerate(sizes):
-        schedule.enter(epoch, position)
+        run.ledger.go_to(position)
+        run.epoch, run.newest = epoch, SimpleNamespace(first_slot=position)
         begin, is_over, made_up = position, False, steps < epoch * per_epoch
         while True:
             left = begin + size - position
             end = position + left - (left % slots_per_iter) * drop_last
-            schedule.expect(end)
+            schedule.begin_epoch(end)
             while position < end and iteration != resumed_at:
                 position = min(position + slots_per_iter, end)
                 iteration += 1
-                due = schedule.due(position)
+                run.ledger.go_to(position)
+                due = schedule.due()
                 most = -(-per_epoch * slots_per_iter // max(end - begin, 1))
                 assert 0 <= due and (due <= most or made_up
                                      or iteration > resumed_at)
@@ -164,7 +169,7 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
                 break
             resumed_at, slots_per_iter, is_over = -1, later, False
             state = schedule.state_dict()
-            schedule = ScheduleSteps(999)
+            schedule = ScheduleSteps(run, 999)
             schedule.load_state_dict(state)
         if is_over:
             assert steps == (epoch + 1) * per_epoch

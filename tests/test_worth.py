@@ -171,7 +171,7 @@ def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope,
 
 @pytest.mark.parametrize('value, effect', [
     (0.966, 'was worth up to 3 % of the steps (V 0.97,'),
-    (1.02, "can't be told from chance (V 1.02,"),
+    (1.02, "is not distinguishable from chance (V 1.02,"),
     (1.12, 'cost up to 12 % of the steps (V 1.12,'),
 ])
 def test_in_words(value, effect):

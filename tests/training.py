@@ -186,7 +186,7 @@ class DrivenTraining:
             run.count_visits(begin)
             return
         weights = np.stack([slots.relative_weights, slots.weights])
-        self.batch.begin(torch.from_numpy(weights))
+        self.batch.set_weights(*torch.from_numpy(weights))
         losses, predictions = losses_of(slots.indices, run.iteration - 1)
         self.batch.watch(predictions)
         loss = self.batch.mean(losses)
@@ -194,7 +194,7 @@ class DrivenTraining:
         loss.backward()
         run.log.record(
             Entry(slots.numbers, self.batch.scores, self.batch.norms))
-        self.batch.end()
+        self.batch.clear()
 
     @property
     def saved(self):

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The batch in training, which hook and losses share."""
+"""The batch in training, which the hook and the losses share."""
 import functools
 import weakref
 from typing import List, Optional, Sequence, Tuple, Union
@@ -15,10 +15,11 @@ Factor = Union[float, Tensor]
 
 
 class BatchContext:
-    """The state of the batch in training, which the hook and the losses share.
+    """Weights, scores and norms of the batch in training.
 
-    A run has one context. While no batch is begun, as in annealing and outside
-    of training, losses are those of the baseline.
+    The hook sets the weights, the losses take them and add scores, and the
+    backward pass adds norms. A run has one context. Without weights, as in
+    annealing and outside of training, losses are those of the baseline.
 
     Args:
         only_scores (bool): Whether losses keep the baseline's value to the
@@ -30,26 +31,28 @@ class BatchContext:
         self.weights: Optional[Tensor]
         """Tensor, optional: Weight of each image, float32 of shape (B,). None
         where losses are those of the baseline."""
-        # Relative weight and weight of each row of the predictions, of an
-        # image or of a mixture, float32 of shape (B,).
-        self._rows: Optional[List[Tensor]]
-        self.end()
+        self.row_weights: Tensor
+        """Tensor: Weight of each row of the predictions, of an image or of a
+        mixture (:meth:`mix`), float32 of shape (B,)."""
+        self.relative_weights: Tensor
+        """Tensor: Relative weight of each row, float32 of shape (B,)."""
+        self.clear()
 
-    def begin(self, weights: Tensor) -> None:
-        """Begin a batch.
+    def set_weights(self, relative_weights: Tensor, weights: Tensor) -> None:
+        """Set the weights of the next batch.
 
         Args:
-            weights (Tensor): Relative weight and weight of each image, float32
-                of shape (2, B); or the weight alone, of shape (B,), in a plan
-                whose mean weight is 1.
+            relative_weights (Tensor): Relative weight of each image, float32
+                of shape (B,).
+            weights (Tensor): Weight of each image, float32 of shape (B,).
         """
-        self.end()
-        self._rows = [*(weights if weights.dim() == 2 else (weights, ) * 2)]
-        self.weights = self._rows[1]
+        self.clear()
+        self.weights = self.row_weights = weights
+        self.relative_weights = relative_weights
 
-    def end(self) -> None:
-        """End the batch. Losses are those of the baseline from here on."""
-        self.weights = self._rows = None
+    def clear(self) -> None:
+        """Forget the batch. Losses are those of the baseline from here on."""
+        self.weights = None
         self._share: Optional[Tensor] = None  # Of mixtures.
         self._parts: Optional[Sequence[Tensor]] = None
         self._scores: List[Tensor] = []
@@ -60,22 +63,9 @@ class BatchContext:
 
     @property
     def size(self) -> int:
-        """int: Images of a batch with weights."""
+        """int: Number of images in a batch with weights."""
         assert self.weights is not None
         return len(self.weights)
-
-    @property
-    def row_weights(self) -> Tensor:
-        """Tensor: Weight of each row of the predictions, of an image or of a
-        mixture (:meth:`mix`), float32 of shape (B,)."""
-        assert self._rows is not None
-        return self._rows[1]
-
-    @property
-    def relative_weights(self) -> Tensor:
-        """Tensor: Relative weight of each row, float32 of shape (B,)."""
-        assert self._rows is not None
-        return self._rows[0]
 
     def mix(self, share: Factor) -> None:
         """Declare, before any loss, that row k is a mixture of the images k
@@ -88,17 +78,15 @@ class BatchContext:
             share (float or Tensor): Share of image k in row k, in [0, 1], for
                 all rows or of shape (B,).
         """
-        if self._rows is None:
+        if self.weights is None:
             return
-        # A tensor, as `torch.compile` takes numbers for constants.
-        weights = self._rows[1]
+        # A tensor, because `torch.compile` takes numbers for constants.
         self._share = (
-            share.to(weights) if torch.is_tensor(share) else weights.new_full(
-                (), share))
-        self._rows = [
+            share.to(self.weights)
+            if torch.is_tensor(share) else self.weights.new_full((), share))
+        self.relative_weights, self.row_weights = (
             self._share * rows + (1 - self._share) * rows.flip(0)
-            for rows in self._rows
-        ]
+            for rows in (self.relative_weights, self.row_weights))
 
     @property
     def parts(self) -> Sequence[Tensor]:
@@ -106,8 +94,8 @@ class BatchContext:
         factors of its loss in the mean over the batch, float32 of shape (B,).
         """
         if self._parts is None:
-            assert self._rows is not None
-            self._parts = torch._foreach_div(self._rows, self.size)
+            self._parts = torch._foreach_div(
+                [self.relative_weights, self.row_weights], self.size)
         return self._parts
 
     def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:
@@ -148,19 +136,17 @@ class BatchContext:
 
     def watch(self,
               pred: Tensor,
-              rows_per_image: RowsPerImage = 1) -> 'Watched':
+              rows_per_image: RowsPerImage = 1,
+              factor: Factor = 1.) -> None:
         """Watch the gradient that will flow into a prediction, for
         :attr:`norms`. A prediction that several losses share is watched once.
 
         Args:
             pred (Tensor): The prediction.
             rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
-
-        Returns:
-            Watched: How the loss uses the prediction, which the caller sets
-            by :meth:`Watched.divide_by`.
+            factor (float or Tensor): The factor of the losses, see
+                :meth:`mean`. Defaults to 1.
         """
-        watched = Watched(self, rows_per_image)
         rows = (
             self.size if isinstance(rows_per_image, int) else max(
                 sum(rows_per_image), 1))
@@ -169,8 +155,24 @@ class BatchContext:
         elif pred.requires_grad and not any(other() is pred
                                             for other in self._watched):
             self._watched.append(weakref.ref(pred))
-            pred.register_hook(watched.note)
-        return watched
+            pred.register_hook(
+                functools.partial(self._note_gradient, rows_per_image, factor))
+
+    # The list of norms would be compiled at each of its lengths.
+    @torch.compiler.disable
+    def _note_gradient(self, rows_per_image: RowsPerImage, factor: Factor,
+                       gradient: Tensor) -> None:
+        """Take the norm of each image from the gradient at a prediction."""
+        norms = row_norms(gradient)
+        if len(norms) != self.size or isinstance(rows_per_image, list):
+            squares, _ = sum_images(norms.square(), rows_per_image, self.size)
+            norms = squares.sqrt()
+        if isinstance(factor, Tensor):
+            # The factor is 0 for an image without rows.
+            norms = norms / factor.clamp(min=1e-12)
+        elif not is_one(factor):
+            norms = norms / factor
+        self.add_norms(norms)
 
     def add_norms(self, norms: Tensor) -> None:
         """Add, in the backward pass, the norm of the weighed gradient of each
@@ -207,38 +209,6 @@ class BatchContext:
             # The image in the middle is mixed with itself.
             images[len(rows) // 2] = rows[len(rows) // 2]
         return images
-
-
-class Watched:
-    """How a loss uses a prediction. The prediction itself isn't kept."""
-
-    def __init__(self, batch: BatchContext,
-                 rows_per_image: RowsPerImage) -> None:
-        self._factor: Factor = 1.
-        self._batch = batch
-        self._rows_per_image = rows_per_image
-
-    def divide_by(self, factor: Factor) -> None:
-        """Set by what the norm is divided: the factor with which the loss of
-        an image counts in the batch, see :meth:`BatchContext.mean`."""
-        self._factor = factor
-
-    # The list of norms would be compiled at each of its lengths.
-    @torch.compiler.disable
-    def note(self, gradient: Tensor) -> None:
-        """Take the norm of each image from the gradient at the prediction."""
-        num_images, factor = self._batch.size, self._factor
-        norms = row_norms(gradient)
-        if len(norms) != num_images or isinstance(self._rows_per_image, list):
-            squares, _ = sum_images(norms.square(), self._rows_per_image,
-                                    num_images)
-            norms = squares.sqrt()
-        if not is_one(factor):
-            # The factor is 0 for an image without rows.
-            norms = norms / (
-                factor.clamp(
-                    min=1e-12) if isinstance(factor, Tensor) else factor)
-        self._batch.add_norms(norms)
 
 
 def is_one(factor: Factor) -> bool:

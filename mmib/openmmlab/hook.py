@@ -6,12 +6,10 @@ import numpy as np
 import torch
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..errors import Refusal, check_no_others
-from ..planner import StepSize
 from ..pruning import Policy
 from ..run import Run
 from ..schedule import Schedule
@@ -24,14 +22,14 @@ from . import tasks
 from .batch import BatchContext
 from .console.reporter import Reporter
 from .data.datasets import image_numbers
-from .data.delivery import DeliveryCheck, data_samples
+from .data.delivery import DeliveryCheck
 from .registry import build_policy
 from .runner import step_size
-from .runner.checkpoint import before_saving, opened, seal
+from .runner.checkpoint import opened, seal
 from .runner.checks import (check_batch, check_hook_arguments, check_length,
                             check_ranks, check_training)
-from .runner.compat import restart_loader
-from .runner.epochs import EpochDriver
+from .runner.compat import before_saving, restart_loader
+from .runner.epochs import ScheduleSteps, begin_epoch
 
 
 @HOOKS.register_module()
@@ -42,12 +40,12 @@ class InfoBatchHook(Hook):
     the gradients of those that stay are scaled up (Qin et al., ICLR 2024). The
     score of an image is its loss at its last visit, or with ``ema`` a moving
     average of the losses at its visits. Detectors use the norm of the gradient
-    at the predictions instead of the loss. The last part of the training,
-    after ``delta``, sees everything with weight 1.
+    at the predictions instead of the loss. The last part of the run, after
+    ``delta``, has full plans with weight 1.
 
-    The data loader of the training needs ``InfoBatchSampler``. A training that
-    counts iterations also needs a schedule that is shortened by what pruning
-    saves. Each virtual epoch has a line of log and scalars, see
+    The data loader of the run needs ``InfoBatchSampler``. A run that counts
+    iterations also needs a schedule that is shortened by what pruning saves.
+    Each virtual epoch has a line of log and scalars, see
     :class:`~mmib.openmmlab.console.reporter.Reporter`. Checkpoints have the
     state under the key ``infobatch``; ``load_from`` without ``resume`` ignores
     the state.
@@ -55,22 +53,22 @@ class InfoBatchHook(Hook):
     Args:
         policy (dict, Policy or Callable): Config of the policy that draws the
             plans, or the policy itself. Defaults to ``dict(type='Neyman')``.
-        delta (float): Fraction of the training after which plans are full
-            again (annealing), in [0, 1]. With 1 there is no annealing.
+        delta (float): Fraction of the run after which plans are full again
+            (annealing), in [0, 1]. With 1 there is no annealing.
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
-            visit but the first, in [0, 1). If None, the task decides: 0, the
-            last loss alone, except for masked images and detectors, which have
-            0.8. Defaults to None.
-        start (float): Fraction of the training before which nothing is
-            pruned, in [0, 1), less than ``delta``. Defaults to 0, from the
+            visit except the first, in [0, 1). If None, the task decides: 0,
+            the last loss alone, except for masked images and detectors, which
+            have 0.8. Defaults to None.
+        start (float): Fraction of the run before which nothing is pruned, in
+            [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
         normalize (bool, optional): Whether the weights of a plan are divided
             by their mean. If not, the mean is 1 / kept share, as in the
-            method, and steps of SGD are longer by that. If None, this is
-            decided by the optimizer: the weights of the method where steps are
-            in proportion to the gradient (SGD without clipping by norm), and
-            a mean of 1 for all others. Defaults to None.
+            method, and steps of SGD are longer by this factor. If None, the
+            optimizer decides: the weights of the method where steps are in
+            proportion to the gradient (SGD without clipping by norm), and a
+            mean of 1 for all others. Defaults to None.
 
     Raises:
         Refusal: If an argument is unknown or out of range.
@@ -107,7 +105,7 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Of this rank in the batch in training.
-        self._epochs: Optional[EpochDriver] = None
+        self._steps: Optional[ScheduleSteps] = None  # Where epochs count.
         self._loaded: Optional[Dict[str, Any]] = None
 
     @property
@@ -122,39 +120,52 @@ class InfoBatchHook(Hook):
         return self.run.kept_share if self.has_begun else 1.
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Keep the state until it is known whether the training is resumed:
-        this also runs for ``load_from`` and in testing."""
+        """Keep the state until it is known whether the run is resumed: this
+        also runs for ``load_from`` and in testing."""
         self._loaded = checkpoint.get('infobatch')
 
     def before_train(self, runner: Runner) -> None:
-        """Check the config and connect the parts."""
+        """Check the config, and connect the parts of the run."""
         check_training(runner, self)
-        self._set_up_run(runner, self._attach_losses(runner))
+        task = tasks.attach(runner.model, self.batch, runner.hooks)
+        self._set_up_run(runner, task)
         check_ranks(self.run, self._delivery)
-        if runner.iter > 0:
-            self._resume(runner)
-        else:
+        if runner.iter == 0:
             check_length(self.run.schedule, self.policy.prunes)
+        elif self._loaded:
+            self._resume(runner, self._loaded)
+        else:
+            self._start_afresh(
+                runner, 'the checkpoint is of a run without InfoBatchHook')
         self._loaded = None
-        self._reporter.training_begins()
+        self._reporter.run_begins()
         self._sampler.connect(self.run)
-        if self._epochs is None and runner.iter > 0:
+        if self._steps is None and runner.iter > 0:
             restart_loader(runner.train_loop)
         before_saving(runner, self.run.merge)
 
-    def _attach_losses(self, runner: Runner) -> tasks.Task:
-        model = runner.model
-        model = model.module if is_model_wrapper(model) else model
-        return tasks.attach(model, self.batch, runner.hooks)
-
     def _set_up_run(self, runner: Runner, task: tasks.Task) -> None:
         loader = runner.train_dataloader
-        self._sampler = loader.sampler
-        self._device = next(runner.model.parameters()).device
-        # Of a batch of this rank, and of a step of all ranks.
-        self._batch_size = loader.batch_size
-        self._step = StepSize(loader.batch_size * self._sampler.world_size,
-                              loader.drop_last)
+        sampler = self._sampler = loader.sampler
+        slots = loader.batch_size * sampler.world_size
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            schedule = Schedule(
+                sampler.num_indices,
+                slots,
+                runner.max_epochs,
+                self.delta,
+                self.start,
+                iters_per_epoch=len(loader))
+        else:
+            prefetched = loader.num_workers * (loader.prefetch_factor or 0)
+            schedule = Schedule(
+                sampler.num_images,
+                slots,
+                runner.max_iters,
+                self.delta,
+                self.start,
+                first_pass=sampler.num_indices,
+                lookahead=prefetched * slots)
         mean_weight = step_size.decide(self.normalize, runner.optim_wrapper)
 
         @master_only
@@ -164,100 +175,77 @@ class InfoBatchHook(Hook):
         self.run = Run(
             image_numbers(loader.dataset),
             self.policy,
-            self._schedule(runner),
+            schedule,
             warn,
-            shuffle=self._sampler.shuffle,
-            seed=self._sampler.seed,
+            shuffle=sampler.shuffle,
+            seed=sampler.seed,
             ema=task.ema if self.ema is None else self.ema,
             normalize=mean_weight.is_one,
             score=task.score,
             lockstep=True,
             observers=self.plan_observers)
         self.has_begun = True
-        if self.run.schedule.by_epoch:
-            self._epochs = EpochDriver(runner, self.run, self._sampler,
-                                       self._step)
+        if schedule.by_epoch:
+            self._steps = ScheduleSteps(
+                self.run, runner.max_iters // max(runner.max_epochs, 1))
+            self._steps.take_over(runner.hooks)
         self._reporter = Reporter(runner, self.run, mean_weight)
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
-    def _schedule(self, runner: Runner) -> Schedule:
-        loader, sampler = runner.train_dataloader, self._sampler
-        slots = self._step.slots
-        if isinstance(runner.train_loop, EpochBasedTrainLoop):
-            return Schedule(
-                sampler.num_indices,
-                slots,
-                runner.max_epochs,
-                self.delta,
-                self.start,
-                iters_per_epoch=len(loader))
-        return Schedule(
-            sampler.num_images,
-            slots,
-            runner.max_iters,
-            self.delta,
-            self.start,
-            first_pass=sampler.num_indices,
-            lookahead=loader.num_workers * (loader.prefetch_factor or 0) *
-            slots)
-
-    def _resume(self, runner: Runner) -> None:
-        """Go on with the state of the checkpoint, or where it has none of this
-        dataset, with full passes."""
-        reason: Optional[str] = (
-            'the checkpoint is of a training without InfoBatchHook')
-        saved = 0.
-        if self._loaded:
-            state = readable(opened(self._loaded))
-            saved = state.get('saved_iters', 0.)
-            reason = why_not(state, self.run.state_dict(
-                merge=False)) or self._delivery.why_not(
-                    state.get('images_checksum'))
+    def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
+        """Go on with the state of the checkpoint, or with full passes if the
+        state is of another dataset."""
+        state = readable(opened(state))
+        reason = why_not(state, self.run.state_dict(merge=False))
+        if reason is None and (state.get('images_checksum')
+                               != self._delivery.checksum):
+            reason = ('the checkpoint is of other images than '
+                      '`train_dataloader.dataset` has, or of the same images '
+                      'in another order')
         if reason is not None:
-            self._start_afresh(runner, saved)
-            self._reporter.starts_afresh(reason)
+            self._start_afresh(runner, reason, state['saved_iters'])
             return
         form: Dict[str, Any] = dict(paths_comparable=[])
-        if self._epochs is not None:
-            steps = self._epochs.steps
-            form['schedule_steps'] = dict.fromkeys(steps.state_dict(), 0)
+        if self._steps is not None:
+            form['schedule_steps'] = dict.fromkeys(self._steps.state_dict(), 0)
         check_form(state, form)
         changes = self.run.load_state_dict(state)
         # The count of a Runner may differ.
         self.run.count_from(runner.iter)
         self._delivery.load(state['paths_comparable'])
-        if self._epochs is not None:
-            self._epochs.steps.load_state_dict(state['schedule_steps'])
-        self._reporter.goes_on(changes)
+        if self._steps is not None:
+            self._steps.load_state_dict(state['schedule_steps'])
+        self._reporter.run_resumes(changes)
 
-    def _start_afresh(self, runner: Runner, saved_iters: float) -> None:
-        if self._epochs is None:
-            self.run.start_afresh(
-                runner.iter * self._step.slots,
-                runner.iter,
-                saved_iters=saved_iters)
-        else:
-            self.run.start_afresh(
-                runner.epoch * self.run.schedule.pass_length,
-                runner.iter,
-                epoch=runner.epoch - 1,
-                saved_iters=saved_iters)
+    def _start_afresh(self,
+                      runner: Runner,
+                      reason: str,
+                      saved_iters: float = 0.) -> None:
+        """Go on with full passes, without the scores before."""
+        schedule = self.run.schedule
+        by_epoch = schedule.by_epoch
+        self.run.start_afresh(
+            runner.epoch * schedule.pass_length if by_epoch else runner.iter *
+            schedule.slots_per_iter,
+            runner.iter,
+            epoch=runner.epoch - 1 if by_epoch else -1,
+            saved_iters=saved_iters)
+        self._reporter.run_starts_afresh(reason)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Put everything needed to continue into the checkpoint."""
+        """Add everything that is needed to continue to the checkpoint."""
         if self.has_begun and self.run.current is not None:
             checkpoint['infobatch'] = seal(
                 dict(
                     self.run.state_dict(merge=False),
-                    schedule_steps=self._epochs
-                    and self._epochs.steps.state_dict(),
+                    schedule_steps=self._steps and self._steps.state_dict(),
                     paths_comparable=list(self._delivery.comparable),
                     images_checksum=self._delivery.checksum))
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Draw the plan of an epoch, where epochs count."""
-        if self._epochs is not None:
-            self._epochs.begin(runner)
+        if self._steps is not None:
+            begin_epoch(runner, self.run, self._steps)
 
     def before_train_iter(self,
                           runner: Runner,
@@ -267,23 +255,23 @@ class InfoBatchHook(Hook):
         if batch_idx == 0:
             # A hook may have changed the losses, as MMPretrain's
             # SwitchRecipeHook does.
-            self._attach_losses(runner)
-        ledger = self.run.ledger
-        size = self._sampler.batch_size(self._batch_size)
+            tasks.attach(runner.model, self.batch, runner.hooks)
+        run = self.run
+        size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
-        begin = ledger.position
-        self._slots = ledger.batch(begin, size, self.run.rank,
-                                   self.run.world_size,
-                                   self.run.is_annealing(begin))
-        for record in self.run.advance(self._slots.end):
-            self._reporter.epoch_begins(record)
-        self.batch.end()
-        if self._slots.annealing:
-            self.run.count_visits(begin)
+        position = run.ledger.position
+        slots = self._slots = run.ledger.batch(position, size, run.rank,
+                                               run.world_size,
+                                               run.is_annealing(position))
+        for record in run.advance(slots.end):
+            self._reporter.plan_begins(record)
+        if slots.annealing:
+            self.batch.clear()
+            run.count_visits(position)
         else:
-            rows = np.array(
-                [self._slots.relative_weights, self._slots.weights])
-            self.batch.begin(to_device(rows, self._device))
+            rows = np.array([slots.relative_weights, slots.weights])
+            device = next(runner.model.parameters()).device
+            self.batch.set_weights(*to_device(rows, device))
 
     def after_train_iter(self,
                          runner: Runner,
@@ -292,27 +280,26 @@ class InfoBatchHook(Hook):
                          outputs: Optional[dict] = None) -> None:
         """Record the raw losses of this batch as scores."""
         if not self._slots.annealing:
-            scores, norms = self.batch.scores, self.batch.norms
-            if scores is None:
-                # The model doesn't call `parse_losses`.
-                raise tasks.no_scores()
-            if norms is None and self.run.tables.score == 'gradient' and (
-                    not self.run.tables.knows_scores):
-                raise Refusal(
-                    'The score of an image is the norm of the gradient at the '
-                    'predictions in this model, which cannot be seen here: '
-                    'train without InfoBatchHook.')
-            self._record(data_batch, scores, norms)
-            self.batch.end()
-        self._reporter.step(batch_idx)
+            self._record(data_batch, self.batch.scores, self.batch.norms)
+            self.batch.clear()
+        self._reporter.after_iter(batch_idx)
 
-    def _record(self, data_batch: Any, scores: torch.Tensor,
+    def _record(self, data_batch: Any, scores: Optional[torch.Tensor],
                 norms: Optional[torch.Tensor]) -> None:
         """Write the visits of this batch to the log."""
-        log, slots = self.run.log, self._slots
+        log, slots, tables = self.run.log, self._slots, self.run.tables
+        if scores is None:
+            # The model doesn't call `parse_losses`.
+            raise tasks.no_scores()
+        if (norms is None and tables.score == 'gradient'
+                and not tables.knows_scores):
+            raise Refusal(
+                'The score of an image is the norm of the gradient at the '
+                'predictions in this model, and this gradient cannot be seen '
+                'here: train without InfoBatchHook.')
         # An image that can't be loaded, for which another one is delivered,
         # keeps its score.
-        delivered = self._delivery(slots.indices, data_samples(data_batch))
+        delivered = self._delivery(slots.indices, data_batch)
         if not delivered.all():
             log.record_unscored(slots.numbers[~delivered])
             slots = slots[delivered]
@@ -324,7 +311,7 @@ class InfoBatchHook(Hook):
 
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
-        if self._epochs is not None:
+        if self._steps is not None:
             # What fills no batch is left, as `drop_last` does.
             self.run.give_up_rest()
             self._sampler.end_epoch()
@@ -334,9 +321,9 @@ class InfoBatchHook(Hook):
                         metrics: Optional[Dict[str, float]] = None) -> None:
         """Keep the metrics for a report."""
         if self.has_begun:
-            self._reporter.validated(metrics or {})
+            self._reporter.after_val(metrics or {})
 
     def after_train(self, runner: Runner) -> None:
-        """Log what the training saved."""
+        """Log what the run saved."""
         self.run.merge()
-        self._reporter.ends()
+        self._reporter.run_ends()

@@ -25,8 +25,8 @@ for policy_type in (pruning.Budget, pruning.EpsilonGreedy,
 
 
 def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
-    """Build a policy from the config of a registered one, a policy, or a plain
-    function ``policy(scores, rng) -> EpochPlan``.
+    """Build a policy from the config of a registered policy, a policy, or a
+    plain function ``policy(scores, rng) -> EpochPlan``.
 
     Raises:
         Refusal: If no policy has the ``type`` of the config, if ``policy`` is

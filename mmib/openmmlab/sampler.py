@@ -1,12 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The sampler, from which MMEngine's data loader reads the slots of a run."""
 import sys
+from itertools import chain, count, islice
 from typing import Any, Iterator, Optional, Sized
 
-from mmengine.dist import get_dist_info, sync_random_seed
+from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import BaseLoop
-from torch.utils.data import Sampler
 
 from ..errors import Refusal, check_no_others
 from ..passes import FullPasses
@@ -20,7 +20,7 @@ BASELINES = ('InfiniteSampler', 'DefaultSampler')
 
 
 @DATA_SAMPLERS.register_module()
-class InfoBatchSampler(Sampler):
+class InfoBatchSampler(DefaultSampler):
     """The baseline's sampler without what :class:`InfoBatchHook` prunes.
 
     By iterations, the plans of all virtual epochs make one infinite stream of
@@ -64,24 +64,17 @@ class InfoBatchSampler(Sampler):
             raise Refusal(
                 'InfoBatchSampler got an empty dataset: check `data_root` '
                 'and `data_prefix` in `train_dataloader.dataset`.')
-        # The loop asks for the length when it is built.
-        self.rank, self.world_size = get_dist_info()
-        self.shuffle = shuffle
-        self.seed = sync_random_seed() if seed is None else seed
+        super().__init__(dataset, shuffle, seed)
         self.num_indices = len(dataset)
         """int: Indices of the dataset, with all repeats."""
         self.num_images = len(unwrap_repeats(dataset))
         """int: Indices of the dataset, without repeats."""
         self._run: Optional[Run] = None
-        self._passes = FullPasses(self.num_indices, shuffle, self.seed)
-        self._epoch = 0
         # By iterations: the end of what was issued, of all ranks, and how many
         # iterators have begun.
         self._cursor = self._num_readers = 0
-        # By epochs: slots of the epoch that has begun, of all ranks, None
-        # between epochs, and the number of the first one.
-        self._num_slots: Optional[int] = None
-        self._epoch_begin = 0
+        # By epochs: the first slot of the epoch, None between epochs.
+        self._epoch_begin: Optional[int] = None
         # By epochs: whether the loop reads next.
         self._awaits_loop = False
         # A sampler of another data loader, which a hook builds.
@@ -98,35 +91,29 @@ class InfoBatchSampler(Sampler):
             begin = run.ledger.position
             yield from run.ledger.indices(begin, self.rank, self.world_size,
                                           run.ledger.end - begin)
-        elif self._num_slots and run.ledger.position == self._epoch_begin:
+        elif (run.ledger.position == self._epoch_begin
+              and run.ledger.end > self._epoch_begin):
             # Nothing distinguishes batches of the loop and of another reader.
             raise _other_reader()
         else:
-            yield from self._full_pass()
-
-    def _full_pass(self) -> Iterator[int]:
-        """Issue a full pass, as ``DefaultSampler`` does."""
-        indices = self._passes.of_epoch(self._epoch).tolist()
-        missing = -len(indices) % self.world_size
-        indices += (indices * (missing // len(indices) + 1))[:missing]
-        yield from indices[self.rank::self.world_size]
+            # A full pass of the baseline.
+            yield from super().__iter__()
 
     def _stream(self) -> Iterator[int]:
         self._num_readers += 1
         if self._num_readers > 1 and self._run is not None:
             raise _other_reader()
-        ahead: list = []
+        # As `InfiniteSampler`.
+        passes = FullPasses(self.num_indices, self.shuffle, self.seed)
+        indices = chain.from_iterable(
+            passes.next(self.num_indices).tolist() for _ in count())
+        baseline = islice(indices, self.rank, None, self.world_size)
         while True:
             if self._run is None:
                 if not self._built_in_training and _in_training():
                     raise _no_hook()
-                # As `InfiniteSampler`.
-                while len(ahead) < self.world_size:
-                    ahead += self._passes.next(self.num_images).tolist()
-                index = ahead[self.rank]
-                del ahead[:self.world_size]
                 self._cursor += self.world_size
-                yield index
+                yield next(baseline)
             else:
                 ledger = self._run.ledger
                 while ledger.end - self._cursor < self.world_size:
@@ -142,8 +129,9 @@ class InfoBatchSampler(Sampler):
         rank in the epoch by epochs, as the baseline's samplers count them."""
         if self._run is not None and not self._run.schedule.by_epoch:
             return self.num_images
-        slots = self.num_indices if self._num_slots is None else (
-            self._num_slots)
+        if self._run is None or self._epoch_begin is None:
+            return self.num_samples
+        slots = self._run.ledger.end - self._epoch_begin
         return -(-slots // self.world_size)
 
     def connect(self, run: Run) -> None:
@@ -174,21 +162,15 @@ class InfoBatchSampler(Sampler):
         issued = ledger.end if self._run.schedule.by_epoch else self._cursor
         return min(full, (issued - ledger.position) // self.world_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next full pass by epochs."""
-        self._epoch = epoch
-
     def begin_epoch(self) -> None:
         """Let the loop read what is left of the open plan of the run."""
         assert self._run is not None
-        ledger = self._run.ledger
-        self._epoch_begin = ledger.position
-        self._num_slots = ledger.end - ledger.position
+        self._epoch_begin = self._run.ledger.position
         self._awaits_loop = True
 
     def end_epoch(self) -> None:
         """Note that the epoch is over."""
-        self._num_slots, self._awaits_loop = None, False
+        self._epoch_begin, self._awaits_loop = None, False
 
     def skip(self, num_indices: int) -> None:
         """Do nothing: the state has already moved the position. MMEngine's
@@ -201,25 +183,23 @@ def _no_hook() -> Refusal:
         'prune nothing. If the config has none: add `custom_hooks = '
         "[dict(type='InfoBatchHook')]`, or set "
         '`train_dataloader.sampler.type` back to '
-        f'{BASELINES[0]!r}, where the training counts epochs to '
-        f'{BASELINES[1]!r}. If it has one: a hook '
-        'before it reads from `train_dataloader`; let that one build '
-        'a data loader of its own.')
+        f'{BASELINES[0]!r}, or where epochs count to {BASELINES[1]!r}. If it '
+        'has one: a hook before it reads from `train_dataloader`; let that '
+        'hook build a data loader of its own.')
 
 
 def _other_reader() -> Refusal:
     return Refusal(
         'Something other than the training loop reads from '
-        '`train_dataloader`, and InfoBatch could no longer tell which '
-        'images a batch has: let a hook that looks at the data build '
-        'a data loader of its own. In a notebook, look at '
-        '`runner.train_dataloader.dataset[0]`, and build the Runner '
-        'anew.')
+        '`train_dataloader`, and InfoBatch would not know which images a batch'
+        ' has: let a hook that looks at the data build a data loader of its '
+        'own. In a notebook, look at `runner.train_dataloader.dataset[0]`, and'
+        ' build the Runner anew.')
 
 
 def _in_training() -> bool:
     """Return whether a training loop is running in this thread. MMEngine's
-    message hub isn't asked, because the stage of a training that was
+    message hub doesn't show this, because the stage of a run that was
     interrupted stays there."""
     frame = sys._getframe()
     while frame is not None:

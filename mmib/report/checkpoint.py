@@ -13,7 +13,7 @@ import torch
 
 from ..errors import Refusal
 from ..explain import Explanation, explain
-from ..openmmlab.console.plan_log import RUN_KEY
+from ..openmmlab.console.reporter import RUN_KEY
 from ..openmmlab.runner.checkpoint import opened
 from ..states import VERSIONS, readable
 

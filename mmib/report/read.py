@@ -17,7 +17,7 @@ from mmengine.config import Config
 from ..errors import Refusal
 from ..openmmlab.config.parts import infobatch_hooks
 from ..openmmlab.config.zoo import allow_scoped_bases
-from ..openmmlab.console.plan_log import FILE_NAME
+from ..openmmlab.console.reporter import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 

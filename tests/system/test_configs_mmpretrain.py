@@ -44,7 +44,7 @@ REFUSED = {
     'it trains nothing': 'has no training',
     'each image several times in an epoch': 'RepeatAugSampler',
     'images are compared with each other': 'compares images with each other',
-    'mixes images by itself': 'mixes images without telling',
+    'mixes images by itself': 'does not show which images it mixes',
     'no loss per image of the model': 'in its own way|knows no losses',
     'its training loop is none of MMEngine': 'knows the training loops',
 }

@@ -229,7 +229,7 @@ def test_a_checkpoint_without_scores_of_these_images(finished, tmp_path, size,
     saved = (tmp_path if size == 11 else finished[0]) / 'iter_14.pth'
     _, steps = resume(tmp_path / 'resumed', saved, **changes, **loop)
     log = read_log(tmp_path / 'resumed')
-    reason = ('the checkpoint is of a training without InfoBatchHook'
+    reason = ('the checkpoint is of a run without InfoBatchHook'
               if size == 11 else 'the checkpoint is of 11 images, and the '
               'dataset has 13 images')
     assert (f'WARNING - InfoBatch: {reason}. All scores start at 1, and '
@@ -366,7 +366,7 @@ def test_load_from_is_a_fresh_start(finished, tmp_path):
     # With other weights of the model.
     assert steps[0]['loss'] != expected[0]['loss']
     assert len(steps) == MAX_ITERS
-    assert 'InfoBatch goes on' not in read_log(tmp_path)
+    assert 'the run goes on' not in read_log(tmp_path)
 
 
 def test_the_baseline_goes_on_from_a_checkpoint_of_infobatch(

@@ -106,7 +106,7 @@ def test_losses(loss):
     """Neither forward nor backward waits, unless the wrapped loss does in
     itself, which may be called once for each image."""
     waits, batch = [], BatchContext()
-    batch.begin(torch.tensor([1., 2.]))
+    batch.set_weights(*[torch.tensor([1., 2.])] * 2)
     labels = torch.arange(128).view(2, 8, 8) % 3
     for function in (loss, InfoBatchLoss(loss, batch=batch)):
         logits = torch.linspace(-1, 1, 384).view(2, 3, 8, 8).requires_grad_()

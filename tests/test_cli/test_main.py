@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import mmengine
@@ -16,7 +17,6 @@ from mmengine.registry import HOOKS
 import mmib
 import mmib_cli
 from mmib.labels.rankings import RANKINGS
-from mmib.openmmlab.runner.checks import check_delta
 from mmib_cli import COMMANDS, main, no_debugging, parsers, refusal
 
 HELP_OF_HELP = 'show this help message and exit'
@@ -208,14 +208,15 @@ def test_what_is_a_refusal():
 
     def wrap():
         try:
-            check_delta(2, 'it')
+            mmib.InfoBatchHook(delta=2)
         except ValueError as error:
             raise KeyError('hook') from error
 
-    assert text_of(check_delta, 2, 'it').startswith('`delta` is the')
+    assert text_of(partial(mmib.InfoBatchHook,
+                           delta=2)).startswith('`delta` is the')
     assert text_of(wrap).startswith('`delta` is the')
     hook = dict(type='InfoBatchHook', ema=2)
     assert text_of(HOOKS.build, hook).startswith('`ema` is the share')
     assert text_of(HOOKS.build, dict(type='NoHook')) is None
-    assert text_of(check_delta, 'a', 'it') is None
+    assert text_of(partial(mmib.InfoBatchHook, delta='a')) is None
     assert text_of(lambda: 1 / 0) is None

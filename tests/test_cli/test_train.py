@@ -156,7 +156,7 @@ def test_score_is_the_baseline_with_scores(train, capsys):
     train(write('scores-20k_six'), '--score')
     folder = 'work_dirs/scores-20k-score_six'
     printed, log = capsys.readouterr().out, read_log(folder)
-    assert 'ScoreOnly() prunes nothing: the training is' in printed
+    assert 'ScoreOnly() prunes nothing: the run is' in printed
     assert 'Warning' not in printed and 'WARNING - InfoBatch' not in log
     assert 'Iter(train) [20/20]' in log
     assert '0 of 40 visits of images were pruned' in log

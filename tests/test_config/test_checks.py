@@ -68,7 +68,7 @@ BAD_CONFIGS = [
      with_hook(policy=dict(type='Neyman', quantile=0.2))),
     ('lack the scores of their last batch.* remove `priority`',
      with_hook(priority='LOWEST')),
-    ('keep one InfoBatchHook',
+    ('Keep one InfoBatchHook',
      dict(custom_hooks=[dict(type='InfoBatchHook')] * 2)),
     ('`shufle` in `train_dataloader.sampler` .*mean `shuffle`',
      with_loader(sampler=dict(shufle=False))),

@@ -4,7 +4,7 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmib.openmmlab.config.pairing import pair_augments
+from mmib.openmmlab.config.convert import pair_augments
 
 MODULE = 'mmib.openmmlab.tasks.classification'
 

@@ -18,9 +18,8 @@ ADAMW = dict(optimizer=dict(type='AdamW', lr=0.001))
     (dict(accumulative_counts=4), False, 'SGD are'),
     (dict(clip_grad=dict(max_norm=1.)), True, '`clip_grad`'),
     (dict(clip_grad=dict(type='value', clip_value=1.)), False, 'SGD are'),
-    *((dict(optimizer=dict(type=kind, lr=0.1)), True, f'{kind} divides by')
-      for kind in ('Adam', 'AdamW', 'NAdam', 'Adamax', 'RMSprop', 'Adagrad')),
-    (dict(optimizer=dict(type='LBFGS')), True, 'not known how.* LBFGS'),
+    *((dict(optimizer=dict(type=kind, lr=0.1)), True, f'{kind} are not known')
+      for kind in ('Adam', 'AdamW', 'RMSprop', 'LBFGS')),
 ])
 def test_decided_by_the_optimizer(changes, is_one, why):
     """The same of a config and of what is built from it."""

@@ -11,7 +11,7 @@ import mmib
 from mmib import convert
 from mmib.errors import Refusal
 from mmib.openmmlab.config import zoo
-from mmib_cli.files import base_expression
+from mmib_cli.files import base_expression, needs_mmib
 
 NAME = 'upernet/upernet_r50_4xb4-80k_ade20k-512x512'
 OWN = 'upernet/upernet_r18_1xb8-1k_camvid-144x192'
@@ -81,11 +81,10 @@ def test_scoped_bases_load(tmp_path, scoped_bases, name, cfg):
     assert child.train_cfg.max_iters == 5
     assert child.model.backbone == base.model.backbone
     assert convert(child).train_cfg.max_iters == 3
-    assert not zoo.needs_mmib(cfg)
+    assert not needs_mmib(cfg)
     # MMEngine alone finds files of OpenMMLab's distributions.
-    assert zoo.needs_mmib(
-        str(config)) is not (name == f'mmseg::{NAME}.py'
-                             and is_installed('mmsegmentation'))
+    assert needs_mmib(str(config)) is not (name == f'mmseg::{NAME}.py'
+                                           and is_installed('mmsegmentation'))
     # Those beside a config are found as ever.
     assert Config.fromfile(cfg).to_dict() == base.to_dict()
 

@@ -40,4 +40,4 @@ def test_what_prunes_nothing():
     longer = Schedule(100, 10, 100, 0.5)
     assert forecast(MeanThreshold(), longer).share is None
     line, = forecast(ScoreOnly(), longer).lines
-    assert line.endswith('prunes nothing: the training is the baseline.')
+    assert line.endswith('prunes nothing: the run is the baseline.')

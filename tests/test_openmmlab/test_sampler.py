@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmib import InfoBatchHook, InfoBatchSampler
 from mmib.errors import Refusal
-from mmib.openmmlab.config.outlook import schedule_of_config
+from mmib.openmmlab.console.forecast import schedule_of
 from mmib.pruning import EpochPlan, ScoreOnly, as_policy
 from mmib.run import Run
 from mmib.schedule import Schedule
@@ -338,8 +338,7 @@ def test_a_forecast_counts_the_batches_of_the_loader(size, world_size,
         dict(
             train_cfg=dict(by_epoch=True, max_epochs=3),
             train_dataloader=dict(drop_last=drop_last)))
-    schedule = schedule_of_config(cfg, InfoBatchHook(), size, batch_size,
-                                  world_size)
+    schedule = schedule_of(cfg, InfoBatchHook(), size, batch_size, world_size)
     for rank in range(world_size):
         sampler = on_rank(sampler_of(range(size)), rank, world_size)
         begin_epoch(sampler, connected(sampler, by_epoch=True), 0)

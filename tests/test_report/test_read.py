@@ -345,7 +345,7 @@ def test_another_training_in_the_folder(tmp_path, caplog):
     first.register_hook(StoppedAt(30))
     with pytest.raises(KeyboardInterrupt):
         first.train()
-    assert 'has another training' not in caplog.text
+    assert 'has another run' not in caplog.text
     of_another_second(tmp_path)
     second = small_runner(tmp_path, **changes)
     second.register_hook(StoppedAt(15))
@@ -353,7 +353,7 @@ def test_another_training_in_the_folder(tmp_path, caplog):
         second.train()
     log, = (tmp_path / second.timestamp).glob('*.log')
     text = log.read_text()
-    assert f'has another training too, in {first.timestamp}. ' in text
+    assert f'has another run too, in {first.timestamp}. ' in text
     run = read_run(str(tmp_path))
     assert run.start == second.timestamp and run.num_starts == 1
     assert f'1 other training too, begun at {first.timestamp}:' in run.notes[0]
@@ -367,7 +367,7 @@ def test_another_training_in_the_folder(tmp_path, caplog):
     third = small_runner(tmp_path, resume=True, **changes)
     third.train()
     log, = (tmp_path / third.timestamp).glob('*.log')
-    assert 'has another training' not in log.read_text()
+    assert 'has another run' not in log.read_text()
     run = read_run(str(tmp_path))
     assert run.start == first.timestamp and run.num_starts == 2
     assert f'other training too, begun at {second.timestamp}' in run.notes[0]

@@ -156,15 +156,17 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
     weights = weights.float()
     ones = torch.ones_like(weights)
 
-    def with_weights(weights):
+    def with_weights(weights, relative_weights=None):
         model, batch = make(), BatchContext()
         attach(model, batch)
         if weights is not None:
-            batch.begin(weights)
+            batch.set_weights(
+                weights if relative_weights is None else relative_weights,
+                weights)
         step = take_step(model, inputs, samples)
         known = Known(batch.scores, batch.norms)
         # Lets go of the graph, as the next step of a training does.
-        batch.end()
+        batch.clear()
         return step, known
 
     plain = take_step(make(), inputs, samples)
@@ -179,8 +181,7 @@ def check_weights(make, inputs, samples, weights, rows=1, attach=tasks.attach):
         step, known = with_weights(weights)
         _, unweighted = with_weights(ones)
         relative_weights = weights / weights.mean()
-        relative, also_known = with_weights(
-            torch.stack([relative_weights, weights]))
+        relative, also_known = with_weights(weights, relative_weights)
         parts = [
             with_weights(one)[0].loss
             for one in torch.eye(len(weights), dtype=weights.dtype)

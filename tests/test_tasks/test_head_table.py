@@ -7,7 +7,7 @@ import torch.nn as nn
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.losses import InfoBatchLoss, register_unreduced
-from mmib.openmmlab.tasks.heads import LossTable
+from mmib.openmmlab.tasks.heads import HeadTable
 
 
 class Loss(nn.MSELoss):
@@ -49,7 +49,7 @@ def own(kind, method='loss'):
 
 @pytest.fixture
 def table():
-    return LossTable('mmib.openmmlab.tasks.mine', ('loss', 'part'),
+    return HeadTable('mmib.openmmlab.tasks.mine', ('loss', 'part'),
                      {Model: ('head', 'others')}, {Head: ('loss_a', )},
                      'register_network')
 
@@ -93,9 +93,9 @@ def test_heads_are_found_wherever_they_are(table):
      '`model.head.loss_a` of Head: .*none for MSELoss'),
     (lambda: Model(head=Head(loss_b=Loss())), 'Head has no loss `loss_a`'),
     (lambda: Model(head=Head(loss_a=Loss(), loss_b=Loss())),
-     'not told of the loss `model.head.loss_b`'),
+     'loss `model.head.loss_b` was not registered'),
     (lambda: Model(head=Head(), edge_head=Head()),
-     'not told of the loss `model.edge_head.loss_a`'),
+     'loss `model.edge_head.loss_a` was not reg'),
 ])
 def test_what_is_not_known_is_refused(table, make, message):
     with pytest.raises(Refusal, match=message):

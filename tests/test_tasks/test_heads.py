@@ -14,8 +14,10 @@ from mmib import InfoBatchLoss
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.tasks import attach
-from mmib.openmmlab.tasks.segmentation import register_head, register_segmentor
-from mmib.openmmlab.tasks.segmentation.heads import _follow_matching
+from mmib.openmmlab.tasks.replace import follow_rows
+from mmib.openmmlab.tasks.segmentation import (_num_masks, _num_queries,
+                                               register_head,
+                                               register_segmentor)
 from tests.system.small_training import small_head
 
 from .contract import check_weights, override, told_to_call
@@ -86,7 +88,8 @@ def test_what_follows_the_matching():
 
     matcher = Matcher()
     losses = [InfoBatchLoss(nn.MSELoss()) for _ in range(2)]
-    _follow_matching(matcher, losses[:1], losses[1:])
+    follow_rows(matcher, 'get_targets', (losses[:1], _num_queries),
+                (losses[1:], _num_masks))
     for num_masks in ((2, 5, 0), (9, 1, 3)):
         instances = [InstanceData(labels=torch.arange(n)) for n in num_masks]
         rows = matcher.get_targets(
@@ -115,7 +118,7 @@ def test_losses_that_are_only_logged():
     for losses in ([ce(), dice(loss_name='dice_metric')], ce()):
         model, batch = make_model(losses), BatchContext()
         wrap_losses(model, batch)
-        batch.begin(WEIGHTS)
+        batch.set_weights(WEIGHTS, WEIGHTS)
         losses = model.loss(inputs, make_samples())
         runs.append((batch.scores, model.parse_losses(losses)[0]))
     assert_close(*runs)

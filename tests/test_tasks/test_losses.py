@@ -12,8 +12,7 @@ from torch.testing import assert_close
 
 from mmib import InfoBatchLoss
 from mmib.errors import Refusal
-from mmib.openmmlab.losses import (check_loss, register_coupled,
-                                   register_unreduced)
+from mmib.openmmlab.losses import check_loss, register_unreduced
 from mmib.openmmlab.tasks import segmentation  # noqa: F401
 from mmib.weigh import weigh_gradients
 
@@ -59,7 +58,7 @@ def weighting(loss, weights=WEIGHTS, **kwargs):
     """A wrapped loss in a step with weights, or in one of the baseline."""
     loss = InfoBatchLoss(loss, **kwargs)
     if weights is not None:
-        loss.batch.begin(weights)
+        loss.batch.set_weights(weights, weights)
     return loss
 
 
@@ -98,7 +97,7 @@ def test_amp(kwargs):
     low = logits.bfloat16()
     loss = weighting(CrossEntropyLoss(**kwargs))
     expected, expected_grad = run(loss, low.float(), label, **IGNORE)
-    loss.batch.begin(WEIGHTS)
+    loss.batch.set_weights(WEIGHTS, WEIGHTS)
     with torch.autocast('cpu', dtype=torch.bfloat16):
         value, grad = run(loss, low, label, **IGNORE)
     assert_close(value, expected)
@@ -144,7 +143,7 @@ def test_calls_that_are_neither_scored_nor_weighted():
 
     # Outside of training and in annealing.
     assert_is_baseline(logits, label)
-    loss.batch.begin(WEIGHTS)
+    loss.batch.set_weights(WEIGHTS, WEIGHTS)
     # OHEMPixelSampler(thresh=None) asks for the pixel losses first.
     assert_is_baseline(logits, label, reduction_override='none')
     # A hook looks at losses.
@@ -386,20 +385,3 @@ def test_weights_of_half_precision_are_not_rounded():
     expected = (gradient.float() * weight).bfloat16()
     assert_close(pred.grad[0], expected, rtol=0, atol=0)
     assert not torch.equal(expected, gradient * weight.bfloat16())
-
-
-def test_a_coupled_loss_that_is_a_sum_after_all():
-    """It needs a function of its own, and what to register is named."""
-
-    class MyLoss(torch.nn.Module):
-
-        def forward(self, pred, target):
-            return (pred - target).abs().mean()
-
-    @register_coupled(MyLoss)
-    def scores(loss, pred, target):
-        return None
-
-    loss = weighting(MyLoss())
-    with pytest.raises(Refusal, match='MyLoss gave None.*register_unreduced'):
-        loss(torch.zeros(len(WEIGHTS), 2), torch.ones(len(WEIGHTS), 2))

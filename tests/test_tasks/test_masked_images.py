@@ -284,7 +284,7 @@ def test_an_image_without_a_masked_patch_has_score_zero():
     samples[0].mask[:] = 0
     context = BatchContext()
     tasks.attach(model, context)
-    context.begin(torch.tensor([2., 3.]))
+    context.set_weights(*[torch.tensor([2., 3.])] * 2)
     loss = take_step(model, inputs, samples).loss
     assert context.scores[0] == 0
     assert_close(loss, 3 * context.scores[1])

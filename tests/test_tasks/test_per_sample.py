@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate
 from mmib.errors import Refusal
 from mmib.openmmlab import tasks
 from mmib.openmmlab.batch import BatchContext
-from mmib.openmmlab.tasks.per_sample import weighed
+from mmib.openmmlab.tasks.per_sample import TASK
 from tests.system.small_training import (infobatch_hook, train_and_note,
                                          weights_of)
 
@@ -81,7 +81,7 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
     # What is attached stays so, until another training attaches it.
     for each in (BatchContext(), batch, batch):
         tasks.attach(model, each)
-    batch.begin(torch.tensor([1., 3.]))
+    batch.set_weights(*[torch.tensor([1., 3.])] * 2)
     loss, log_vars = model.parse_losses(model(rows, values, mode='loss'))
     torch.testing.assert_close(loss, parts[0] + 3 * parts[1])
     assert list(log_vars) == ['loss', 'loss_of_all', 'losses', 'accuracy']
@@ -94,12 +94,12 @@ def test_the_weight_of_a_sample_multiplies_its_losses():
 def test_a_model_has_a_score_of_its_own():
     losses = dict(loss=torch.tensor([1., 3.]), other=torch.tensor(0.))
     batch = BatchContext()
-    batch.begin(torch.tensor([1., 2.]))
-    result = weighed(dict(losses, infobatch_score=torch.ones(2)), batch)
+    batch.set_weights(*[torch.tensor([1., 2.])] * 2)
+    result = TASK.weigh(dict(losses, infobatch_score=torch.ones(2)), batch)
     assert result['loss'].tolist() == [1, 6]
     assert batch.scores.tolist() == [1, 1]
     with pytest.raises(Refusal, match=r'infobatch_score` must .* \(2,\)'):
-        weighed(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
+        TASK.weigh(dict(losses, infobatch_score=torch.ones(2, 1)), batch)
 
 
 @pytest.mark.parametrize('loss, kind', [
@@ -109,9 +109,9 @@ def test_a_model_has_a_score_of_its_own():
 ])
 def test_losses_that_are_no_tensors(loss, kind):
     batch = BatchContext()
-    batch.begin(torch.ones(2))
+    batch.set_weights(torch.ones(2), torch.ones(2))
     with pytest.raises(Refusal, match=f'`losses` is a {kind}, but .* name'):
-        weighed(dict(losses=loss), batch)
+        TASK.weigh(dict(losses=loss), batch)
 
 
 def test_predictions_are_checked():
@@ -122,7 +122,7 @@ def test_predictions_are_checked():
     model.last = torch.nn.LSTM(2, 2)
     tasks.attach(model, batch)
     model.last(torch.zeros(1, 1, 2))
-    batch.begin(torch.ones(1))
+    batch.set_weights(torch.ones(1), torch.ones(1))
     with pytest.raises(Refusal, match="'last', which returns a tuple"):
         model.last(torch.zeros(1, 1, 2))
     with pytest.raises(Refusal, match=r"'layer', .* shape \(2, 2\) in a"):

@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is done to a config before the training: convert, shorten, check."""
+"""What is done to a config before a run: convert, shorten, check."""

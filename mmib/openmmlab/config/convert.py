@@ -3,21 +3,21 @@
 import copy
 import os
 from inspect import isclass
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from mmengine.config import Config
 
 from ...errors import Refusal
 from ...pruning import Policy, ToBudget
+from ..console.forecast import forecast_of
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
-from ..runner.checks import check_delta, no_batch_sampler, type_name
+from ..runner.checks import no_batch_sampler, type_name
 from ..sampler import BASELINES
-from .outlook import forecast_of
-from .pairing import pair_augments
 from .parts import add_import, check_baseline, length_of
 from .schedule import shorten
 
+_UNPAIRED = ('Mixup', 'CutMix', 'ResizeMix')
 _WHY_NOT = dict(
     RepeatAugSampler=', which asks for each image several times in an epoch '
     'that is shorter by as much, so that a pass has no end')
@@ -31,24 +31,23 @@ def convert(cfg: Config,
     """Convert a config of the baseline to InfoBatch.
 
     The conversion changes the sampler, the hook, ``custom_imports`` and batch
-    augmentations that mix images
-    (see ``mmib.openmmlab.config.pairing``). A schedule that counts
+    augmentations that mix images: ``Mixup`` becomes ``PairedMixup``, and
+    ``CutMix`` and ``ResizeMix`` are changed alike. A schedule that counts
     iterations is shortened by :func:`shorten`. A schedule that counts epochs
-    stays, as its epochs become shorter. ``AspectRatioBatchSampler``, which
-    changes the order of the images, is dropped. No data is read.
+    stays, because its epochs become shorter. ``AspectRatioBatchSampler``,
+    which changes the order of the images, is dropped. No data is read.
 
     Args:
-        cfg (Config): The config of a training. The config stays as it is.
+        cfg (Config): The config of a run. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
             None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            the ``default_ratio`` of the policy. In a training that counts
-            epochs only ``Neyman`` and ``Budget`` have a ratio. Defaults to
-            None.
+            the ``default_ratio`` of the policy. In a run that counts epochs
+            only ``Neyman`` and ``Budget`` have a ratio. Defaults to None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.
-            ``Neyman`` and ``Budget`` get the ratio, and prune as much as it
-            takes to cover all the passes of the original schedule. If None,
+            ``Neyman`` and ``Budget`` get the ratio, and prune as much as is
+            needed to cover all the passes of the original schedule. If None,
             the policy is ``Neyman``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
@@ -70,14 +69,13 @@ def convert(cfg: Config,
         raise Refusal('`convert` takes a config, not its path: '
                       f'mmib.convert(Config.fromfile({str(cfg)!r})).')
     check_baseline(cfg)
-    check_delta(delta, 'the argument `delta`, or --delta of the command')
     unit, _ = length_of(cfg)
     if not isinstance(policy, (dict, type(None))):
         raise Refusal('`policy` must be the config of a policy, such as '
                       f"dict(type='Neyman'), but got {policy!r}.")
     policy = copy.deepcopy(policy or dict(type='Neyman'))
     ratio = _settle_ratio(ratio, policy, unit)
-    # The epochs of a pruned training are shorter, and as many.
+    # The epochs of a pruned run are shorter, and as many.
     cfg = pair_augments(shorten(cfg, ratio) if unit == 'iteration' else cfg)
     hook = dict(policy=policy, delta=delta, **hook)
     built = InfoBatchHook(**hook)  # Checks the arguments.
@@ -96,10 +94,10 @@ def convert(cfg: Config,
 
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
-    """The one ratio of a conversion, which a policy with a budget gets too."""
+    """Return the one ratio of a conversion, and give it to a policy with a
+    budget."""
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
-    has_budget = isclass(kind) and issubclass(kind, ToBudget)
     default = getattr(kind, 'default_ratio', Policy.default_ratio)
     if not getattr(kind, 'prunes', True):
         if ratio not in (None, 1):
@@ -107,23 +105,22 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
                 f'`ratio={ratio}`, but {name} prunes nothing and runs all '
                 'iterations: remove `ratio` (--ratio of the command).')
         return default
-    own = policy.get('ratio') if has_budget else None
-    if None not in (ratio, own) and ratio != own:
+    if isclass(kind) and issubclass(kind, ToBudget):
+        own = policy.get('ratio')
+        if None not in (ratio, own) and ratio != own:
+            raise Refusal(
+                f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` '
+                'are one number, the share of the iterations to run: give one '
+                'of them.')
+        ratio = own if ratio is None else ratio
+        policy['ratio'] = default if ratio is None else ratio
+        return policy['ratio']
+    if ratio is not None and unit == 'epoch':
         raise Refusal(
-            f'`ratio={ratio}` and the `ratio={own}` of {name} in `policy` are '
-            'one number, the share of the iterations to run: give one of '
-            'them.')
-    if ratio is not None and unit == 'epoch' and not has_budget:
-        raise Refusal(
-            f'`ratio={ratio}` changes nothing for {name} in a training that '
-            'counts epochs: remove `ratio` (--ratio of the command), or take '
-            'the policy Neyman or Budget.')
-    ratio = own if ratio is None else ratio
-    if ratio is None:
-        ratio = default
-    if has_budget:
-        policy['ratio'] = ratio
-    return ratio
+            f'`ratio={ratio}` changes nothing for {name} in a run that counts '
+            'epochs: remove `ratio` (--ratio of the command), or take the '
+            'policy Neyman or Budget.')
+    return default if ratio is None else ratio
 
 
 def _convert_loader(loader: dict, unit: str) -> None:
@@ -144,3 +141,31 @@ def _convert_loader(loader: dict, unit: str) -> None:
             f"dict(type='{of}', shuffle=True)` first.")
     kept = {key: sampler[key] for key in ('shuffle', 'seed') if key in sampler}
     loader['sampler'] = dict(type='InfoBatchSampler', **kept)
+
+
+def pair_augments(cfg: Config) -> Config:
+    """Let the batch augmentations in a copy of a config mix image i with image
+    B - 1 - i, so that InfoBatch knows which images are mixed. MMPretrain need
+    not be installed."""
+    cfg = copy.deepcopy(cfg)
+    for key in ('model', 'data_preprocessor', 'custom_hooks'):
+        for augment in _augments(cfg.get(key)):
+            if type_name(augment) in _UNPAIRED:
+                augment['type'] = 'Paired' + type_name(augment)
+                add_import(cfg, 'mmib.openmmlab.tasks.classification')
+    return cfg
+
+
+def _augments(node: Any) -> Iterator[dict]:
+    """Yield what has the key ``augments`` in a part of a config, as in
+    ``train_cfg``, ``batch_augments`` and the schedule of SwitchRecipeHook."""
+    if isinstance(node, dict):
+        augments = node.get('augments')
+        augments = augments if isinstance(augments,
+                                          (list, tuple)) else [augments]
+        yield from (each for each in augments if isinstance(each, dict))
+        # The method of dict leaves what a lazy config imported as it is.
+        node = list(dict.values(node))
+    if isinstance(node, (list, tuple)):
+        for entry in node:
+            yield from _augments(entry)

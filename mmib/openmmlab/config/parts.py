@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a config says: the form of its parts, the length of its training."""
+"""What a config says: the form of its parts, the length of its run."""
 from inspect import isclass
 from typing import List, Tuple
 
@@ -11,6 +11,7 @@ from ...errors import Refusal
 from ..runner.checks import needs_known_loop, type_name
 
 LENGTH_FIELD = dict(iteration='max_iters', epoch='max_epochs')
+_LOOPS = dict(iteration=IterBasedTrainLoop, epoch=EpochBasedTrainLoop)
 # How MMEngine wants the parts of a config that conversion reads.
 _FORMS = dict(
     train_cfg="dict(type='IterBasedTrainLoop', max_iters=...)",
@@ -22,7 +23,7 @@ _FORMS = dict(
 
 def check_parts(cfg: Config) -> None:
     """Check that the parts of a config are dicts or lists, as MMEngine wants,
-    and that a training has data."""
+    and that a run has data."""
     for name, form in _FORMS.items():
         part = cfg.get(name)
         kinds = dict if form.startswith('dict') else (list, tuple)
@@ -40,7 +41,7 @@ def check_baseline(cfg: Config) -> None:
     InfoBatch."""
     check_parts(cfg)
     sampler = (cfg.get('train_dataloader') or {}).get('sampler') or {}
-    if (type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg)):
+    if type_name(sampler) == 'InfoBatchSampler' or infobatch_hooks(cfg):
         raise Refusal(
             'The config trains with InfoBatch already: convert or shorten the '
             'config that it was made from, or remove InfoBatchHook from '
@@ -49,7 +50,7 @@ def check_baseline(cfg: Config) -> None:
 
 
 def infobatch_hooks(cfg: Config) -> List[dict]:
-    """Configs of InfoBatchHook in ``custom_hooks``."""
+    """Return the configs of InfoBatchHook in ``custom_hooks``."""
     return [
         hook for hook in cfg.get('custom_hooks') or []
         if isinstance(hook, dict) and type_name(hook) == 'InfoBatchHook'
@@ -57,28 +58,26 @@ def infobatch_hooks(cfg: Config) -> List[dict]:
 
 
 def length_of(cfg: Config) -> Tuple[str, int]:
-    """What a training counts, ``'iteration'`` or ``'epoch'``, and how many."""
+    """Return what a run counts, ``'iteration'`` or ``'epoch'``, and how many.
+    """
     train_cfg = cfg.get('train_cfg')
     if train_cfg is None:
         raise Refusal('The config has no training: add `train_cfg = '
                       "dict(type='IterBasedTrainLoop', max_iters=...)`.")
     loop = train_cfg.get('type')
-    if isinstance(loop, str):
-        loop = LOOPS.get(loop)
-    for unit, kind, by_epoch in (('iteration', IterBasedTrainLoop, False),
-                                 ('epoch', EpochBasedTrainLoop, True)):
+    loop = LOOPS.get(loop) if isinstance(loop, str) else loop
+    fields = [name for name in LENGTH_FIELD.values() if name in train_cfg]
+    for unit, kind in _LOOPS.items():
         is_kind = (
-            issubclass(loop, kind)
-            if isclass(loop) else train_cfg.get('by_epoch') is by_epoch)
-        fields = [each for each in LENGTH_FIELD.values() if each in train_cfg]
-        if is_kind and fields == [LENGTH_FIELD[unit]]:
-            length = train_cfg[LENGTH_FIELD[unit]]
-            if length is None:
-                continue
-            if not isinstance(length, (int, float)):
-                raise Refusal(f'`train_cfg.{LENGTH_FIELD[unit]}` must be a '
-                              f'number, but got {length!r}.')
-            return unit, int(length)
+            issubclass(loop, kind) if isclass(loop) else
+            train_cfg.get('by_epoch') is (unit == 'epoch'))
+        length = train_cfg.get(LENGTH_FIELD[unit])
+        if not is_kind or fields != [LENGTH_FIELD[unit]] or length is None:
+            continue
+        if not isinstance(length, (int, float)):
+            raise Refusal(f'`train_cfg.{LENGTH_FIELD[unit]}` must be a number,'
+                          f' but got {length!r}.')
+        return unit, int(length)
     raise needs_known_loop(f'`train_cfg = {dict(train_cfg)}`')
 
 

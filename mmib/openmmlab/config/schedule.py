@@ -16,16 +16,10 @@ from ..runner.checks import type_name
 from .parts import LENGTH_FIELD, check_baseline, length_of
 
 # MMEngine registers a scheduler of each kind for the learning rate, the
-# momentum and any parameter.
-_KINDS = ('Constant', 'CosineAnnealing', 'CosineRestart', 'Exponential',
-          'Linear', 'MultiStep', 'OneCycle', 'Poly', 'ReduceOnPlateau', 'Step')
-_SCHEDULERS = {
-    kind + suffix: kind
-    for kind in _KINDS
-    for suffix in ('LR', 'Momentum', 'ParamScheduler')
-}
-_SCHEDULERS['PolyLRRatio'] = 'Poly'
-
+# momentum and any parameter. `PolyLRRatio` is one of MMSegmentation.
+_SCHEDULER = re.compile(
+    '(Constant|CosineAnnealing|CosineRestart|Exponential|Linear|MultiStep|'
+    'OneCycle|Poly|ReduceOnPlateau|Step)(LR|LRRatio|Momentum|ParamScheduler)')
 # `start_iters` is a point in time; `num_iters` and `interval_iters` are not.
 _POINT_FIELD = {
     unit: re.compile(r'(?!.*(?:num|max|interval|every|per|warmup)_)(?:.*_)?' +
@@ -40,9 +34,13 @@ class IterMap(NamedTuple):
     """Where the iterations of a schedule go when its length changes, or the
     epochs of a schedule that counts epochs.
 
-    Iterations of the warm-up, which are less than both lengths, stay. Those
-    after the warm-up move linearly. ``unit`` is what the training counts,
-    ``'iteration'`` or ``'epoch'``.
+    Args:
+        old (int): The length before.
+        new (int): The new length.
+        warmup (int): End of the warm-up, less than both lengths. Iterations
+            until then stay, and later ones move linearly. Defaults to 0.
+        unit (str): What the run counts, ``'iteration'`` or ``'epoch'``.
+            Defaults to ``'iteration'``.
     """
 
     old: int
@@ -56,7 +54,7 @@ class IterMap(NamedTuple):
         return (self.new - self.warmup) / (self.old - self.warmup)
 
     def point(self, iteration: int) -> int:
-        """Map a point in time. What came before the end still does."""
+        """Map a point in time. A point before the end stays before it."""
         if iteration <= self.warmup:
             return iteration
         mapped = self.warmup + round(
@@ -69,12 +67,9 @@ class IterMap(NamedTuple):
         return self.point(begin + length) - self.point(begin)
 
     def interval(self, interval: int) -> int:
-        """Map an interval, so that what is done at each interval is done as
-        often as before.
-
-        An interval below 1 or longer than the schedule stays: what has it is
-        never done.
-        """
+        """Map an interval, so that what happens at each interval happens as
+        often as before. An interval below 1 or longer than the schedule, with
+        which nothing happens, stays."""
         if not 0 < interval <= self.old:
             return interval
         if self.old % interval == 0:
@@ -85,16 +80,16 @@ class IterMap(NamedTuple):
 def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
     """Shorten the schedule of a config, and change nothing else.
 
-    Everything that names an iteration moves with the end of the training:
+    Everything that names an iteration moves with the end of the run:
     schedulers, validation, checkpoints and hooks. A warm-up keeps its length.
     A warm-up is a linear or constant scheduler that begins at 0, rises and
-    ends in the first quarter of the training (and in the first half of the
-    shorter one). The number of validations stays, and so does what counts
-    them, such as a patience. Where a training counts epochs, this holds for
-    epochs. No data is read.
+    ends in the first quarter of the run (and in the first half of the shorter
+    run). The number of validations stays, and so does what counts them, such
+    as a patience. Where a run counts epochs, this holds for epochs. No data is
+    read.
 
     Args:
-        cfg (Config): The config of a training. The config stays as it is.
+        cfg (Config): The config of a run. The config stays as it is.
         ratio (float): Share of the iterations, or epochs, to run, in (0, 1].
             With 1 the copy is equal. Defaults to 0.6.
 
@@ -126,13 +121,11 @@ def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
     schedulers = dict(_schedulers(cfg.get('param_scheduler')))
     iter_map = IterMap(old, new, _warmup(schedulers, unit, old, new), unit)
     for where, scheduler in schedulers.items():
-        _convert_scheduler(scheduler, where, iter_map)
+        if _moves(scheduler, where, unit):
+            _convert_scheduler(scheduler, where, iter_map)
     _convert_train_cfg(cfg.train_cfg, iter_map)
-    hooks = [
-        *(cfg.get('default_hooks') or {}).values(),
-        *(cfg.get('custom_hooks') or [])
-    ]
-    for hook in hooks:
+    for hook in (*(cfg.get('default_hooks') or {}).values(),
+                 *(cfg.get('custom_hooks') or [])):
         if isinstance(hook, dict):
             _convert_hook(hook, iter_map)
     return cfg
@@ -140,8 +133,9 @@ def shorten(cfg: Config, ratio: float = Policy.default_ratio) -> Config:
 
 def _schedulers(node: Any,
                 where: str = 'param_scheduler') -> Iterator[Tuple[str, dict]]:
-    """All schedulers by their place. ``param_scheduler`` may be a scheduler, a
-    list, or a dict of either with a key for each optimizer."""
+    """Yield the place of each scheduler, and the scheduler.
+    ``param_scheduler`` may be a scheduler, a list, or a dict of either with a
+    key for each optimizer."""
     if node is None:
         return
     if isinstance(node, (list, tuple)):
@@ -157,58 +151,63 @@ def _schedulers(node: Any,
             yield from _schedulers(entry, f'{where}.{name}')
 
 
+def _kind(scheduler: dict) -> Optional[str]:
+    """Return the kind of a scheduler, such as ``'Poly'``, None if unknown."""
+    match = _SCHEDULER.fullmatch(type_name(scheduler))
+    return match and match[1]
+
+
+def _unit(node: dict) -> str:
+    """Return what a scheduler or a CheckpointHook counts."""
+    return 'epoch' if node.get('by_epoch', True) else 'iteration'
+
+
+def _begins_rising(scheduler: dict) -> bool:
+    """Return whether a scheduler rises from the beginning of the run on, as a
+    warm-up does."""
+    kind, get = _kind(scheduler), scheduler.get
+    rises = (
+        kind == 'Linear' and get('start_factor', 1 / 3) < get('end_factor', 1)
+        or kind == 'Constant' and get('factor', 1 / 3) < 1)
+    return rises and get('begin', 0) == 0
+
+
 def _warmup(schedulers: Dict[str, dict], unit: str, old: int, new: int) -> int:
-    """The last iteration of the warm-up, 0 without a warm-up."""
-    ends = [0]
-    for scheduler in schedulers.values():
-        if _counts(scheduler) != unit:
-            continue
-        kind = _SCHEDULERS.get(type_name(scheduler))
-        end = scheduler.get('end', old)
-        if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
-                and end <= min(old / 4, new / 2)):
-            ends.append(end)
-    return max(ends)
-
-
-def _counts(scheduler: dict) -> str:
-    return 'epoch' if scheduler.get('by_epoch', True) else 'iteration'
-
-
-def _rises(scheduler: dict, kind: Optional[str]) -> bool:
-    return (kind == 'Linear' and scheduler.get(
-        'start_factor', 1 / 3) < scheduler.get('end_factor', 1)
-            or kind == 'Constant' and scheduler.get('factor', 1 / 3) < 1)
+    """Return the last iteration of the warm-up, 0 without a warm-up."""
+    ends = [
+        scheduler.get('end', old) for scheduler in schedulers.values()
+        if _unit(scheduler) == unit and _begins_rising(scheduler)
+    ]
+    return max([end for end in ends if end <= min(old / 4, new / 2)],
+               default=0)
 
 
 def _moves(scheduler: dict, where: str, unit: str) -> bool:
-    """Whether the times of a scheduler move with the end of the training."""
-    name = type_name(scheduler)
-    kind = _SCHEDULERS.get(name)
+    """Return whether the times of a scheduler move with the end of the run."""
+    kind = _kind(scheduler)
     if kind is None:
         fields = ', '.join(f'{key}={value}'
                            for key, value in scheduler.items()
                            if _DURATION_FIELD.search(key))
         raise Refusal(
-            f'`{where}` has the type {name}, which is none of MMEngine or '
-            'MMSegmentation: shorten it by hand and add InfoBatch to the '
-            'config as docs/reference.md says. '
+            f'`{where}` has the type {type_name(scheduler)}, which is none of '
+            'MMEngine or MMSegmentation: shorten it by hand and add InfoBatch '
+            'to the config as docs/reference.md says. '
             f'Its fields that look like iterations: {fields or "none"}.')
     # This scheduler counts validations, which stay as many. MMEngine takes the
     # scheduler with `by_epoch=True` alone: to MMEngine, iteration-based
     # training is one epoch.
     if kind == 'ReduceOnPlateau':
         return False
-    if _counts(scheduler) == unit:
+    if _unit(scheduler) == unit:
         return True
     if unit == 'iteration':
         raise Refusal(
             f'`{where}.by_epoch` is True, which is also its default, but '
             'the training counts iterations: set '
             f'`{where}.by_epoch=False` and give its times in iterations.')
-    # A warm-up, which keeps its length.
-    if (_rises(scheduler, kind) and scheduler.get('begin', 0) == 0
-            and 'end' in scheduler):
+    # A warm-up by iterations keeps its length.
+    if _begins_rising(scheduler) and 'end' in scheduler:
         return False
     raise Refusal(
         f'`{where}.by_epoch` is False, but the training counts epochs: '
@@ -217,11 +216,8 @@ def _moves(scheduler: dict, where: str, unit: str) -> bool:
 
 
 def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
-    if not _moves(scheduler, where, iter_map.unit):
-        return
     begin, end = scheduler.get('begin', 0), scheduler.get('end', iter_map.old)
-    new_begin = iter_map.point(begin)
-    new_end = iter_map.point(end)
+    new_begin, new_end = iter_map.point(begin), iter_map.point(end)
     length, new_length = end - begin, new_end - new_begin
     # Schedulers reach their last value after `length - 1` steps.
     if new_length < min(length, 2):
@@ -250,18 +246,17 @@ def _convert_scheduler(scheduler: dict, where: str, iter_map: IterMap) -> None:
     if 'step_size' in scheduler:
         scheduler['step_size'] = max(
             1, round(scheduler['step_size'] * iter_map.scale))
-    is_exponential = _SCHEDULERS[type_name(scheduler)] == 'Exponential'
-    if is_exponential and new_length > 1:
+    if _kind(scheduler) == 'Exponential' and new_length > 1:
         scheduler['gamma'] **= (length - 1) / (new_length - 1)
 
 
 def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
     train_cfg[LENGTH_FIELD[iter_map.unit]] = iter_map.new
     # The default of the loop is shortened too.
-    val_interval = train_cfg.get('val_interval',
-                                 dict(iteration=1000, epoch=1)[iter_map.unit])
-    if iter_map.interval(val_interval) != val_interval:
-        train_cfg['val_interval'] = iter_map.interval(val_interval)
+    interval = train_cfg.get('val_interval',
+                             1 if iter_map.unit == 'epoch' else 1000)
+    if iter_map.interval(interval) != interval:
+        train_cfg['val_interval'] = iter_map.interval(interval)
     if 'val_begin' in train_cfg:
         train_cfg['val_begin'] = iter_map.point(train_cfg['val_begin'])
     if train_cfg.get('dynamic_intervals') is not None:
@@ -272,30 +267,29 @@ def _convert_train_cfg(train_cfg: dict, iter_map: IterMap) -> None:
 
 
 def _convert_hook(hook: dict, iter_map: IterMap) -> None:
-    if (type_name(hook) == 'CheckpointHook'
-            and _counts(hook) == iter_map.unit):
+    if type_name(hook) == 'CheckpointHook' and _unit(hook) == iter_map.unit:
         if 'interval' in hook:
             hook['interval'] = iter_map.interval(hook['interval'])
         if 'save_begin' in hook:
             hook['save_begin'] = iter_map.point(hook['save_begin'])
-    _convert_iteration_fields(hook, iter_map)
+    _move_points(hook, iter_map)
 
 
-def _convert_iteration_fields(node: dict, iter_map: IterMap) -> None:
+def _move_points(node: dict, iter_map: IterMap) -> None:
+    """Move the points in time that the fields of a hook name."""
     for key, value in node.items():
         is_point = _POINT_FIELD[iter_map.unit].fullmatch(str(key)) is not None
         if is_point or isinstance(value, (dict, list, tuple)):
-            node[key] = _convert_value(value, is_point, iter_map)
+            node[key] = _moved(value, is_point, iter_map)
 
 
-def _convert_value(value: Any, is_iteration: bool, iter_map: IterMap) -> Any:
+def _moved(value: Any, is_point: bool, iter_map: IterMap) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(
-            _convert_value(item, is_iteration, iter_map) for item in value)
+        return type(value)(_moved(item, is_point, iter_map) for item in value)
     # What has a type of its own, such as a transform, has other iterations.
     if isinstance(value, dict) and 'type' not in value:
-        _convert_iteration_fields(value, iter_map)
+        _move_points(value, iter_map)
     # A bool is an int, and EmptyCacheHook has `after_iter=True`.
-    elif is_iteration and type(value) is int:
+    elif is_point and type(value) is int:
         return iter_map.point(value)
     return value

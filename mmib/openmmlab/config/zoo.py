@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Where the configs of the libraries and of mmib lie, on both stacks."""
+"""Where the configs of the libraries and of mmib are, on both stacks."""
 import difflib
 import glob
 import os.path as osp
@@ -20,8 +20,8 @@ PACKAGES = (*LIBRARIES, 'mmib')
 
 
 def mim_folder(package: str) -> str:
-    """Folder of the configs and tools in an installed package. A source
-    checkout has no such folder."""
+    """Return the folder of the configs and tools in an installed package. A
+    source checkout has no such folder."""
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         name, packages = LIBRARIES[package]
@@ -33,13 +33,13 @@ def mim_folder(package: str) -> str:
 
 
 def installed_configs(package: str) -> str:
-    """Folder of the configs in an installed package."""
+    """Return the folder of the configs in an installed package."""
     return osp.join(mim_folder(package), 'configs')
 
 
 def zoo_names(folder: str) -> List[str]:
-    """Sorted names of the configs in a folder that can be trained, such as
-    ``'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'``."""
+    """Return the sorted names of the configs in a folder that can be trained,
+    such as ``'upernet/upernet_r50_4xb4-80k_ade20k-512x512.py'``."""
     paths = glob.glob(osp.join(folder, '**', '*.py'), recursive=True)
     names = [osp.relpath(path, folder) for path in paths]
     return sorted(
@@ -69,7 +69,7 @@ def resolve_config(path: str) -> str:
     if osp.isfile(found):
         return found
     names = zoo_names(folder)
-    # Who names a config easily forgets the folder.
+    # A name without its folder is a common mistake.
     close = [n for n in names if osp.basename(n) == osp.basename(name)]
     close = close or difflib.get_close_matches(name, names)
     hint = ''.join(f'\n  {package}::{match}' for match in close)
@@ -83,24 +83,24 @@ def allow_scoped_bases() -> None:
 
     MMEngine knows its own libraries alone, by the names of distributions such
     as mmsegmentation, which OneDL's stack doesn't have. Call the function
-    before the config is read: ``custom_imports`` are too late. It can go when
-    MMEngine finds configs by the name of a module.
+    before the config is read: ``custom_imports`` are too late. The function
+    can go when MMEngine finds configs by the name of a module.
     """
     Config._get_cfg_path = staticmethod(_find_base)
 
 
-_find_base_by_distribution = Config._get_cfg_path
+find_base_of_mmengine = Config._get_cfg_path
 
 
 def _find_base(path: str, filename: str) -> Tuple[str, Optional[str]]:
-    """The path of a base config, and the scope of its parts."""
+    """Return the path of a base config, and the scope of its parts."""
     package, scoped, _ = path.partition('::')
     if scoped:
         found = resolve_config(path)
         if found != path:
             # mmib has no models of its own: no scope.
             return found, None if package == 'mmib' else package
-    return _find_base_by_distribution(path, filename)
+    return find_base_of_mmengine(path, filename)
 
 
 def bases_of(path: str) -> Iterator[Tuple[str, str]]:
@@ -113,27 +113,3 @@ def bases_of(path: str) -> Iterator[Tuple[str, str]]:
         yield name, base
         if osp.isfile(base):
             yield from bases_of(base)
-
-
-def needs_mmib(path: str) -> bool:
-    """Return whether a config, or one that it inherits, inherits another one
-    by a name such as ``mmseg::...`` that MMEngine alone doesn't find."""
-    return any('::' in name and not _found_by_mmengine(name)
-               for name, _ in bases_of(path))
-
-
-def _found_by_mmengine(name: str) -> bool:
-    try:
-        return osp.isfile(_find_base_by_distribution(name, '')[0])
-    # What it raises depends on what is missing.
-    except Exception:
-        return False
-
-
-def is_lazy(path: str) -> bool:
-    """Whether a config file is a lazy config, with ``read_base``.
-
-    MMEngine has no public name for the test, and fails late and obscurely. The
-    function can go when there is a public name.
-    """
-    return Config._is_lazy_import(path)

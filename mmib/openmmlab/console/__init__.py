@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a person is told of a training: lines of log, scalars and counts."""
+"""What a run says to a person: lines of log, scalars and counts."""

@@ -1,9 +1,11 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the user is told: log lines, scalars, warnings."""
+"""What a run says: log lines, warnings, scalars, and the file of a report."""
 import glob
+import json
 import math
 import os.path as osp
-from typing import Dict, List, Optional
+import time
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 from mmengine.dist import is_main_process
@@ -16,73 +18,84 @@ from ...run import Run
 from ...worth import VarianceRatio
 from ..runner.step_size import MeanWeight
 from .forecast import forecast
-from .plan_log import FILE_NAME, RUN_KEY, write_line
+
+# Beside the log: what a report is made from.
+FILE_NAME = 'infobatch.jsonl'
+# In the message hub: the time at which the run began.
+RUN_KEY = 'infobatch/run'
 
 
 class Reporter:
-    """Writes to the log and the visualizer of a training.
+    """Writes to the log and the visualizer of a run.
 
     Each virtual epoch has a line of log. It also has scalars in the message
-    hub and in all backends of the visualizer but ``LocalVisBackend``:
+    hub and in all backends of the visualizer except ``LocalVisBackend``:
     ``infobatch/kept_share``, ``infobatch/threshold`` (0 where no score
     decides), ``infobatch/mean_score`` and ``infobatch/saved_iters``. Once
     plans were followed by visits, there are ``infobatch/variance_ratio`` (V of
     :mod:`mmib.worth`) and ``infobatch/reliability`` (correlation of a score
-    with the next one of the same image). ``infobatch.jsonl`` keeps the same
-    for programs and for a report.
+    with the next one of the same image).
+
+    ``infobatch.jsonl`` keeps the same for programs and for a report. Each line
+    has a ``time`` in seconds. There is a line where a run begins or resumes
+    (``begins``), for each virtual epoch that has a line in the log (a
+    ``PlanRecord``), for the mean ``loss`` of some iterations, for the
+    ``metrics`` of a validation, and where the run ends (``ends``).
+
+    Args:
+        runner (Runner): The runner.
+        run (Run): The run.
+        mean_weight (MeanWeight): Which mean the weights of a plan have.
     """
 
     def __init__(self, runner: Runner, run: Run,
                  mean_weight: MeanWeight) -> None:
         self._runner = runner
-        self._logger = runner.logger
-        self._run = run
+        self._run, self._schedule = run, run.schedule
         self._mean_weight = mean_weight
-        self._schedule = run.schedule
         self._non_finite = 0
         self._log_interval = min(
             (hook.interval
              for hook in runner.hooks if isinstance(hook, LoggerHook)),
             default=0)
 
-    def step(self, batch_idx: int) -> None:
-        """Write the mean loss of the last iterations where LoggerHook does."""
-        interval, runner = self._log_interval, self._runner
-        # LoggerHook writes at the end of the first pass as well.
-        if interval <= 0 or ((batch_idx + 1) % interval and batch_idx + 1
-                             != len(runner.train_dataloader)):
-            return
-        losses = runner.message_hub.log_scalars.get('train/loss')
-        if losses is None:
-            return
-        loss = float(losses.mean(min(interval, batch_idx + 1)))
-        if math.isfinite(loss):  # JSON knows no NaN.
-            write_line(runner.log_dir, iter=runner.iter + 1, loss=loss)
+    def _info(self, text: str) -> None:
+        self._runner.logger.info(f'InfoBatch: {text}')
 
-    def validated(self, metrics: Dict[str, float]) -> None:
-        """Write the metrics of a validation for a report."""
-        values = {
-            name: float(value)
-            for name, value in metrics.items()
-            if isinstance(value, (int, float,
-                                  np.number)) and math.isfinite(value)
-        }
-        write_line(
-            self._runner.log_dir, iter=self._runner.iter, metrics=values)
+    def _warn(self, text: str) -> None:
+        self._runner.logger.warning(f'InfoBatch: {text}')
 
-    def training_begins(self) -> None:
-        """Tell before the first step what pruning and the schedule make of
-        each other."""
-        schedule, runner = self._schedule, self._runner
-        done = runner.epoch if schedule.unit == 'epoch' else runner.iter
-        if done >= schedule.length:
+    def _write(self, **line: Any) -> None:
+        """Add a line to ``infobatch.jsonl``, on the first rank."""
+        if is_main_process():
+            line['time'] = round(time.time(), 2)
+            path = osp.join(self._runner.log_dir, FILE_NAME)
+            with open(path, 'a', encoding='utf-8') as file:
+                file.write(json.dumps(line) + '\n')
+
+    def _add_scalars(self, **scalars: float) -> None:
+        named = {f'infobatch/{name}': scalars[name] for name in scalars}
+        for name, value in named.items():
+            self._runner.message_hub.update_scalar(name, value)
+        if not is_main_process():
+            return
+        # In `scalars.json` of LocalVisBackend the libraries' tools take a line
+        # without `lr` for one of a validation.
+        for backend in self._runner.visualizer._vis_backends.values():
+            if not isinstance(backend, LocalVisBackend):
+                backend.add_scalars(named, step=self._runner.iter)
+
+    def run_begins(self) -> None:
+        """Say before the first step what is to be expected of the run."""
+        schedule, runner, policy = (self._schedule, self._runner,
+                                    self._run.policy)
+        if self._done >= schedule.length:
             return
         if runner.iter == 0:
-            # A checkpoint keeps it.
+            # A checkpoint keeps the key.
             runner.message_hub.update_info(RUN_KEY, runner.timestamp)
-            self._tell_of_others()
-        write_line(
-            runner.log_dir,
+            self._warn_of_other_runs()
+        self._write(
             begins=dict(
                 iter=runner.iter,
                 unit=schedule.unit,
@@ -90,51 +103,38 @@ class Reporter:
                 max_iters=schedule.schedule_iters,
                 pass_length=schedule.pass_length,
                 slots_per_iter=schedule.slots_per_iter,
-                policy=repr(self._run.policy),
-                # None if the checkpoint doesn't tell.
+                policy=repr(policy),
+                # None if the checkpoint has none.
                 run=runner.message_hub.get_info(RUN_KEY)))
-        if self._run.policy.prunes and schedule.prunes_nothing:
-            self._logger.warning(
-                f'InfoBatch prunes nothing: annealing begins at '
+        expected = forecast(policy, schedule, self._run.normalize)
+        if policy.prunes and schedule.prunes_nothing:
+            self._warn(
+                f'nothing is pruned, because annealing begins at '
                 f'{schedule.unit} {schedule.annealing_at}, before the first '
                 f'pass over {schedule.pass_length} images ends. Train longer, '
                 'or raise `delta` if it is less than 1.')
+        elif expected.share == 1 and runner.iter == 0:
+            self._warn(f'nothing is pruned, because {policy!r} keeps every '
+                       'image. Change the `policy` of InfoBatchHook in '
+                       '`custom_hooks`.')
         else:
-            self._tell_forecast()
+            # What a resumed run saves isn't known.
+            lines = expected.lines[:1 if runner.iter else None]
+            self._info(' '.join(lines) + self._mean_weight_in_words())
 
-    def _tell_of_others(self) -> None:
+    def _warn_of_other_runs(self) -> None:
         runner = self._runner
-        others = [
-            osp.dirname(path) for path in glob.glob(
-                osp.join(glob.escape(runner.work_dir), '*', FILE_NAME))
-        ]
-        others = [path for path in others if path != runner.log_dir]
+        paths = osp.join(glob.escape(runner.work_dir), '*', FILE_NAME)
+        others = {osp.dirname(path) for path in glob.glob(paths)}
+        others.discard(runner.log_dir)
         if others:
-            self._logger.warning(
-                f'InfoBatch: `work_dir` {runner.work_dir} has another '
-                f'training too, in {osp.basename(max(others))}. '
-                '`mmib report` shows the one that was trained last, and '
-                '`--resume` goes on with the newest checkpoint there, of '
-                'whichever training. Give each training a `work_dir` of its '
-                'own.')
+            self._warn(
+                f'`work_dir` {runner.work_dir} has another run too, in '
+                f'{osp.basename(max(others))}. `mmib report` shows the newest '
+                'run, and `--resume` goes on with the newest checkpoint there,'
+                ' of whichever run. Give each run a `work_dir` of its own.')
 
-    def _tell_forecast(self) -> None:
-        policy = self._run.policy
-        expected = forecast(policy, self._schedule, self._run.normalize)
-        lines = expected.lines
-        if self._runner.iter > 0:
-            lines = lines[:1]
-        elif expected.share == 1:
-            self._logger.warning(
-                f'InfoBatch prunes nothing: {policy!r} keeps every '
-                'image. Change the `policy` of InfoBatchHook in '
-                '`custom_hooks`.')
-            return
-        self._logger.info('InfoBatch: ' + ' '.join(lines) +
-                          self._told_mean_weight())
-
-    def _told_mean_weight(self) -> str:
-        """Which mean weight plans have, and why."""
+    def _mean_weight_in_words(self) -> str:
         if not self._run.policy.rescale:
             return ''
         is_one, why = self._mean_weight
@@ -146,125 +146,141 @@ class Reporter:
         return (' The weights of each plan have the mean of the method, 1 / '
                 f'kept share: {why}. `normalize=True` makes their mean 1.')
 
-    def goes_on(self, changes: List[str]) -> None:
-        """Tell that a training goes on with the plan of the checkpoint, and
-        what has changed since then."""
+    def run_resumes(self, changes: List[str]) -> None:
+        """Say that a run goes on with the plan of the checkpoint, and what has
+        changed since then."""
         current = self._run.current
         self._non_finite = current.non_finite
-        self._logger.info('InfoBatch goes on in virtual epoch '
-                          f'{current.epoch} at slot '
-                          f'{self._run.ledger.position}' +
-                          ''.join(f'; {change}' for change in changes) + '.')
+        place = (f'the run goes on in virtual epoch {current.epoch} at slot '
+                 f'{self._run.ledger.position}')
+        self._info('; '.join([place, *changes]) + '.')
 
-    def starts_afresh(self, reason: str) -> None:
-        """Warn that a training goes on without the scores it had."""
-        self._logger.warning(
-            f'InfoBatch: {reason}. All scores start at 1, and nothing is '
-            'pruned until every image was trained on once.')
+    def run_starts_afresh(self, reason: str) -> None:
+        """Warn that a run goes on without the scores it had."""
+        self._warn(
+            f'{reason}. All scores start at 1, and nothing is pruned until '
+            'every image was trained on once.')
 
-    def epoch_begins(self, record: PlanRecord) -> None:
-        """Tell of the virtual epoch that begins with this batch."""
-        schedule = self._schedule
+    def plan_begins(self, record: PlanRecord) -> None:
+        """Report the virtual epoch that begins with this batch."""
         if not record.logged:
             return
-        kept_share = record.kept / schedule.pass_length
-        scalars = {
-            'infobatch/kept_share': kept_share,
-            'infobatch/threshold': record.threshold,
-            'infobatch/mean_score': record.mean_score,
-            'infobatch/saved_iters': record.saved_iters
-        }
+        pass_length = self._schedule.pass_length
+        kept_share = record.kept / pass_length
+        scalars: Dict[str, float] = dict(
+            kept_share=kept_share,
+            threshold=record.threshold,
+            mean_score=record.mean_score,
+            saved_iters=record.saved_iters)
         if record.variance_ratio is not None:
-            scalars['infobatch/variance_ratio'] = record.variance_ratio.value
+            scalars['variance_ratio'] = record.variance_ratio.value
         if record.reliability is not None:
-            scalars['infobatch/reliability'] = record.reliability
-        self._add_scalars(scalars)
-        write_line(self._runner.log_dir, **record.to_dict())
+            scalars['reliability'] = record.reliability
+        self._add_scalars(**scalars)
+        self._write(**record.to_dict())
         threshold = (f', below a score of {record.threshold:.4f}'
                      if record.threshold else '')
         saved = (f'{record.saved_iters:.0f} iterations saved so far, '
                  if self._run.policy.prunes else '')
-        self._logger.info(
-            f'InfoBatch: virtual epoch {record.epoch}, '
-            f'{self._left()}: '
-            f'{record.kept} of {schedule.pass_length} images '
-            f'(kept share {kept_share:.3f}{threshold}), '
-            f'{saved}mean score {record.mean_score:.4f}'
+        self._info(
+            f'virtual epoch {record.epoch}, {self._left()}: '
+            f'{record.kept} of {pass_length} images (kept share '
+            f'{kept_share:.3f}{threshold}), {saved}mean score '
+            f'{record.mean_score:.4f}'
             f'{worth_in_words(record.variance_ratio, ", the last", "")}')
-        self.non_finite(record.non_finite)
+        self._warn_of_non_finite(record.non_finite)
+
+    @property
+    def _done(self) -> int:
+        """int: Epochs or iterations that are over, whichever the run counts.
+        """
+        return (self._runner.epoch
+                if self._schedule.by_epoch else self._runner.iter)
 
     def _left(self) -> str:
-        """How long pruning goes on."""
-        schedule, runner = self._schedule, self._runner
+        """Return how long pruning goes on."""
+        schedule = self._schedule
         if schedule.annealing_at >= schedule.length:
             return 'no annealing'
-        left = schedule.annealing_at - (
-            runner.epoch if schedule.unit == 'epoch' else runner.iter)
+        left = schedule.annealing_at - self._done
         return (f'{left} {schedule.unit}s until annealing'
                 if left > 0 else 'annealing')
 
-    def non_finite(self, total: int) -> None:
-        """Warn of losses that aren't finite, of which there are ``total``, if
-        there are more than before."""
+    def _warn_of_non_finite(self, total: int) -> None:
+        """Warn of losses that aren't finite, if there are more than before."""
         # Each text is another one: MMEngine drops warnings that repeat.
         if total > self._non_finite:
-            self._logger.warning(
-                f'InfoBatch: {total - self._non_finite} losses of '
-                f'images were NaN or infinite, {total} so far; these images '
-                'keep the score they had before.')
+            self._warn(f'{total - self._non_finite} losses of images were '
+                       f'NaN or infinite, {total} so far; these images keep '
+                       'the score they had before.')
         self._non_finite = total
 
-    def ends(self) -> None:
-        """Tell what the training saved."""
-        schedule = self._schedule
+    def after_iter(self, batch_idx: int) -> None:
+        """Write the mean loss of the last iterations where LoggerHook does."""
+        interval, runner = self._log_interval, self._runner
+        # LoggerHook writes at the end of the first pass as well.
+        if interval <= 0 or ((batch_idx + 1) % interval and batch_idx + 1
+                             != len(runner.train_dataloader)):
+            return
+        losses = runner.message_hub.log_scalars.get('train/loss')
+        if losses is None:
+            return
+        loss = float(losses.mean(min(interval, batch_idx + 1)))
+        if math.isfinite(loss):  # JSON knows no NaN.
+            self._write(iter=runner.iter + 1, loss=loss)
+
+    def after_val(self, metrics: Dict[str, float]) -> None:
+        """Write the metrics of a validation."""
+        values = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, (int, float,
+                                  np.number)) and math.isfinite(value)
+        }
+        self._write(iter=self._runner.iter, metrics=values)
+
+    def run_ends(self) -> None:
+        """Report what the run saved."""
         run, iteration = self._run, self._runner.iter
-        self.non_finite(run.tables.non_finite)
+        self._warn_of_non_finite(run.tables.non_finite)
         saved = run.saved_iters()
-        self._add_scalars({'infobatch/saved_iters': saved})
+        self._add_scalars(saved_iters=saved)
         # Since all scores were 1.
-        pass_length, fresh = schedule.pass_length, schedule.fresh_from
-        covered = run.covered - fresh / pass_length
+        pass_length = self._schedule.pass_length
+        fresh_from = self._schedule.fresh_from
+        covered = run.covered - fresh_from / pass_length
         visits = covered * pass_length
-        trained = run.ledger.position - fresh
-        pruned = max(visits - trained, 0)
-        ratio = run.worth
-        write_line(
-            self._runner.log_dir,
+        pruned = max(visits - (run.ledger.position - fresh_from), 0)
+        self._write(
             ends=dict(
                 iter=iteration,
                 saved_iters=saved,
                 visits=round(visits),
                 pruned=round(pruned),
-                variance_ratio=without_nan(ratio)))
-        self._logger.info(
-            f'InfoBatch: {iteration} iterations covered as many passes as '
-            f'{iteration + saved:.0f} iterations of the baseline; '
-            f'{pruned:.0f} of {visits:.0f} visits of images were pruned in '
-            f'{covered:.2f} virtual epochs.' +
-            worth_in_words(ratio, ' On average the', '.'))
-
-    def _add_scalars(self, scalars: dict) -> None:
-        for name, value in scalars.items():
-            self._runner.message_hub.update_scalar(name, value)
-        if not is_main_process():
-            return
-        # In `scalars.json` of LocalVisBackend the libraries' tools take a line
-        # without `lr` for one of a validation.
-        for backend in self._runner.visualizer._vis_backends.values():
-            if not isinstance(backend, LocalVisBackend):
-                backend.add_scalars(scalars, step=self._runner.iter)
+                variance_ratio=without_nan(run.worth)))
+        self._info(f'{iteration} iterations covered as many passes as '
+                   f'{iteration + saved:.0f} iterations of the baseline; '
+                   f'{pruned:.0f} of {visits:.0f} visits of images were pruned'
+                   f' in {covered:.2f} virtual epochs.' +
+                   worth_in_words(run.worth, ' On average the', '.'))
 
 
 def worth_in_words(ratio: Optional[VarianceRatio], begin: str,
                    end: str) -> str:
-    """What V says of a choice of images, empty where V isn't known. ``begin``
-    comes before the words "choice of images", and ``end`` after all."""
+    """Return what V says of a choice of images, an empty text where V isn't
+    known.
+
+    Args:
+        ratio (VarianceRatio, optional): V.
+        begin (str): What comes before the words "choice of images".
+        end (str): What comes after all.
+    """
     if ratio is None or not math.isfinite(ratio.value):
         return ''
     # Rounded as V is shown.
     percent = round(100 * (1 - round(ratio.value, 2)))
     if percent == 0 or ratio.low <= 1 <= ratio.high:
-        effect = "can't be told from chance"
+        effect = "is not distinguishable from chance"
     elif percent > 0:
         effect = f'was worth up to {percent} % of the steps'
     else:

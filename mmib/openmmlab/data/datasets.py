@@ -10,11 +10,11 @@ from torch.utils.data import ConcatDataset
 
 
 def unwrap_repeats(dataset: Any) -> Sized:
-    """The dataset that ``RepeatDataset`` repeats, which has each index of one
-    pass once.
+    """Return the dataset that ``RepeatDataset`` repeats, which has each index
+    of one pass once.
 
     A stream that never ends has no use for ``RepeatDataset``, whose indices
-    begin with those of the dataset that it repeats.
+    begin with the indices of the dataset that it repeats.
     """
     while isinstance(dataset, RepeatDataset) or _mixes_images(dataset):
         dataset = dataset.dataset
@@ -22,8 +22,8 @@ def unwrap_repeats(dataset: Any) -> Sized:
 
 
 def image_numbers(dataset: Any) -> np.ndarray:
-    """Number of the image of each index of a dataset, from 0, int64 of shape
-    (len(dataset),).
+    """Return the number of the image of each index of a dataset, from 0, int64
+    of shape (len(dataset),).
 
     All repeats of an image have the same number. In a mixture of
     ``MultiImageMixDataset`` the image that was asked for counts.
@@ -45,29 +45,37 @@ def image_numbers(dataset: Any) -> np.ndarray:
     return np.arange(len(dataset))
 
 
-def _is_listed(dataset: Any) -> bool:
-    # By name: who only prunes doesn't import mmib.labels.
-    return any(kind.__name__ == 'ListedImages'
-               for kind in type(dataset).__mro__)
+def _has_type(dataset: object, name: str) -> bool:
+    """Return whether a class of a dataset has a name. Each library has a
+    MultiImageMixDataset of its own, and mmib.labels need not be imported."""
+    return any(kind.__name__ == name for kind in type(dataset).__mro__)
+
+
+def _is_listed(dataset: object) -> bool:
+    return _has_type(dataset, 'ListedImages')
+
+
+def _mixes_images(dataset: object) -> bool:
+    return _has_type(dataset, 'MultiImageMixDataset')
 
 
 def _parts(dataset: Any) -> list:
-    """The datasets that a wrapper has."""
+    """Return the datasets that a wrapper has."""
     if isinstance(dataset, ConcatDataset):
         return list(dataset.datasets)
     return [dataset.dataset] if hasattr(dataset, 'dataset') else []
 
 
 def leaves(dataset: Any) -> list:
-    """The datasets within all wrappers."""
+    """Return the datasets within all wrappers."""
     parts = _parts(dataset)
     return sum(map(leaves, parts), []) if parts else [dataset]
 
 
 def numbers_in_whole(dataset: Any) -> np.ndarray:
-    """Number of each image in the dataset that ``ListedImages`` wraps, which
-    a list for this dataset has to name; its own number where there is no
-    ``ListedImages``."""
+    """Return the number of each image in the dataset that ``ListedImages``
+    wraps, which a list for this dataset has to name; its own number where
+    there is no ``ListedImages``."""
     images = np.arange(int(image_numbers(dataset).max()) + 1)
     while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
            or _mixes_images(dataset)):
@@ -76,13 +84,13 @@ def numbers_in_whole(dataset: Any) -> np.ndarray:
 
 
 def _listed(dataset: Any) -> List[np.ndarray]:
-    """Numbers of the images of each list in a dataset."""
+    """Return the numbers of the images of each list in a dataset."""
     own = [dataset.numbers] if _is_listed(dataset) else []
     return sum(map(_listed, _parts(dataset)), own)
 
 
 def part_ends(dataset: Any) -> List[int]:
-    """The index of a dataset where each part of a ``ConcatDataset`` ends."""
+    """Return the index where each part of a ``ConcatDataset`` ends."""
     if isinstance(dataset, ConcatDataset):
         return list(dataset.cumulative_sizes)
     if _is_listed(dataset):
@@ -92,19 +100,13 @@ def part_ends(dataset: Any) -> List[int]:
 
 
 def mixed_in(dataset: Any) -> bool:
-    """Whether a dataset, or one that it wraps, mixes its images."""
+    """Return whether a dataset, or one that it wraps, mixes its images."""
     return _mixes_images(dataset) or any(map(mixed_in, _parts(dataset)))
 
 
-def _mixes_images(dataset: object) -> bool:
-    # By name: each library of OpenMMLab has one of its own.
-    return any(kind.__name__ == 'MultiImageMixDataset'
-               for kind in type(dataset).__mro__)
-
-
 def image_path(dataset: Any, index: int) -> Optional[str]:
-    """Path of the image of an index, or None where the dataset doesn't
-    tell."""
+    """Return the path of the image of an index, None where the dataset has no
+    path."""
     try:
         return dataset.get_data_info(index).get('img_path')
     except AttributeError:  # The dataset, or a wrapped one, has no data info.
@@ -112,8 +114,8 @@ def image_path(dataset: Any, index: int) -> Optional[str]:
 
 
 def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
-    """Path of each image, or None where the dataset doesn't tell. ``images``
-    are the numbers of the images of its indices."""
+    """Return the path of each image, None where the dataset has no path.
+    ``images`` are the numbers of the images of its indices."""
     _, first = np.unique(images, return_index=True)
     paths = (image_path(dataset, int(index)) for index in first)
     return [None if path is None else str(path) for path in paths]
@@ -121,7 +123,7 @@ def image_paths(dataset: Any, images: np.ndarray) -> List[Optional[str]]:
 
 def images_checksum(dataset: Sized,
                     paths: Optional[List[Optional[str]]] = None) -> int:
-    """Checksum of the images of a dataset and their order, of 32 bits.
+    """Return a checksum of the images of a dataset and their order, 32 bits.
 
     Paths count within the folder that all images share, so that a dataset may
     be moved. Images without a path are counted. The numbers of listed images
@@ -129,8 +131,8 @@ def images_checksum(dataset: Sized,
 
     Args:
         dataset (Sized): The dataset.
-        paths (list[str], optional): What :func:`image_paths` returns for the
-            dataset, if this was called already. Defaults to None.
+        paths (list[str], optional): The :func:`image_paths` of the dataset, if
+            these are known already. Defaults to None.
     """
     dataset = unwrap_repeats(dataset)
     images = image_numbers(dataset)

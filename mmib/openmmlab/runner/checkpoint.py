@@ -1,12 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The state in a checkpoint: sealed with a checksum, and checked when it is
 read."""
-import functools
 import zlib
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import torch
-from mmengine.runner import Runner
 from mmengine.utils import apply_to
 
 from ...errors import damaged
@@ -35,30 +33,12 @@ def _checksum(state: Dict[str, Any]) -> int:
 
 
 def _describe(value: Any) -> str:
-    """A text that is the same in each process and with each version of
+    """Return a text that is the same in each process and with each version of
     numpy, whatever the policy of a user has kept."""
     if not torch.is_tensor(value):
         return ''
     try:
         checksum = zlib.crc32(value.cpu().numpy().tobytes())
-    except (TypeError, RuntimeError):  # As of bfloat16.
+    except (TypeError, RuntimeError):  # numpy has no bfloat16.
         checksum = 0
     return f'{value.dtype} {tuple(value.shape)} {checksum}'
-
-
-def before_saving(runner: Runner, act: Callable[[], None]) -> None:
-    """Act on all ranks before any of them saves a checkpoint.
-
-    ``save_checkpoint`` is the last call that all ranks make. What follows is
-    called on the first rank alone, where a collective would wait for good.
-    The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
-    on every rank.
-    """
-    save_checkpoint = runner.save_checkpoint
-
-    @functools.wraps(save_checkpoint)
-    def act_and_save(*args: Any, **kwargs: Any) -> None:
-        act()
-        save_checkpoint(*args, **kwargs)
-
-    runner.save_checkpoint = act_and_save

@@ -1,33 +1,34 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Configs with which pruning can't work stop before the first step. The
 conversion of a config refuses them with the same words."""
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from inspect import isclass
 from typing import Any, Mapping, Optional
 
 import torch
+from mmengine._strategy import SingleDeviceStrategy
 from mmengine.dist import all_gather, get_dist_info
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 
 from ...errors import Refusal
 from ...run import Run
 from ...schedule import Schedule
 from ..data.delivery import DeliveryCheck
-from .compat import saves_with_hooks
 
 
 def type_name(node: dict) -> str:
-    """Name of a ``type`` that is a class, or a string with or without scope.
-    """
+    """Return the name of a ``type``, which is a class, or a string with or
+    without scope."""
     kind = node.get('type')
     return kind.__name__ if isclass(kind) else str(kind).rpartition('.')[-1]
 
 
 def needs_known_loop(instead_of: str) -> Refusal:
-    """The refusal of a training loop of which nothing is known."""
+    """Return the refusal of an unknown training loop."""
     return Refusal(
         'InfoBatch knows the training loops of MMEngine: set `train_cfg = '
         "dict(type='EpochBasedTrainLoop', max_epochs=...)` or `dict(type="
@@ -36,7 +37,7 @@ def needs_known_loop(instead_of: str) -> Refusal:
 
 
 def no_batch_sampler() -> Refusal:
-    """The refusal of a batch sampler."""
+    """Return the refusal of a batch sampler."""
     return Refusal(
         'InfoBatch matches weights to images by the order of the indices, '
         'which a batch sampler may change: remove '
@@ -45,33 +46,27 @@ def no_batch_sampler() -> Refusal:
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
 
 
-def check_delta(delta: float, where: str) -> None:
-    """Check the fraction of a training that prunes. ``where`` names what to
-    change."""
-    if not 0 <= delta <= 1:
-        raise Refusal(
-            '`delta` is the fraction of the iterations that prune and must be '
-            f'in [0, 1], but got {delta}: change {where}.')
-
-
 def check_hook_arguments(delta: float, ema: Optional[float], start: float,
                          normalize: Optional[bool]) -> None:
     """Check the arguments of InfoBatchHook."""
-    check_delta(delta, '`delta` at InfoBatchHook in `custom_hooks`')
+    place = 'at InfoBatchHook in `custom_hooks`'
+    if not 0 <= delta <= 1:
+        raise Refusal(
+            '`delta` is the fraction of the run after which nothing is pruned,'
+            f' and must be in [0, 1], but got {delta}: change `delta` {place},'
+            ' or --delta of the command.')
     if ema is not None and not 0 <= ema < 1:
         raise Refusal(
             '`ema` is the share of the old score in the new one and must '
-            f'be in [0, 1), but got {ema}: change it at InfoBatchHook in '
-            '`custom_hooks`.')
+            f'be in [0, 1), but got {ema}: change `ema` {place}.')
     if not any(normalize is each for each in (True, False, None)):
-        raise Refusal(
-            '`normalize` must be True or False or None, but got '
-            f'{normalize!r}: change it at InfoBatchHook in `custom_hooks`.')
+        raise Refusal('`normalize` must be True or False or None, but got '
+                      f'{normalize!r}: change `normalize` {place}.')
     if not 0 <= start < 1 or 0 < delta <= start:
         raise Refusal(
-            '`start` is the fraction of the iterations before pruning begins '
-            f'and must be in [0, 1) and less than `delta = {delta}`, but got '
-            f'{start}: change it at InfoBatchHook in `custom_hooks`.')
+            '`start` is the fraction of the run before which nothing is '
+            f'pruned, and must be in [0, 1) and less than `delta = {delta}`, '
+            f'but got {start}: change `start` {place}.')
 
 
 def check_stack() -> None:
@@ -81,11 +76,9 @@ def check_stack() -> None:
     def installed(prefix: str) -> list:
         found = []
         for name in ('mmengine', 'mmcv', 'mmsegmentation', 'mmpretrain'):
-            try:
+            with suppress(PackageNotFoundError):
                 distribution(prefix + name)
                 found.append(prefix + name)
-            except PackageNotFoundError:
-                pass
         return found
 
     onedl, openmmlab = installed('onedl-'), installed('')
@@ -100,7 +93,7 @@ def check_stack() -> None:
 
 
 def check_training(runner: Runner, hook: Hook) -> None:
-    """Check that a training can be pruned by its InfoBatchHook."""
+    """Check that a run can be pruned by its InfoBatchHook."""
     check_stack()
     if hook.has_begun:
         raise Refusal(
@@ -109,38 +102,28 @@ def check_training(runner: Runner, hook: Hook) -> None:
     loop = runner.train_loop
     if not isinstance(loop, (IterBasedTrainLoop, EpochBasedTrainLoop)):
         raise needs_known_loop(type(loop).__name__)
-    _check_strategy(runner)
-    _check_hooks(runner, hook)
-    _check_loader(runner.train_dataloader)
-
-
-def _check_strategy(runner: Runner) -> None:
+    # DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy. Others
+    # call no hooks when they save and load checkpoints.
     strategy = getattr(runner, 'strategy', None)
-    if strategy is not None and not saves_with_hooks(strategy):
-        name = type(strategy).__name__
+    if not isinstance(strategy, (SingleDeviceStrategy, type(None))):
         raise Refusal(
-            f'checkpoints of {name} would lack the scores, as it calls no '
-            'hooks when it saves and loads them, and a resumed training would '
-            "start afresh: set `strategy = dict(type='DDPStrategy')` or "
-            "'FSDPStrategy' with `optim_wrapper.type = 'OptimWrapper'`, or "
-            'train without InfoBatchHook.')
-
-
-def _check_hooks(runner: Runner, hook: Hook) -> None:
+            f'Checkpoints of {type(strategy).__name__} would lack the scores, '
+            'because it calls no hooks when it saves and loads them, and a '
+            "resumed run would start afresh: set `strategy = dict(type='"
+            "DDPStrategy')` or 'FSDPStrategy' with `optim_wrapper.type = "
+            "'OptimWrapper'`, or train without InfoBatchHook.")
     if sum(type(other) is type(hook) for other in runner.hooks) > 1:
         raise Refusal(
-            'keep one InfoBatchHook in `custom_hooks`: two would draw '
+            'Keep one InfoBatchHook in `custom_hooks`: two would draw '
             'different plans for the same sampler.')
     before = runner.hooks[:runner.hooks.index(hook)]
     if any(isinstance(other, CheckpointHook) for other in before):
         raise Refusal(
-            'checkpoints would lack the scores of their last batch, as '
+            'Checkpoints would lack the scores of their last batch, because '
             'CheckpointHook acts before InfoBatchHook: remove `priority` from '
             'InfoBatchHook in `custom_hooks` and from '
             '`default_hooks.checkpoint`.')
-
-
-def _check_loader(loader: DataLoader) -> None:
+    loader = runner.train_dataloader
     # A batch sampler takes the place of the sampler, so it is named first.
     if type(loader.batch_sampler) is not BatchSampler:
         raise no_batch_sampler()
@@ -165,20 +148,20 @@ def check_ranks(run: Run, delivery: DeliveryCheck) -> None:
          len(run.tables.scores), delivery.checksum])
     if any(not torch.equal(other, own) for other in all_gather(own)):
         raise Refusal(
-            'The ranks have read different images, or the same in another '
-            'order: `train_dataloader.dataset` must be the same on all '
-            'machines.')
+            'The ranks have read different images, or the same images in '
+            'another order: `train_dataloader.dataset` must be the same on all'
+            ' machines.')
 
 
 def check_length(schedule: Schedule, prunes: bool = True) -> None:
-    """Check that a training has iterations, and if it prunes two passes over
-    the data: nothing can be pruned in the first one."""
+    """Check that a run has iterations, and two passes over the data if it
+    prunes: nothing can be pruned in the first pass."""
     size, batch = schedule.pass_length, schedule.slots_per_iter
     if schedule.by_epoch:
         if prunes and schedule.length < 2:
             raise Refusal(
                 f'`train_cfg.max_epochs` is {schedule.length}, and InfoBatch '
-                'needs 2 or more, as nothing can be pruned in the first '
+                'needs 2 or more, because nothing can be pruned in the first '
                 'epoch: train for longer, or remove InfoBatchHook and '
                 'InfoBatchSampler. To try a config in a short time, take a '
                 'few images: `train_dataloader.dataset.indices=64`.')
@@ -192,10 +175,10 @@ def check_length(schedule: Schedule, prunes: bool = True) -> None:
         raise Refusal(
             f'`train_cfg.max_iters = {schedule.length}` with {batch} images '
             f'in an iteration is {schedule.length * batch / size:.2f} passes '
-            f'over {size} images. InfoBatch needs two, as nothing can be '
-            'pruned in the first one: train for at least '
+            f'over {size} images. InfoBatch needs two passes, because nothing '
+            'can be pruned in the first one: train for at least '
             f'{-(-2 * size // batch)} iterations, by a larger --ratio where '
-            'conversion has shortened the training, or remove InfoBatchHook '
+            'conversion has shortened the schedule, or remove InfoBatchHook '
             'and InfoBatchSampler. To try a config in a few iterations, take '
             'a few images: `train_dataloader.dataset.indices=64`.')
 
@@ -205,16 +188,16 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     # Inputs may be a dict with a tensor for each modality. A model that isn't
     # of a library may take anything whose parts have an entry for each sample.
     parts = data_batch
-    if isinstance(data_batch, Mapping):
-        parts = [data_batch.get('data_samples'), data_batch.get('inputs')]
-        parts += data_batch.values()
-    part = next(part for part in parts if part is not None)
+    if isinstance(parts, Mapping):
+        parts = [
+            parts.get('data_samples'),
+            parts.get('inputs'), *parts.values()
+        ]
+    part = next(each for each in parts if each is not None)
     while isinstance(part, Mapping):
-        part = next(
-            (each for each in part.values() if hasattr(each, '__len__')), ())
-    num_images = len(part)
-    if num_images != batch_size:
+        part = next((x for x in part.values() if hasattr(x, '__len__')), ())
+    if len(part) != batch_size:
         raise Refusal(
-            f'A batch has {num_images} images where {batch_size} were asked '
-            'for, so InfoBatch cannot tell which they are: check '
+            f'A batch has {len(part)} images where {batch_size} were asked '
+            'for, so InfoBatch does not know which images these are: check '
             '`train_dataloader.collate_fn`.')

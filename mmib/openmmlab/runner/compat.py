@@ -1,10 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Where mmib reaches into MMEngine's Runner: why, and when the function can
-go. Another place is ``before_saving`` of ``checkpoint.py``."""
+go."""
+import functools
 import itertools
-from typing import Any
+from typing import Any, Callable
 
-from mmengine._strategy import SingleDeviceStrategy
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 
@@ -30,7 +30,7 @@ def restart_loader(loop: IterBasedTrainLoop) -> None:
 
 
 def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
-    """Tell MMEngine how many iterations a training by epochs will have.
+    """Set how many iterations MMEngine expects of a run by epochs.
 
     The log's remaining time and models that follow the progress read the
     number, which is exact where the last epoch begins (``is_last``). The loop
@@ -49,10 +49,19 @@ def expect_iters(runner: Runner, max_iters: int, is_last: bool) -> None:
         wrapper._remainder_counts = max_iters % wrapper._accumulative_counts
 
 
-def saves_with_hooks(strategy: Any) -> bool:
-    """Whether a strategy calls hooks when it saves and loads checkpoints.
+def before_saving(runner: Runner, act: Callable[[], None]) -> None:
+    """Act on all ranks before any of them saves a checkpoint.
 
-    DDPStrategy and FSDPStrategy derive from SingleDeviceStrategy, and call
-    hooks too. The function can go when every strategy does.
+    ``save_checkpoint`` is the last call that all ranks make. What follows is
+    called on the first rank alone, where a collective would wait for good.
+    The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
+    on every rank.
     """
-    return isinstance(strategy, SingleDeviceStrategy)
+    save_checkpoint = runner.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def act_and_save(*args: Any, **kwargs: Any) -> None:
+        act()
+        save_checkpoint(*args, **kwargs)
+
+    runner.save_checkpoint = act_and_save

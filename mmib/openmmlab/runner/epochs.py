@@ -1,138 +1,114 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What drives MMEngine in a training whose epochs are shorter than those of
+"""What drives MMEngine in a run whose epochs are shorter than the epochs of
 its schedule: the steps of schedulers, and the iterations that are left."""
-from typing import Any, Callable, Optional
+from typing import Any, Dict, List, Optional
 
-from mmengine.hooks import ParamSchedulerHook
+from mmengine.hooks import Hook, ParamSchedulerHook
 from mmengine.runner import Runner
 
 from ...planner import StepSize
 from ...run import Run
 from ...schedule import PlanStart
-from ..sampler import InfoBatchSampler
 from .compat import expect_iters
 
 
-class ScheduleSteps:
-    """How far the schedulers are that step by iteration.
+class ScheduleSteps(ParamSchedulerHook):
+    """MMEngine's ParamSchedulerHook, except that schedulers which step by
+    iteration make as many steps in an epoch as in the baseline.
 
-    An epoch has as many steps as in the baseline. Where an epoch was left
-    early, as with another batch size and ``drop_last``, the next epoch makes
-    up for that.
+    Where an epoch was left early, as with another batch size and
+    ``drop_last``, the next epoch makes up for that.
 
     Args:
+        run (Run): The run.
         steps_per_epoch (int): Iterations of an epoch for which the schedulers
             were made.
     """
 
-    def __init__(self, steps_per_epoch: int) -> None:
+    def __init__(self, run: Run, steps_per_epoch: int) -> None:
+        super().__init__()
+        self._run = run
         # With another batch size the schedulers go on as they were.
         self._steps_per_epoch = steps_per_epoch
-        self._epoch = 0
-        self._start = self._end = 0
-        # None before the first epoch.
+        # Steps until now, None before the first epoch.
         self._num_steps: Optional[int] = None
+        self._end = 0
 
-    def enter(self, epoch: int, position: int) -> None:
-        """Begin an epoch, after so many slots."""
-        self._epoch, self._start = epoch, position
-        if self._num_steps is None:
-            self._num_steps = epoch * self._steps_per_epoch
+    def take_over(self, hooks: List[Hook]) -> None:
+        """Take the place of MMEngine's hook, if there is one."""
+        for i, hook in enumerate(hooks):
+            if type(hook) is ParamSchedulerHook:
+                hooks[i], self.priority = self, hook.priority
 
-    def expect(self, end: int) -> None:
-        """Be told that the epoch will be trained on until a slot."""
+    def begin_epoch(self, end: int) -> None:
+        """Begin an epoch of the run, or the rest of it, which will be trained
+        on until a slot."""
         self._end = end
+        if self._num_steps is None:
+            self._num_steps = self._run.epoch * self._steps_per_epoch
 
-    def due(self, position: int) -> int:
-        """Steps that this iteration stands for, with which so many slots are
-        over."""
-        assert self._num_steps is not None
-        done = self._steps_per_epoch * (position - self._start) // (
-            self._end - self._start)
-        due = self._epoch * self._steps_per_epoch + done - self._num_steps
-        self._num_steps += max(due, 0)
-        return max(due, 0)
-
-    def state_dict(self) -> dict:
-        """Plain Python values."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Go on from :meth:`state_dict`."""
-        vars(self).update(state_dict)
-
-
-class StepAsDue(ParamSchedulerHook):
-    """MMEngine's ParamSchedulerHook, which steps by iteration as often as is
-    due.
-
-    Args:
-        due (Callable): Returns how many steps the current iteration stands
-            for.
-    """
-
-    def __init__(self, due: Callable[[], int]) -> None:
-        super().__init__()
-        self._due = due
+    def due(self) -> int:
+        """Return how many steps this iteration stands for."""
+        run, per_epoch = self._run, self._steps_per_epoch
+        assert run.newest is not None and self._num_steps is not None
+        start = run.newest.first_slot
+        done = per_epoch * (run.ledger.position - start) // (self._end - start)
+        due = max(run.epoch * per_epoch + done - self._num_steps, 0)
+        self._num_steps += due
+        return due
 
     def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
         """Step the schedulers that step by iteration."""
-        for _ in range(self._due()):
+        for _ in range(self.due()):
             super().after_train_iter(*args, **kwargs)
 
+    def state_dict(self) -> Dict[str, Any]:
+        """Return plain Python values."""
+        return dict(
+            _steps_per_epoch=self._steps_per_epoch, _num_steps=self._num_steps)
 
-class EpochDriver:
-    """Begins the epochs of a run in MMEngine's loop.
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        self._steps_per_epoch = state_dict['_steps_per_epoch']
+        self._num_steps = state_dict['_num_steps']
+
+
+def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
+    """Draw the plan of the epoch that begins, or go on with the plan of a
+    checkpoint within the epoch.
 
     Args:
-        runner (Runner): The runner of the training.
+        runner (Runner): The runner.
         run (Run): The run.
-        sampler (InfoBatchSampler): The sampler from which the loop reads.
-        step (StepSize): The steps of an epoch.
+        steps (ScheduleSteps): How far the schedulers are.
     """
-
-    def __init__(self, runner: Runner, run: Run, sampler: InfoBatchSampler,
-                 step: StepSize) -> None:
-        self._run, self._sampler, self._step = run, sampler, step
-        self.steps = ScheduleSteps(runner.max_iters //
-                                   max(runner.max_epochs, 1))
-        hooks = runner.hooks
-        for i, hook in enumerate(hooks):
-            if type(hook) is ParamSchedulerHook:
-                hooks[i] = StepAsDue(
-                    lambda: self.steps.due(run.ledger.position))
-                hooks[i].priority = hook.priority
-
-    def begin(self, runner: Runner) -> None:
-        """Draw the plan of the epoch that begins, or go on with the plan of a
-        checkpoint within the epoch."""
-        run, ledger, schedule = self._run, self._run.ledger, self._run.schedule
-        self._sampler.set_epoch(runner.epoch)
-        is_new = run.epoch != runner.epoch
-        if is_new:
-            # What filled no batch of the epoch before is left.
-            run.give_up_rest()
-            run.next_plan(runner.epoch, self._step)
-            self.steps.enter(runner.epoch, ledger.position)
-        run.prepare_rest(self._step)
-        self._sampler.begin_epoch()
-        # With `drop_last` the loader leaves what doesn't fill a batch.
-        iters = len(runner.train_dataloader)
-        slots = ledger.end - ledger.position
-        if is_new and iters == 0:
-            runner.logger.warning(
-                f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}'
-                f', as its plan has {slots} images, an iteration '
-                f'{schedule.slots_per_iter}, and `drop_last` leaves them: '
-                'lower `train_dataloader.batch_size`, remove '
-                '`train_dataloader.drop_last`, or let the `policy` of '
-                'InfoBatchHook in `custom_hooks` keep more.')
-        self.steps.expect(ledger.position +
-                          min(iters * schedule.slots_per_iter, slots))
-        left = schedule.length - runner.epoch - 1
-        pruned = sum(
-            schedule.may_prune(PlanStart(ledger.end, epoch=epoch))
-            for epoch in range(runner.epoch + 1, schedule.length))
-        per_epoch = schedule.schedule_iters // schedule.length
-        later = round(per_epoch * (left - pruned * (1 - run.expected_share())))
-        expect_iters(runner, runner.iter + iters + later, is_last=left == 0)
+    ledger, schedule = run.ledger, run.schedule
+    loader = runner.train_dataloader
+    step = StepSize(schedule.slots_per_iter, loader.drop_last)
+    loader.sampler.set_epoch(runner.epoch)
+    is_new = run.epoch != runner.epoch
+    if is_new:
+        # What filled no batch of the epoch before is left.
+        run.give_up_rest()
+        run.next_plan(runner.epoch, step)
+    run.prepare_rest(step)
+    loader.sampler.begin_epoch()
+    # With `drop_last` the loader leaves what doesn't fill a batch.
+    iters, slots = len(loader), ledger.end - ledger.position
+    if is_new and iters == 0:
+        runner.logger.warning(
+            f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}, '
+            f'because its plan has {slots} images, an iteration '
+            f'{schedule.slots_per_iter}, and `drop_last` leaves them: lower '
+            '`train_dataloader.batch_size`, remove '
+            '`train_dataloader.drop_last`, or let the `policy` of '
+            'InfoBatchHook in `custom_hooks` keep more.')
+    steps.begin_epoch(ledger.position +
+                      min(iters * schedule.slots_per_iter, slots))
+    later = range(runner.epoch + 1, schedule.length)
+    pruned = sum(
+        schedule.may_prune(PlanStart(ledger.end, epoch=epoch))
+        for epoch in later)
+    full = len(later) - pruned * (1 - run.expected_share())
+    iters += round(schedule.schedule_iters // schedule.length * full)
+    expect_iters(runner, runner.iter + iters, is_last=not later)

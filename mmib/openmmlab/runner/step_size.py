@@ -16,10 +16,6 @@ from .checks import type_name
 
 # Optimizers whose steps are in proportion to the gradient, also with momentum.
 _PROPORTIONAL = ('ASGD', 'SGD')
-# Optimizers whose steps stay the same where all gradients are longer.
-_DIVIDING = ('Adadelta', 'Adafactor', 'Adagrad', 'Adam', 'AdamW', 'Adamax',
-             'LAMB', 'LARS', 'Lamb', 'Lion', 'Muon', 'NAdam', 'RAdam',
-             'RMSprop', 'Rprop', 'SparseAdam')
 
 
 class MeanWeight(NamedTuple):
@@ -41,8 +37,8 @@ def decide(normalize: Optional[bool], optim_wrapper: Any) -> MeanWeight:
     Args:
         normalize (bool, optional): The argument of InfoBatchHook. None decides
             by the optimizers, of which one that needs a mean of 1 is enough.
-        optim_wrapper (OptimWrapper, OptimWrapperDict or dict): What the
-            training has, or its config.
+        optim_wrapper (OptimWrapper, OptimWrapperDict or dict): The optimizer
+            wrapper of the run, or its config.
     """
     if normalize is not None:
         return MeanWeight(normalize, f'`normalize={normalize}`')
@@ -52,9 +48,8 @@ def decide(normalize: Optional[bool], optim_wrapper: Any) -> MeanWeight:
     for kind, clips in optimizers:
         if kind not in _PROPORTIONAL:
             return MeanWeight(
-                True, f'{kind} divides by the size of gradients'
-                if kind in _DIVIDING else
-                f'it is not known how the steps of {kind} follow the gradient')
+                True, f'the steps of {kind} are not known to be in proportion '
+                'to the gradient')
         if clips:
             return MeanWeight(True, '`clip_grad` limits the norm of gradients')
     kinds = ' and '.join(sorted({kind for kind, _ in optimizers}))
@@ -64,8 +59,8 @@ def decide(normalize: Optional[bool], optim_wrapper: Any) -> MeanWeight:
 
 
 def _of_built(wrapper: Any) -> Iterator[Tuple[str, bool]]:
-    """The class of each optimizer, and whether gradients are clipped by their
-    norm."""
+    """Yield the class of each optimizer, and whether its gradients are clipped
+    by their norm."""
     if hasattr(wrapper, 'optim_wrappers'):
         for each in wrapper.optim_wrappers.values():
             yield from _of_built(each)
@@ -75,7 +70,8 @@ def _of_built(wrapper: Any) -> Iterator[Tuple[str, bool]]:
 
 
 def _of_config(cfg: dict) -> Iterator[Tuple[str, bool]]:
-    """The same of a config, also where a constructor makes several."""
+    """Yield the same for a config, also where a constructor makes several
+    optimizers."""
     optimizer = cfg.get('optimizer')
     if isinstance(optimizer, dict):
         clip_grad = cfg.get('clip_grad') or dict(type='none')

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """What mmib knows of a library: which losses its models call.
 
-The core knows images, weights and scores. A task connects them to the losses
+The core knows images, weights and scores. A task connects these to the losses
 of one library, and is imported where that library is in use.
 """
 import importlib
@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 import torch
 import torch.nn as nn
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 
 from ...errors import Refusal
 from ..batch import BatchContext
@@ -18,7 +19,7 @@ from .replace import replace_method
 
 
 class Task:
-    """The seam to a library. Derive a task from this class."""
+    """The connection to a library. Derive a task from this class."""
 
     ema = 0.
     """float: The default ``ema`` of InfoBatchHook, the share of the old score
@@ -34,12 +35,12 @@ class Task:
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
-        """Let each loss of the model take the weights of the batch, and add
-        to the scores of the batch, see :func:`attach`."""
+        """Let each loss of the model take the weights of the batch and add to
+        its scores. The arguments are those of :func:`attach`."""
 
     def weigh(self, losses: Dict[str, Any],
               batch: BatchContext) -> Dict[str, Any]:
-        """Weigh what ``forward(mode='loss')`` returns, where that has a loss
+        """Weigh what ``forward(mode='loss')`` returns, where this has a loss
         of each image, and add to the scores of the batch. Losses that were
         weighed within the model are returned as they are."""
         return losses
@@ -58,8 +59,8 @@ _TASKS: List[Tuple[str, Union[str, Task]]] = [
 
 
 def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
-    """Let mmib train the models of another library, or train known ones in
-    another way. The task registered last is asked first.
+    """Register a task for the models of another library, or another task for
+    known models. The task that was registered last comes first.
 
     Args:
         task (Task or str): The task, or the name of a module whose ``TASK``
@@ -81,10 +82,11 @@ def attach(model: nn.Module, batch: BatchContext,
     changes the losses of the model.
 
     Args:
-        model (nn.Module): The model that will be trained, changed in place.
+        model (nn.Module): The model that will be trained, changed in place. It
+            may be wrapped, as in distributed training.
         batch (BatchContext): Weights and scores of the batch in training.
-        hooks (Sequence[Hook]): Hooks of the training, which may change the
-            model in the middle of the training. Defaults to none.
+        hooks (Sequence[Hook]): Hooks of the run, which may change the model in
+            the middle of the run. Defaults to none.
 
     Returns:
         Task: The task.
@@ -92,6 +94,8 @@ def attach(model: nn.Module, batch: BatchContext,
     Raises:
         Refusal: If no task knows the model, or one of its losses.
     """
+    if is_model_wrapper(model):
+        model = getattr(model, 'module')
     for library, task in _TASKS:
         if library not in sys.modules:
             continue
@@ -107,7 +111,7 @@ def attach(model: nn.Module, batch: BatchContext,
         'classifier of MMPretrain, such as ImageClassifier, or one of its '
         'models that restore masked images, such as MAE, a detector of '
         'MMDetection, such as RetinaNet, a BaseModel of yours that returns '
-        'the loss of each sample, tell mmib of the model with '
+        'the loss of each sample, register a task for the model with '
         '`mmib.register_task`, or train without InfoBatchHook.')
 
 
@@ -124,7 +128,7 @@ def _follow_total(model: nn.Module, batch: BatchContext, task: Task) -> None:
     """Weigh the losses that a model returns, and watch the total loss.
     ``parse_losses`` is the only place between forward and backward pass."""
 
-    # A batch takes Python values, which would be compiled in each step.
+    # A batch has Python values, for which each step would be compiled anew.
     @torch.compiler.disable
     def parse(parse_losses: Callable, losses: Dict[str, Any]) -> Any:
         if batch.weights is None or not torch.is_grad_enabled():

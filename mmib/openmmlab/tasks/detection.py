@@ -6,8 +6,8 @@ its losses. But all heads get predictions whose images lie along one dimension.
 So the weight of an image multiplies the gradient of its predictions there. The
 loss of the batch keeps its value and its divisor. The norm of an image is the
 norm of the sum over its boxes, without the divisor. A head has one divisor:
-the smallest `avg_factor` of its losses. Where these divide by different things
-a norm depends somewhat on the other images.
+the smallest `avg_factor` of its losses. Where the losses divide by different
+numbers, a norm depends somewhat on the other images.
 """
 import functools
 import math
@@ -46,7 +46,7 @@ _OF_QUERIES = (dense_heads.ConditionalDETRHead, dense_heads.DETRHead,
                dense_heads.DINOHead, dense_heads.DeformableDETRHead)
 _OF_REGIONS = ('bbox_head', 'mask_head')
 TABLE = HeadTable(
-    'mmib.openmmlab.tasks.detection',
+    __name__,
     methods=('loss', 'loss_and_predict', 'loss_by_feat', 'loss_and_target',
              'bbox_loss', 'mask_loss'),
     models={
@@ -80,7 +80,7 @@ Images = Union[int, str]
 
 
 def register_head(head_type: type, images: int = 0) -> None:
-    """Tell mmib of a dense head, or a head of queries.
+    """Register a dense head, or a head of queries.
 
     All predictions of the head must be arguments of its ``loss_by_feat``, as
     tensors or lists of tensors, and its loss must be a sum over images, up to
@@ -126,11 +126,11 @@ class DetectionTask(Task):
 
 def _weigh_predictions(head: nn.Module, batch: BatchContext,
                        images: Images) -> None:
-    """Weight the gradients of all predictions among the arguments of the
-    method with which a head computes its losses."""
+    """Weigh the gradients of all predictions among the arguments of the method
+    with which a head computes its losses."""
     losses = [x for x in head.modules() if hasattr(x, 'reduction')]
 
-    # A batch takes Python values, which would be compiled in each step.
+    # A batch has Python values, for which each step would be compiled anew.
     @torch.compiler.disable
     def weigh(compute: Callable, *args: Any, **kwargs: Any) -> Any:
         preds: List[Tensor] = []
@@ -146,8 +146,16 @@ def _weigh_predictions(head: nn.Module, batch: BatchContext,
         divisors: List[Factor] = []
         weights = _weights_of_rows(batch, preds, dim, counts)
 
+        def norms_of_images(gradient: Tensor) -> Tensor:
+            if counts is None:
+                return row_norms(gradient, dim)
+            return torch.stack([
+                torch.linalg.vector_norm(image)
+                for image in gradient.float().split(counts)
+            ])
+
         def note(rows: Sequence[Tensor]) -> None:
-            norms = torch.stack([_norms(row, dim, counts) for row in rows])
+            norms = torch.stack([norms_of_images(row) for row in rows])
             factor = _smallest(divisors) / batch.size
             batch.add_norms(torch.linalg.vector_norm(norms, dim=0) * factor)
 
@@ -173,7 +181,7 @@ def _is_trained(value: Any) -> bool:
 
 
 def _trained(values: Any) -> List[Tensor]:
-    """The tensors with a gradient in lists, tuples and dicts."""
+    """Return the tensors with a gradient in lists, tuples and dicts."""
     found: List[Tensor] = []
     apply_to(values, _is_trained, found.append)
     return found
@@ -195,8 +203,8 @@ def _note_call(calls: List[tuple], loss: Any, args: tuple, kwargs: dict,
 
 def _note_divisors(divisors: List[Factor], calls: List[tuple],
                    results: List[Tensor]) -> None:
-    """Note what divides the losses of a head. Where it doesn't return a loss
-    as it is, the gradients will tell by what it divides the loss itself."""
+    """Note what divides the losses of a head. Where the head doesn't return a
+    loss as it is, the gradients will show by what it divides the loss."""
     of_results: List[Tensor] = []
     for result in results:
         result.register_hook(of_results.append)
@@ -212,8 +220,8 @@ def _note_divisors(divisors: List[Factor], calls: List[tuple],
 
 
 def _smallest(divisors: List[Factor]) -> Factor:
-    """The smallest divisor, or 1. Tensors stay where they are: to read one
-    would wait for the GPU."""
+    """Return the smallest divisor, or 1. Tensors stay where they are: to read
+    a tensor would wait for the GPU."""
     numbers = [x for x in divisors if not isinstance(x, Tensor)]
     smallest: Factor = min(numbers, default=math.inf if divisors else 1)
     for tensor in filter(torch.is_tensor, divisors):
@@ -237,16 +245,6 @@ def _weights_of_rows(batch: BatchContext, preds: Sequence[Tensor], dim: int,
                 f'and dimension {dim} should run over them: correct '
                 '`images` of `mmib.openmmlab.tasks.detection.register_head`.')
     return weights
-
-
-def _norms(gradient: Tensor, dim: int, counts: Optional[List[int]]) -> Tensor:
-    """Return the norm of each image, float32 of shape (B,)."""
-    if counts is None:
-        return row_norms(gradient, dim)
-    return torch.stack([
-        torch.linalg.vector_norm(image)
-        for image in gradient.float().split(counts)
-    ])
 
 
 TASK = DetectionTask()

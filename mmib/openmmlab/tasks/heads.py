@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The table of heads: which heads the models of a library have, and what mmib
-knows of each head."""
+"""The table of heads: which heads the models of a library have, which losses
+each head calls, and how these are wrapped."""
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch.nn as nn
@@ -29,7 +29,8 @@ class HeadTable:
         models (dict[type, tuple[str]]): Models, and heads that consist of
             other heads: the attributes that hold a head, or a ``ModuleList``
             or ``ModuleDict`` of heads.
-        heads (dict[type, Any]): What is known of each head.
+        heads (dict[type, Any]): What is known of each head: the names of its
+            attributes with a loss, where losses are called on whole batches.
         register_model (str): Name of :meth:`register_model` in ``module``.
     """
 
@@ -44,7 +45,7 @@ class HeadTable:
         self._default_names = next(iter(models.values()))
 
     def register_model(self, model_type: type, *heads: str) -> None:
-        """Tell mmib which heads a model has that overrides ``loss``.
+        """Register which heads a model has that overrides ``loss``.
 
         All of the loss must come from these heads: a term that the model adds
         itself would be trained without weights. Subclasses count too, unless
@@ -61,9 +62,27 @@ class HeadTable:
         """
         self.models[model_type] = heads or self._default_names
 
+    def register_head(self, head_type: type, *losses: str) -> None:
+        """Register which losses a head calls.
+
+        The head must call no other losses, and each loss with the predictions
+        and labels of the whole batch. Subclasses count too, unless they
+        compute their losses in their own way.
+
+        Args:
+            head_type (type): Class of the head, or of a model that calls its
+                losses itself.
+            *losses (str): Attributes with a loss, or a ``ModuleList`` of
+                losses. Defaults to ``loss_decode`` for a segmentor,
+                ``loss_module`` for others.
+
+        Examples:
+            >>> register_head(MyHead, 'loss_decode', 'loss_edge')
+        """
+        self.heads[head_type] = losses or next(iter(self.heads.values()))
+
     def find(self, model: nn.Module) -> List[Tuple[str, nn.Module, Any]]:
-        """Find the heads of a model: the place of each head, the head, and its
-        row.
+        """Return the place of each head of a model, the head, and its row.
 
         Raises:
             Refusal: If the model or a head isn't known.
@@ -93,7 +112,7 @@ class HeadTable:
                 yield from self._find(part, f'{where}.{name}')
 
     def _known(self, module: nn.Module, rows: Dict[type, Any]) -> Any:
-        """The row of the nearest class of a module. None if the module
+        """Return the row of the nearest class of a module. None if the module
         computes its losses in its own way."""
         kind = next((x for x in type(module).__mro__ if x in rows), None)
         if kind is None or any(
@@ -114,32 +133,8 @@ class HeadTable:
         return Refusal(
             f'InfoBatch needs a loss per image, and mmib knows none for {name}'
             f', which computes its losses in its own way: change `{where}`, '
-            f'tell mmib of this head with {self._register_head}, or train '
-            'without InfoBatchHook.')
-
-
-class LossTable(HeadTable):
-    """The table of a library whose losses are called on whole batches. The row
-    of a head is the names of its attributes with a loss."""
-
-    def register_head(self, head_type: type, *losses: str) -> None:
-        """Tell mmib which losses a head calls.
-
-        The head must call no other losses, and each loss with the predictions
-        and labels of the whole batch. Subclasses count too, unless they
-        compute their losses in their own way.
-
-        Args:
-            head_type (type): Class of the head, or of a model that calls its
-                losses itself.
-            *losses (str): Attributes with a loss, or a ``ModuleList`` of
-                losses. Defaults to ``loss_decode`` for a segmentor,
-                ``loss_module`` for others.
-
-        Examples:
-            >>> register_head(MyHead, 'loss_decode', 'loss_edge')
-        """
-        self.heads[head_type] = losses or next(iter(self.heads.values()))
+            f'register this head with {self._register_head}, or train without '
+            'InfoBatchHook.')
 
     def wrap(
         self,
@@ -153,9 +148,9 @@ class LossTable(HeadTable):
         Args:
             model (nn.Module): A model of the library.
             batch (BatchContext): Weights and scores of the batch in training.
-            is_only_logged (Callable): Tells from a head, the name of an
-                attribute and a loss whether the loss is logged but not
-                trained. Such a loss isn't wrapped. Defaults to never.
+            is_only_logged (Callable): ``is_only_logged(head, name, loss)``
+                returns whether the loss in an attribute of a head is logged
+                but not trained. Such a loss isn't wrapped. Defaults to never.
 
         Returns:
             list[tuple[nn.Module, dict]]: Each head, and its wrapped losses.
@@ -163,15 +158,7 @@ class LossTable(HeadTable):
         Raises:
             Refusal: If mmib doesn't know the model, a head or a loss.
         """
-        logged: Set[nn.Module] = set()
-
-        def wrap_one(loss: nn.Module, head: nn.Module, name: str) -> nn.Module:
-            if is_only_logged(head, name, loss):
-                logged.add(loss)
-                return loss
-            return wrap(loss, batch)
-
-        found = []
+        found, logged = [], set()
         for where, head, names in self.find(model):
             wrapped: Wrapped = {}
             for name in names:
@@ -181,19 +168,18 @@ class LossTable(HeadTable):
                         f'its {self._register_head}.')
                 loss = getattr(head, name)
                 is_list = isinstance(loss, nn.ModuleList)
+                losses = list(loss) if is_list else [loss]
+                logged |= {x for x in losses if is_only_logged(head, name, x)}
                 try:
                     losses = [
-                        wrap_one(each, head, name)
-                        for each in (loss if is_list else [loss])
+                        x if x in logged else wrap(x, batch) for x in losses
                     ]
                 except Refusal as error:
                     raise Refusal(f'`{where}.{name}` of '
                                   f'{type(head).__name__}: {error}') from None
                 setattr(head, name,
                         nn.ModuleList(losses) if is_list else losses[0])
-                wrapped[name] = [
-                    x for x in losses if isinstance(x, InfoBatchLoss)
-                ]
+                wrapped[name] = [x for x in losses if x not in logged]
             found.append((head, wrapped))
         self._check_all_wrapped(model, logged)
         return found
@@ -201,16 +187,15 @@ class LossTable(HeadTable):
     def _check_all_wrapped(self, model: nn.Module,
                            logged: Set[nn.Module]) -> None:
         """Check that no loss would be trained without weights."""
-        inside = tuple(f'{name}.' for name, module in model.named_modules()
-                       if isinstance(module, InfoBatchLoss))
+        known = logged.union(*(wrapper.modules()
+                               for wrapper in model.modules()
+                               if isinstance(wrapper, InfoBatchLoss)))
         for name, module in model.named_modules():
             is_loss = is_known(module) or hasattr(module, 'loss_name')
-            if (is_loss and module not in logged
-                    and not isinstance(module, InfoBatchLoss)
-                    and not name.startswith(inside)):
+            if is_loss and module not in known:
                 raise Refusal(
-                    f'mmib was not told of the loss `model.{name}`, which '
-                    'would be trained without weights: name all heads of '
+                    f'The loss `model.{name}` was not registered, and would be'
+                    ' trained without weights: name all heads of '
                     f'{type(model).__name__} with {self._register_model}, and '
                     f'all losses of a head with {self._register_head}, or '
                     'train without InfoBatchHook.')

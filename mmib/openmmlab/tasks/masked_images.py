@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Training without labels with MMPretrain: models that restore masked images,
-and others whose loss is a sum over images."""
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+"""MMPretrain without labels: models that restore masked images, and others
+whose loss is a sum over images."""
+from typing import List, Optional, Sequence, Tuple, Union
 
 import torch.nn as nn
 from mmengine.hooks import Hook
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...errors import Refusal
 from ..batch import BatchContext
-from ..losses import InfoBatchLoss, register_unreduced
+from ..losses import register_unreduced
 from . import Task, classification  # noqa: F401 (registers the loss of BEiT)
-from .heads import LossTable
-from .replace import replace_method
+from .heads import HeadTable
+from .replace import follow_rows
 
 # Models whose loss comes from ``head`` alone.
 _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
@@ -25,8 +25,8 @@ _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
 _HEADS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.LatentPredictHead,
           heads.MAEPretrainHead, heads.MIMHead, heads.MixMIMPretrainHead,
           heads.SimMIMHead, heads.iTPNClipHead)
-TABLE = LossTable(
-    'mmib.openmmlab.tasks.masked_images',
+TABLE = HeadTable(
+    __name__,
     methods=('loss', 'forward'),
     models=dict.fromkeys(_MODELS, ('head', )),
     heads={
@@ -51,7 +51,7 @@ def pixel_reconstruction(loss: PixelReconstructionLoss,
                          pred: Tensor,
                          target: Tensor,
                          mask: Optional[Tensor] = None) -> Elements:
-    """Distance of each pixel, or the mean of each patch."""
+    """Return the distance of each pixel, or the mean of each patch."""
     elements = loss.penalty(pred, target)
     if elements.dim() == 3:
         elements = elements.mean(-1)
@@ -65,7 +65,7 @@ def cosine_similarity(loss: CosineSimilarityLoss,
                       pred: Tensor,
                       target: Tensor,
                       mask: Optional[Tensor] = None) -> Elements:
-    """Distance of each feature vector."""
+    """Return the distance of each feature vector."""
     similarity = nn.functional.normalize(
         pred, dim=-1) * nn.functional.normalize(
             target, dim=-1)
@@ -74,7 +74,8 @@ def cosine_similarity(loss: CosineSimilarityLoss,
 
 
 def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
-    """Elements, their divisor, and how many elements of each image count."""
+    """Return the elements, their divisor, and how many elements of each image
+    count."""
     if mask is None:
         return elements, elements.numel()
     counts = mask.flatten(1).sum(1)
@@ -101,19 +102,13 @@ class MaskedImagesTask(Task):
                 'InfoBatchHook.')
         for head, losses in TABLE.wrap(model, batch):
             if isinstance(head, _OF_MASKED_TOKENS):
-                _follow_masks(head, sum(losses.values(), []))
+                follow_rows(head, 'loss',
+                            (sum(losses.values(), []), _num_masked))
 
 
-def _follow_masks(head: nn.Module, losses: List[InfoBatchLoss]) -> None:
-    """Tell the losses how many masked tokens each image has."""
-
-    def count(head_loss: Callable, *args: Tensor) -> Any:
-        masked = args[-1].flatten(1).bool()
-        for loss in losses:
-            loss.rows_per_image = masked.sum(1).tolist()
-        return head_loss(*args)
-
-    replace_method(head, 'loss', count)
+def _num_masked(*args: Tensor) -> List[int]:
+    """Return how many masked tokens each image has."""
+    return args[-1].flatten(1).bool().sum(1).tolist()
 
 
 TASK = MaskedImagesTask()

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Any model of MMEngine that returns its losses sample by sample."""
+"""Any model of MMEngine that returns the loss of each sample."""
 import functools
 from typing import Any, Dict, List, Sequence, Union
 from weakref import WeakKeyDictionary
@@ -23,8 +23,8 @@ SCORE = 'infobatch_score'
 """str: Key of the score of each sample, of shape (B,), among the losses that a
 model returns. Without the key, the score is the sum of the losses."""
 
-# The models whose predictions are watched, for which batch.
-_WATCHED: WeakKeyDictionary = WeakKeyDictionary()
+# Of each model, the hooks that watch its predictions.
+_HANDLES: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class PerSampleTask(Task):
@@ -46,15 +46,49 @@ class PerSampleTask(Task):
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
-        before, handles = _WATCHED.get(model, (None, []))
-        if before is not batch:
-            # Another hook has trained the model.
-            for handle in handles:
-                handle.remove()
-            _WATCHED[model] = batch, _watch_predictions(model, batch)
+        # Another hook may have trained the model.
+        for handle in _HANDLES.pop(model, ()):
+            handle.remove()
+        _HANDLES[model] = _watch_predictions(model, batch)
 
     def weigh(self, losses: Losses, batch: BatchContext) -> Losses:
-        return weighed(losses, batch)
+        """Weigh the losses of each sample, and add them to the scores.
+
+        Args:
+            losses (dict): What a model returns: losses, and terms without
+                "loss" in their name, which are only logged. A term may be the
+                :data:`SCORE`.
+            batch (BatchContext): Weights of the samples.
+
+        Returns:
+            dict: The same with weighed losses of shape (B,).
+
+        Raises:
+            Refusal: If a loss is neither a tensor nor a list of tensors, or
+                isn't of shape (B, ...), or a score of (B,).
+        """
+        result, means = dict(losses), []
+        for name, loss in losses.items():
+            if 'loss' not in name:
+                continue
+            parts = [loss] if isinstance(loss, Tensor) else loss
+            if not is_list_of(parts, Tensor):
+                raise Refusal(
+                    f'`{name}` is a {type(loss).__name__}, but a loss must be '
+                    "a tensor or a list of tensors: let `forward(mode='loss')`"
+                    ' of `model` return each tensor under a name of its own.')
+            of_samples = [_by_sample(name, x, batch.size) for x in parts]
+            means += of_samples
+            if not batch.only_scores:
+                weighed = [
+                    weigh_losses(x, batch.relative_weights, batch.row_weights)
+                    for x in of_samples
+                ]
+                result[name] = weighed if parts is loss else weighed[0]
+        if means:
+            with torch.no_grad():
+                batch.add_scores(_score(losses, sum(means[1:], means[0])))
+        return result
 
 
 def _watch_predictions(model: nn.Module,
@@ -79,70 +113,27 @@ def _watch_output(name: str, batch: BatchContext, module: nn.Module, args: Any,
                   output: Any) -> None:
     if batch.weights is None:
         return
-    if not isinstance(output, Tensor):
+    is_tensor = isinstance(output, Tensor)
+    if not is_tensor or output.shape[:1] != batch.weights.shape:
+        what = (f'the shape {tuple(output.shape)}'
+                if is_tensor else f'a {type(output).__name__}')
         raise Refusal(
-            f'`infobatch_predictions` names {name!r}, which returns a '
-            f'{type(output).__name__}: name the module within it that returns '
-            'the tensor.')
-    if output.shape[:1] != batch.weights.shape:
+            f'`infobatch_predictions` names {name!r}, which returns {what} in '
+            f'a batch of {batch.size} samples: name a module that returns a '
+            'tensor with a row for each sample, or remove the name.')
+    batch.watch(output)
+
+
+def _by_sample(name: str, loss: Tensor, size: int) -> Tensor:
+    """Return the mean loss of each sample, float32 of shape (B,)."""
+    if loss.shape[:1] != (size, ):
         raise Refusal(
-            f'`infobatch_predictions` names {name!r}, which returns the shape '
-            f'{tuple(output.shape)} in a batch of {len(batch.weights)} '
-            'samples: name a module whose output has a row for each sample, '
-            'or remove it.')
-    batch.watch(output, 1)
-
-
-def weighed(losses: Losses, batch: BatchContext) -> Losses:
-    """Weigh the losses of each sample, and add them to the scores.
-
-    Args:
-        losses (dict): What a model returns: losses, and terms without "loss"
-            in their name, which are only logged. A term may be the
-            :data:`SCORE`.
-        batch (BatchContext): Weights of the samples.
-
-    Returns:
-        dict: The same with weighed losses of shape (B,).
-
-    Raises:
-        Refusal: If a loss is neither a tensor nor a list of tensors, or isn't
-            of shape (B, ...), or a score of (B,).
-    """
-    size = batch.size
-    means: List[Tensor] = []
-
-    def of_samples(name: str, loss: Tensor) -> Tensor:
-        if loss.shape[:1] != (size, ):
-            raise Refusal(
-                f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
-                f'{size} samples, and InfoBatch needs the loss of '
-                "each sample: let `forward(mode='loss')` of `model` return "
-                f'tensors of shape ({size}, ...), as with '
-                "`reduction='none'`, or train without InfoBatchHook.")
-        means.append(mean_images(loss, 1, size)[0])
-        if batch.only_scores:
-            return loss
-        return weigh_losses(means[-1], batch.relative_weights,
-                            batch.row_weights)
-
-    result: Losses = {}
-    for name, loss in losses.items():
-        if 'loss' not in name:
-            result[name] = loss
-        elif isinstance(loss, Tensor):
-            result[name] = of_samples(name, loss)
-        elif is_list_of(loss, Tensor):
-            result[name] = [of_samples(name, each) for each in loss]
-        else:
-            raise Refusal(
-                f'`{name}` is a {type(loss).__name__}, but a loss must be a '
-                "tensor or a list of tensors: let `forward(mode='loss')` of "
-                '`model` return each tensor under a name of its own.')
-    if means:
-        with torch.no_grad():
-            batch.add_scores(_score(losses, sum(means[1:], means[0])))
-    return result
+            f'`{name}` has the shape {tuple(loss.shape)} in a batch of '
+            f'{size} samples, and InfoBatch needs the loss of '
+            "each sample: let `forward(mode='loss')` of `model` return "
+            f'tensors of shape ({size}, ...), as with '
+            "`reduction='none'`, or train without InfoBatchHook.")
+    return mean_images(loss, 1, size)[0]
 
 
 def _score(losses: Losses, total: Tensor) -> Tensor:

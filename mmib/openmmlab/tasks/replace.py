@@ -1,21 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How tasks reach into the heads and models of a library."""
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Sequence, Tuple
+
+from ..losses import InfoBatchLoss
 
 
 def replace_method(owner: Any, name: str, call: Callable) -> None:
     """Let ``call(method, *args, **kwargs)`` take the place of a method, and of
     an earlier replacement.
 
-    Which rows of a loss belong to which image is known in ``get_targets`` of
-    mmseg's mask heads, which matches masks, and in ``loss`` of mmpretrain's
-    heads, which leaves out images without a label or selects masked tokens:
-    until these heads tell their losses the rows. Each head of mmdet takes
-    predictions apart in its own way, so predictions are changed where they
-    come in: until mmdet's losses take a weight for each image. The loss of a
-    batch is known in ``parse_losses`` of a model: until hooks get the loss
-    before its backward pass.
+    Each head of mmdet takes predictions apart in its own way, so predictions
+    are changed where they come in: until mmdet's losses take a weight for each
+    image. The loss of a batch is known in ``parse_losses`` of a model: until
+    hooks get the loss before its backward pass.
     """
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)
@@ -26,3 +24,29 @@ def replace_method(owner: Any, name: str, call: Callable) -> None:
 
     setattr(replaced, 'unchanged', method)
     setattr(owner, name, replaced)
+
+
+def follow_rows(owner: object, name: str, *rules:
+                Tuple[Sequence[InfoBatchLoss], Callable]) -> None:
+    """Set ``rows_per_image`` of some losses in each call of a method, in which
+    it is known which rows of a loss belong to which image.
+
+    This is ``get_targets`` of mmseg's mask heads, which matches masks, and
+    ``loss`` of mmpretrain's heads, which leaves out images without a label or
+    selects masked tokens: until these heads give their losses the rows.
+
+    Args:
+        owner (object): The head, or its part, with the method.
+        name (str): Name of the method.
+        *rules (tuple): Each some losses, and a function that returns their
+            ``rows_per_image`` from the arguments of the method.
+    """
+
+    def call(method: Callable, *args: Any, **kwargs: Any) -> Any:
+        for losses, rows_of in rules:
+            rows_per_image = rows_of(*args, **kwargs)
+            for loss in losses:
+                loss.rows_per_image = rows_per_image
+        return method(*args, **kwargs)
+
+    replace_method(owner, name, call)

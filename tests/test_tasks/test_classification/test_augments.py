@@ -125,10 +125,10 @@ def test_mixtures_by_hand(augment_cfg, loss, size):
     rows = augment(baseline, data)
     plain = take_step(baseline, *rows)
     assert_close(take_step(model, *augment(model, data)), plain)
-    batch.begin(torch.ones(size))
+    batch.set_weights(torch.ones(size), torch.ones(size))
     assert_close(take_step(model, *augment(model, data)), plain)
 
-    batch.begin(weights)
+    batch.set_weights(weights, weights)
     step = take_step(model, *augment(model, data))
     # The label tells the share.
     share = torch.stack([
@@ -149,7 +149,7 @@ def test_mixtures_read_nothing_back():
     attach(model, batch)
     weights = torch.tensor([1., 3., 0.5, 2., 4.])
     with Watch() as watch:
-        batch.begin(weights)
+        batch.set_weights(weights, weights)
         batch.mix(torch.linspace(0, 1, 5))
         losses = model(data['inputs'], data['data_samples'], mode='loss')
         loss, _ = model.parse_losses(losses)
@@ -164,7 +164,7 @@ def test_without_infobatch_it_only_augments():
     take_step(model, *augment(model, make_data(4)))
     batch = BatchContext()
     attach(model, batch)
-    batch.begin(torch.ones(4))
+    batch.set_weights(torch.ones(4), torch.ones(4))
     # As in validation.
     model.data_preprocessor(make_data(4), False)
     assert batch.row_weights is batch.weights

@@ -14,9 +14,8 @@ from torch.testing import assert_close
 from mmib.errors import Refusal
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.tasks import attach
-from mmib.openmmlab.tasks.classification import (register_classifier,
+from mmib.openmmlab.tasks.classification import (TABLE, register_classifier,
                                                  register_head)
-from mmib.openmmlab.tasks.classification.heads import TABLE
 
 from .. import contract
 from .small_classifier import model_cfg
@@ -160,7 +159,7 @@ def test_tasks_of_each_batch():
     assert not hasattr(model.head.task_heads['b'].loss.unchanged, 'unchanged')
     some = [0, 1, 1]
     for kind, expected in (('tasks', 1), ('some tasks', some), ('tasks', 1)):
-        batch.begin(WEIGHTS)
+        batch.set_weights(WEIGHTS, WEIGHTS)
         contract.take_step(model, make_inputs(), make_samples(kind))
         loss = model.head.task_heads['b'].loss_module
         assert loss.rows_per_image == expected
@@ -217,7 +216,7 @@ def test_every_head_is_known_or_refused(kind):
     with pytest.raises(
             Refusal,
             match=f'knows none for {kind.__name__}, .* change `model.head`, '
-            'tell mmib .*register_head'):
+            'register this head with .*register_head'):
         attach(model, BatchContext())
 
 

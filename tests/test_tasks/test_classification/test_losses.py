@@ -151,6 +151,6 @@ def test_scoring_alone_counts_once():
     for _ in range(3):
         logits = torch.randn(8, C, generator=rng, requires_grad=True)
         labels = torch.randint(3, (8, ), generator=rng)
-        batch.begin(torch.ones(8))
+        batch.set_weights(torch.ones(8), torch.ones(8))
         assert ours(logits, labels).item() == plain(logits, labels).item()
     assert torch.equal(ours.loss.cum_samples, plain.cum_samples)

@@ -104,7 +104,7 @@ def test_norms_do_not_depend_on_the_batch(name, device):
     batches = [0], [1], [2], [0, 1], [2, 0], [1, 2, 0]
     for num_batches, images in enumerate(batches, 1):
         weights = torch.arange(1., 6., 2)[:len(images)]
-        context.begin(weights.to(device))
+        context.set_weights(*[weights.to(device)] * 2)
         loss = loss_of(model, inputs[images].to(device),
                        [samples[i].to(device) for i in images])
         wrapper = OptimWrapper(
@@ -138,7 +138,7 @@ def step(compute, *preds, images=0, weights=(1., 3.), **kwargs):
     """The batch after a step of a head, with gradients of float16."""
     head, context = OneHead(compute), BatchContext()
     detection._weigh_predictions(head, context, images)
-    context.begin(torch.tensor(weights))
+    context.set_weights(*[torch.tensor(weights)] * 2)
     with NeverRead():
         is_dense = isinstance(images, int)
         call = head.loss_by_feat if is_dense else head.loss_and_target
@@ -238,7 +238,7 @@ def test_without_gradients_nothing_is_noted():
     model, batch = small.build(small.RETINANET), make_images(2)
     context = BatchContext()
     tasks.attach(model, context)
-    context.begin(torch.tensor([1., 3.]))
+    context.set_weights(*[torch.tensor([1., 3.])] * 2)
     with torch.no_grad():
         model.loss(*batch)
     assert context.norms is None
@@ -250,7 +250,7 @@ def test_attached_again():
     first, second = BatchContext(), BatchContext()
     for context in (first, second, second):
         tasks.attach(model, context)
-        context.begin(torch.tensor([1., 3.]))
+        context.set_weights(*[torch.tensor([1., 3.])] * 2)
     ours = take_step(model, *batch)
     assert first.norms is None
     other = small.build(small.RETINANET)
@@ -271,7 +271,7 @@ def test_a_compiled_model_has_the_same_norms():
             torch._dynamo.reset()
             model.compile(backend='aot_eager')
         for weight in (2., 3., 4.):
-            context.begin(torch.tensor([1., weight]))
+            context.set_weights(*[torch.tensor([1., weight])] * 2)
             take_step(model, *batch)
             norms.append(context.norms)
             counts.append(counters['frames']['total'])

@@ -1,23 +1,33 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which heads a classifier has, and which losses these call."""
-from typing import Any, Callable, List, Sequence
+"""MMPretrain: which heads a classifier has, which losses these heads call, and
+how the losses fall into images, see ``docs/other_trainings.md``."""
+from functools import partial
+from typing import Any, List, Sequence, Tuple, Union
 
 import torch.nn as nn
 from mmengine.hooks import Hook
 from mmpretrain.engine.hooks import SwitchRecipeHook
-from mmpretrain.models import (BaseClassifier, BaseRetriever, classifiers,
-                               heads, retrievers)
+from mmpretrain.models import BaseClassifier, BaseRetriever, classifiers, heads
+from mmpretrain.models import losses as mmpretrain_losses
+from mmpretrain.models import retrievers
+from torch import Tensor
 
-from ....errors import Refusal
-from ...batch import BatchContext
-from ...losses import InfoBatchLoss
-from .. import Task
-from ..heads import LossTable, wrap
-from ..replace import replace_method
-from .augments import connect_augments
+from ...errors import Refusal
+from ..batch import BatchContext, Factor
+from ..losses import register_unreduced
+from . import Task
+from .augments import (PairedCutMix, PairedMixup, PairedResizeMix,
+                       connect_augments)
+from .heads import HeadTable, wrap
+from .replace import follow_rows
 
-TABLE = LossTable(
-    'mmib.openmmlab.tasks.classification',
+__all__ = [
+    'TASK', 'PairedCutMix', 'PairedMixup', 'PairedResizeMix',
+    'register_classifier', 'register_head'
+]
+
+TABLE = HeadTable(
+    __name__,
     methods=('loss', '_get_loss'),
     models={
         classifiers.ImageClassifier: ('head', ),
@@ -56,11 +66,12 @@ class ClassificationTask(Task):
                         raise Refusal(
                             f'`model.{name}.task_heads.{task}` is a '
                             'MultiTaskHead within another one, where mmib '
-                            'cannot tell which images have a label: move its '
+                            'does not see which images have a label: move its '
                             f'heads to `model.{name}`, or train without '
                             'InfoBatchHook.')
-                    _follow_labels(task, head,
-                                   sum(losses_of_head[head].values(), []))
+                    follow_rows(head, 'loss',
+                                (sum(losses_of_head[head].values(),
+                                     []), partial(_has_label, task)))
         connect_augments(
             getattr(model.data_preprocessor, 'batch_augments', None), batch)
         for hook in hooks:
@@ -71,24 +82,17 @@ class ClassificationTask(Task):
 TASK = ClassificationTask()
 
 
-def _follow_labels(task: str, head: nn.Module,
-                   losses: List[InfoBatchLoss]) -> None:
-    """Tell the losses of the head of a task on which images the losses are
-    called: those with a label of the task."""
-
-    def count(head_loss: Callable, feats: Any, data_samples: Sequence[Any],
-              **kwargs: Any) -> Any:
-        has_label = [int(task in sample) for sample in data_samples]
-        for loss in losses:
-            loss.rows_per_image = 1 if all(has_label) else has_label
-        return head_loss(feats, data_samples, **kwargs)
-
-    replace_method(head, 'loss', count)
+def _has_label(task: str, feats: Any, data_samples: Sequence[Any],
+               **kwargs: Any) -> Union[int, List[int]]:
+    """Return which images have a label of a task of a MultiTaskHead. The loss
+    of the task is called on these images alone."""
+    has_label = [int(task in sample) for sample in data_samples]
+    return 1 if all(has_label) else has_label
 
 
 def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
     """Attach the losses and augmentations that the hook will put into the
-    model, so that unknown ones stop the training before its first step."""
+    model, so that unknown ones stop the run before its first step."""
     for epoch, recipe in hook.schedule.items():
         try:
             if 'loss' in recipe:
@@ -97,3 +101,25 @@ def _attach_recipes(hook: SwitchRecipeHook, batch: BatchContext) -> None:
         except Refusal as error:
             raise Refusal('SwitchRecipeHook in `custom_hooks`, at '
                           f'`action_epoch={epoch}`: {error}') from None
+
+
+_LOSSES = [
+    mmpretrain_losses.AsymmetricLoss, mmpretrain_losses.CrossEntropyLoss,
+    mmpretrain_losses.FocalLoss, mmpretrain_losses.LabelSmoothLoss,
+    mmpretrain_losses.SeesawLoss
+]
+if hasattr(mmpretrain_losses, 'RegressionLoss'):  # OneDL's stack alone.
+    _LOSSES.append(mmpretrain_losses.RegressionLoss)
+
+
+@register_unreduced(*_LOSSES)
+def by_image(loss: nn.Module, pred: Tensor, target: Tensor,
+             **kwargs: Any) -> Tuple[Tensor, Factor]:
+    """Return the loss of each image. Heads divide the sum of all elements by
+    the number of images, so the loss of an image is the sum over the classes.
+    """
+    elements = loss(pred, target, reduction_override='none', **kwargs)
+    number = elements.numel()
+    if elements.dim() > 1 and loss.reduction != 'none':
+        elements = elements.flatten(1).sum(1)
+    return elements, number

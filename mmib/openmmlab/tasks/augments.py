@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Batch augmentations of MMPretrain that tell mmib which images they mix, see
+"""Batch augmentations of MMPretrain that show which images they mix, see
 ``docs/supported.md``."""
 from typing import Any, Optional, Tuple, Union
 
@@ -9,8 +9,8 @@ from mmpretrain.models.utils import CutMix, Mixup, ResizeMix
 from mmpretrain.registry import BATCH_AUGMENTS
 from torch import Tensor
 
-from ....errors import Refusal
-from ...batch import BatchContext
+from ...errors import Refusal
+from ..batch import BatchContext
 
 Share = Union[float, Tensor]
 
@@ -103,7 +103,7 @@ def _blend(rows: Tensor, share: Share) -> Tensor:
 
 
 def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
-    """Let batch augmentations tell the batch what they mix.
+    """Let batch augmentations declare what they mix.
 
     Args:
         batch_augments (Callable, optional): The ``RandomBatchAugment`` of a
@@ -111,19 +111,17 @@ def connect_augments(batch_augments: Any, batch: BatchContext) -> None:
         batch (BatchContext): The batch in training.
 
     Raises:
-        Refusal: If an augmentation doesn't tell what it mixes.
+        Refusal: If an augmentation doesn't show what it mixes.
     """
     for augment in getattr(batch_augments, 'augments', [batch_augments]):
         if isinstance(augment, PairedMixup):
             augment.batch = batch
         elif augment is not None:
-            raise Refusal(_own_permutation(augment))
+            raise _unpaired(augment)
 
 
-def _own_permutation(augment: Any) -> str:
+def _unpaired(augment: Any) -> Refusal:
     name = getattr(augment, '__name__', type(augment).__name__)
-    where = ('`augments` of `model.train_cfg`, of '
-             '`data_preprocessor.batch_augments` or of SwitchRecipeHook')
     if type(augment) in (Mixup, CutMix, ResizeMix):
         change = (
             f"set `type='Paired{name}'` there instead of '{name}' and import "
@@ -133,5 +131,8 @@ def _own_permutation(augment: Any) -> str:
         change = ('derive it from '
                   '`mmib.openmmlab.tasks.classification.PairedMixup`, '
                   'or remove it')
-    return (f'{name} in {where} mixes images without telling which and how '
-            f'much, so InfoBatch cannot weight them: {change}.')
+    return Refusal(
+        f'{name} in `augments` of `model.train_cfg`, of '
+        '`data_preprocessor.batch_augments` or of SwitchRecipeHook does not '
+        'show which images it mixes, so InfoBatch cannot weight these images: '
+        f'{change}.')
