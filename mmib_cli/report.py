@@ -91,10 +91,7 @@ def explain_image(work_dir: str, image: str) -> str:
                       'has no state of InfoBatch.')
     try:
         images = DatasetImages(run.config)
-        reason = images.why_not(
-            len(checkpoint.images), checkpoint.images_checksum)
-        if reason:
-            raise CannotShow(reason)
+        images.check(len(checkpoint.images), checkpoint.images_checksum)
     except CannotShow as error:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
     explanation = checkpoint.explain(*images.find(image))

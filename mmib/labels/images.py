@@ -13,7 +13,7 @@ from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, leaves,
                                        numbers_in_whole, unwrap_repeats)
 from .lists import find_images
-from .masks import IGNORED
+from .masks import IGNORED, ignored_number
 from .relabel import has_one_class
 
 
@@ -72,35 +72,40 @@ class DatasetImages:
         first dataset index.
 
         Args:
-            image (str): Path of the image, the end of its path, or its number.
+            image (str): Number of the image in the whole dataset, its path, or
+                the end of its path.
 
         Raises:
             Refusal: If there is no such image, or several.
         """
-        paths = image_paths(self._dataset, self._of_index)
+        paths, numbers = self.paths(), [*map(str, self.numbers)]
         try:
-            (row, ), _ = find_images([image], len(paths), lambda: paths)
+            row, = [numbers.index(image)] if image in numbers else find_images(
+                [image], len(paths), lambda: paths)
         except Refusal:
             raise Refusal(
                 f'{image} names no image of the dataset, or several. The first'
                 f' image is {paths[0] or "number 0"}: give a path, the end of '
                 'a path, or a number.') from None
-        return int(row), self._indices[self.numbers[row]]
+        return row, self._indices[self.numbers[row]]
 
     @property
     def checksum(self) -> int:
         """int: Of the images and their order."""
         return images_checksum(self._dataset)
 
-    def why_not(self, num_images: int, checksum: Optional[int]) -> str:
-        """Why these aren't the images of a checkpoint, or nothing."""
+    def check(self, num_images: int, checksum: Optional[int]) -> None:
+        """Check that these are the images of a checkpoint.
+
+        Raises:
+            CannotShow: If the checkpoint has others.
+        """
         if len(self.numbers) != num_images:
-            return (f'the dataset has {len(self.numbers)} images here, and '
-                    f'the checkpoint {num_images}')
+            raise CannotShow(f'the dataset has {len(self.numbers)} images '
+                             f'here, and the checkpoint {num_images}')
         if checksum not in (None, self.checksum):
-            return ('the dataset has other images here than the checkpoint, '
-                    'or the same in another order')
-        return ''
+            raise CannotShow('the dataset has other images here than the '
+                             'checkpoint, or the same in another order')
 
     @property
     def classes(self) -> List[str]:
@@ -123,9 +128,8 @@ class DatasetImages:
 
     @property
     def ignored(self) -> int:
-        """int: The label of pixels of no class."""
-        dataset, = leaves(self._dataset)[:1]
-        return getattr(dataset, 'ignore_index', IGNORED)
+        """int: The number of pixels of no class in the files of masks."""
+        return ignored_number(leaves(self._dataset)[0])
 
     @property
     def has_pixels(self) -> bool:
@@ -159,9 +163,21 @@ class DatasetImages:
         return self._dataset.get_data_info(self._indices[number])
 
     def read(self, number: int, mask: Optional[str] = None) -> dict:
-        """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
-        labels, if any, ``gt_seg_map`` (of shape (H, W)), also of another mask
-        than its own, or ``gt_label``."""
+        """Load an image and its labels.
+
+        Args:
+            number (int): Number of the image.
+            mask (str, optional): File of another mask. Defaults to None: its
+                own mask.
+
+        Returns:
+            dict: ``img`` (BGR, uint8 of shape (H, W, 3)), and as far as there
+            are labels, ``gt_seg_map`` (of shape (H, W), 255 where a pixel has
+            no class), ``gt_label`` or ``instances``.
+
+        Raises:
+            CannotShow: If a file can't be read.
+        """
         results = self.info(number)
         if mask is not None:
             results['seg_map_path'] = mask
@@ -177,9 +193,13 @@ class DatasetImages:
             raise CannotShow(in_short(error)) from error
         image = results['img'] = as_picture(image)
         labels = results.get('gt_seg_map')
-        if labels is not None and labels.shape != image.shape[:2]:
-            raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
-                             f'image of {image.shape[:2]}')
+        if labels is not None:
+            if labels.shape != image.shape[:2]:
+                raise CannotShow(f'labels of {labels.shape} pixels don\'t fit '
+                                 f'an image of {image.shape[:2]}')
+            if self.ignored != IGNORED:
+                results['gt_seg_map'] = np.where(labels == self.ignored,
+                                                 IGNORED, labels)
         return results
 
 
@@ -206,11 +226,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
 
 def _loaders_of(dataset: Any) -> list:
     """The steps of a dataset's first pipeline that load images and labels."""
-    while not hasattr(dataset, 'pipeline') and (hasattr(dataset, 'datasets') or
-                                                hasattr(dataset, 'dataset')):
-        dataset = getattr(dataset, 'datasets', None) or [dataset.dataset]
-        dataset = dataset[0]
-    pipeline = getattr(dataset, 'pipeline', None)
+    pipeline = getattr(leaves(dataset)[0], 'pipeline', None)
     steps = [
         step for step in getattr(pipeline, 'transforms', [])
         if 'Load' in type(step).__name__

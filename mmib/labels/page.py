@@ -14,6 +14,7 @@ from mmengine.config import Config
 from ..report.page import Section, environment_of
 from ..version import __version__
 from .boxes import KINDS
+from .config import listed_images, listed_name
 from .gallery import BOX_COLOURS, Gallery
 from .rankings import RANKINGS, SCORE_OF_BOXES
 from .verdicts import escaped
@@ -146,14 +147,11 @@ def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
         commands.append(['mmib', 'review', *reviews, file, '--out', merged])
         file = merged
     train = ['mmib', 'train', config.filename]
-    name, part = 'train_dataloader.dataset', config.train_dataloader.dataset
-    while part.get(option) is None and 'dataset' in part:
-        name, part = f'{name}.dataset', part.dataset
-    if part.get(option) is None:
-        train += [f'--{option}', file]
-    else:
+    if option in listed_images(config):
         # The list of the round before.
-        train += ['--cfg-options', f'{name}.{option}={file}']
+        train += ['--cfg-options', f'{listed_name(config)}.{option}={file}']
+    else:
+        train += [f'--{option}', file]
     if config.get('work_dir'):
         work_dir = osp.normpath(config.work_dir)
         train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']
