@@ -74,7 +74,7 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
     """Write the masks of images that were judged wrong to a folder. Return
     what to do with the folder."""
     if args.config is None:
-        raise Refusal('--export needs --config CONFIG, of the training.')
+        raise Refusal('--export needs --config CONFIG, of the run.')
     if args.ignore and args.checkpoint is None:
         raise Refusal('--ignore needs --checkpoint FILE, whose network finds '
                       'suspect regions.')

@@ -25,7 +25,7 @@ def list_images(cfg: Config, **lists: Union[str, Sequence, None]) -> Config:
     The lists and repaired masks are read, and no data.
 
     Args:
-        cfg (Config): The config of a training.
+        cfg (Config): The config of a run.
         **lists: Arguments of ``ListedImages``; those that are None aren't
             given.
 

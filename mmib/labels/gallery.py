@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
-from torch import Tensor
 
 from ..errors import Refusal
+from ..report.checkpoint import Checkpoint
 from .boxes import KINDS, Boxes, Suspect
 from .images import CannotShow, DatasetImages
 from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
@@ -82,6 +82,10 @@ class Gallery:
     Args:
         images (pd.DataFrame): What is known of all images, by number in the
             whole dataset.
+        network (str): Name of the checkpoint.
+        split (str): Whose images these are: ``'train'``, the default,
+            ``'val'`` or ``'test'``.
+        rank_by (str): Name of the ranking. Defaults to ``'score'``.
         highest (list[Card]): Those to look at.
         lowest (list[Card]): Those to compare them with.
         num_ranked (int): How many images have a rank.
@@ -94,12 +98,15 @@ class Gallery:
         doubt (str): Why the ranking may be no better than chance, or nothing.
         notes (list[str]): Sentences on what is missing and why.
         checksum (int, optional): Of the images and their order, where they
-            aren't those of a training.
+            aren't those of a run.
         boxes (pd.DataFrame, optional): Boxes that may be wrong, of detectors
             that rank their images.
     """
 
     images: pd.DataFrame
+    network: str
+    split: str = 'train'
+    rank_by: str = 'score'
     highest: List[Card] = field(default_factory=list)
     lowest: List[Card] = field(default_factory=list)
     num_ranked: int = 0
@@ -114,29 +121,24 @@ class Gallery:
 
     @property
     def takes_verdicts(self) -> bool:
-        """bool: Whether a training can leave out by name what is judged."""
+        """bool: Whether a run can leave out by name what is judged."""
         return bool(self.highest) and 'path' in self.images
 
 
 def take_pictures(config: Config,
-                  images: pd.DataFrame,
-                  weights: Dict[str, Tensor],
+                  checkpoint: Checkpoint,
                   count: int,
-                  checksum: Optional[int] = None,
                   predictions: bool = True,
                   judged: Optional[Set[str]] = None) -> Gallery:
-    """Show the images with the highest and the lowest scores of a training, as
+    """Show the images with the highest and the lowest scores of a run, as
     far as possible. Notes say what is missing.
 
     Args:
         config (Config): Of the dataset and the network. It is code, and is
             run.
-        images (pd.DataFrame): What the training has noted of each image, by
-            its number in the dataset of the config.
-        weights (dict[str, Tensor]): Of the network.
+        checkpoint (Checkpoint): What the run has noted of each image, and
+            the network.
         count (int): How many images to show of each end.
-        checksum (int, optional): Of the images. Others aren't shown. Defaults
-            to None.
         predictions (bool): Whether to predict these images. Defaults to True.
         judged (set[str], optional): Names of images that aren't shown.
             Defaults to None.
@@ -144,45 +146,39 @@ def take_pictures(config: Config,
     Raises:
         Refusal: If images were judged, and the images can't be found.
     """
-    gallery, predictor = Gallery(images.copy()), None
-    reader = _open_reader(config, gallery, checksum)
-    if reader is not None and predictions and count:
-        try:
-            predictor = Predictor(config, weights, get_device())
-        except CannotShow as error:
-            gallery.notes.append(f'There are no predictions: {error}.')
+    assert checkpoint.images is not None
+    gallery = Gallery(checkpoint.images.copy(), checkpoint.name)
+    reader, predictor = _open_reader(config, gallery, checkpoint), None
     if reader is not None:
         _add_unlabelled(gallery, _without_labels(gallery.images, reader))
-    return _show(gallery, 'score', count, reader, predictor, judged)
+        if predictions and count:
+            try:
+                predictor = Predictor(config, checkpoint.weights, get_device())
+            except CannotShow as error:
+                gallery.notes.append(f'There are no predictions: {error}.')
+    return _show(gallery, count, reader, predictor, judged)
 
 
 def rank_images(config: Config,
-                weights: Dict[str, Tensor],
+                checkpoint: Checkpoint,
                 split: str,
                 rank_by: Optional[str],
                 count: int,
-                scores: Optional[pd.DataFrame] = None,
-                checksum: Optional[int] = None,
-                judged: Optional[Set[str]] = None) -> Tuple[Gallery, str]:
+                judged: Optional[Set[str]] = None) -> Gallery:
     """Rank the images of any dataset of a config by what a network predicts,
-    and show both ends.
+    and show both ends. Training images have the scores of the run too, if
+    the checkpoint has scores of these images.
 
     Args:
         config (Config): Of the dataset and the network. It is code, and is
             run.
-        weights (dict[str, Tensor]): Of the network.
+        checkpoint (Checkpoint): The network.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
         rank_by (str, optional): Name of the ranking. If None, the first of
             :data:`~mmib.labels.rankings.DEFAULTS` that there is.
         count (int): How many images to show of each end.
-        scores (pd.DataFrame, optional): What a training has noted of each
-            image. Left out where the images are others.
-        checksum (int, optional): Of the images of ``scores``.
         judged (set[str], optional): Names of images that aren't shown.
             Defaults to None.
-
-    Returns:
-        tuple[Gallery, str]: The images, and the name of the ranking.
 
     Raises:
         Refusal: If the images can't be ranked.
@@ -193,42 +189,40 @@ def rank_images(config: Config,
         raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
                       f'ranked: {error}.') from error
     try:
-        predictor = Predictor(config, weights, get_device())
+        predictor = Predictor(config, checkpoint.weights, get_device())
     except CannotShow as error:
         raise Refusal(f'The checkpoint can\'t be used with this config: '
                       f'{error}.') from error
-    gallery = Gallery(
-        pd.DataFrame(index=range(len(reader.numbers))),
-        checksum=reader.checksum)
-    if scores is not None:
+    images = pd.DataFrame(index=range(len(reader.numbers)))
+    gallery = Gallery(images, checkpoint.name, split, checksum=reader.checksum)
+    if checkpoint.images is not None and split == 'train':
         try:
-            reader.check(len(scores), checksum)
-            gallery.images = scores.copy()
+            reader.check(checkpoint)
+            gallery.images = checkpoint.images.copy()
         except CannotShow as error:
-            gallery.notes.append('There are no scores of the training, as '
+            gallery.notes.append('There are no scores of the run, because '
                                  f'{error}.')
     _add_paths(gallery.images, reader)
-    _measure(
-        gallery, reader,
-        compare_all(reader, predictor,
-                    config.get('val_dataloader') or {}))
+    loader = config.get('val_dataloader') or {}
+    _measure(gallery, reader, compare_all(reader, predictor, loader))
     found = [name for name in RANKINGS if name in gallery.images]
     if rank_by is not None and rank_by not in found:
         raise Refusal(f'There is no ranking by {rank_by} here: give '
                       f'--rank-by {" or ".join(found)}.')
-    rank_by = rank_by or next(name for name in DEFAULTS if name in found)
-    return _show(gallery, rank_by, count, reader, predictor, judged), rank_by
+    gallery.rank_by = rank_by or next(name
+                                      for name in DEFAULTS if name in found)
+    return _show(gallery, count, reader, predictor, judged)
 
 
 def _open_reader(config: Config, gallery: Gallery,
-                 checksum: Optional[int]) -> Optional[DatasetImages]:
-    """Open the images of a training, if they are there."""
+                 checkpoint: Checkpoint) -> Optional[DatasetImages]:
+    """Open the images of a run, if they are there."""
     try:
         reader = DatasetImages(config)
-        reader.check(len(gallery.images), checksum)
+        reader.check(checkpoint)
     except CannotShow as error:
         gallery.notes.append(
-            'Images have their numbers in the training, no paths or pictures, '
+            'Images have their numbers in the run, no paths or pictures, '
             f'and take no verdicts, because of the dataset: {error}.')
         return None
     _add_paths(gallery.images, reader)
@@ -245,8 +239,8 @@ def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
 
 
 def _without_labels(images: pd.DataFrame, reader: DatasetImages) -> List[int]:
-    """Numbers of the images of which no pixel has a label, and the loss in a
-    training is 0."""
+    """The numbers of the images without a labelled pixel, whose loss in a run
+    is 0."""
     found = []
     for number in images.index[images['score'] == 0]:
         try:
@@ -321,12 +315,12 @@ def _name(reader: DatasetImages, label: Optional[int]) -> Optional[str]:
     return None if label is None else reader.names(label)
 
 
-def _show(gallery: Gallery, rank_by: str, count: int,
-          reader: Optional[DatasetImages], predictor: Optional[Predictor],
+def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
+          predictor: Optional[Predictor],
           judged: Optional[Set[str]]) -> Gallery:
     """Fill a gallery whose table of images has the column of the ranking, and
     sort the table by rank."""
-    images = gallery.images
+    images, rank_by = gallery.images, gallery.rank_by
     images.sort_values(rank_by, ascending=False, kind='stable', inplace=True)
     gallery.num_ranked = int(images[rank_by].notna().sum())
     order = images.index[:gallery.num_ranked].tolist()
@@ -371,7 +365,7 @@ def _figures_of(images: pd.DataFrame, rank_by: str,
                 number: int) -> List[Tuple[str, float]]:
     titles = {rank_by: RANKINGS[rank_by].title, **_FIGURES}
     if 'score' in images and images['score'].equals(images['last_score']):
-        # As where all scores are moving averages.
+        # All scores are moving averages, for example.
         del titles['last_score']
     # A card doesn't have what is 0 for all images, as where nothing is pruned.
     return [(title, images[name][number]) for name, title in titles.items()
@@ -391,8 +385,8 @@ def _add_pictures(card: Card, reader: DatasetImages,
 
 def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
             rank_by: str) -> Iterator[_Layer]:
-    """The image, and what is labelled and predicted. What can't be drawn is
-    added to the card in words."""
+    """Draw the image, its labels and its prediction. Add to the card in words
+    what can't be drawn."""
     results = reader.read(card.number)
     image, labels = results['img'], results.get('gt_seg_map')
     card.size = image.shape[1], image.shape[0]
@@ -432,7 +426,7 @@ def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
 
 def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
               suspects: List[Suspect]) -> _Layer:
-    """Labels and predictions in two colours, and thick those that rank."""
+    """Draw labels and predictions in two colours, thick those that rank."""
     suspects = sorted(suspects, key=lambda each: -each.weight)
     for each in suspects[:_LISTED]:
         said = [
@@ -459,8 +453,8 @@ def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
 
 def _pixels(card: Card, reader: DatasetImages, sample: Any,
             results: dict) -> Iterator[_Layer]:
-    """What is predicted of pixels, their loss, and where the prediction
-    differs from the labels."""
+    """Draw the prediction, the loss, and where prediction and labels
+    differ."""
     labels = results.get('gt_seg_map')
     predicted = sample.pred_sem_seg.data[0].cpu().numpy()
     layer = class_layer(predicted, reader.palette)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a dataset: their paths, pixels and labels."""
 import copy
-from typing import Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 import numpy as np
 from mmengine.config import Config
@@ -16,14 +16,17 @@ from .lists import find_images
 from .masks import IGNORED, ignored_number
 from .relabel import has_one_class
 
+if TYPE_CHECKING:  # It needs pandas.
+    from ..report.checkpoint import Checkpoint
+
 
 class CannotShow(Exception):
-    """Why an image, its labels or a prediction can't be shown. The text goes
-    on after "because"."""
+    """The reason why an image, its labels or a prediction can't be shown. The
+    text goes on after "because"."""
 
 
 def in_short(error: Exception) -> str:
-    """Kind and first sentence of an error of another library."""
+    """Return kind and first sentence of an error of another library."""
     lines = str(error).strip(' \n"\'').splitlines() or ['']
     # PyTorch says which weights differ in the line after.
     count = 1 + lines[0].endswith(':')
@@ -32,12 +35,12 @@ def in_short(error: Exception) -> str:
 
 
 class DatasetImages:
-    """Reads the images of a dataset of a config by their numbers in the whole
-    dataset, of which a training may have had a list. What the config imports
-    is imported.
+    """The images of a dataset of a config, by their numbers in the whole
+    dataset, of which a run may have had a list. What the config imports is
+    imported.
 
     Args:
-        config (Config): Of a training or a test.
+        config (Config): Of a run or a test.
         split (str): ``'train'``, ``'val'`` or ``'test'``. Defaults to
             ``'train'``.
 
@@ -68,7 +71,7 @@ class DatasetImages:
         self._indices = dict(zip(self.numbers, indices.tolist()))
 
     def find(self, image: str) -> Tuple[int, int]:
-        """Return the number of an image among those of the training, and its
+        """Return the number of an image among those of the run, and its
         first dataset index.
 
         Args:
@@ -91,19 +94,20 @@ class DatasetImages:
 
     @property
     def checksum(self) -> int:
-        """int: Of the images and their order."""
+        """int: Checksum of the images and their order."""
         return images_checksum(self._dataset)
 
-    def check(self, num_images: int, checksum: Optional[int]) -> None:
-        """Check that these are the images of a checkpoint.
+    def check(self, checkpoint: 'Checkpoint') -> None:
+        """Check that these are the images that a checkpoint has scores of.
 
         Raises:
             CannotShow: If the checkpoint has others.
         """
-        if len(self.numbers) != num_images:
+        known = () if checkpoint.images is None else checkpoint.images
+        if len(known) != len(self.numbers):
             raise CannotShow(f'the dataset has {len(self.numbers)} images '
-                             f'here, and the checkpoint {num_images}')
-        if checksum not in (None, self.checksum):
+                             f'here, and the checkpoint {len(known)}')
+        if checkpoint.images_checksum not in (None, self.checksum):
             raise CannotShow('the dataset has other images here than the '
                              'checkpoint, or the same in another order')
 
@@ -144,20 +148,20 @@ class DatasetImages:
                 and has_one_class(self._dataset.get_data_info(0)))
 
     def names(self, labels: Any) -> str:
-        """Names of one or more classes by number, or their numbers where names
-        aren't known."""
+        """Return the names of one or more classes by number, or their numbers
+        where names aren't known."""
         numbers = np.atleast_1d(np.asarray(labels)).tolist()
         classes = self.classes
         return ', '.join(
             str(classes[n] if n < len(classes) else n) for n in numbers)
 
     def paths(self) -> List[Optional[str]]:
-        """Path of each image, None where the dataset doesn't tell."""
+        """Return the path of each image, None where it isn't known."""
         return image_paths(self._dataset, self._of_index)
 
     def info(self, number: int) -> dict:
-        """What the dataset knows of an image, with which its pipeline begins.
-        """
+        """Return what the dataset knows of an image, with which its pipeline
+        begins."""
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the dataset has no files')
         return self._dataset.get_data_info(self._indices[number])

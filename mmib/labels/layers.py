@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Layers of a picture: what is drawn over an image of a gallery."""
+"""Layers that are drawn over an image of a gallery."""
 import base64
 import math
 from typing import Any, List, Sequence, Tuple
@@ -61,9 +61,9 @@ def box_layer(shape: Tuple[int, ...],
 def confusions(labels: np.ndarray,
                predicted: np.ndarray,
                least: float = 0.01) -> List[Tuple[int, int, float]]:
-    """Which labels are predicted as which other class: label, prediction and
-    share of the labelled pixels, the largest first, those of ``least`` and
-    more."""
+    """Return which labels are predicted as which other class: label,
+    prediction and share of the labelled pixels, the largest first, from
+    ``least`` on."""
     known = labels != IGNORED
     pairs = pd.DataFrame({0: labels[known], 1: predicted[known]})
     shares = pairs.value_counts(normalize=True)
@@ -73,14 +73,14 @@ def confusions(labels: np.ndarray,
 
 
 def side_of(num_cards: int) -> int:
-    """Longest side of the pictures of a page with so many cards."""
+    """Return the longest side of the pictures of a page with so many cards."""
     side = _SIDE * math.sqrt(_CARDS / max(num_cards, 1))
     return min(int(side), _LARGEST)
 
 
 def to_uri(image: np.ndarray, side: int) -> str:
-    """A WebP file of an image (BGR), or lossless of a layer (BGRA), as a data
-    URI."""
+    """Return a WebP file of an image (BGR), or a lossless one of a layer
+    (BGRA), as a data URI."""
     is_layer = image.shape[2] == 4
     scale = side / max(image.shape[:2])
     if scale < 1:

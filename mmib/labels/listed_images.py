@@ -110,7 +110,7 @@ class ListedImages:
         self.dataset.pipeline = pipeline
 
     def full_init(self) -> None:
-        """Read the list, and find its images in the dataset."""
+        """Read the lists, and find their images in the dataset."""
         if self._fully_initialized:
             return
         if hasattr(self.dataset, 'full_init'):

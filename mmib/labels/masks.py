@@ -51,8 +51,8 @@ def ignored_number(dataset: Any) -> int:
 
 
 def _known_numbers(dataset: Any) -> np.ndarray:
-    """Whether each number in the masks of a dataset of MMSegmentation stands
-    for a class, or for none, bool of shape (256,)."""
+    """Return whether each number in the masks of a dataset of MMSegmentation
+    stands for a class, or for none, bool of shape (256,)."""
     classes = dataset.metainfo.get('classes')
     # Of a dataset that trains some of its classes, the map has all.
     count = len(getattr(dataset, 'label_map', None) or classes or range(256))
@@ -62,8 +62,9 @@ def _known_numbers(dataset: Any) -> np.ndarray:
     return (numbers < count) | (numbers == ignored_number(dataset))
 
 
-def mask_files(folder: Folder) -> List[Path]:
-    """The masks below a folder, in the order of their names, at least one."""
+def _mask_files(folder: Folder) -> List[Path]:
+    """Return the masks below a folder, in the order of their names, at least
+    one."""
     files = sorted(
         path for path in Path(folder).rglob('*')
         if path.suffix.lower() in SUFFIXES)
@@ -74,9 +75,10 @@ def mask_files(folder: Folder) -> List[Path]:
 
 
 def masks_checksum(folder: Folder) -> int:
-    """Checksum of the masks below a folder, with their names, of 32 bits."""
+    """Return a checksum of the masks below a folder, with their names, of 32
+    bits."""
     checksum = 0
-    for path in mask_files(folder):
+    for path in _mask_files(folder):
         name = os.fsencode(path.relative_to(folder).as_posix())
         checksum = zlib.crc32(name + path.read_bytes(), checksum)
     return checksum
@@ -126,7 +128,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
     for path in paths:
         by_name[osp.basename(path)].append(path)
     new: Dict[str, str] = {}
-    for file in mask_files(folder):
+    for file in _mask_files(folder):
         end = file.relative_to(folder).parts
         like = [
             path for path in by_name[file.name]

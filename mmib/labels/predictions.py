@@ -215,8 +215,8 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
 
 
 class _Inputs(Dataset):
-    """For each image what the network takes and what is labelled, or why they
-    can't be had."""
+    """The input of the network and the labels of each image, or the reason why
+    there are none."""
 
     def __init__(self, reader: DatasetImages, pipeline: Callable) -> None:
         self._reader, self._pipeline = reader, pipeline

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks go to Label Studio, where people repair them, and come back.
+"""Export masks to Label Studio, where people repair them, and read them back.
 
 A repaired mask is the file of the dataset in which the changed pixels have
 other numbers, and takes the place of the file with the same name.
@@ -121,8 +121,9 @@ def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
     shape (256,)."""
     labels = reader.read(number).get('gt_seg_map')
     if labels is None:
-        raise Refusal('The training of the config loads no masks: --export is '
-                      'for MMSegmentation.')
+        raise Refusal(
+            'The training pipeline of the config loads no masks: --export is '
+            'for MMSegmentation.')
     # As large as the mask of the image.
     written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
     with TemporaryDirectory() as folder:
@@ -216,7 +217,7 @@ def _result(labels: np.ndarray, classes: Sequence[str]) -> List[dict]:
 
 def _labelling_config(reader: DatasetImages, labels_of: List[int]) -> str:
     """The classes in colours. The category of a class is its lowest number in
-    masks, as classes may be merged. Masks that come back have this number."""
+    masks, because classes may be merged. Repaired masks have this number."""
     classes = ''.join(
         f'    <Label value={quoteattr(name)} category="'
         f'{labels_of.index(label)}" '
@@ -253,7 +254,7 @@ def masks_in(folder: str) -> str:
             with new_folder(str(out)) as new:
                 for name, mask in masks.items():
                     _write(new / name, mask)
-        # Another process of the same training was faster.
+        # Another process of the same run was faster.
         except (OSError, Refusal):
             if not out.is_dir():
                 raise
@@ -298,8 +299,8 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
                               'delete one of them in Label Studio, and export '
                               'again.')
     if not masks:
-        raise Refusal(f'{file} has no repaired mask, as all are as they were '
-                      'sent: submit or update the annotations in Label '
+        raise Refusal(f'{file} has no repaired mask: all are as they were '
+                      'sent. Submit or update the annotations in Label '
                       'Studio, and export again.')
     print(f'{file} has {len(masks)} repaired masks of {len(sent)} that were '
           'sent. The others stay as they are.')

@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a checkpoint knows of each image, read without running anything in it.
-"""
+"""Read what a checkpoint knows of each image, and run nothing in it."""
 import glob
 import os.path as osp
 import re
@@ -27,8 +26,8 @@ _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
 
 
 class _Ignored:
-    """Stands for an object that a report has no use for. In place of the real
-    one, as `getattr` reaches everything."""
+    """A stand-in for an object that a report has no use for. The real
+    `getattr` would reach everything."""
 
     def __init__(self, *args: Any) -> None:
         pass
@@ -39,7 +38,7 @@ class _Ignored:
 
 @dataclass
 class Checkpoint:
-    """A checkpoint.
+    """What is read of a checkpoint.
 
     Args:
         path (str): The file.
@@ -49,7 +48,7 @@ class Checkpoint:
             how often it was ``pruned``, and the iteration of its
             ``last_visit``, from 1. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
-        run (str): Time at which its training began, '' where it isn't known.
+        run (str): Time at which its run began, '' where it isn't known.
         images_checksum (int, optional): Of the images and their order. None
             without mmib.
         state (dict, optional): The state of InfoBatch. None without mmib.
@@ -63,7 +62,7 @@ class Checkpoint:
     state: Optional[Dict[str, Any]] = None
 
     def explain(self, number: int, index: int) -> Explanation:
-        """Explain what the newest plan made of an image.
+        """Explain why the newest plan keeps an image or leaves it out.
 
         Args:
             number (int): Number of the image.
@@ -74,7 +73,7 @@ class Checkpoint:
         """
         if self.state is None or not self.state['plans']:
             raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
-                          'folder of a training with InfoBatch.')
+                          'folder of a run with InfoBatch.')
         memory, tables = self.state['memory'], self.state['tables']
         scores, kept = (None if memory[name] is None else memory[name].numpy()
                         for name in ('scores', 'kept'))
@@ -92,7 +91,7 @@ class Checkpoint:
 
 def read_newest(work_dir: str,
                 run: str = '') -> Tuple[Optional[Checkpoint], List[str]]:
-    """Read the newest checkpoint in a folder that can be read, of the training
+    """Read the newest checkpoint in a folder that can be read, of the run
     that began at the time ``run``, if that is known.
 
     Returns:
@@ -104,7 +103,7 @@ def read_newest(work_dir: str,
         try:
             checkpoint = _read(path)
             if run and checkpoint.run not in ('', run):
-                raise _Unreadable('is of another training, begun at '
+                raise _Unreadable('is of another run, begun at '
                                   f'{checkpoint.run}, so it isn\'t used')
             return checkpoint, notes
         except _Unreadable as error:
@@ -133,7 +132,7 @@ def _newest_first(work_dir: str) -> List[str]:
             last = osp.join(work_dir, osp.basename(file.read(4096).strip()))
     except OSError:
         return paths
-    # After a kill a training goes on from an earlier one than the last.
+    # After a kill a run goes on from an earlier one than the last.
     return sorted(paths, key=lambda path: path != last)
 
 
@@ -157,7 +156,7 @@ def _read(path: str) -> Checkpoint:
         run = hub['runtime_info'].get(RUN_KEY, '')
         weights = content['state_dict'].items()
     except (LookupError, TypeError, AttributeError) as error:
-        raise _Unreadable('is no checkpoint of a training') from error
+        raise _Unreadable('is no checkpoint of a run') from error
     tensors = {
         name: value
         for name, value in weights if torch.is_tensor(value)

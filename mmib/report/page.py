@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""One HTML file of everything."""
+"""The page of a run, in one HTML file."""
 import base64
 import hashlib
+import json
 import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
 import jinja2
@@ -27,7 +28,7 @@ _OF_A_SEED = ('experiment_name', 'launcher', 'load_from', 'randomness',
 
 
 class Figure(NamedTuple):
-    """A figure of the summary: what it is, its value, and what to know."""
+    """A figure of the summary, with a note on it."""
 
     title: str
     value: str
@@ -44,7 +45,7 @@ class Section(NamedTuple):
 
 
 def environment_of(folder: str = '') -> jinja2.Environment:
-    """For templates in a folder, and those of a report."""
+    """Return what renders templates in a folder, and those of a report."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, osp.dirname(__file__)]),
         autoescape=True,
@@ -60,9 +61,12 @@ def environment_of(folder: str = '') -> jinja2.Environment:
     return environment
 
 
-def render(run: Run, others: Sequence[Run], notes: List[str],
-           section: Optional[Section]) -> str:
-    """Draw the plots, and fill ``run.html``."""
+def render(run: Run,
+           others: Sequence[Run],
+           notes: List[str],
+           section: Optional[Section] = None) -> str:
+    """Return the page of a run, beside others or alone, with notes on top
+    and a section at the end."""
     progress = figures.progress(run, others)
     return environment_of().get_template('run.html').render(
         version=__version__,
@@ -81,13 +85,13 @@ def render(run: Run, others: Sequence[Run], notes: List[str],
 
 
 def _digest(script: str) -> str:
-    """By which the page allows its script."""
+    """The digest by which the page allows its script."""
     digest = hashlib.sha256(script.encode()).digest()
     return base64.b64encode(digest).decode()
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence of which the parts in backticks are code."""
+    """Return a sentence of which the parts in backticks are code."""
     parts = [escape(part) for part in text.split('`')]
     for i in range(1, len(parts) - 1, 2):
         parts[i] = Markup('<code>{}</code>').format(parts[i])
@@ -95,7 +99,7 @@ def _sentence(text: str) -> Markup:
 
 
 def number(value: Optional[float], digits: int = 4) -> str:
-    """A number in a few digits, and a dash where it isn't known."""
+    """Return a number in a few digits, and a dash where it isn't known."""
     if value is None or not math.isfinite(value):
         return '–'
     if float(value).is_integer() and abs(value) < 1e9:
@@ -104,7 +108,7 @@ def number(value: Optional[float], digits: int = 4) -> str:
 
 
 def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:
-    """The row of figures on top."""
+    """Return the row of figures on top."""
     note = 'finished' if run.finished else ''
     if run.max_iters and run.last_iter < run.max_iters:
         note = f'of {number(run.max_iters)}: still running, or it was stopped'
@@ -167,20 +171,17 @@ def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
 
 
 def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
-    """Group trainings that are seeds of one config, and as long."""
-    groups: List[Tuple[Any, List[Run]]] = []
+    """Group runs that are seeds of one config, and as long."""
+    groups: Dict[str, List[Run]] = {}
     for run in runs:
         # Those whose config isn't known stay alone.
-        key = run.config.to_dict() or dict(path=run.path)
-        key = {k: value for k, value in key.items() if k not in _OF_A_SEED}
-        key = key, run.metrics[metric].iterations[-1]
-        for other, group in groups:
-            if other == key:
-                group.append(run)
-                break
-        else:
-            groups.append((key, [run]))
-    return [group for _, group in groups]
+        config = run.config.to_dict() or dict(path=run.path)
+        config = {k: v for k, v in config.items() if k not in _OF_A_SEED}
+        key = json.dumps([config, run.metrics[metric].iterations[-1]],
+                         sort_keys=True,
+                         default=str)
+        groups.setdefault(key, []).append(run)
+    return [*groups.values()]
 
 
 def _names(runs: Sequence[Run]) -> str:
@@ -199,8 +200,8 @@ def _worth(run: Run, others: Sequence[Run]) -> Figure:
 
 
 def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
-    """What the choice of images can have brought, by what plain trainings of
-    another length tell of more steps."""
+    """What the choice of images can have brought, by what more steps brought
+    plain runs of another length."""
     name = next(iter(run.metrics), '')
     plain = [
         other for other in others if not other.prunes and name in other.metrics
@@ -216,10 +217,10 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
                       for other in seeds]) - curve.values[-1]
     if abs(longer) > 0.05 and differ * longer <= 0:
         return (f' More iterations brought no {name} here, so what the choice '
-                'brought can\'t be told.')
+                'brought isn\'t known.')
     brought = gain(worth, longer, float(differ))
     if brought is None:
-        return (' Compare with a plain training of another length to see what '
+        return (' Compare with a plain run of another length to see what '
                 f'that is in {name}.')
     value, low, high = brought
     return (

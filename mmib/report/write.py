@@ -1,30 +1,23 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a report says beside what the log has, and its file."""
+"""Notes of a report, and its file."""
 from typing import List, Optional, Sequence
 
 from .checkpoint import Checkpoint
-from .page import Section, render
 from .read import Run
 
-# Scores that tell less of the next ones rank images about at random.
+# Scores that predict the next ones worse rank images about at random.
 _RELIABLE = 0.1
 
 
-def write_page(path: str, run: Run, others: Sequence[Run], notes: List[str],
-               section: Optional[Section]) -> None:
-    """Write the page of a training, beside others or alone, with notes on top
-    and a section at the end."""
-    write_text(path, render(run, others, notes, section))
-
-
 def write_text(path: str, text: str) -> None:
-    """Write a page. Its paths may be no text in UTF-8."""
+    """Write a page, whose paths may be no text in UTF-8."""
     with open(path, 'w', encoding='utf-8', errors='backslashreplace') as file:
         file.write(text)
 
 
 def unreliable(run: Run) -> str:
-    """That scores tell too little to rank images, or nothing."""
+    """Return a sentence if the scores are too unreliable to rank images, else
+    nothing."""
     known = [p.reliability for p in run.plans if p.reliability is not None]
     if not known or known[-1] >= _RELIABLE:
         return ''
@@ -35,13 +28,13 @@ def unreliable(run: Run) -> str:
 
 def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
              unread: List[str]) -> List[str]:
-    """What is missing of a training, and why."""
+    """Return sentences on what is missing of a run, and why."""
     notes = list(run.notes)
     for other in others:
         notes += [f'{other.name}: {note}' for note in other.notes]
     if not run.has_infobatch:
         return [
-            *notes, 'This is a training without InfoBatch, so there are '
+            *notes, 'This is a run without InfoBatch, so there are '
             'metrics and losses alone. `mmib train CONFIG --score` has '
             'scores of its images.'
         ]

@@ -298,7 +298,7 @@ def test_the_next_round(run, capsys):
         run('report', work_dir, '--review', second, '--out', 'last.html')
     run('report', work_dir, '--out', 'last.html')
     text = Path('last.html').read_text()
-    assert 'Images have their numbers in the training, no paths' in text
+    assert 'Images have their numbers in the run, no paths' in text
     assert '<script>' not in text
 
 

@@ -23,6 +23,7 @@ from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
 from mmib.labels.page import render_gallery, write_table
 from mmib.labels.predictions import Predictor, compare
 from mmib.labels.rankings import top_pixels
+from mmib.report.checkpoint import Checkpoint
 
 from ..system.small_training import write_images
 
@@ -95,7 +96,8 @@ def test_repeated_images_have_one_number(root):
 ])
 def test_other_data(root, changes, match):
     with pytest.raises(CannotShow, match=match):
-        DatasetImages(config_of(root, **changes)).check(4, None)
+        DatasetImages(config_of(root, **changes)).check(
+            Checkpoint('a.pth', images_of(np.arange(4.))))
 
 
 @pytest.mark.parametrize('bands', [None, 1, 2, 3, 4, 13])
@@ -138,7 +140,8 @@ def images_of(scores):
 
 
 def gallery_of(config, scores, count, **others):
-    return take_pictures(config, images_of(scores), {}, count, **others)
+    checkpoint = Checkpoint('a.pth', images_of(scores))
+    return take_pictures(config, checkpoint, count, **others)
 
 
 def test_cards_of_both_ends():
@@ -149,7 +152,7 @@ def test_cards_of_both_ends():
     assert gallery.highest[1].figures == [('average score', 1), ('visits', 3)]
     images = images_of(scores)
     images['last_score'] += 1
-    card = take_pictures(Config(), images, {}, 2).highest[1]
+    card = take_pictures(Config(), Checkpoint('a.pth', images), 2).highest[1]
     assert card.figures[:2] == [('average score', 1), ('last score', 2)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
@@ -294,14 +297,14 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
     if ranking == 'score':
         gallery = gallery_of(config_of(tmp_path), scores, 4)
     else:
-        gallery, _ = rank_images(config_of(tmp_path), {}, 'train', ranking, 4)
+        gallery = rank_images(
+            config_of(tmp_path), Checkpoint('a.pth'), 'train', ranking, 4)
     assert gallery.unlabelled == [
         str(tmp_path / 'images' / 'training' / '2.jpg')
     ]
     assert {card.number for card in gallery.highest} == {0, 1, 3}
     assert gallery.num_ranked == 3 and not gallery.notes
-    section = render_gallery(gallery, ranking, 'a.pth', 'key', 'a.csv',
-                             config_of(tmp_path), [])
+    section = render_gallery(gallery, 'key', 'a.csv', config_of(tmp_path), [])
     assert 'Images without any labelled pixel, which teach nothing: 1.' in (
         section.html)
     write_table(str(tmp_path / 'a.csv'), gallery.images)

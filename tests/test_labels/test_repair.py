@@ -24,6 +24,7 @@ from mmib.labels.images import DatasetImages
 from mmib.labels.predictions import Predictor
 from mmib.labels.repair import masks_in, painted
 from mmib.labels.verdicts import Judged, write_review
+from mmib.report.checkpoint import Checkpoint
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_cli.conftest import run  # noqa: F401
@@ -341,7 +342,7 @@ def erase(tasks):
     (change_image, "9.png in .* is a mask that wasn't sent from here"),
     (change_tool, "has a polygonlabels that isn't of one class: mark pixels"),
     (erase, 'has no class in any pixel: skip the image'),
-    (lambda tasks: None, 'has no repaired mask, as all are as they were sent'),
+    (lambda tasks: None, 'has no repaired mask: all are as they were sent'),
     (lambda tasks: tasks.append(dict(image=1)), 'choose the format JSON'),
 ])
 def test_what_cannot_come_back(exported, change, match):
@@ -484,7 +485,8 @@ def test_pixels_of_no_class_stay_ignored(config, ignored):
         assert not changed[:9].any()
     scores = np.isin(range(6), (1, 4, 5)).astype(float)
     images = pd.DataFrame(dict(score=scores, last_score=scores))
-    for card in take_pictures(cfg, images, weights, 3).highest:
+    for card in take_pictures(cfg, Checkpoint('a.pth', images, weights),
+                              3).highest:
         layers = {name: decoded(uri) for name, uri in card.pictures[1:]}
         assert {*layers} >= {'labels', 'loss', 'differences'}
         for name, layer in layers.items():
