@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Check that the data of a run are there, before anything is built."""
+"""Whether the data of a training are there, before anything is built."""
 import inspect
 import os.path as osp
 from typing import Any, Iterator, Optional, Tuple
@@ -12,11 +12,11 @@ from mmib.errors import Refusal
 
 
 def check_data(cfg: Config, validates: bool = True) -> None:
-    """Refuse a run whose data clearly aren't there: the library would
+    """Refuse a training whose data clearly aren't there: the library would
     say so after hundreds of lines of log.
 
     Args:
-        cfg (Config): The config of the run.
+        cfg (Config): The config of the training.
         validates (bool): Whether its validation takes place. Defaults to True.
     """
     found = missing_data(cfg, validates)
@@ -30,8 +30,8 @@ def check_data(cfg: Config, validates: bool = True) -> None:
 
 
 def missing_data(cfg: Config, validates: bool = True) -> list:
-    """Return dotted name and value of each field that names a folder or a file
-    of the data which isn't there, with the arguments of :func:`check_data`."""
+    """Dotted name and value of each field that names a folder or a file of
+    the data which isn't there. With the arguments of :func:`check_data`."""
     found: list = []
     scope = cfg.get('default_scope')
     with DATASETS.switch_scope_and_registry(scope) as registry:
@@ -46,7 +46,7 @@ def missing_data(cfg: Config, validates: bool = True) -> list:
 
 def _missing(node: Any, where: str,
              registry: Registry) -> Iterator[Tuple[str, str]]:
-    """The fields of a dataset, or of the datasets that it wraps."""
+    """The fields of a dataset, or of those that it wraps."""
     if not isinstance(node, dict):
         return
     if 'dataset' in node:
@@ -63,7 +63,7 @@ def _missing(node: Any, where: str,
 
 def _missing_field(node: dict) -> Optional[Tuple[str, str]]:
     """The first field of a dataset that names a place which isn't there, and
-    the place. None where one of its places is there, because a dataset needn't
+    the place. None where one of its places is there, as a dataset needn't
     read all of them, or may lie on another machine."""
     backend = node.get('backend_args') or node.get('file_client_args') or {}
     if backend.get('backend', 'local') not in ('local', 'disk'):
@@ -93,8 +93,8 @@ def _missing_field(node: dict) -> Optional[Tuple[str, str]]:
 
 
 def _reads_files(kind: Any) -> bool:
-    """Return whether a dataset reads files as MMEngine's do, and doesn't
-    download or make them."""
+    """Whether a dataset reads files as MMEngine's do, and doesn't download
+    or make them."""
     return (inspect.isclass(kind) and issubclass(kind, BaseDataset)
             and not any('download' in inspect.signature(each).parameters
                         for each in kind.__mro__[:-1]

@@ -60,7 +60,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     check_work_dir(trained, parsed, parsed.trains_in)
     args = resumed(parsed.script_args, trained, parsed, parsed.trains_in)
     check_data(trained, not parsed.no_validate)
-    if 'relabel' in listed_images(trained):
+    if (listed_images(trained) or {}).get('relabel') is not None:
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':

@@ -73,7 +73,7 @@ class Checkpoint:
         """
         if self.state is None or not self.state['plans']:
             raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
-                          'folder of a run with InfoBatch.')
+                          'folder of a training with InfoBatch.')
         memory, tables = self.state['memory'], self.state['tables']
         scores, kept = (None if memory[name] is None else memory[name].numpy()
                         for name in ('scores', 'kept'))
