@@ -35,13 +35,10 @@ class Entry(NamedTuple):
 
 
 def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
-    """Return the name of each image in text lists and reviews: its path, or
-    its number where paths don't distinguish the images."""
-    return [*map(str, paths if _are_names(paths) else numbers)]
-
-
-def _are_names(paths: Paths) -> bool:
-    return None not in paths and len({*paths}) == len(paths)
+    """Return the names of images in text lists and reviews: their paths, or
+    their numbers where paths don't distinguish them."""
+    are_names = None not in paths and len({*paths}) == len(paths)
+    return [*map(str, paths if are_names else numbers)]
 
 
 def find_images(images: Images,
@@ -131,20 +128,24 @@ def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
 
 
 def _find(entries: List[Entry], paths: Paths) -> List[int]:
-    """Return the numbers of images by their names. Only the parts at the end
-    of a path count that distinguish all paths."""
+    """Return the numbers of images by their names. Where some aren't known,
+    only the parts at the end of a path count that distinguish all paths."""
     names = [str(entry.image) for entry in entries]
-    if not _are_names(paths) and all(map(_NUMBER.fullmatch, names)):
-        return [*map(int, names)]
+    numbers = range(len(paths))
+    by_name = dict(zip(names_of(paths, numbers), numbers))
+    if by_name.keys() >= {*names}:
+        return [by_name[name] for name in names]
     known = {number: path for number, path in enumerate(paths) if path}
     length = parts_that_differ(known.values())
     stems = {n: osp.splitext(path)[0] for n, path in known.items()}
-    numbers = {**_by_end(stems, length), **_by_end(known, length)}
+    by_end = {**_by_end(stems, length), **_by_end(known, length)}
     found = []
     for entry, name in zip(entries, names):
-        number = numbers.get(end_of(name, length))
-        if number is None or _NUMBER.fullmatch(name):
-            raise _not_found(entry, [*known.values()], length)
+        number = by_name.get(name)
+        if number is None and not _NUMBER.fullmatch(name):
+            number = by_end.get(end_of(name, length))
+        if number is None:
+            raise _not_found(entry, paths, length)
         found.append(number)
     others = [(name, paths[number]) for name, number in zip(names, found)
               if name != paths[number] and len(end_of(name, 2)) > 1]
@@ -172,19 +173,20 @@ def _warn_of_folders(others: List[tuple]) -> None:
         logging.WARNING)
 
 
-def _not_found(entry: Entry, paths: List[str], length: int) -> Refusal:
+def _not_found(entry: Entry, paths: Paths, length: int) -> Refusal:
     end = end_of(str(entry.image), length)
-    like = [path for path in paths if end_of(path, len(end)) == end]
+    like = [path for path in paths if path and end_of(path, len(end)) == end]
     text = f'{entry.where}, `{entry.image}`, '
     if like:
         return _error(
             f'{text}is the end of {len(like)} of the paths of the dataset, '
             f'such as `{like[0]}`: list whole paths, or numbers where images '
             'share a path')
-    first = f', whose first one is `{paths[0]}`' if paths else \
-        ', which has no `img_path` of its images'
+    first = next(filter(None, paths), None)
+    which = f', whose first one is `{first}`' if first else \
+        f', which has no `img_path` of its {len(paths)} images'
     return _error(
-        f'{text}is no image of the dataset{first}. A list is a text file with '
+        f'{text}is no image of the dataset{which}. A list is a text file with '
         'the path of one image on each line, and nothing else. Numbers, from '
         '0, are for images without a path of their own, and for a file that '
         '`np.save` has written')
@@ -200,7 +202,8 @@ def _error(text: str) -> Refusal:
 def end_of(path: str, length: int) -> Tuple[str, ...]:
     """Return the last parts of a path; 0 are all of them."""
     # Windows has its own separator.
-    return tuple(re.split(r'[\\/]+', path)[-length:])
+    parts = path.replace('\\', '/').split('/')
+    return tuple([part for part in parts if part][-length:])
 
 
 def parts_that_differ(paths: Collection[str]) -> int:

@@ -16,6 +16,7 @@ from mmengine.registry import DATASETS
 from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
+from mmib.errors import Refusal
 from mmib.labels.gallery import rank_images, take_pictures
 from mmib.labels.images import CannotShow, DatasetImages, as_picture
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
@@ -73,8 +74,14 @@ def test_a_list_that_is_read_late(root):
     config = config_of(root)
     config.train_dataloader.dataset = dict(
         type='ListedImages', dataset=part, images=[2, 0], lazy_init=True)
-    paths = DatasetImages(config).paths()
-    assert [os.path.basename(path) for path in paths] == ['0.jpg', '2.jpg']
+    images = DatasetImages(config)
+    names = [os.path.basename(path) for path in images.paths()]
+    assert names == ['0.jpg', '2.jpg']
+    # By their numbers in the whole dataset, as tables have them.
+    assert images.find('2') == images.find('2.jpg') == (1, 1)
+    for name in ('1', '02', '9', '1.jpg'):
+        with pytest.raises(Refusal, match=f'{name} names no image of the'):
+            images.find(name)
 
 
 def test_repeated_images_have_one_number(root):

@@ -145,8 +145,8 @@ def test_lists_of_a_spreadsheet(tmp_path, encoding):
 
 
 @pytest.mark.parametrize('lines, paths, match', [
-    (['0', '5'], [None] * 5, 'line 2 of .*list.txt is image 5, but the dataset'
-     ' has images 0 to 4'),
+    (['0', '5'], [None] * 5, 'line 2 of .*list.txt, `5`, is no image of the '
+     'dataset, which has no `img_path` of its 5 images'),
     (['-1'], [None], 'line 1 of .*, `-1`, is no image of the dataset, which'),
     (['0', '', '4', '0'
       ], [None] * 5, 'line 4 of .* the image of line 1 of .* again'),
