@@ -5,7 +5,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-# Predictions that are less sure contradict no label.
+# Predictions of lower confidence contradict no label.
 _CONFIDENT = 0.4
 # Boxes that overlap less than `_APART` are of different objects, and those
 # that overlap `_SAME` and more are one box.

@@ -24,16 +24,16 @@ from .rankings import DEFAULTS, RANKINGS, largest_region
 _Layer = Tuple[str, np.ndarray]
 # How many confused pairs of classes a card has.
 _PAIRS = 2
-# Boxes of lower scores aren't drawn, as MMDetection's visualizer does it.
+# Boxes of lower scores aren't drawn, as in MMDetection's visualizer.
 _PROBABLE = 0.3
-# Of the boxes that rank an image, how many its card has in words.
+# How many of the boxes that rank an image its card has in words.
 _LISTED = 5
 # RGB colours of labels and predictions where both are drawn.
 BOX_COLOURS = ((0, 114, 178), (230, 159, 0))
 # Columns of the table of boxes.
 _BOX_COLUMNS = ('image', 'path', 'left', 'top', 'right', 'bottom', 'label',
                 'predicted', 'confidence', 'iou', 'kind')
-# Columns of what is known of images, and their titles on a card.
+# Columns of the table of images that a card has, and their titles.
 _FIGURES = dict(
     score='average score',
     last_score='last score',
@@ -183,16 +183,13 @@ def rank_images(config: Config,
     Raises:
         Refusal: If the images can't be ranked.
     """
+    problem = f'The images of `{split}_dataloader.dataset` can\'t be ranked'
     try:
         reader = DatasetImages(config, split)
-    except CannotShow as error:
-        raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
-                      f'ranked: {error}.') from error
-    try:
+        problem = 'The checkpoint can\'t be used with this config'
         predictor = Predictor(config, checkpoint.weights, get_device())
     except CannotShow as error:
-        raise Refusal(f'The checkpoint can\'t be used with this config: '
-                      f'{error}.') from error
+        raise Refusal(f'{problem}: {error}.') from error
     images = pd.DataFrame(index=range(len(reader.numbers)))
     gallery = Gallery(images, checkpoint.name, split, checksum=reader.checksum)
     if checkpoint.images is not None and split == 'train':
@@ -351,7 +348,7 @@ def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
             _add_pictures(card, reader, predictor, rank_by,
                           side_of(len(cards)))
         if cards and reader.has_one_class:
-            # --relabel can't distinguish classes of one name.
+            # --relabel can't distinguish classes with the same name.
             gallery.labels = [
                 name for name in reader.classes
                 if reader.classes.count(name) == 1
@@ -365,9 +362,9 @@ def _figures_of(images: pd.DataFrame, rank_by: str,
                 number: int) -> List[Tuple[str, float]]:
     titles = {rank_by: RANKINGS[rank_by].title, **_FIGURES}
     if 'score' in images and images['score'].equals(images['last_score']):
-        # All scores are moving averages, for example.
+        # The scores of some policies are moving averages.
         del titles['last_score']
-    # A card doesn't have what is 0 for all images, as where nothing is pruned.
+    # A card doesn't have what is 0 for all images.
     return [(title, images[name][number]) for name, title in titles.items()
             if name == rank_by or name in images and images[name].any()]
 

@@ -28,7 +28,7 @@ class CannotShow(Exception):
 def in_short(error: Exception) -> str:
     """Return kind and first sentence of an error of another library."""
     lines = str(error).strip(' \n"\'').splitlines() or ['']
-    # PyTorch says which weights differ in the line after.
+    # The next line of PyTorch's message says which weights differ.
     count = 1 + lines[0].endswith(':')
     sentence = ' '.join(map(str.strip, lines[:count])).split('. ')[0][:200]
     return f'{type(error).__name__}: {sentence}'
@@ -220,7 +220,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
     bands = image.reshape(*image.shape[:2], -1)
     bands = bands[..., :3] if bands.shape[2] > 2 else bands[..., :1]
     if bands.dtype != np.uint8:
-        # From the lowest to the highest value of a band.
+        # Stretch each band from its lowest to its highest value.
         bands = np.nan_to_num(bands.astype(np.float64))
         low = bands.min((0, 1))
         span = np.maximum(bands.max((0, 1)) - low, 1e-12)

@@ -10,13 +10,13 @@ import pandas as pd
 
 from .masks import IGNORED
 
-# Of a class over an image, of 255.
+# Opacity of a class over an image, of 255.
 _OPACITY = 128
-# Longest side of a picture: of those of 400 cards, and of any. A page of more
-# pictures has smaller ones, so that it stays below 30 MB.
+# Longest side of the pictures of 400 cards, and of any picture. The more cards
+# a page has, the smaller are its pictures, so that it stays below 30 MB.
 _SIDE, _LARGEST, _CARDS = 480, 1024, 400
-# The loss of a pixel that is drawn brightest, and how many steps of brightness
-# there are: few make a small file.
+# The loss that is drawn brightest, and the number of steps of brightness: few
+# steps make a small file.
 _HOTTEST, _STEPS = 5., 8
 
 
@@ -87,7 +87,7 @@ def to_uri(image: np.ndarray, side: int) -> str:
         size = [max(round(scale * length), 1) for length in image.shape[1::-1]]
         how = cv2.INTER_NEAREST if is_layer else cv2.INTER_AREA
         image = cv2.resize(image, size, interpolation=how)
-    # More than 100 is lossless.
+    # A quality above 100 is lossless.
     quality: Any = [cv2.IMWRITE_WEBP_QUALITY, 101 if is_layer else 75]
     _, data = cv2.imencode('.webp', image, quality)
     return 'data:image/webp;base64,' + base64.b64encode(

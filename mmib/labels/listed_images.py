@@ -127,13 +127,13 @@ class ListedImages:
                 '`without`, or `relabel`, of ListedImages in '
                 '`train_dataloader.dataset` leaves out all images: list '
                 'fewer.')
-        # Those that are shown, increasing.
+        # Numbers of the images that are shown, increasing.
         self.numbers = np.array(sorted(shown), np.int64)
         self.indices = np.flatnonzero(np.isin(of_index, self.numbers))
         """np.ndarray: Index in the dataset of each index of this one, int64
         of shape (len(self),)."""
         if isinstance(self.dataset, BaseDataset):
-            # So that only a listed image replaces one that can't be read.
+            # Only a listed image replaces one that can't be read.
             self.dataset.get_subset_(self.indices.tolist())
             self.indices = np.arange(len(self.indices))
         # File names may be no text in UTF-8.

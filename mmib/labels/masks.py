@@ -20,9 +20,10 @@ from .lists import end_of, parts_that_differ
 from .relabel import infos_of, put_infos
 
 Folder = Union[str, os.PathLike]
-# A pixel of no class, in most datasets and in what is read of all.
+# The number of a pixel of no class, in most datasets and in all labels that
+# `DatasetImages` reads.
 IGNORED = 255
-# Of files that keep the numbers of classes as they are.
+# Suffixes of files that keep the numbers of classes as they are.
 SUFFIXES = ('.png', '.bmp', '.tif', '.tiff')
 # What PIL calls images of one number a pixel.
 _NUMBERS = ('1', 'L', 'P', 'I', 'I;16')
@@ -54,7 +55,7 @@ def _known_numbers(dataset: Any) -> np.ndarray:
     """Return whether each number in the masks of a dataset of MMSegmentation
     stands for a class, or for none, bool of shape (256,)."""
     classes = dataset.metainfo.get('classes')
-    # Of a dataset that trains some of its classes, the map has all.
+    # The map of a dataset that trains some of its classes has all of them.
     count = len(getattr(dataset, 'label_map', None) or classes or range(256))
     # With `reduce_zero_label`, 0 is ignored, and 1 is the first class.
     count += bool(getattr(dataset, 'reduce_zero_label', False))
@@ -109,16 +110,12 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
                          'its images, so no mask can take its place')
     new = _find(folder, {str(info['seg_map_path']) for info in chain(*infos)})
     for dataset, of_dataset in zip(datasets, infos):
-        replaced = [
-            info for info in of_dataset if str(info['seg_map_path']) in new
-        ]
-        known = _known_numbers(dataset)
-        for info in replaced:
+        for info in of_dataset:
             old = str(info['seg_map_path'])
-            _check(old, new[old], known, ignored_number(dataset))
-            info['seg_map_path'] = new[old]
-        if replaced:
-            put_infos(dataset, of_dataset)
+            if old in new:
+                _check(dataset, old, new[old])
+                info['seg_map_path'] = new[old]
+        put_infos(dataset, of_dataset)
     return {*new.values()}
 
 
@@ -143,7 +140,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
     return new
 
 
-def _check(old: str, new: str, known: np.ndarray, ignored: int) -> None:
+def _check(dataset: Any, old: str, new: str) -> None:
     """Refuse a mask that can't take the place of another one, and warn of one
     that ignores a whole class."""
     try:
@@ -153,20 +150,18 @@ def _check(old: str, new: str, known: np.ndarray, ignored: int) -> None:
     with Image.open(io.BytesIO(fileio.get(old))) as image:
         before, size = np.asarray(image), image.size
     if size != after.shape[::-1]:
-        sizes = [
-            f'{width} x {height}'
-            for width, height in (after.shape[::-1], size)
-        ]
-        raise _error(f'{new} has {sizes[0]} pixels, and {old}, whose place it '
-                     f'would take, {sizes[1]}')
+        raise _error(
+            '{} has {} x {} pixels, and {}, whose place it would take, '
+            '{} x {}'.format(new, *after.shape[::-1], old, *size))
     if before.ndim != 2:
         return  # The loader of the dataset reads colours.
     # What the dataset's loader makes of other numbers isn't known.
     numbers = np.setdiff1d(after, before)
-    unknown = numbers[~known[numbers]].tolist()
+    unknown = numbers[~_known_numbers(dataset)[numbers]].tolist()
     if unknown:
         raise _error(f'{new} has the numbers {str(unknown[:5])[1:-1]}, which '
                      'stand for no class of the dataset')
+    ignored = ignored_number(dataset)
     lost = np.setdiff1d(before[after == ignored], np.append(after, ignored))
     if len(lost):
         print_log(

@@ -15,10 +15,10 @@ from ..version import __version__
 from .boxes import KINDS
 from .config import listed_images, listed_name
 from .gallery import BOX_COLOURS, Gallery
-from .rankings import RANKINGS, SCORE_OF_BOXES
+from .rankings import RANKINGS
 from .verdicts import escaped
 
-# Of the table of all images, before all others.
+# The first columns of the table of all images.
 _COLUMNS = ('rank', 'path', *RANKINGS, 'last_score', 'visits', 'pruned',
             'last_visit')
 
@@ -47,8 +47,8 @@ def write_boxes(path: str, boxes: pd.DataFrame, images: pd.DataFrame) -> None:
 def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
     """Write a table with paths."""
     table['path'] = table['path'].map(escaped, na_action='ignore')
-    # A path may be no text in UTF-8. A line break in one is quoted where lines
-    # end in it.
+    # A path may be no text in UTF-8. A path with a line break is quoted where
+    # lines end in it.
     table.to_csv(
         path,
         lineterminator='\r\n',
@@ -98,16 +98,10 @@ def render_gallery(gallery: Gallery,
             commands = _commands(config, reviews, file,
                                  f'reviews-{number}.csv',
                                  'relabel' if gallery.labels else 'without')
-    is_detector = config.get('default_scope') == 'mmdet'
-    sentence = RANKINGS[gallery.rank_by].sentence
-    if is_detector and gallery.rank_by == 'score':
-        sentence = SCORE_OF_BOXES
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
-        sentence=sentence,
-        is_detector=is_detector,
+        is_detector=config.get('default_scope') == 'mmdet',
         boxes=boxes,
-        # Where the boxes that rank are drawn.
         box_colours=[*zip(('label', 'prediction'), BOX_COLOURS)]
         if gallery.rank_by in KINDS else [],
         key=key,

@@ -46,7 +46,7 @@ class Predictor:
             with DefaultScope.overwrite_default_scope(scope):
                 self.pipeline = Compose(_test_pipeline_of(config))
                 self._model = _build(config)
-            # Those of losses, which may be wrapped, don't matter.
+            # Weights of losses, which may be wrapped, don't matter.
             missing = self._model.load_state_dict(
                 weights, strict=False).missing_keys
             self._model.to(device).eval()
@@ -101,7 +101,7 @@ def _build(config: Config) -> BaseModel:
     part = copy.deepcopy(config.model)
     if config.get('data_preprocessor') is not None:
         part.setdefault('data_preprocessor', config.data_preprocessor)
-    # The checkpoint has the weights: none are fetched.
+    # The checkpoint has the weights: no others are downloaded.
     for child in (part, part.get('backbone') or {}):
         if child.get('pretrained'):
             child['pretrained'] = None
@@ -180,7 +180,7 @@ def _boxes(found: Any, labelled: dict) -> Boxes:
         for name in ('bboxes', 'labels', 'scores')
     ]
     if len(found) and not predicted[0].any():
-        # As of SOLO, whose boxes are zeros.
+        # The boxes of SOLO, for example, are zeros.
         raise CannotShow('the network predicts masks without boxes')
     return without_ignored(
         Boxes(boxes.astype(np.float64), labels, *predicted),
@@ -193,7 +193,7 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
         raise CannotShow(f'labels of {labels.shape} pixels don\'t fit a '
                          f'prediction of {tuple(logits.shape[1:])}')
     if len(logits) == 1:
-        # Of a binary model mmseg gives the probability.
+        # Binary models of MMSegmentation predict a probability.
         logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
     unknown = np.setdiff1d(labels[labels >= len(logits)], IGNORED).tolist()
     if unknown:

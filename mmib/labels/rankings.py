@@ -67,11 +67,11 @@ def margin(leads: np.ndarray) -> float:
 
 class Ranking(NamedTuple):
     """A ranking of images by one number each. Its name in :data:`RANKINGS` is
-    the column of the number in a table of images.
+    the column of the number in a table of images. ``gallery.html`` says what a
+    high number means.
 
     Args:
         title (str): What the number is.
-        sentence (str): What a high one means.
         array (str): What of a prediction the number is made of, see
             :func:`~mmib.labels.predictions.compare`. Defaults to '': the
             run has made the number.
@@ -80,52 +80,17 @@ class Ranking(NamedTuple):
     """
 
     title: str
-    sentence: str
     array: str = ''
     of: Optional[Callable[[Any], float]] = None
 
 
 RANKINGS = dict(
-    score=Ranking(
-        'average score',
-        'An image with a high score had a high loss when the network was '
-        'trained on it. Images rank by the average score, in which later '
-        'visits count more.'),
-    regions=Ranking(
-        'largest region',
-        'Images rank by the largest connected area in which the network is '
-        'sure of another class than the label, as a share of the labelled '
-        'pixels.', 'gaps', region_share),
-    pixels=Ranking(
-        'loss', 'The mean of the highest 5 % of the pixel losses of '
-        'the network ranks. Where it is high, some labels are unlike the '
-        'predictions.', 'losses', top_pixels),
-    margin=Ranking(
-        'margin',
-        'Images rank by how much more probable another class is to the '
-        'network than the labelled one, in logarithms. Below 0 the network '
-        'agrees with the label.', 'leads', margin),
-    missing=Ranking(
-        'missing boxes',
-        'Images rank by the sum of the confidences of the predicted boxes '
-        'that no label overlaps: the labels of such boxes may be missing.',
-        'missing', total),
-    unsupported=Ranking(
-        'unsupported boxes',
-        'Images rank by the labelled boxes that no prediction of 0.2 and more '
-        'overlaps by half: they may be misplaced or no objects. Boxes with a '
-        'confident prediction beside them count more.', 'unsupported', total),
-    other_class=Ranking(
-        'boxes of another class',
-        'Images rank by the labelled boxes that the network is sure have '
-        'another class, by how much surer it is of that class.', 'other_class',
-        total))
-# By which images are ranked unless something else is asked for: the first that
-# there is.
+    score=Ranking('average score'),
+    regions=Ranking('largest region', 'gaps', region_share),
+    pixels=Ranking('loss', 'losses', top_pixels),
+    margin=Ranking('margin', 'leads', margin),
+    missing=Ranking('missing boxes', 'missing', total),
+    unsupported=Ranking('unsupported boxes', 'unsupported', total),
+    other_class=Ranking('boxes of another class', 'other_class', total))
+# The default ranking is the first of these that there is.
 DEFAULTS = ('margin', 'pixels', 'missing')
-# How the number of an image came about in the run of a detector.
-SCORE_OF_BOXES = (
-    'The score of an image is the norm of the gradient of its loss at the '
-    'predictions: it is high where there are many objects, more than where '
-    'labels are wrong. Images rank by the average score, in which later '
-    'visits count more. `mmib rank` ranks by suspicious boxes.')

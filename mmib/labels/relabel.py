@@ -12,7 +12,7 @@ from .lists import Entry
 
 def has_one_class(info: dict) -> bool:
     """Return whether the annotation of an image has one class, by number."""
-    # MNIST has it as a tensor.
+    # The labels of MNIST are tensors.
     label = np.asarray(info.get('gt_label'))
     return label.ndim == 0 and np.issubdtype(label.dtype, np.integer)
 
@@ -79,20 +79,15 @@ def _change(dataset: Any, rows: Dict[int, Entry]) -> None:
 
 
 def _number_of(dataset: Any, classes: List[str], entry: Entry) -> int:
-    if not classes:
-        raise Refusal(
-            f'{type(dataset).__name__} has no names of classes, by which to '
-            f'find the label `{entry.label}` of {entry.where}: set `metainfo='
-            'dict(classes=[...])` of the dataset in '
-            '`train_dataloader.dataset`.')
     if classes.count(entry.label) != 1:
-        several = 'the name of several classes' if entry.label in classes \
-            else 'no class'
+        which = 'several classes' if entry.label in classes else 'no class'
+        known = f'{", ".join(classes[:8])}{", ..." * (len(classes) > 8)}'
         raise Refusal(
-            f'{entry.where} has the label `{entry.label}`, which is {several} '
-            f'of the dataset, whose classes are {", ".join(classes[:8])}'
-            f'{", ..." * (len(classes) > 8)}: correct the column `label` '
-            '(--relabel of the command).')
+            f'{entry.where} has the label `{entry.label}`, which is the name '
+            f'of {which} of {type(dataset).__name__}, whose classes are '
+            f'{known or "not known"}: correct the column `label` (--relabel '
+            'of the command), or set `metainfo=dict(classes=[...])` of the '
+            'dataset in `train_dataloader.dataset`.')
     return classes.index(entry.label)
 
 

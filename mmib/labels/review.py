@@ -9,8 +9,8 @@ from .verdicts import UNSURE, WRONG, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645
-# How many images predict the next ones, as how many each counts, because
-# rankings aren't smooth, and how often the future is drawn.
+# How many images predict the next ones, for how many each of them counts
+# (rankings aren't smooth), and how often the future is drawn.
 _LAST, _COUNTS, _DRAWS = 20, 0.5, 4000
 
 

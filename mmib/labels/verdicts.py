@@ -10,7 +10,7 @@ from typing import IO, Dict, Iterable, List, NamedTuple, Union
 from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
-# Files may lack those after the rank.
+# Files may lack the columns after the rank.
 COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images',
            'label')
 # A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
@@ -86,7 +86,7 @@ def wrong_in(path: Path) -> List[Judged]:
     Raises:
         Refusal: If the file can't be used.
     """
-    # Two rankings may have an image.
+    # Two rankings may have the same image.
     rows = {row.image: row for row in read_review(path)}
     return [row for row in rows.values() if row.verdict == WRONG]
 
@@ -118,7 +118,7 @@ def read_review(path: Path) -> List[Judged]:
                 if cells:
                     row = _judged(where, names, cells)
                     others = judged.setdefault(row.image, [])
-                    # Another ranking has it too.
+                    # Another ranking may have the image too.
                     for other in others:
                         if (other.ranking != row.ranking
                                 and other.said == row.said):

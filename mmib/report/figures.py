@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from ..plan_record import PlanRecord
 from .read import Run
 
-# Of a plot that stands beside one other, and beside two, in inches.
+# Sizes of a plot beside one other, and beside two, in inches.
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
 FULL_EQUIVALENT = 'full equivalent (iterations of the baseline)'
 
@@ -51,7 +51,7 @@ _STYLE = {
     'axes.spines.right': False,
     'legend.frameon': False,
     'lines.linewidth': 1.6,
-    # Glyphs as outlines: no font is needed.
+    # Glyphs are outlines, so that no font is needed.
     'svg.fonttype': 'path',
     'svg.hashsalt': 'mmib'
 }

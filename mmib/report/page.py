@@ -75,7 +75,7 @@ def render(run: Run,
         others=others,
         summary=summary(run, others),
         notes=notes,
-        # Those of the first metric and the loss, and all others.
+        # The plots of the first metric and the loss, and all others.
         progress=progress[:4],
         more_progress=progress[4:],
         worth=figures.worth(run),
@@ -174,7 +174,7 @@ def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
     """Group runs that are seeds of one config, and as long."""
     groups: Dict[str, List[Run]] = {}
     for run in runs:
-        # Those whose config isn't known stay alone.
+        # Runs whose config isn't known stay alone.
         config = run.config.to_dict() or dict(path=run.path)
         config = {k: v for k, v in config.items() if k not in _OF_A_SEED}
         key = json.dumps([config, run.metrics[metric].iterations[-1]],
@@ -209,7 +209,7 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
     if not plain:
         return ''
     curve = run.metrics[name]
-    # Of several configs the first one counts.
+    # The first of several configs counts.
     seeds = _by_config(plain, name)[0]
     length = seeds[0].metrics[name].iterations[-1]
     longer = math.log(length / curve.iterations[-1])

@@ -23,7 +23,7 @@ from ..worth import VarianceRatio
 
 # The folder of a start of a run, which is named after its time.
 _START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
-# Time and text of a line of MMEngine's log, and what texts begin with.
+# Time and text of a line of MMEngine's log, and beginnings of texts.
 _LOG_LINE = re.compile(r'^([\d/]{10} [\d:]{8}) - .*? - [A-Z]+ - (.*)', re.M)
 _STEP = re.compile(r'(Iter|Epoch)\(train\)')
 _RESUMED = re.compile(r'resumed epoch: \d+, iter: (\d+)')
@@ -124,7 +124,7 @@ class _Start:
     folder: str
     begins: Dict[str, Any] = field(default_factory=dict)
     ends: Dict[str, Any] = field(default_factory=dict)
-    # Of a run without mmib that goes on.
+    # The iteration from which a run without mmib goes on.
     resumed_at: Optional[int] = None
     plans: List[PlanRecord] = field(default_factory=list)
     # Iteration and loss or metrics.
@@ -371,7 +371,7 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
     max_iters = begins.get('max_iters', (config.get('train_cfg')
                                          or {}).get('max_iters'))
     if begins.get('unit') == 'epoch':
-        # Those of the baseline.
+        # The iterations in the config are those of the baseline.
         max_iters = last_iter if ends else None
     annealing = [int(plan.iter) for plan in plans if plan.annealing]
     times = [start.times for start in starts if start.times]

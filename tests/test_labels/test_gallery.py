@@ -17,13 +17,13 @@ from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.errors import Refusal
-from mmib.labels.gallery import rank_images, take_pictures
+from mmib.labels.gallery import Gallery, rank_images, take_pictures
 from mmib.labels.images import CannotShow, DatasetImages, as_picture
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
 from mmib.labels.predictions import Predictor, compare
-from mmib.labels.rankings import top_pixels
+from mmib.labels.rankings import RANKINGS, top_pixels
 from mmib.report.checkpoint import Checkpoint
 
 from ..system.small_training import write_images
@@ -333,6 +333,14 @@ def test_the_table_of_all_images(tmp_path):
     assert list(read) == [
         'path', 'score', 'last_score', 'visits', 'pruned', 'more'
     ]
+
+
+@pytest.mark.parametrize('name', RANKINGS)
+def test_each_ranking_is_explained(name):
+    gallery = Gallery(
+        pd.DataFrame({name: [1.]}), 'a.pth', rank_by=name, unlabelled=['a'])
+    section = render_gallery(gallery, 'key', 'a.csv', Config(), [])
+    assert section.html.count('Images rank by ') == 1
 
 
 def test_layers():

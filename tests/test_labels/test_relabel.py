@@ -171,12 +171,13 @@ def test_with_other_lists(review):
 @pytest.mark.parametrize('row, dataset, match', [
     (('0.png', 'wrong', 'Cat'), labelled(),
      'line 2 of review.csv has the label '
-     '`Cat`, which is no class of the dataset, whose classes are cat, cow, '
-     'dog, dog, wild: correct the column `label`'),
+     '`Cat`, which is the name of no class of LabelledDataset, whose classes '
+     'are cat, cow, dog, dog, wild: correct the column `label`'),
     (('0.png', 'wrong', 'x'), labelled(metainfo=dict(classes=['x', 'x'])),
      'the label `x`, which is the name of several classes'),
     (('0.png', 'wrong', 'x'), labelled(metainfo=dict(classes=None)),
-     r'LabelledDataset has no names of classes, .* `metainfo=dict\(classes='),
+     r'no class of LabelledDataset, whose classes are not known: .* '
+     r'`metainfo=dict\(classes='),
     (('0.png', 'wrong', 'cow'), labelled(labels=[[0, 1]] * 3),
      'LabelledDataset, whose images have no `gt_label` of one class: leave '
      r'out the wrong images by `without` \(--without\)'),
