@@ -17,7 +17,7 @@ def main(parsed: argparse.Namespace) -> None:
     from mmib.labels.page import (render_gallery, render_page, write_boxes,
                                   write_table)
     from mmib.report.checkpoint import read_checkpoint
-    from mmib.report.write import write_text
+    from mmib.report.page import write_text
     split, path = parsed.data, parsed.checkpoint
     if not osp.isfile(path):
         raise Refusal(f'There is no checkpoint {path}.')

@@ -43,9 +43,8 @@ def write_report(work_dir: str,
     from mmib.labels.gallery import take_pictures
     from mmib.labels.page import render_gallery, write_table
     from mmib.report.checkpoint import read_newest
-    from mmib.report.page import render
+    from mmib.report.page import notes_on, render, write_text
     from mmib.report.read import read_run
-    from mmib.report.write import notes_on, unreliable, write_text
     reviews = reviews or ()
     judged = {row.image for path in reviews for row in read_review(path)}
     run = read_run(work_dir)
@@ -61,7 +60,6 @@ def write_report(work_dir: str,
     check_writable(table, reviews)
     gallery = take_pictures(run.config, checkpoint, num_images, predictions,
                             judged)
-    gallery.doubt = unreliable(run)
     write_table(table, gallery.images)
     section = render_gallery(
         gallery, f'{run.name} {run.start} {checkpoint.images_checksum}',

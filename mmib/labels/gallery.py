@@ -95,7 +95,6 @@ class Gallery:
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
             class that pixels may have.
         labels (list[str]): Names of the classes of which each image has one.
-        doubt (str): Why the ranking may be no better than chance, or nothing.
         notes (list[str]): Sentences on what is missing and why.
         checksum (int, optional): Of the images and their order, where they
             aren't those of a run.
@@ -114,7 +113,6 @@ class Gallery:
     folder: str = ''
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     labels: List[str] = field(default_factory=list)
-    doubt: str = ''
     notes: List[str] = field(default_factory=list)
     checksum: Optional[int] = None
     boxes: Optional[pd.DataFrame] = None

@@ -18,8 +18,11 @@ from ..openmmlab.console.reporter import worth_in_words
 from ..version import __version__
 from ..worth import VarianceRatio, gain
 from . import figures
+from .checkpoint import Checkpoint
 from .read import Run
 
+# Scores that predict the next ones worse rank images about at random.
+_RELIABLE = 0.1
 # A narrow space at which no line breaks.
 _THIN = '\u202f'
 # What seeds of one config may differ in.
@@ -82,6 +85,39 @@ def render(run: Run,
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
         section=section or Section(*[Markup()] * 3))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a page, whose paths may be no text in UTF-8."""
+    with open(path, 'w', encoding='utf-8', errors='backslashreplace') as file:
+        file.write(text)
+
+
+def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
+             unread: List[str]) -> List[str]:
+    """Return sentences on what is missing of a run, and why, and on scores
+    that are too unreliable to rank images."""
+    notes = list(run.notes)
+    for other in others:
+        notes += [f'{other.name}: {note}' for note in other.notes]
+    if not run.has_infobatch:
+        return [
+            *notes, 'This is a run without InfoBatch, so there are '
+            'metrics and losses alone. `mmib train CONFIG --score` has '
+            'scores of its images.'
+        ]
+    notes += unread
+    known = [p.reliability for p in run.plans if p.reliability is not None]
+    if checkpoint is not None and checkpoint.images is None:
+        notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
+                     'scores of the images aren\'t known.')
+    elif checkpoint is not None and known and known[-1] < _RELIABLE:
+        notes.append(
+            'The ranking of the images may be no better than chance: the '
+            'correlation of a score with the next one of its image is '
+            f'{known[-1]:.2f}. Train longer, or rank the images by `mmib '
+            'rank`.')
+    return notes
 
 
 def _digest(script: str) -> str:
