@@ -189,11 +189,12 @@ class ListedImages:
             }
         lost = sorted(changed & without.keys())
         if lost:
+            entry = without[lost[0]]
             raise Refusal(
-                f'{without[lost[0]].where} leaves out an image with a repaired'
-                ' mask or a right label: drop `without` of ListedImages in '
-                '`train_dataloader.dataset` (--without of the command), or '
-                'list fewer images there.')
+                f'{entry.where}, `{entry.image}`, leaves out an image with a '
+                'repaired mask or a right label: drop `without` of '
+                'ListedImages in `train_dataloader.dataset` (--without of the '
+                'command), or list fewer images there.')
         return shown, text
 
     @force_full_init

@@ -79,7 +79,7 @@ def test_masks_that_cannot_be_used(masks):
     with DefaultScope.overwrite_default_scope('mmseg'):
         with pytest.raises(
                 ValueError,
-                match='entry 0 leaves out an image with a '
+                match='entry 0, `4.jpg`, leaves out an image with a '
                 'repaired mask or'):
             build(dict(listed, without=['4.jpg']))
         for match, (name, mask) in bad.items():

@@ -161,7 +161,7 @@ def test_with_other_lists(review):
     assert [*dataset] == [('a/1.png', 0)]
     with pytest.raises(
             Refusal,
-            match='entry 0 leaves out an image with .* or a right label: '
+            match='entry 0, `2`, leaves out an image with .* right label: '
             'drop `without` of ListedImages'):
         build(relabelled(file, without=[2]))
     with pytest.raises(Refusal, match='`relabel`, .* leaves out all images'):
