@@ -315,8 +315,9 @@ def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
           judged: Optional[Set[str]]) -> Gallery:
     """Fill a gallery whose table of images has the column of the ranking, and
     sort the table by rank."""
-    images, rank_by = gallery.images, gallery.rank_by
-    images.sort_values(rank_by, ascending=False, kind='stable', inplace=True)
+    rank_by = gallery.rank_by
+    images = gallery.images = gallery.images.sort_values(
+        rank_by, ascending=False, kind='stable')
     gallery.num_ranked = int(images[rank_by].notna().sum())
     order = images.index[:gallery.num_ranked].tolist()
     ranks = pd.Series(range(1, len(order) + 1), order, dtype='Int64')
