@@ -17,7 +17,7 @@ def main(parsed: argparse.Namespace) -> None:
     from mmib.labels.page import (render_gallery, render_page, write_boxes,
                                   write_table)
     from mmib.report.checkpoint import read_checkpoint
-    from mmib.report.write import write_text
+    from mmib.report.page import write_text
     split, path = parsed.data, parsed.checkpoint
     if not osp.isfile(path):
         raise Refusal(f'There is no checkpoint {path}.')
@@ -29,23 +29,17 @@ def main(parsed: argparse.Namespace) -> None:
     boxes = osp.join(osp.dirname(out), f'rank_{split}_boxes.csv')
     for file in out, table, boxes:
         check_writable(file, parsed.review)
-    checkpoint = read_checkpoint(path)
-    scores = checkpoint.images if split == 'train' else None
-    gallery, rank_by = rank_images(config, checkpoint.weights, split,
-                                   parsed.rank_by, parsed.images, scores,
-                                   checkpoint.images_checksum, judged)
+    gallery = rank_images(config, read_checkpoint(path), split, parsed.rank_by,
+                          parsed.images, judged)
     tables = [table]
     write_table(table, gallery.images)
     if gallery.boxes is not None:
         tables.append(boxes)
         write_boxes(boxes, gallery.boxes, gallery.images)
     section = render_gallery(
-        gallery, rank_by,
-        checkpoint.name, f'{osp.abspath(path)} {split} {gallery.checksum}',
-        osp.basename(table), config, parsed.review, split,
+        gallery, f'{osp.abspath(path)} {split} {gallery.checksum}',
+        osp.basename(table), config, parsed.review,
         *map(osp.basename, tables[1:]))
-    write_text(
-        out, render_page(config, split, checkpoint.name, gallery.notes,
-                         section))
+    write_text(out, render_page(config, gallery, section))
     print('\n'.join(gallery.notes), file=sys.stderr)
     print('\n'.join([out, *tables]))

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Write one HTML file that shows a training."""
+"""Write one HTML file that shows a run."""
 import argparse
 import functools
 import os
@@ -21,11 +21,11 @@ def write_report(work_dir: str,
                  num_images: int = 12,
                  predictions: bool = True,
                  reviews: Optional[Sequence[str]] = None) -> List[str]:
-    """Write the report of a training, and the images to look at with it.
+    """Write the report of a run, and the images to look at with it.
 
     Args:
-        work_dir (str): Folder of the training.
-        compare (Sequence[str]): Folders of other trainings. Defaults to ().
+        work_dir (str): Folder of the run.
+        compare (Sequence[str]): Folders of other runs. Defaults to ().
         out (str, optional): The page. Defaults to ``report.html`` in the
             folder.
         num_images (int): Images of each end of the ranking. Defaults to 12.
@@ -37,14 +37,14 @@ def write_report(work_dir: str,
         list[str]: Paths of the page, and of the table of all images.
 
     Raises:
-        Refusal: If a folder has nothing of a training, a file can't be
+        Refusal: If a folder has nothing of a run, a file can't be
             written, or judged images can't be found.
     """
     from mmib.labels.gallery import take_pictures
     from mmib.labels.page import render_gallery, write_table
     from mmib.report.checkpoint import read_newest
+    from mmib.report.page import notes_on, render, write_text
     from mmib.report.read import read_run
-    from mmib.report.write import notes_on, unreliable, write_page
     reviews = reviews or ()
     judged = {row.image for path in reviews for row in read_review(path)}
     run = read_run(work_dir)
@@ -52,29 +52,27 @@ def write_report(work_dir: str,
     out = osp.join(work_dir, 'report.html') if out is None else out
     check_writable(out, reviews)
     checkpoint, unread = read_newest(work_dir, run.start)
-    notes, section = notes_on(run, others, checkpoint, unread), None
+    notes = notes_on(run, others, checkpoint, unread)
     if checkpoint is None or checkpoint.images is None:
-        write_page(out, run, others, notes, section)
+        write_text(out, render(run, others, notes))
         return [out]
     table = f'{osp.splitext(out)[0]}_images.csv'
     check_writable(table, reviews)
-    checksum = checkpoint.images_checksum
-    gallery = take_pictures(run.config, checkpoint.images, checkpoint.weights,
-                            num_images, checksum, predictions, judged)
-    gallery.doubt = unreliable(run)
+    gallery = take_pictures(run.config, checkpoint, num_images, predictions,
+                            judged)
     write_table(table, gallery.images)
-    section = render_gallery(gallery, 'score', checkpoint.name,
-                             f'{run.name} {run.start} {checksum}',
-                             osp.basename(table), run.config, reviews)
-    write_page(out, run, others, notes + gallery.notes, section)
+    section = render_gallery(
+        gallery, f'{run.name} {run.start} {checkpoint.images_checksum}',
+        osp.basename(table), run.config, reviews)
+    write_text(out, render(run, others, notes + gallery.notes, section))
     return [out, table]
 
 
 def explain_image(work_dir: str, image: str) -> str:
-    """Return why the newest plan of a training kept an image or left it out.
+    """Return why the newest plan of a run kept an image or left it out.
 
     Args:
-        work_dir (str): Folder of the training.
+        work_dir (str): Folder of the run.
         image (str): Path of the image, the end of its path, or its number.
 
     Raises:
@@ -91,10 +89,7 @@ def explain_image(work_dir: str, image: str) -> str:
                       'has no state of InfoBatch.')
     try:
         images = DatasetImages(run.config)
-        reason = images.why_not(
-            len(checkpoint.images), checkpoint.images_checksum)
-        if reason:
-            raise CannotShow(reason)
+        images.check(checkpoint)
     except CannotShow as error:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
     explanation = checkpoint.explain(*images.find(image))
@@ -103,7 +98,7 @@ def explain_image(work_dir: str, image: str) -> str:
 
 
 def needs_report(main: Callable[[argparse.Namespace], None]) -> Callable:
-    """A command that says which packages it needs where one is missing."""
+    """Let a command say which packages it needs where one is missing."""
 
     @functools.wraps(main)
     def checked(parsed: argparse.Namespace) -> None:

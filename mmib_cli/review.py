@@ -8,7 +8,6 @@ from mmengine.device import get_device
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images
 from mmib.labels.images import CannotShow, DatasetImages
-from mmib.labels.lists import as_line
 from mmib.labels.predictions import Predictor
 from mmib.labels.repair import export_ignored, export_tasks, numbers_of
 from mmib.labels.review import beats_chance, expected, merge
@@ -19,18 +18,18 @@ from .files import find_config, read, table
 
 # Ranks at which rows of the table end.
 _ENDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-# Of how many images it is told what to expect.
+# For how many images the command says what to expect.
 _NEXT = 50
 
 
 def outlook(rows: List[Judged]) -> Iterator[str]:
-    """Sentences and tables: what was found, and what to expect, of each
-    ranking, from verdicts in the order of their ranks."""
+    """Sentences and tables that say what was found in each ranking, and what
+    to expect, from verdicts in the order of their ranks."""
     looked_at = len({row.image for row in rows})
     names = list(dict.fromkeys(row.ranking for row in rows)) or ['']
     for name in names:
         if len(names) > 1:
-            yield f'\nRanked by {name or "what the files do not tell"}:'
+            yield f'\nRanked by {name or "what the files do not name"}:'
         yield from _of_ranking([row for row in rows if row.ranking == name],
                                looked_at)
 
@@ -49,9 +48,9 @@ def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
     if twice:
         same = by_rank[twice[0].rank].image
         yield (f'{twice[0].image} and {same} have the same rank. If they '
-               'are one image, write its path alike in all files. Else give '
-               'the files of one report to be told the share by rank, and '
-               'what to expect.')
+               'are one image, write its path alike in all files. Otherwise '
+               'give the files of one report: they have the share by rank, '
+               'and what to expect.')
     elif rows:
         shares: List[tuple] = [('ranks', 'images', 'wrong', 'share')]
         for first, last in zip((0, *_ENDS), (*_ENDS, rows[-1].rank)):
@@ -72,18 +71,18 @@ def _of_ranking(rows: List[Judged], looked_at: int) -> Iterator[str]:
 
 
 def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
-    """Write the masks of images that were judged wrong to a folder. Returns
-    what to do with it."""
+    """Write the masks of images that were judged wrong to a folder. Return
+    what to do with the folder."""
     if args.config is None:
-        raise Refusal('--export needs --config CONFIG, of the training.')
+        raise Refusal('--export needs --config CONFIG, of the run.')
     if args.ignore and args.checkpoint is None:
-        raise Refusal('--ignore needs --checkpoint FILE, whose network tells '
+        raise Refusal('--ignore needs --checkpoint FILE, whose network finds '
                       'suspect regions.')
     if not wrong:
         raise Refusal('No image was judged wrong: there is nothing to export.')
     config, predict = read(find_config(args.config)), None
     config.merge_from_dict(args.cfg_options)
-    if (listed_images(config) or {}).get('repaired'):
+    if 'repaired' in listed_images(config):
         raise Refusal(f'{args.config} has repaired masks already: take the '
                       'config without `repaired` in ListedImages.')
     try:
@@ -109,6 +108,16 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
             f'with: mmib train {args.config} --repaired {args.export}')
 
 
+def write_list(path: str, wrong: Sequence[str]) -> None:
+    """Write a list of images, one on each line."""
+    for name in wrong:
+        if name != name.strip() or not {*'\r\n'}.isdisjoint(name):
+            raise Refusal(f'{name!r} can\'t stand on a line of a list: write '
+                          'a review by --out, which --without takes too.')
+    with open_text(path, 'x') as file:
+        file.writelines(f'{name}\n' for name in wrong)
+
+
 def main(parsed: argparse.Namespace) -> None:
     given = (parsed.config, parsed.checkpoint, parsed.ignore,
              parsed.cfg_options)
@@ -122,8 +131,7 @@ def main(parsed: argparse.Namespace) -> None:
     wrong = list(
         dict.fromkeys(row.image for row in merged if row.verdict == WRONG))
     if parsed.list is not None:
-        with open_text(parsed.list, 'x') as file:
-            file.writelines(f'{as_line(image)}\n' for image in wrong)
+        write_list(parsed.list, wrong)
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
         said = ', '.join(f'{row.said} in {row.where}' for row in rows)

@@ -5,7 +5,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-# Predictions that are less sure contradict no label.
+# Predictions of lower confidence contradict no label.
 _CONFIDENT = 0.4
 # Boxes that overlap less than `_APART` are of different objects, and those
 # that overlap `_SAME` and more are one box.
@@ -61,8 +61,8 @@ class Suspect(NamedTuple):
 
 
 def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The intersection over union of each of N boxes with each of M: of shape
-    (N, M), 0 where both are empty."""
+    """Return the intersection over union of each of N boxes with each of M, of
+    shape (N, M), 0 where both are empty."""
     both = _intersections(boxes, others)
     union = _areas(boxes)[:, None] + _areas(others) - both
     return both / np.where(union > 0, union, 1)
@@ -85,8 +85,8 @@ def without_ignored(boxes: Boxes, ignored: np.ndarray) -> Boxes:
 
 
 def missing(boxes: Boxes) -> List[Suspect]:
-    """Confident predictions that no label overlaps: a label may be missing.
-    Each weighs its confidence."""
+    """Find confident predictions that no label overlaps: a label may be
+    missing. The weight of each is its confidence."""
     ious = overlaps(boxes.labelled, boxes.predicted).max(0, initial=0)
     confidences = boxes.confidences
     return [
@@ -98,9 +98,10 @@ def missing(boxes: Boxes) -> List[Suspect]:
 
 
 def unsupported(boxes: Boxes) -> List[Suspect]:
-    """Labels that no prediction of any class supports: they may be extra, or
-    misplaced. Each weighs the confidence of the prediction beside it to
-    which no other label is nearer, or little where there is none."""
+    """Find labels that no prediction of any class supports: the labels may be
+    extra, or misplaced. The weight of each is the confidence of the prediction
+    beside it to which no other label is nearer, or little where there is
+    none."""
     ious = overlaps(boxes.labelled, boxes.predicted)
     support = np.where(ious >= _SAME, boxes.confidences, 0).max(1, initial=0)
     is_beside = ((ious >= _APART) & (ious < _SAME) &
@@ -122,8 +123,9 @@ def unsupported(boxes: Boxes) -> List[Suspect]:
 
 
 def other_class(boxes: Boxes) -> List[Suspect]:
-    """Labels that a confident prediction of another class overlaps well. Each
-    weighs by how much this prediction is surer than one of its own class."""
+    """Find labels that a confident prediction of another class overlaps well.
+    The weight of each is by how much this prediction is more confident than
+    one of the labelled class."""
     ious = overlaps(boxes.labelled, boxes.predicted)
     sure = np.where(ious >= _SAME, boxes.confidences, 0)
     is_own = boxes.labels[:, None] == boxes.classes

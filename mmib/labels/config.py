@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which images and labels a config trains on."""
+"""The images and labels that a config trains on."""
 import copy
 import zlib
-from typing import Optional, Sequence, Union
+from typing import Optional, Sequence, Tuple, Union
 
 from mmengine.config import Config
 
@@ -10,39 +10,36 @@ from ..errors import Refusal
 from ..openmmlab.config.parts import add_import
 from ..openmmlab.runner.checks import type_name
 from .listed_images import ListedImages
-from .lists import entries_of, judged_wrong
+from .lists import entries_of
 from .masks import masks_checksum
 
 _OUTER_WRAPPERS = ('RepeatDataset', 'ClassBalancedDataset',
                    'MultiImageMixDataset')
-_NAME = ListedImages.__name__
 
 
-def list_images(cfg: Config,
-                images: Union[str, Sequence, None] = None,
-                without: Union[str, Sequence, None] = None,
-                relabel: Optional[str] = None,
-                repaired: Optional[str] = None) -> Config:
-    """Let ``ListedImages`` wrap the dataset in a copy of a config, with the
-    images to show, the images to leave out, the review that has right labels,
-    the folder of repaired masks, or some of them.
+def list_images(cfg: Config, **lists: Union[str, Sequence, None]) -> Config:
+    """Let ``ListedImages`` wrap the dataset in a copy of a config.
 
     What repeats or mixes images wraps ``ListedImages``, and so has listed
     images only. A ``ListedImages`` in the config gets the list that it lacks.
     The lists and repaired masks are read, and no data.
 
+    Args:
+        cfg (Config): The config of a run.
+        **lists: Arguments of ``ListedImages``; those that are None aren't
+            given.
+
     Raises:
         Refusal: If a list or a folder can't be used.
     """
     cfg = copy.deepcopy(cfg)
-    outer = _around_listed(cfg)
+    outer, _ = _around_listed(cfg)
     if outer is None:
         raise Refusal('The config has no dataset whose images could be '
                       'listed: add `train_dataloader.dataset`.')
-    if type_name(outer['dataset']) != _NAME:
-        outer['dataset'] = dict(type=_NAME, dataset=outer['dataset'])
-    lists = dict(
-        images=images, without=without, relabel=relabel, repaired=repaired)
+    if type_name(outer['dataset']) != ListedImages.__name__:
+        outer['dataset'] = dict(
+            type=ListedImages.__name__, dataset=outer['dataset'])
     for name, given in lists.items():
         if given is None:
             continue
@@ -58,47 +55,55 @@ def list_images(cfg: Config,
     return cfg
 
 
-def listed_images(cfg: Config) -> Optional[dict]:
-    """What ``ListedImages`` in a config has, ``images``, ``without``,
-    ``relabel`` and ``repaired``, as the config has it. None where nothing is
-    listed."""
-    outer = _around_listed(cfg)
-    if outer is None or type_name(outer['dataset']) != _NAME:
-        return None
-    names = 'images', 'without', 'relabel', 'repaired'
-    return {name: outer['dataset'].get(name) for name in names}
+def listed_images(cfg: Config) -> dict:
+    """Return the lists in a config: the arguments of its ``ListedImages`` that
+    aren't None. An empty dict where nothing is listed."""
+    outer, _ = _around_listed(cfg)
+    if outer is None or type_name(outer['dataset']) != ListedImages.__name__:
+        return {}
+    return {
+        option: outer['dataset'][option]
+        for option in ('images', 'without', 'relabel', 'repaired')
+        if outer['dataset'].get(option) is not None
+    }
+
+
+def listed_name(cfg: Config) -> str:
+    """Return the dotted name of the dataset that ``ListedImages`` is, or would
+    wrap."""
+    return _around_listed(cfg)[1]
 
 
 def lists_checksum(cfg: Config) -> Optional[str]:
-    """Checksum of what :func:`listed_images` names, whatever the files are
+    """Return the checksum of the lists in a config, whatever the files are
     called. None where nothing is listed.
 
     Raises:
         Refusal: If a list or a folder can't be used.
     """
     lists = listed_images(cfg)
-    if lists is None:
+    if not lists:
         return None
-    review, repaired = lists.pop('relabel'), lists.pop('repaired')
     names: list = [
-        images is not None and sorted(
-            name for _, name in entries_of(images, left_out=name == 'without'))
-        for name, images in lists.items()
+        name in lists and sorted(
+            str(entry.image) for entry in entries_of(lists[name], name))
+        for name in ('images', 'without')
     ]
-    if review is not None:
+    if 'relabel' in lists:
         names.append(
-            sorted((image, row.label)
-                   for image, row in judged_wrong(review).items()))
-    if repaired is not None:
-        names.append(masks_checksum(repaired))
+            sorted((entry.image, entry.label)
+                   for entry in entries_of(lists['relabel'], 'relabel')))
+    if 'repaired' in lists:
+        names.append(masks_checksum(lists['repaired']))
     return f'{zlib.crc32(repr(names).encode()):08x}'
 
 
-def _around_listed(cfg: Config) -> Optional[dict]:
-    """What has the dataset that ``ListedImages`` wraps, or would wrap."""
-    outer = cfg.get('train_dataloader') or {}
+def _around_listed(cfg: Config) -> Tuple[Optional[dict], str]:
+    """The dict whose dataset ``ListedImages`` is or would wrap, and the dotted
+    name of this dataset."""
+    outer, name = cfg.get('train_dataloader') or {}, 'train_dataloader.dataset'
     while isinstance(outer.get('dataset'), dict):
         if type_name(outer['dataset']) not in _OUTER_WRAPPERS:
-            return outer
-        outer = outer['dataset']
-    return None
+            return outer, name
+        outer, name = outer['dataset'], f'{name}.dataset'
+    return None, name

@@ -2,37 +2,38 @@
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 import numpy as np
 import pandas as pd
 from mmengine.config import Config
 from mmengine.device import get_device
-from torch import Tensor
 
 from ..errors import Refusal
+from ..report.checkpoint import Checkpoint
 from .boxes import KINDS, Boxes, Suspect
 from .images import CannotShow, DatasetImages
 from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
                      to_uri)
+from .lists import names_of
 from .masks import IGNORED
-from .predictions import Predictor, compare, measure
+from .predictions import Predictor, compare, compare_all, labelled_boxes
 from .rankings import DEFAULTS, RANKINGS, largest_region
 
 # Name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
 # How many confused pairs of classes a card has.
 _PAIRS = 2
-# Boxes of lower scores aren't drawn, as MMDetection's visualizer does it.
+# Boxes of lower scores aren't drawn, as in MMDetection's visualizer.
 _PROBABLE = 0.3
-# Of the boxes that rank an image, how many its card has in words.
+# How many of the boxes that rank an image its card has in words.
 _LISTED = 5
 # RGB colours of labels and predictions where both are drawn.
 BOX_COLOURS = ((0, 114, 178), (230, 159, 0))
 # Columns of the table of boxes.
 _BOX_COLUMNS = ('image', 'path', 'left', 'top', 'right', 'bottom', 'label',
                 'predicted', 'confidence', 'iou', 'kind')
-# Columns of what is known of images, and their titles on a card.
+# Columns of the table of images that a card has, and their titles.
 _FIGURES = dict(
     score='average score',
     last_score='last score',
@@ -42,13 +43,23 @@ _FIGURES = dict(
 
 @dataclass
 class Card:
-    """An image in the gallery: its number in the whole dataset, its path
-    below the folder of all, and its name in a review; names and values of what
-    is known of it, first of what ranks it; its rank from 1; width and height
-    of its pictures, and their names and data URIs, first of the image and then
-    of layers over it; its labels and predictions in words; the class that is
-    labelled and the one that is predicted; the predicted class where it is
-    another one than the label; and why pictures are missing."""
+    """An image in the gallery.
+
+    Args:
+        number (int): Its number in the whole dataset.
+        path (str, optional): Its path below the folder of all cards.
+        name (str): Its name in a review.
+        figures (list[tuple[str, float]]): Names and values of what is known of
+            it, first of what ranks it.
+        rank (int): Its rank, from 1.
+        size (tuple[int, int]): Width and height of its pictures.
+        pictures (list[tuple[str, str]]): Names and data URIs, first of the
+            image and then of layers over it.
+        classes (list[tuple[str, str]]): Labels and predictions in words.
+        pair (str): The labelled and the predicted class where they differ.
+        predicted (str): The predicted class where it isn't the label.
+        note (str): Why pictures are missing.
+    """
 
     number: int
     path: Optional[str]
@@ -71,191 +82,149 @@ class Gallery:
     Args:
         images (pd.DataFrame): What is known of all images, by number in the
             whole dataset.
+        network (str): Name of the checkpoint.
+        split (str): Whose images these are: ``'train'``, the default,
+            ``'val'`` or ``'test'``.
+        rank_by (str): Name of the ranking. Defaults to ``'score'``.
         highest (list[Card]): Those to look at.
         lowest (list[Card]): Those to compare them with.
         num_ranked (int): How many images have a rank.
         unlabelled (list[str]): Paths or numbers of images without any labelled
             pixel, which have none.
-        takes_verdicts (bool): Whether a training can leave out by name what
-            is judged here.
         folder (str): The folder that all cards have in common.
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
             class that pixels may have.
         labels (list[str]): Names of the classes of which each image has one.
-        doubt (str): Why the scores may tell little, or nothing.
         notes (list[str]): Sentences on what is missing and why.
         checksum (int, optional): Of the images and their order, where they
-            aren't those of a training.
+            aren't those of a run.
         boxes (pd.DataFrame, optional): Boxes that may be wrong, of detectors
             that rank their images.
     """
 
     images: pd.DataFrame
+    network: str
+    split: str = 'train'
+    rank_by: str = 'score'
     highest: List[Card] = field(default_factory=list)
     lowest: List[Card] = field(default_factory=list)
     num_ranked: int = 0
     unlabelled: List[str] = field(default_factory=list)
-    takes_verdicts: bool = False
     folder: str = ''
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     labels: List[str] = field(default_factory=list)
-    doubt: str = ''
     notes: List[str] = field(default_factory=list)
     checksum: Optional[int] = None
     boxes: Optional[pd.DataFrame] = None
 
+    @property
+    def takes_verdicts(self) -> bool:
+        """bool: Whether a run can leave out by name what is judged."""
+        return bool(self.highest) and 'path' in self.images
+
 
 def take_pictures(config: Config,
-                  images: pd.DataFrame,
-                  weights: Dict[str, Tensor],
+                  checkpoint: Checkpoint,
                   count: int,
-                  checksum: Optional[int] = None,
                   predictions: bool = True,
                   judged: Optional[Set[str]] = None) -> Gallery:
-    """Show the images with the highest and the lowest scores of a training, as
-    far as possible: what is missing is told in notes.
+    """Show the images with the highest and the lowest scores of a run, as
+    far as possible. Notes say what is missing.
 
     Args:
         config (Config): Of the dataset and the network. It is code, and is
             run.
-        images (pd.DataFrame): What the training has noted of each image, by
-            its number in the dataset of the config.
-        weights (dict[str, Tensor]): Of the network.
+        checkpoint (Checkpoint): What the run has noted of each image, and
+            the network.
         count (int): How many images to show of each end.
-        checksum (int, optional): Of the images. Others aren't shown. Defaults
-            to None.
         predictions (bool): Whether to predict these images. Defaults to True.
-        judged (set[str], optional): Paths or numbers of images that aren't
-            shown. Defaults to None.
+        judged (set[str], optional): Names of images that aren't shown.
+            Defaults to None.
 
     Raises:
         Refusal: If images were judged, and the images can't be found.
     """
-    gallery, predictor = Gallery(images.copy()), None
-    reader = _open_reader(config, gallery.images, checksum, gallery.notes)
-    if reader is not None and predictions and count:
-        try:
-            predictor = Predictor(config, weights, get_device())
-        except CannotShow as error:
-            gallery.notes.append(f'There are no predictions: {error}.')
-    return _show(gallery, 'score', count, reader, predictor, judged)
+    assert checkpoint.images is not None
+    gallery = Gallery(checkpoint.images.copy(), checkpoint.name)
+    reader, predictor = _open_reader(config, gallery, checkpoint), None
+    if reader is not None:
+        _add_unlabelled(gallery, _without_labels(gallery.images, reader))
+        if predictions and count:
+            try:
+                predictor = Predictor(config, checkpoint.weights, get_device())
+            except CannotShow as error:
+                gallery.notes.append(f'There are no predictions: {error}.')
+    return _show(gallery, count, reader, predictor, judged)
 
 
 def rank_images(config: Config,
-                weights: Dict[str, Tensor],
+                checkpoint: Checkpoint,
                 split: str,
                 rank_by: Optional[str],
                 count: int,
-                scores: Optional[pd.DataFrame] = None,
-                checksum: Optional[int] = None,
-                judged: Optional[Set[str]] = None) -> Tuple[Gallery, str]:
-    """Rank the images of any dataset of a config by what a network says of
-    them, and show both ends.
+                judged: Optional[Set[str]] = None) -> Gallery:
+    """Rank the images of any dataset of a config by what a network predicts,
+    and show both ends. Training images have the scores of the run too, if
+    the checkpoint has scores of these images.
 
     Args:
         config (Config): Of the dataset and the network. It is code, and is
             run.
-        weights (dict[str, Tensor]): Of the network.
+        checkpoint (Checkpoint): The network.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
         rank_by (str, optional): Name of the ranking. If None, the first of
             :data:`~mmib.labels.rankings.DEFAULTS` that there is.
         count (int): How many images to show of each end.
-        scores (pd.DataFrame, optional): What a training has noted of each
-            image. Left out where the images are others.
-        checksum (int, optional): Of the images of ``scores``.
-        judged (set[str], optional): Paths or numbers of images that aren't
-            shown. Defaults to None.
-
-    Returns:
-        tuple[Gallery, str]: The images, and the name of the ranking.
+        judged (set[str], optional): Names of images that aren't shown.
+            Defaults to None.
 
     Raises:
         Refusal: If the images can't be ranked.
     """
+    problem = f'The images of `{split}_dataloader.dataset` can\'t be ranked'
     try:
         reader = DatasetImages(config, split)
+        problem = 'The checkpoint can\'t be used with this config'
+        predictor = Predictor(config, checkpoint.weights, get_device())
     except CannotShow as error:
-        raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
-                      f'ranked: {error}.') from error
-    other = scores is not None and reader.why_not(len(scores), checksum)
-    try:
-        predictor = Predictor(config, weights, get_device())
-    except CannotShow as error:
-        raise Refusal(f'The checkpoint can\'t be used with this config: '
-                      f'{error}.') from error
-    if scores is None or other:
-        scores = pd.DataFrame(index=range(len(reader.numbers)))
-    gallery = Gallery(scores, checksum=reader.checksum)
-    if other:
-        gallery.notes.append(f'There are no scores of the training, as {other}'
-                             '.')
+        raise Refusal(f'{problem}: {error}.') from error
+    images = pd.DataFrame(index=range(len(reader.numbers)))
+    gallery = Gallery(images, checkpoint.name, split, checksum=reader.checksum)
+    if checkpoint.images is not None and split == 'train':
+        try:
+            reader.check(checkpoint)
+            gallery.images = checkpoint.images.copy()
+        except CannotShow as error:
+            gallery.notes.append('There are no scores of the run, because '
+                                 f'{error}.')
     _add_paths(gallery.images, reader)
-    _measure(gallery, reader, predictor, config.get('val_dataloader') or {})
+    loader = config.get('val_dataloader') or {}
+    _measure(gallery, reader, compare_all(reader, predictor, loader))
     found = [name for name in RANKINGS if name in gallery.images]
     if rank_by is not None and rank_by not in found:
         raise Refusal(f'There is no ranking by {rank_by} here: give '
                       f'--rank-by {" or ".join(found)}.')
-    rank_by = rank_by or next(name for name in DEFAULTS if name in found)
-    return _show(gallery, rank_by, count, reader, predictor, judged), rank_by
+    gallery.rank_by = rank_by or next(name
+                                      for name in DEFAULTS if name in found)
+    return _show(gallery, count, reader, predictor, judged)
 
 
-def _show(gallery: Gallery, rank_by: str, count: int,
-          reader: Optional[DatasetImages], predictor: Optional[Predictor],
-          judged: Optional[Set[str]]) -> Gallery:
-    """Fill a gallery whose table of images has the column of the ranking, and
-    sort the table by rank."""
-    images = gallery.images
-    if reader is not None and not RANKINGS[rank_by].of:
-        unlabelled = _unlabelled(images, rank_by, reader)
-        images.loc[unlabelled, rank_by] = np.nan
-        _name_unlabelled(gallery, unlabelled)
-    images.sort_values(rank_by, ascending=False, kind='stable', inplace=True)
-    gallery.num_ranked = int(images[rank_by].notna().sum())
-    order = images.index[:gallery.num_ranked].tolist()
-    ranks = {number: rank for rank, number in enumerate(order, 1)}
-    images['rank'] = pd.Series(ranks, dtype='Int64')
-    if judged:
-        order = _not_judged(order, images, judged, gallery.notes)
-    highest = order[:count]
-    lowest = order[len(highest):][-count:][::-1] if count else []
-    # A list has either paths or numbers, and an image once.
-    by_path = 'path' in images and images['path'].nunique() == len(images)
-    cards = [_card(images, rank_by, n, by_path) for n in highest + lowest]
-    gallery.highest, gallery.lowest = cards[:count], cards[count:]
-    gallery.takes_verdicts = bool(cards) and 'path' in images
-    gallery.folder = _shorten_paths(cards)
-    if reader is not None:
-        for card in cards:
-            _add_pictures(card, reader, predictor, rank_by,
-                          side_of(len(cards)))
-        if cards and reader.has_one_class:
-            # --relabel couldn't tell classes of one name.
-            gallery.labels = [
-                name for name in reader.classes
-                if reader.classes.count(name) == 1
-            ]
-        if any(len(card.pictures) > 1 for card in cards):
-            gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
-    return gallery
-
-
-def _open_reader(config: Config, images: pd.DataFrame, checksum: Optional[int],
-                 notes: List[str]) -> Optional[DatasetImages]:
+def _open_reader(config: Config, gallery: Gallery,
+                 checkpoint: Checkpoint) -> Optional[DatasetImages]:
+    """Open the images of a run, if they are there."""
     try:
         reader = DatasetImages(config)
-        other = reader.why_not(len(images), checksum)
-        if other:
-            raise CannotShow(other)
+        reader.check(checkpoint)
     except CannotShow as error:
-        notes.append(
-            'Images have their numbers in the training, no paths or pictures, '
+        gallery.notes.append(
+            'Images have their numbers in the run, no paths or pictures, '
             f'and take no verdicts, because of the dataset: {error}.')
         return None
-    _add_paths(images, reader)
-    if images['path'].any():
+    _add_paths(gallery.images, reader)
+    if gallery.images['path'].any():
         return reader
-    notes.append('Images have numbers instead of paths: the dataset has no '
-                 'files.')
+    gallery.notes.append('Images have numbers instead of paths: the dataset '
+                         'has no files.')
     return reader if reader.has_pixels else None
 
 
@@ -264,12 +233,11 @@ def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
     images.index = pd.Index(reader.numbers)
 
 
-def _unlabelled(images: pd.DataFrame, rank_by: str,
-                reader: DatasetImages) -> List[int]:
-    """Numbers of the images of which no pixel has a label, and the loss in a
-    training is 0."""
+def _without_labels(images: pd.DataFrame, reader: DatasetImages) -> List[int]:
+    """The numbers of the images without a labelled pixel, whose loss in a run
+    is 0."""
     found = []
-    for number in images.index[images[rank_by] == 0]:
+    for number in images.index[images['score'] == 0]:
         try:
             labels = reader.read(number).get('gt_seg_map')
         except CannotShow:
@@ -281,53 +249,51 @@ def _unlabelled(images: pd.DataFrame, rank_by: str,
     return found
 
 
-def _name_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
-    gallery.unlabelled = [
-        gallery.images['path'][number] or str(number) for number in numbers
-    ]
+def _add_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
+    """Name images without a label, and take their score away."""
+    images = gallery.images
+    if 'score' in images:
+        images.loc[numbers, 'score'] = np.nan
+    gallery.unlabelled = [images['path'][n] or str(n) for n in numbers]
 
 
-def _not_judged(order: List[int], images: pd.DataFrame, judged: Set[str],
-                notes: List[str]) -> List[int]:
-    if 'path' not in images:
-        raise Refusal(f'--review finds no images. {" ".join(notes)}')
-    left = [n for n in order if judged.isdisjoint((images['path'][n], str(n)))]
-    notes.append(
-        f'{len(order) - len(left)} of {len(judged)} judged images are '
-        'in the ranking, and aren\'t shown again.')
-    return left
-
-
-def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
-             loader: dict) -> None:
-    """Make the columns of rankings by what the network says of all images.
-
-    Args:
-        loader (dict): The data loader of a test, whose batch size and workers
-            are taken.
-    """
-    measured = measure(reader, predictor,
-                       loader.get('batch_size') or 1,
-                       loader.get('num_workers') or 0)
-    num_images = len(gallery.images)
-    if not measured.columns:
-        raise Refusal(
-            'The images can\'t be ranked: '
-            f'{measured.reason or "nothing was predicted before a stop"}.')
-    for name, column in measured.columns.items():
-        gallery.images[name] = column
-    if 'missing' in measured.columns:
-        gallery.boxes = _table_of(measured.suspects, gallery.images, reader)
-    _name_unlabelled(gallery, measured.unlabelled)
-    unknown = (
-        np.isnan(column[:measured.num_seen]).sum() - len(measured.unlabelled))
-    if measured.num_seen < num_images:
-        gallery.notes.append(f'Stopped after {measured.num_seen} of '
-                             f'{num_images} images: others have no rank.')
-    if unknown and measured.reason:
+def _measure(gallery: Gallery, reader: DatasetImages,
+             compared: Iterator[Union[Dict[str, Any], str]]) -> None:
+    """Make the columns of rankings by what the network predicts. Ctrl-C keeps
+    what is there."""
+    rows: List[Dict[str, float]] = []
+    unlabelled, suspects, reason = [], [], ''
+    try:
+        for number, seen in zip(reader.numbers, compared):
+            if isinstance(seen, str):
+                reason, seen = seen, {}
+            rows.append({
+                name: ranking.of(seen[ranking.array])
+                for name, ranking in RANKINGS.items()
+                if ranking.of and ranking.array in seen
+            })
+            if np.isnan(seen.get('losses', 0)).all():
+                unlabelled.append(number)
+            suspects += [(number, each) for kind in KINDS
+                         for each in seen.get(kind, ())]
+    except KeyboardInterrupt:
+        pass
+    measured = pd.DataFrame(rows, reader.numbers[:len(rows)])
+    if measured.empty:
+        raise Refusal('The images can\'t be ranked: '
+                      f'{reason or "nothing was predicted before a stop"}.')
+    gallery.images = gallery.images.join(measured)
+    _add_unlabelled(gallery, unlabelled)
+    if 'missing' in measured:
+        gallery.boxes = _table_of(suspects, gallery.images, reader)
+    if len(rows) < len(gallery.images):
         gallery.notes.append(
-            f'{unknown} of {measured.num_seen} images aren\'t '
-            f'ranked: {measured.reason}.')
+            f'Stopped after {len(rows)} of {len(gallery.images)} images: '
+            'others have no rank.')
+    unknown = measured.isna().all(axis=1).sum() - len(unlabelled)
+    if unknown and reason:
+        gallery.notes.append(f'{unknown} of {len(rows)} images aren\'t '
+                             f'ranked: {reason}.')
 
 
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
@@ -344,18 +310,62 @@ def _name(reader: DatasetImages, label: Optional[int]) -> Optional[str]:
     return None if label is None else reader.names(label)
 
 
-def _card(images: pd.DataFrame, rank_by: str, number: int,
-          by_path: bool) -> Card:
+def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
+          predictor: Optional[Predictor],
+          judged: Optional[Set[str]]) -> Gallery:
+    """Fill a gallery whose table of images has the column of the ranking, and
+    sort the table by rank."""
+    rank_by = gallery.rank_by
+    images = gallery.images = gallery.images.sort_values(
+        rank_by, ascending=False, kind='stable')
+    gallery.num_ranked = int(images[rank_by].notna().sum())
+    order = images.index[:gallery.num_ranked].tolist()
+    ranks = pd.Series(range(1, len(order) + 1), order, dtype='Int64')
+    images['rank'] = ranks
+    paths = images.get('path', [None])
+    names = dict(zip(images.index, names_of([*paths], images.index)))
+    if judged:
+        if 'path' not in images:
+            raise Refusal('--review finds no images. ' +
+                          ' '.join(gallery.notes))
+        left = [number for number in order if names[number] not in judged]
+        gallery.notes.append(
+            f'{len(order) - len(left)} of {len(judged)} judged images are '
+            'in the ranking, and aren\'t shown again.')
+        order = left
+    highest = order[:count]
+    lowest = order[len(highest):][-count:][::-1] if count else []
+    cards = [
+        Card(number, images['path'][number] if 'path' in images else None,
+             names[number], _figures_of(images, rank_by, number),
+             int(ranks[number])) for number in highest + lowest
+    ]
+    gallery.highest, gallery.lowest = cards[:count], cards[count:]
+    gallery.folder = _shorten_paths(cards)
+    if reader is not None:
+        for card in cards:
+            _add_pictures(card, reader, predictor, rank_by,
+                          side_of(len(cards)))
+        if cards and reader.has_one_class:
+            # --relabel can't distinguish classes with the same name.
+            gallery.labels = [
+                name for name in reader.classes
+                if reader.classes.count(name) == 1
+            ]
+        if any(len(card.pictures) > 1 for card in cards):
+            gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
+    return gallery
+
+
+def _figures_of(images: pd.DataFrame, rank_by: str,
+                number: int) -> List[Tuple[str, float]]:
     titles = {rank_by: RANKINGS[rank_by].title, **_FIGURES}
     if 'score' in images and images['score'].equals(images['last_score']):
-        # As where all scores are moving averages.
+        # The scores of some policies are moving averages.
         del titles['last_score']
-    # Where nothing was pruned, that isn't told of each image.
-    figures = [(title, images[name][number]) for name, title in titles.items()
-               if name == rank_by or name in images and images[name].any()]
-    path = images['path'][number] if 'path' in images else None
-    name = path if path and by_path else str(number)
-    return Card(number, path, name, figures, int(images['rank'][number]))
+    # A card doesn't have what is 0 for all images.
+    return [(title, images[name][number]) for name, title in titles.items()
+            if name == rank_by or name in images and images[name].any()]
 
 
 def _add_pictures(card: Card, reader: DatasetImages,
@@ -364,24 +374,20 @@ def _add_pictures(card: Card, reader: DatasetImages,
     try:
         for name, layer in _layers(card, reader, predict, rank_by):
             card.pictures.append((name, to_uri(layer, side)))
-    except CannotShow as error:
-        card.note = f'No {"prediction" if card.pictures else "picture"}: ' \
-                    f'{error}.'
+    except (CannotShow, Refusal) as error:
+        what = 'prediction' if card.pictures else 'picture'
+        card.note = f'No {what}: {str(error).rstrip(".")}.'
 
 
 def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
             rank_by: str) -> Iterator[_Layer]:
-    """The image, and what is labelled and predicted. What can't be drawn is
-    added to the card in words."""
+    """Draw the image, its labels and its prediction. Add to the card in words
+    what can't be drawn."""
     results = reader.read(card.number)
     image, labels = results['img'], results.get('gt_seg_map')
     card.size = image.shape[1], image.shape[0]
     yield 'image', image
-    # Of datasets of MMDetection.
-    boxes = [
-        each for each in results.get('instances') or []
-        if np.size(each.get('bbox')) == 4
-    ]
+    boxes = labelled_boxes(results)  # Of datasets of MMDetection.
     if labels is not None:
         yield 'labels', class_layer(labels, reader.palette)
     elif boxes:
@@ -394,7 +400,7 @@ def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
         return
     sample = predict(reader.info(card.number))
     if 'pred_sem_seg' in sample:
-        yield from _pixels(card, reader, sample, labels)
+        yield from _pixels(card, reader, sample, results)
     elif 'pred_label' in sample:
         _add_class(card, reader, sample, label)
     elif 'bboxes' in sample.get('pred_instances', {}):
@@ -416,7 +422,7 @@ def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
 
 def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
               suspects: List[Suspect]) -> _Layer:
-    """Labels and predictions in two colours, and thick those that rank."""
+    """Draw labels and predictions in two colours, thick those that rank."""
     suspects = sorted(suspects, key=lambda each: -each.weight)
     for each in suspects[:_LISTED]:
         said = [
@@ -442,15 +448,16 @@ def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
 
 
 def _pixels(card: Card, reader: DatasetImages, sample: Any,
-            labels: Optional[np.ndarray]) -> Iterator[_Layer]:
-    """What is predicted of pixels, their loss, and where the prediction
-    differs from the labels."""
+            results: dict) -> Iterator[_Layer]:
+    """Draw the prediction, the loss, and where prediction and labels
+    differ."""
+    labels = results.get('gt_seg_map')
     predicted = sample.pred_sem_seg.data[0].cpu().numpy()
     layer = class_layer(predicted, reader.palette)
     yield 'prediction', layer
     if labels is None:
         return
-    compared = compare(sample, dict(gt_seg_map=labels))
+    compared = compare(sample, results)
     yield 'loss', heat_layer(compared['losses'])
     for label, other, share in confusions(labels, predicted)[:_PAIRS]:
         known, seen = reader.names(label), reader.names(other)

@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The images of a dataset: their paths, pixels and labels."""
 import copy
-from typing import Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 import numpy as np
 from mmengine.config import Config
@@ -13,31 +13,34 @@ from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, leaves,
                                        numbers_in_whole, unwrap_repeats)
 from .lists import find_images
-from .masks import IGNORED
+from .masks import IGNORED, ignored_number
 from .relabel import has_one_class
+
+if TYPE_CHECKING:  # It needs pandas.
+    from ..report.checkpoint import Checkpoint
 
 
 class CannotShow(Exception):
-    """Why an image, its labels or a prediction can't be shown. The text goes
-    on after "because"."""
+    """The reason why an image, its labels or a prediction can't be shown. The
+    text goes on after "because"."""
 
 
 def in_short(error: Exception) -> str:
-    """Kind and first sentence of an error of another library."""
+    """Return kind and first sentence of an error of another library."""
     lines = str(error).strip(' \n"\'').splitlines() or ['']
-    # PyTorch says which weights differ in the line after.
+    # The next line of PyTorch's message says which weights differ.
     count = 1 + lines[0].endswith(':')
     sentence = ' '.join(map(str.strip, lines[:count])).split('. ')[0][:200]
     return f'{type(error).__name__}: {sentence}'
 
 
 class DatasetImages:
-    """Reads the images of a dataset of a config by their numbers in the whole
-    dataset, of which a training may have had a list. What the config imports
-    is imported.
+    """The images of a dataset of a config, by their numbers in the whole
+    dataset, of which a run may have had a list. What the config imports is
+    imported.
 
     Args:
-        config (Config): Of a training or a test.
+        config (Config): Of a run or a test.
         split (str): ``'train'``, ``'val'`` or ``'test'``. Defaults to
             ``'train'``.
 
@@ -68,39 +71,45 @@ class DatasetImages:
         self._indices = dict(zip(self.numbers, indices.tolist()))
 
     def find(self, image: str) -> Tuple[int, int]:
-        """Return the number of an image among those of the training, and its
+        """Return the number of an image among those of the run, and its
         first dataset index.
 
         Args:
-            image (str): Path of the image, the end of its path, or its number.
+            image (str): Number of the image in the whole dataset, its path, or
+                the end of its path.
 
         Raises:
             Refusal: If there is no such image, or several.
         """
-        paths = image_paths(self._dataset, self._of_index)
+        paths, numbers = self.paths(), [*map(str, self.numbers)]
         try:
-            (row, ), _ = find_images([image], len(paths), lambda: paths)
+            row, = [numbers.index(image)] if image in numbers else find_images(
+                [image], len(paths), lambda: paths)
         except Refusal:
             raise Refusal(
                 f'{image} names no image of the dataset, or several. The first'
                 f' image is {paths[0] or "number 0"}: give a path, the end of '
                 'a path, or a number.') from None
-        return int(row), self._indices[self.numbers[row]]
+        return row, self._indices[self.numbers[row]]
 
     @property
     def checksum(self) -> int:
-        """int: Of the images and their order."""
+        """int: Checksum of the images and their order."""
         return images_checksum(self._dataset)
 
-    def why_not(self, num_images: int, checksum: Optional[int]) -> str:
-        """Why these aren't the images of a checkpoint, or nothing."""
-        if len(self.numbers) != num_images:
-            return (f'the dataset has {len(self.numbers)} images here, and '
-                    f'the checkpoint {num_images}')
-        if checksum not in (None, self.checksum):
-            return ('the dataset has other images here than the checkpoint, '
-                    'or the same in another order')
-        return ''
+    def check(self, checkpoint: 'Checkpoint') -> None:
+        """Check that these are the images that a checkpoint has scores of.
+
+        Raises:
+            CannotShow: If the checkpoint has others.
+        """
+        known = () if checkpoint.images is None else checkpoint.images
+        if len(known) != len(self.numbers):
+            raise CannotShow(f'the dataset has {len(self.numbers)} images '
+                             f'here, and the checkpoint {len(known)}')
+        if checkpoint.images_checksum not in (None, self.checksum):
+            raise CannotShow('the dataset has other images here than the '
+                             'checkpoint, or the same in another order')
 
     @property
     def classes(self) -> List[str]:
@@ -123,9 +132,8 @@ class DatasetImages:
 
     @property
     def ignored(self) -> int:
-        """int: The label of pixels of no class."""
-        dataset, = leaves(self._dataset)[:1]
-        return getattr(dataset, 'ignore_index', IGNORED)
+        """int: The number of pixels of no class in the files of masks."""
+        return ignored_number(leaves(self._dataset)[0])
 
     @property
     def has_pixels(self) -> bool:
@@ -140,28 +148,40 @@ class DatasetImages:
                 and has_one_class(self._dataset.get_data_info(0)))
 
     def names(self, labels: Any) -> str:
-        """Names of one or more classes by number, or their numbers where names
-        aren't known."""
+        """Return the names of one or more classes by number, or their numbers
+        where names aren't known."""
         numbers = np.atleast_1d(np.asarray(labels)).tolist()
         classes = self.classes
         return ', '.join(
             str(classes[n] if n < len(classes) else n) for n in numbers)
 
     def paths(self) -> List[Optional[str]]:
-        """Path of each image, None where the dataset doesn't tell."""
+        """Return the path of each image, None where it isn't known."""
         return image_paths(self._dataset, self._of_index)
 
     def info(self, number: int) -> dict:
-        """What the dataset knows of an image, with which its pipeline begins.
-        """
+        """Return what the dataset knows of an image, with which its pipeline
+        begins."""
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the dataset has no files')
         return self._dataset.get_data_info(self._indices[number])
 
     def read(self, number: int, mask: Optional[str] = None) -> dict:
-        """Load an image, ``img`` (BGR, uint8 of shape (H, W, 3)), and its
-        labels, if any, ``gt_seg_map`` (of shape (H, W)), also of another mask
-        than its own, or ``gt_label``."""
+        """Load an image and its labels.
+
+        Args:
+            number (int): Number of the image.
+            mask (str, optional): File of another mask. Defaults to None: its
+                own mask.
+
+        Returns:
+            dict: ``img`` (BGR, uint8 of shape (H, W, 3)), and as far as there
+            are labels, ``gt_seg_map`` (of shape (H, W), 255 where a pixel has
+            no class), ``gt_label`` or ``instances``.
+
+        Raises:
+            CannotShow: If a file can't be read.
+        """
         results = self.info(number)
         if mask is not None:
             results['seg_map_path'] = mask
@@ -177,9 +197,13 @@ class DatasetImages:
             raise CannotShow(in_short(error)) from error
         image = results['img'] = as_picture(image)
         labels = results.get('gt_seg_map')
-        if labels is not None and labels.shape != image.shape[:2]:
-            raise CannotShow(f'labels of {labels.shape} pixels don\'t fit an '
-                             f'image of {image.shape[:2]}')
+        if labels is not None:
+            if labels.shape != image.shape[:2]:
+                raise CannotShow(f'labels of {labels.shape} pixels don\'t fit '
+                                 f'an image of {image.shape[:2]}')
+            if self.ignored != IGNORED:
+                results['gt_seg_map'] = np.where(labels == self.ignored,
+                                                 IGNORED, labels)
         return results
 
 
@@ -196,7 +220,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
     bands = image.reshape(*image.shape[:2], -1)
     bands = bands[..., :3] if bands.shape[2] > 2 else bands[..., :1]
     if bands.dtype != np.uint8:
-        # From the lowest to the highest value of a band.
+        # Stretch each band from its lowest to its highest value.
         bands = np.nan_to_num(bands.astype(np.float64))
         low = bands.min((0, 1))
         span = np.maximum(bands.max((0, 1)) - low, 1e-12)
@@ -206,11 +230,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
 
 def _loaders_of(dataset: Any) -> list:
     """The steps of a dataset's first pipeline that load images and labels."""
-    while not hasattr(dataset, 'pipeline') and (hasattr(dataset, 'datasets') or
-                                                hasattr(dataset, 'dataset')):
-        dataset = getattr(dataset, 'datasets', None) or [dataset.dataset]
-        dataset = dataset[0]
-    pipeline = getattr(dataset, 'pipeline', None)
+    pipeline = getattr(leaves(dataset)[0], 'pipeline', None)
     steps = [
         step for step in getattr(pipeline, 'transforms', [])
         if 'Load' in type(step).__name__

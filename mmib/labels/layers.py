@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Layers of a picture: what is drawn over an image of a gallery."""
+"""Layers that are drawn over an image of a gallery."""
 import base64
 import math
 from typing import Any, List, Sequence, Tuple
@@ -10,13 +10,13 @@ import pandas as pd
 
 from .masks import IGNORED
 
-# Of a class over an image, of 255.
+# Opacity of a class over an image, of 255.
 _OPACITY = 128
-# Longest side of a picture: of those of 400 cards, and of any. A page of more
-# pictures has smaller ones, so that it stays below 30 MB.
+# Longest side of the pictures of 400 cards, and of any picture. The more cards
+# a page has, the smaller are its pictures, so that it stays below 30 MB.
 _SIDE, _LARGEST, _CARDS = 480, 1024, 400
-# The loss of a pixel that is drawn brightest, and how many steps of brightness
-# there are: few make a small file.
+# The loss that is drawn brightest, and the number of steps of brightness: few
+# steps make a small file.
 _HOTTEST, _STEPS = 5., 8
 
 
@@ -61,9 +61,9 @@ def box_layer(shape: Tuple[int, ...],
 def confusions(labels: np.ndarray,
                predicted: np.ndarray,
                least: float = 0.01) -> List[Tuple[int, int, float]]:
-    """Which labels are predicted as which other class: label, prediction and
-    share of the labelled pixels, the largest first, those of ``least`` and
-    more."""
+    """Return which labels are predicted as which other class: label,
+    prediction and share of the labelled pixels, the largest first, from
+    ``least`` on."""
     known = labels != IGNORED
     pairs = pd.DataFrame({0: labels[known], 1: predicted[known]})
     shares = pairs.value_counts(normalize=True)
@@ -73,21 +73,21 @@ def confusions(labels: np.ndarray,
 
 
 def side_of(num_cards: int) -> int:
-    """Longest side of the pictures of a page with so many cards."""
+    """Return the longest side of the pictures of a page with so many cards."""
     side = _SIDE * math.sqrt(_CARDS / max(num_cards, 1))
     return min(int(side), _LARGEST)
 
 
 def to_uri(image: np.ndarray, side: int) -> str:
-    """A WebP file of an image (BGR), or lossless of a layer (BGRA), as a data
-    URI."""
+    """Return a WebP file of an image (BGR), or a lossless one of a layer
+    (BGRA), as a data URI."""
     is_layer = image.shape[2] == 4
     scale = side / max(image.shape[:2])
     if scale < 1:
         size = [max(round(scale * length), 1) for length in image.shape[1::-1]]
         how = cv2.INTER_NEAREST if is_layer else cv2.INTER_AREA
         image = cv2.resize(image, size, interpolation=how)
-    # More than 100 is lossless.
+    # A quality above 100 is lossless.
     quality: Any = [cv2.IMWRITE_WEBP_QUALITY, 101 if is_layer else 75]
     _, data = cv2.imencode('.webp', image, quality)
     return 'data:image/webp;base64,' + base64.b64encode(

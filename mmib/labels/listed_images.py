@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The wrapper of a dataset that shows listed images, or repaired labels."""
+import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
@@ -10,10 +11,15 @@ from mmengine.registry import DATASETS
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths, leaves,
                                        mixed_in)
-from .lists import Images, find_images, find_wrong
+from .lists import Entry, Images, find_images
 from .masks import Folder, replace_masks
 from .relabel import change_labels
 from .verdicts import Path
+
+
+def _named(images: Images) -> str:
+    is_file = isinstance(images, (str, os.PathLike))
+    return str(images) if is_file else 'a list'
 
 
 @DATASETS.register_module()
@@ -28,11 +34,12 @@ class ListedImages:
 
     Args:
         dataset (dict or Dataset): The dataset, or its config.
-        images (str, Path or Sequence, optional): File with an image a line,
-            or the images themselves: numbers of images, counted from 0 in the
-            order of the dataset; or paths, as the dataset has them in
-            ``img_path``; or ends of paths where these are unique. Defaults to
-            None.
+        images (str, Path or Sequence, optional): The images to show: paths, as
+            the dataset has them in ``img_path``, or their ends where these are
+            unique; or numbers, counted from 0 in the order of the dataset. Or
+            a text file with a path on each line, with numbers only where paths
+            don't distinguish the images; or numbers in a file of ``np.save``.
+            Defaults to None.
         without (str, Path or Sequence, optional): Images to leave out, of
             ``images`` or of all: such a list, or the file of a review, of
             which those that were judged wrong are left out. Defaults to None.
@@ -103,7 +110,7 @@ class ListedImages:
         self.dataset.pipeline = pipeline
 
     def full_init(self) -> None:
-        """Read the list, and find its images in the dataset."""
+        """Read the lists, and find their images in the dataset."""
         if self._fully_initialized:
             return
         if hasattr(self.dataset, 'full_init'):
@@ -114,92 +121,90 @@ class ListedImages:
                 '`train_dataloader.dataset`, mixes other images into those of '
                 'the list: let MultiImageMixDataset wrap ListedImages.')
         of_index = image_numbers(self.dataset)
-        numbers, text = self._read_lists(of_index)
-        if self.repaired is not None:
-            masks = replace_masks(leaves(self.dataset), self.repaired)
-            text += f'; {len(masks)} masks are those of {self.repaired}'
-            if self.without is not None:
-                self._check_left_out(masks, ~np.isin(of_index, numbers))
-        if len(numbers) == 0:
+        shown, text = self._read_lists(of_index)
+        if not shown:
             raise Refusal(
                 '`without`, or `relabel`, of ListedImages in '
                 '`train_dataloader.dataset` leaves out all images: list '
                 'fewer.')
-        # Those that are shown, increasing.
-        self.numbers = numbers
-        self.indices = np.flatnonzero(np.isin(of_index, numbers))
+        # Numbers of the images that are shown, increasing.
+        self.numbers = np.array(sorted(shown), np.int64)
+        self.indices = np.flatnonzero(np.isin(of_index, self.numbers))
         """np.ndarray: Index in the dataset of each index of this one, int64
         of shape (len(self),)."""
         if isinstance(self.dataset, BaseDataset):
-            # So that only a listed image replaces one that can't be read.
+            # Only a listed image replaces one that can't be read.
             self.dataset.get_subset_(self.indices.tolist())
             self.indices = np.arange(len(self.indices))
         # File names may be no text in UTF-8.
         text = text.encode(errors='backslashreplace').decode()
         print_log(
-            f'InfoBatch: the dataset has {len(numbers)} of '
+            f'InfoBatch: the dataset has {len(shown)} of '
             f'{of_index.max() + 1} images{text}.', 'current')
         self._fully_initialized = True
 
-    def _check_left_out(self, masks: Set[str], left_out: np.ndarray) -> None:
-        """Check that no image with a repaired mask is left out."""
-        paths = (
-            self.dataset.get_data_info(i)['seg_map_path']
-            for i in np.flatnonzero(left_out))
-        lost = [path for path in paths if path in masks]
+    def _read_lists(self, of_index: np.ndarray) -> Tuple[Set[int], str]:
+        """Find the images to show, and change labels.
+
+        Args:
+            of_index (np.ndarray): Number of the image of each index.
+
+        Returns:
+            tuple[set[int], str]: The numbers of the images, and a text for the
+            log.
+        """
+        known, first = np.unique(of_index, return_index=True)
+        shown, text = {*known.tolist()}, ''
+        without: Dict[int, Entry] = {}
+        changed: Set[int] = set()
+
+        def find(option: str) -> Dict[int, Entry]:
+            return find_images(
+                getattr(self, option), len(known),
+                lambda: image_paths(self.dataset, of_index), option)
+
+        if self.images is not None:
+            shown &= find('images').keys()
+            text += f', those of {_named(self.images)}'
+        if self.without is not None:
+            without = find('without')
+            text += (f'; left out by {_named(self.without)}: '
+                     f'{len(shown & without.keys())}')
+            shown -= without.keys()
+        if self.relabel is not None:
+            wrong = find('relabel')
+            change_labels(leaves(self.dataset), len(known), wrong)
+            gone = {n for n, entry in wrong.items() if not entry.label}
+            changed = wrong.keys() - gone
+            text += (f'; with labels of {self.relabel}: {len(shown & changed)}'
+                     f'; left out by {self.relabel}: {len(shown & gone)}')
+            shown -= gone
+        if self.repaired is not None:
+            masks = replace_masks(leaves(self.dataset), self.repaired)
+            text += f'; {len(masks)} masks are those of {self.repaired}'
+            changed |= {
+                number
+                for number in without if self.dataset.get_data_info(
+                    int(first[number]))['seg_map_path'] in masks
+            }
+        lost = sorted(changed & without.keys())
         if lost:
+            entry = without[lost[0]]
             raise Refusal(
-                f'{len(lost)} repaired masks, such as {lost[0]}, are of '
-                'images that `without` of ListedImages in '
-                '`train_dataloader.dataset` leaves out: drop it '
-                '(--without of the command), or list fewer images there.')
-
-    def _read_lists(self, of_index: np.ndarray) -> Tuple[np.ndarray, str]:
-        """Numbers of the images to show, increasing, which have the right
-        labels; and how they were found, for the log."""
-        num_images = int(of_index.max()) + 1
-
-        def paths() -> List[Optional[str]]:
-            return image_paths(self.dataset, of_index)
-
-        numbers, text = np.arange(num_images), ''
-        for images, left_out in ((self.images, False), (self.without, True)):
-            if images is None:
-                continue
-            listed, note = find_images(images, num_images, paths, left_out)
-            name = images if isinstance(images, str) else 'a list'
-            found = np.isin(numbers, listed)
-            numbers = numbers[found != left_out]
-            text += (f'; left out by {name}: {found.sum()}'
-                     if left_out else f', those of {name}')
-            text += f' ({note})' if note else ''
-        if self.relabel is None:
-            return numbers, text
-        wrong, note = find_wrong(self.relabel, num_images, paths)
-        right = {number for number, row in wrong.items() if row.label}
-        both = right.intersection(listed if self.without is not None else ())
-        if both:
-            row = wrong[min(both)]
-            raise Refusal(
-                f'{row.where} gives `{row.image}` the label `{row.label}`, '
-                'and `without` (--without) leaves that image out: give '
-                '`relabel` (--relabel) alone, or remove the image from one '
-                'of the files.')
-        change_labels(self.dataset, of_index, wrong)
-        shown = np.setdiff1d(numbers, [*(wrong.keys() - right)])
-        text += (f'; with labels of {self.relabel}: '
-                 f'{np.isin(shown, [*right]).sum()}; left out by '
-                 f'{self.relabel}: {len(numbers) - len(shown)}')
-        return shown, text + f' ({note})' * bool(note)
+                f'{entry.where}, `{entry.image}`, leaves out an image with a '
+                'repaired mask or a right label: drop `without` of '
+                'ListedImages in `train_dataloader.dataset` (--without of the '
+                'command), or list fewer images there.')
+        return shown, text
 
     @force_full_init
     def get_data_info(self, idx: int) -> Dict[str, Any]:
-        """The annotation of a listed image."""
+        """Return the annotation of a listed image."""
         return self.dataset.get_data_info(int(self.indices[idx]))
 
     @force_full_init
     def get_cat_ids(self, idx: int) -> List[int]:
-        """The categories in a listed image."""
+        """Return the categories in a listed image."""
         return self.dataset.get_cat_ids(int(self.indices[idx]))
 
     @force_full_init

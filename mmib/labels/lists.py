@@ -1,271 +1,214 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Find the images of a list in a dataset, by number or path."""
-import json
+"""Find the images of a list in a dataset."""
 import logging
 import os
+import os.path as osp
 import re
-from typing import (Any, Callable, Dict, Iterable, List, Optional, Sequence,
-                    Tuple, Union)
+from collections import Counter
+from typing import (Callable, Collection, Dict, Iterable, List, NamedTuple,
+                    Optional, Sequence, Tuple, Union)
 
 import numpy as np
 from mmengine.logging import print_log
 
 from ..errors import Refusal
-from .verdicts import WRONG, Judged, Path, is_table, open_text, read_review
+from .verdicts import is_review, open_text, wrong_in
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
-# Where an entry of a list stands, for errors; and number or path of an image.
-Entry = Tuple[str, str]
 
-# As mmib writes the number of an image.
-_NUMBER = re.compile('-?(0|[1-9][0-9]*)')
-# What a line can't have as it is, as lines are told apart and blanks around
-# them are dropped; and how JSON begins.
-_UNLIKE_A_LINE = re.compile(r'[\r\n]|^["\s\ufeff]|\s$')
-# A label after a blank or a comma, as in an annotation file.
-_SECOND_COLUMN = re.compile(r'.*[\s,][-+]?[\d.]+(e[-+]?\d+)?')
+_NUMBER = re.compile('0|[1-9][0-9]*')
+
+
+class Entry(NamedTuple):
+    """An image of a list.
+
+    Args:
+        image (int or str): Its number in the dataset, or its name.
+        where (str): Where the list has it, for errors.
+        label (str): The right class that a review gives it. Defaults to ''.
+    """
+
+    image: Union[int, str]
+    where: str
+    label: str = ''
+
+
+def names_of(paths: Paths, numbers: Iterable[int]) -> List[str]:
+    """Return the names of images in text lists and reviews: their paths, or
+    their numbers where paths don't distinguish them."""
+    are_names = None not in paths and len({*paths}) == len(paths)
+    return [*map(str, paths if are_names else numbers)]
 
 
 def find_images(images: Images,
                 num_images: int,
                 paths: Callable[[], Paths],
-                left_out: bool = False) -> Tuple[np.ndarray, str]:
-    """Find the images of a list, as ``ListedImages`` takes it, in a dataset:
-    their numbers, increasing, int64 of shape (M,); and how they were found,
-    for the log. ``paths()`` is the path of each image of the dataset, None
-    where the path isn't known. A list of images to leave out may be the file
-    of a review, of which those that were judged wrong count.
-    """
-    entries = entries_of(images, left_out)
-    if _are_integers(images):
-        # Whatever the images are called.
-        paths = list
-    numbers, note = _find_each(entries, num_images, paths)
-    return np.sort(np.array(numbers, np.int64)), note
+                option: str = 'images') -> Dict[int, Entry]:
+    """Find the images of a list in a dataset.
 
+    Args:
+        images (str, Path or Sequence): The list, as ``ListedImages`` takes it.
+        num_images (int): How many images the dataset has.
+        paths (Callable): Returns the path of each image of the dataset, None
+            where the path isn't known.
+        option (str): The argument of ``ListedImages`` that has the list.
+            Defaults to ``'images'``.
 
-def find_wrong(review: Path, num_images: int,
-               paths: Callable[[], Paths]) -> Tuple[Dict[int, Judged], str]:
-    """Find the images that a review judged wrong, as :func:`find_images` does:
-    what the review says of each, by number; and how they were found."""
-    wrong = judged_wrong(review)
-    entries = [(row.where, image) for image, row in wrong.items()]
-    numbers, note = _find_each(entries, num_images, paths)
-    return dict(zip(numbers, wrong.values())), note
-
-
-def judged_wrong(review: Path) -> Dict[str, Judged]:
-    """What a review says of each image that was judged wrong.
+    Returns:
+        dict[int, Entry]: The entries by the number of their image.
 
     Raises:
-        Refusal: If the review can't be read, or none is wrong.
+        Refusal: If the list can't be read, or an image isn't found.
     """
-    if not isinstance(review, (str, os.PathLike)):
-        raise Refusal('`relabel` of ListedImages in `train_dataloader.dataset`'
-                      f' must be the name of a file, but got {review!r}.')
-    # Two rankings may have an image.
-    wrong = {
-        row.image: row
-        for row in read_review(review) if row.verdict == WRONG
-    }
-    if not wrong:
-        raise _error(f'{review} has no images to leave out, as none is wrong')
-    return wrong
+    entries = entries_of(images, option)
+    named = [entry for entry in entries if isinstance(entry.image, str)]
+    by_name = iter(_find(named, paths()) if named else ())
+    found: Dict[int, Entry] = {}
+    for entry in entries:
+        image = entry.image
+        number = next(by_name) if isinstance(image, str) else image
+        if not 0 <= number < num_images:
+            raise _error(f'{entry.where} is image {number}, but the dataset '
+                         f'has images 0 to {num_images - 1}')
+        if number in found:
+            raise _error(f'{entry.where} is the image of '
+                         f'{found[number].where} again: list an image once')
+        found[number] = entry
+    return found
 
 
-def _find_each(entries: List[Entry], num_images: int,
-               paths: Callable[[], Paths]) -> Tuple[List[int], str]:
-    """The number of each entry, and how they were found."""
-    numbers, note = _as_numbers(entries, num_images, paths), ''
-    if numbers is None:
-        numbers, note = _find(entries, paths())
-    first: Dict[int, str] = {}
-    for (where, _), number in zip(entries, numbers):
-        if number in first:
-            raise _error(f'{where} is the image of {first[number]} again: '
-                         'list an image once')
-        first[number] = where
-    return numbers, note
-
-
-def as_line(image: str) -> str:
-    """Path or number of an image as a line of a list, in JSON where it
-    couldn't be read otherwise."""
-    return json.dumps(image) if _UNLIKE_A_LINE.search(image) else image
-
-
-def _of_line(line: str) -> str:
-    try:
-        return json.loads(line) if line.startswith('"') else line
-    except ValueError:
-        return line
-
-
-def _are_integers(images: Images) -> bool:
-    return not isinstance(images, (str, os.PathLike)) and all(
-        isinstance(image, (int, np.integer)) for image in images)
-
-
-def entries_of(images: Images, left_out: bool) -> List[Entry]:
-    """The entries of a list, as :func:`find_images` takes it, and where each
-    stands.
+def entries_of(images: Images, option: str) -> List[Entry]:
+    """Return the entries of a list, with the arguments of :func:`find_images`.
 
     Raises:
         Refusal: If the list can't be read or is empty.
     """
     if isinstance(images, (str, os.PathLike)):
-        entries = _read(images, left_out)
-    elif hasattr(images, '__iter__'):
-        entries = [(f'entry {i}', str(name)) for i, name in enumerate(images)]
+        entries = _read(images, option)
+    elif hasattr(images, '__iter__') and option != 'relabel':
+        entries = _from(images, '')
     else:
         raise Refusal(
-            'The images of ListedImages in `train_dataloader.dataset` must be '
-            f'the name of a file or a list of images, but got {images!r}.')
+            f'`{option}` of ListedImages in `train_dataloader.dataset` must '
+            'be the name of a file' + ' or a list of images' *
+            (option != 'relabel') + f', but got {images!r}.')
     if not entries:
-        raise _error(f'{images} has no images' + ' to leave out' * left_out)
+        raise _error(f'{images} has no images' + ' to leave out' *
+                     (option != 'images'))
     return entries
 
 
-def _read(path: Union[str, os.PathLike], left_out: bool) -> List[Entry]:
+def _from(images: Iterable, of_file: str) -> List[Entry]:
+    return [
+        Entry(
+            int(image) if isinstance(image, (int, np.integer)) else str(image),
+            f'entry {i}{of_file}') for i, image in enumerate(images)
+    ]
+
+
+def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
+    if os.fspath(path).endswith('.npy'):
+        try:
+            return _from(np.load(path), f' of {path}')
+        except (OSError, ValueError, TypeError) as error:
+            raise _error(f'{path} can\'t be read: {error}') from error
     with open_text(path) as file:
         lines = re.split('\r\n?|\n', file.read())
-    if is_table(lines[0]):
-        if not left_out:
-            read_review(path)
-            raise _error(f'{path} is a review, which says what to leave out: '
-                         'give it as `without` (--without)')
-        return [(row.where, image)
-                for image, row in judged_wrong(path).items()]
-    return [(f'line {number} of {path}', _of_line(line.strip()))
-            for number, line in enumerate(lines, 1) if line.strip()]
+    if option != 'relabel' and not is_review(lines[0]):
+        return [
+            Entry(line.strip(), f'line {number} of {path}')
+            for number, line in enumerate(lines, 1) if line.strip()
+        ]
+    wrong = wrong_in(path)
+    if option == 'images':
+        raise _error(f'{path} is a review, which says what to leave out: give '
+                     'it as `without` (--without)')
+    return [Entry(row.image, row.where, row.label) for row in wrong]
 
 
-def _as_numbers(entries: List[Entry], num_images: int,
-                paths: Callable[[], Paths]) -> Optional[List[int]]:
-    """The images of a list of numbers. None if it is a list of paths, which
-    may have names of digits alone."""
-    if not all(_NUMBER.fullmatch(name) for _, name in entries):
-        return None
-    known = paths()
-    # Where images share a path, mmib writes numbers.
-    names = _unique(
-        (number, _stem(path)[-1]) for number, path in enumerate(known) if path)
-    if len({*known}) < len(known):
-        names = {}
-    numbers = [int(name) for _, name in entries]
-    for (where, name), number in zip(entries, numbers):
-        if not 0 <= number < num_images:
-            if any(name in names for _, name in entries):
-                return None
-            raise _error(f'{where} is image {number}, but the dataset has '
-                         f'images 0 to {num_images - 1}')
-    for (where, name), number in zip(entries, numbers):
-        other = names.get(name, number)
-        if other != number:
-            path = f'`{known[other]}`' if other >= 0 else 'several images'
-            raise _error(
-                f'{where}, `{name}`, may be the number of `{known[number]}` '
-                f'or the name of {path}: list names with their suffix, or '
-                'paths')
-    return numbers
+def _find(entries: List[Entry], paths: Paths) -> List[int]:
+    """Return the numbers of images by their names. Where some aren't known,
+    only the parts at the end of a path count that distinguish all paths."""
+    names = [str(entry.image) for entry in entries]
+    numbers = range(len(paths))
+    by_name = dict(zip(names_of(paths, numbers), numbers))
+    if by_name.keys() >= {*names}:
+        return [by_name[name] for name in names]
+    known = {number: path for number, path in enumerate(paths) if path}
+    length = parts_that_differ(known.values())
+    stems = {n: osp.splitext(path)[0] for n, path in known.items()}
+    by_end = {**_by_end(stems, length), **_by_end(known, length)}
+    found = []
+    for entry, name in zip(entries, names):
+        number = by_name.get(name)
+        if number is None and not _NUMBER.fullmatch(name):
+            number = by_end.get(end_of(name, length))
+        if number is None:
+            raise _not_found(entry, paths, length)
+        found.append(number)
+    others = [(name, paths[number]) for name, number in zip(names, found)
+              if name != paths[number] and len(end_of(name, 2)) > 1]
+    if length == 1 and others:
+        _warn_of_folders(others)
+    return found
 
 
-def _find(entries: List[Entry], paths: Paths) -> Tuple[List[int], str]:
-    """Numbers of the images with these paths, and how they were found."""
-    if not any(paths):
-        where, name = entries[0]
-        raise _error(
-            f'{where}, `{name}`, is no number, and the dataset doesn\'t tell '
-            '`img_path` of its images: list numbers')
-    numbers = _unique(enumerate(paths))
-    length = 0
-    if not all(name in numbers for _, name in entries):
-        length, numbers = _by_ends(paths)
-    images = []
-    for where, name in entries:
-        image = numbers.get(_end(name, length) if length else name)
-        if image is None:
-            raise _not_found(where, name, paths, length)
-        if image < 0:
-            raise _error(f'{where}, `{name}`, is the path of several images '
-                         'of the dataset: list numbers')
-        images.append(image)
-    if not length:
-        return images, ''
-    if length == 1:
-        _warn_of_folders(entries, [paths[image] for image in images])
-    parts = f'the last {length} parts' if length > 1 else 'the names'
-    return images, (f'they were found by {parts} of their paths, such as '
-                    f'{paths[images[0]]} for {entries[0][1]}')
+def _by_end(paths: Dict[int, str], length: int) -> Dict[tuple, int]:
+    """The image of each end of a path that no other image has."""
+    ends = {number: end_of(path, length) for number, path in paths.items()}
+    counts = Counter(ends.values())
+    return {end: n for n, end in ends.items() if counts[end] == 1}
 
 
-def _warn_of_folders(entries: List[Entry], found: Paths) -> None:
-    """Tell of images that may be other ones of the same name."""
-    others = [(name, path) for (_, name), path in zip(entries, found)
-              if name != path and len(_end(name, 2)) > 1]
-    if others:
-        text = (f'{len(others)} of {len(entries)} lines of the list were '
-                'found by their file name alone, in another folder, such as '
-                f'{others[0][1]} for {others[0][0]}. If the list is of '
-                'another dataset, these are other images.')
-        # File names may be no text in UTF-8.
-        print_log(
-            f'InfoBatch: {text}'.encode(errors='backslashreplace').decode(),
-            'current', logging.WARNING)
+def _warn_of_folders(others: List[tuple]) -> None:
+    """Warn of images that may be other ones of the same name."""
+    name, path = others[0]
+    text = (f'InfoBatch: {len(others)} lines of the list were found by their '
+            f'file name alone, in another folder, such as {path} for {name}. '
+            'If the list is of another dataset, these are other images.')
+    # File names may be no text in UTF-8.
+    print_log(
+        text.encode(errors='backslashreplace').decode(), 'current',
+        logging.WARNING)
 
 
-def _not_found(where: str, name: str, paths: Paths, length: int) -> ValueError:
-    text = f'{where}, `{name}`, '
-    end = _end(name, length)
-    like = [path for path in paths if path and _end(path, len(end)) == end]
+def _not_found(entry: Entry, paths: Paths, length: int) -> Refusal:
+    end = end_of(str(entry.image), length)
+    like = [path for path in paths if path and end_of(path, len(end)) == end]
+    text = f'{entry.where}, `{entry.image}`, '
     if like:
         return _error(
             f'{text}is the end of {len(like)} of the paths of the dataset, '
-            f'such as `{like[0]}`, which are told apart by their last '
-            f'{length} parts: list these')
-    text += f'is no image of the dataset, whose first one is `{paths[0]}`'
-    if _SECOND_COLUMN.fullmatch(name):
-        text += (': a line of a list has an image alone, so leave out the '
-                 'label after it')
-    return _error(text)
+            f'such as `{like[0]}`: list whole paths, or numbers where images '
+            'share a path')
+    first = next(filter(None, paths), None)
+    which = f', whose first one is `{first}`' if first else \
+        f', which has no `img_path` of its {len(paths)} images'
+    return _error(
+        f'{text}is no image of the dataset{which}. A list is a text file with '
+        'the path of one image on each line, and nothing else. Numbers, from '
+        '0, are for images without a path of their own, and for a file that '
+        '`np.save` has written')
 
 
-def _error(text: str) -> ValueError:
+def _error(text: str) -> Refusal:
     return Refusal(
         f'{text}. Correct the list of ListedImages in '
         '`train_dataloader.dataset` (--subset, --without or --relabel of the '
         'command).')
 
 
-def _unique(names: Iterable[Tuple[int, Any]]) -> Dict[Any, int]:
-    """Number by name, or -1 for a name that several images have."""
-    numbers: Dict[Any, int] = {}
-    for number, name in names:
-        numbers[name] = -1 if name in numbers else number
-    return numbers
-
-
-def _end(path: str, length: int) -> Tuple[str, ...]:
+def end_of(path: str, length: int) -> Tuple[str, ...]:
+    """Return the last parts of a path; 0 are all of them."""
     # Windows has its own separator.
-    return tuple(re.split(r'[\\/]+', path)[-length:])
+    parts = path.replace('\\', '/').split('/')
+    return tuple([part for part in parts if part][-length:])
 
 
-def _stem(path: str, length: int = 1) -> Tuple[str, ...]:
-    """The end of a path without its suffix."""
-    return _end(re.sub(r'\.[^./\\]*$', '', path), length)
-
-
-def _by_ends(paths: Paths) -> Tuple[int, Dict[Any, int]]:
-    """How many parts at their ends tell paths apart, and the number of each
-    image by these parts, with and without the suffix."""
-    named = [(number, path) for number, path in enumerate(paths) if path]
-    # The parts from 0 on are the whole path.
-    longest = max(len(_end(path, 0)) for _, path in named)
-    for length in range(1, longest + 1):
-        numbers = _unique(
-            (number, _end(path, length)) for number, path in named)
-        if len(numbers) == len(named):
-            break
-    stems = _unique((number, _stem(path, length)) for number, path in named)
-    return length, {**stems, **numbers}
+def parts_that_differ(paths: Collection[str]) -> int:
+    """Return how many parts at their ends distinguish all paths."""
+    length, count = 1, len({end_of(path, 0) for path in paths})
+    while len({end_of(path, length) for path in paths}) < count:
+        length += 1
+    return length

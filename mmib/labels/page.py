@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What is written of a ranking: a part of a page, and the table of all images.
-"""
+"""Write a ranking: a part of a page, and the tables of images and boxes."""
 import os.path as osp
 import re
 import shlex
@@ -14,11 +13,12 @@ from mmengine.config import Config
 from ..report.page import Section, environment_of
 from ..version import __version__
 from .boxes import KINDS
+from .config import listed_images, listed_name
 from .gallery import BOX_COLOURS, Gallery
-from .rankings import RANKINGS, SCORE_OF_BOXES
+from .rankings import RANKINGS
 from .verdicts import escaped
 
-# Of the table of all images, before all others.
+# The first columns of the table of all images.
 _COLUMNS = ('rank', 'path', *RANKINGS, 'last_score', 'visits', 'pruned',
             'last_visit')
 
@@ -47,8 +47,8 @@ def write_boxes(path: str, boxes: pd.DataFrame, images: pd.DataFrame) -> None:
 def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
     """Write a table with paths."""
     table['path'] = table['path'].map(escaped, na_action='ignore')
-    # A path may be no text in UTF-8. A line break in one is quoted where lines
-    # end in it.
+    # A path may be no text in UTF-8. A path with a line break is quoted where
+    # lines end in it.
     table.to_csv(
         path,
         lineterminator='\r\n',
@@ -57,42 +57,34 @@ def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
         **options)
 
 
-def render_page(config: Config, split: str, network: str, notes: List[str],
-                section: Section) -> str:
-    """A page that has nothing but a gallery, of the images of a dataset."""
+def render_page(config: Config, gallery: Gallery, section: Section) -> str:
+    """Return a page that has nothing but a gallery, of the images of a
+    dataset."""
     name = osp.splitext(osp.basename(config.filename))[0]
     return environment_of(
         osp.dirname(__file__)).get_template('rank.html').render(
             version=__version__,
             title=name,
-            split=split,
-            network=network,
+            gallery=gallery,
             config=config.filename,
-            notes=notes,
+            notes=gallery.notes,
             section=section)
 
 
 def render_gallery(gallery: Gallery,
-                   rank_by: str,
-                   network: str,
                    key: str,
                    table: str,
                    config: Config,
                    reviews: Sequence[str],
-                   split: str = 'train',
                    boxes: Optional[str] = None) -> Section:
-    """The part of a page that shows a gallery and takes verdicts on it.
+    """Return the part of a page that shows a gallery and takes verdicts.
 
     Args:
         gallery (Gallery): The images.
-        rank_by (str): Name of their ranking.
-        network (str): Name of the checkpoint.
-        key (str): Of which images and network verdicts are.
+        key (str): By which the browser keeps the verdicts.
         table (str): Name of the table of all images, beside the page.
-        config (Config): Of the training.
+        config (Config): Of the run. Only training images can be left out.
         reviews (Sequence[str]): Files of the reviews before.
-        split (str): Whose images these are. Only ``'train'``, the default, is
-            trained without some of them.
         boxes (str, optional): Name of the table of boxes, beside the page.
             Defaults to None.
     """
@@ -102,25 +94,16 @@ def render_gallery(gallery: Gallery,
     script, commands = '', []
     if gallery.takes_verdicts:
         script = Path(__file__).with_name('review.js').read_text('utf-8')
-        if split == 'train':
+        if gallery.split == 'train':
             commands = _commands(config, reviews, file,
                                  f'reviews-{number}.csv',
                                  'relabel' if gallery.labels else 'without')
-    is_detector = config.get('default_scope') == 'mmdet'
-    sentence = RANKINGS[rank_by].sentence
-    if is_detector and rank_by == 'score':
-        sentence = SCORE_OF_BOXES
     html = environment.get_template('gallery.html').render(
         gallery=gallery,
-        rank_by=rank_by,
-        split=split,
-        sentence=sentence,
-        is_detector=is_detector,
+        is_detector=config.get('default_scope') == 'mmdet',
         boxes=boxes,
-        # Where the boxes that rank are drawn.
-        box_colours=[*zip(
-            ('label', 'prediction'), BOX_COLOURS)] if rank_by in KINDS else [],
-        network=network,
+        box_colours=[*zip(('label', 'prediction'), BOX_COLOURS)]
+        if gallery.rank_by in KINDS else [],
         key=key,
         table=table,
         columns=['image', *_columns_of(gallery.images)],
@@ -131,29 +114,26 @@ def render_gallery(gallery: Gallery,
 
 
 def _round(reviews: Sequence[str]) -> int:
-    """Which round of a review comes after these files, from 1. No file of it
-    has the name of one of them."""
+    """The number of the review that comes after these files, from 1. No file
+    of it has the name of one of them."""
     ends = (re.search(r'-(\d{1,3})\.csv$', path) for path in reviews)
     return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
 
 
 def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
               option: str) -> List[str]:
-    """What trains without what was judged wrong in all rounds, or with its
-    right labels."""
+    """The commands that train without what was judged wrong in all rounds, or
+    with its right labels."""
     commands = []
     if reviews:
         commands.append(['mmib', 'review', *reviews, file, '--out', merged])
         file = merged
     train = ['mmib', 'train', config.filename]
-    name, part = 'train_dataloader.dataset', config.train_dataloader.dataset
-    while part.get(option) is None and 'dataset' in part:
-        name, part = f'{name}.dataset', part.dataset
-    if part.get(option) is None:
-        train += [f'--{option}', file]
-    else:
+    if option in listed_images(config):
         # The list of the round before.
-        train += ['--cfg-options', f'{name}.{option}={file}']
+        train += ['--cfg-options', f'{listed_name(config)}.{option}={file}']
+    else:
+        train += [f'--{option}', file]
     if config.get('work_dir'):
         work_dir = osp.normpath(config.work_dir)
         train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']

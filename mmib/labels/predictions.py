@@ -1,8 +1,9 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the network of a checkpoint says of an image."""
+"""What the network of a checkpoint predicts of images, and how that differs
+from their labels."""
 import copy
 import math
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
 import numpy as np
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import Refusal
-from .boxes import KINDS, Boxes, Suspect, without_ignored
+from .boxes import KINDS, Boxes, without_ignored
 from .images import CannotShow, DatasetImages, in_short
 from .masks import IGNORED
-from .rankings import RANKINGS
 from .relabel import has_one_class
 
 # Heads whose maps are sums of masks, each by the probability of its class.
@@ -46,7 +46,7 @@ class Predictor:
             with DefaultScope.overwrite_default_scope(scope):
                 self.pipeline = Compose(_test_pipeline_of(config))
                 self._model = _build(config)
-            # Those of losses, which may be wrapped, don't matter.
+            # Weights of losses, which may be wrapped, don't matter.
             missing = self._model.load_state_dict(
                 weights, strict=False).missing_keys
             self._model.to(device).eval()
@@ -57,7 +57,7 @@ class Predictor:
             raise CannotShow(in_short(error)) from error
         if not hasattr(self._model, 'predict'):
             raise CannotShow(
-                f'{type(self._model).__name__} doesn\'t tell classes')
+                f'{type(self._model).__name__} predicts no classes')
         if missing:
             raise CannotShow(f'the checkpoint lacks `{missing[0]}`')
 
@@ -101,7 +101,7 @@ def _build(config: Config) -> BaseModel:
     part = copy.deepcopy(config.model)
     if config.get('data_preprocessor') is not None:
         part.setdefault('data_preprocessor', config.data_preprocessor)
-    # The checkpoint has the weights: none are fetched.
+    # The checkpoint has the weights: no others are downloaded.
     for child in (part, part.get('backbone') or {}):
         if child.get('pretrained'):
             child['pretrained'] = None
@@ -109,7 +109,7 @@ def _build(config: Config) -> BaseModel:
 
 
 def _test_pipeline_of(config: Config) -> list:
-    """The steps of a test, but for those that load labels."""
+    """The steps of a test, except those that load labels."""
     for name in ('test_dataloader', 'val_dataloader'):
         part = (config.get(name) or {}).get('dataset')
         while isinstance(part, dict):
@@ -144,7 +144,7 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         suspects = {kind: find(boxes) for kind, find in KINDS.items()}
         return dict(suspects, boxes=boxes)
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
-        return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
+        return _compare_pixels(sample.seg_logits.data, labelled)
     if 'pred_score' in sample and has_one_class(labelled):
         log = sample.pred_score.double().clamp(1e-30).log().cpu().numpy()
         label = int(labelled['gt_label'])
@@ -156,43 +156,55 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         return dict(losses=-log[label], leads=leads)
     if 'seg_logits' in sample or 'pred_score' in sample:
         raise CannotShow('the dataset has no label of it, or several')
-    raise CannotShow('the network tells no probabilities of classes')
+    raise CannotShow('the network predicts no probabilities of classes')
+
+
+def labelled_boxes(labelled: dict) -> List[dict]:
+    """Return the instances of an image that have a box."""
+    return [
+        each for each in labelled.get('instances') or ()
+        if np.size(each.get('bbox')) == 4
+    ]
 
 
 def _boxes(found: Any, labelled: dict) -> Boxes:
-    """Return labels and predictions of boxes, except in a crowd, whose labels
+    """The labelled and the predicted boxes, except in a crowd, whose labels
     are ignored in training too."""
     if 'instances' not in labelled:
         raise CannotShow('the dataset has no boxes of it')
-    instances = [
-        each for each in labelled['instances']
-        if np.size(each.get('bbox')) == 4
-    ]
-    ignored = np.array([bool(each.get('ignore_flag')) for each in instances],
-                       bool)
-    labelled_boxes = np.reshape([each['bbox'] for each in instances],
-                                (-1, 4)).astype(np.float64)
+    instances = labelled_boxes(labelled)
+    boxes = np.reshape([each['bbox'] for each in instances], (-1, 4))
     labels = np.array([each['bbox_label'] for each in instances], np.int64)
     predicted = [
         getattr(found, name).double().cpu().numpy()
         for name in ('bboxes', 'labels', 'scores')
     ]
     if len(found) and not predicted[0].any():
-        # As of SOLO, whose boxes are zeros.
+        # The boxes of SOLO, for example, are zeros.
         raise CannotShow('the network predicts masks without boxes')
-    return without_ignored(Boxes(labelled_boxes, labels, *predicted), ignored)
+    return without_ignored(
+        Boxes(boxes.astype(np.float64), labels, *predicted),
+        np.array([bool(each.get('ignore_flag')) for each in instances], bool))
 
 
-def _compare_pixels(logits: Tensor,
-                    labels: np.ndarray) -> Dict[str, np.ndarray]:
+def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
+    labels = labelled['gt_seg_map']
     if labels.shape != logits.shape[1:]:
         raise CannotShow(f'labels of {labels.shape} pixels don\'t fit a '
                          f'prediction of {tuple(logits.shape[1:])}')
     if len(logits) == 1:
-        # Of a binary model mmseg gives the probability.
+        # Binary models of MMSegmentation predict a probability.
         logits = torch.cat([1 - logits, logits]).clamp(1e-7).log()
+    unknown = np.setdiff1d(labels[labels >= len(logits)], IGNORED).tolist()
+    if unknown:
+        # The image would be ranked by what is left of its labels.
+        raise Refusal(
+            f'{labelled.get("seg_map_path")} has the labels '
+            f'{str(unknown[:5])[1:-1]}, and the network has the classes 0 '
+            f'to {len(logits) - 1}: correct the mask, or `reduce_zero_label` '
+            'or `classes` of the dataset, which make labels of its numbers.')
     target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
-    ignored = (target < 0) | (target >= len(logits))
+    ignored = target == IGNORED
     target = target.masked_fill(ignored, 0)[None]
     losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
     highest = logits.float().softmax(0).amax(0)
@@ -203,8 +215,8 @@ def _compare_pixels(logits: Tensor,
 
 
 class _Inputs(Dataset):
-    """For each image what the network takes and what is labelled, or why they
-    can't be had."""
+    """The input of the network and the labels of each image, or the reason why
+    there are none."""
 
     def __init__(self, reader: DatasetImages, pipeline: Callable) -> None:
         self._reader, self._pipeline = reader, pipeline
@@ -229,98 +241,34 @@ class _Inputs(Dataset):
             return None, str(error)
 
 
-class Measured(NamedTuple):
-    """What the network says of all images.
+def compare_all(reader: DatasetImages, predictor: Predictor,
+                loader: dict) -> Iterator[Union[Dict[str, Any], str]]:
+    """Predict all images, and yield for each what :func:`compare` returns, or
+    why nothing is known of the image.
 
     Args:
-        columns (dict[str, np.ndarray]): Number of each image by the name of
-            each ranking, float64 of shape (N,), NaN where it isn't known.
-        num_seen (int): How many images were reached until somebody stopped it.
-        unlabelled (list[int]): Numbers of images of which no pixel has a
-            label.
-        reason (str): Why the last image that has no number has none.
-        suspects (list[tuple[int, Suspect]]): Boxes that may be wrong, each
-            after the number of its image.
+        reader (DatasetImages): The images.
+        predictor (Predictor): The network.
+        loader (dict): The data loader of a test, whose batch size and number
+            of workers are taken.
     """
-
-    columns: Dict[str, np.ndarray]
-    num_seen: int
-    unlabelled: List[int]
-    reason: str
-    suspects: List[Tuple[int, Suspect]]
-
-
-def measure(reader: DatasetImages,
-            predictor: Predictor,
-            batch_size: int = 1,
-            num_workers: int = 0) -> Measured:
-    """Predict all images, and make the number of each of
-    :data:`~mmib.labels.rankings.RANKINGS` that is of such predictions. Ctrl-C
-    keeps what is there."""
-    columns: Dict[str, np.ndarray] = {}
-    unlabelled: List[int] = []
-    suspects: List[Tuple[int, Suspect]] = []
-    reason = ''
-    loader = DataLoader(
+    batches = DataLoader(
         _Inputs(reader, predictor.pipeline),
-        batch_size,
-        num_workers=num_workers,
+        loader.get('batch_size') or 1,
+        num_workers=loader.get('num_workers') or 0,
         collate_fn=list)
-    num_seen = 0
-    try:
-        # A log file gets the last line alone.
-        for batch in track(loader, 'Predicting', console=Console(stderr=True)):
-            for seen in _seen(predictor, batch, reader.ignored):
-                if isinstance(seen, str):
-                    reason, seen = seen, {}
-                for name, ranking in RANKINGS.items():
-                    if ranking.of is None or ranking.array not in seen:
-                        continue
-                    column = columns.setdefault(
-                        name, np.full(len(reader.numbers), np.nan))
-                    column[num_seen] = ranking.of(seen[ranking.array])
-                if 'losses' in seen and np.isnan(seen['losses']).all():
-                    unlabelled.append(reader.numbers[num_seen])
-                suspects += [(reader.numbers[num_seen], each) for kind in KINDS
-                             for each in seen.get(kind, ())]
-                num_seen += 1
-    except KeyboardInterrupt:
-        pass
-    return Measured(columns, num_seen, unlabelled, reason, suspects)
-
-
-def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:
-    """Refuse a mask with labels that are no class of the network: the images
-    would be ranked by what is left of their labels."""
-    if 'seg_logits' in sample and 'gt_seg_map' in labelled:
-        # A binary model has one map for two classes.
-        count = max(len(sample.seg_logits.data), 2)
-        labels = np.unique(labelled['gt_seg_map'])
-        unknown = labels[(labels >= count)
-                         & ~np.isin(labels, (ignored, IGNORED))].tolist()
-        if unknown:
-            raise Refusal(
-                f'{labelled["seg_map_path"]} has the labels '
-                f'{str(unknown[:5])[1:-1]}, and the network has the classes 0 '
-                f'to {count - 1}: correct the mask, or `reduce_zero_label` or '
-                '`classes` of the dataset, which make labels of its numbers.')
-
-
-def _seen(predictor: Predictor, batch: List[Tuple[Any, Any]],
-          ignored: int) -> Iterator[Any]:
-    """What :func:`compare` says of each image of a batch, or why nothing is
-    known of it."""
-    inputs = [each for each, _ in batch if each is not None]
-    samples = iter(predictor.predict(inputs))
-    for each, labelled in batch:
-        if each is None:
-            yield labelled
-            continue
-        try:
-            sample = next(samples)
-            if isinstance(sample, CannotShow):
-                raise sample
-            _check_labels(sample, labelled, ignored)
-            yield compare(sample, labelled)
-        except CannotShow as error:
-            yield str(error)
+    # A log file gets the last line alone.
+    for batch in track(batches, 'Predicting', console=Console(stderr=True)):
+        inputs = [each for each, _ in batch if each is not None]
+        samples = iter(predictor.predict(inputs))
+        for each, labelled in batch:
+            if each is None:
+                yield labelled
+                continue
+            try:
+                sample = next(samples)
+                if isinstance(sample, CannotShow):
+                    raise sample
+                yield compare(sample, labelled)
+            except CannotShow as error:
+                yield str(error)

@@ -16,8 +16,8 @@ _CONFIDENT = 0.3
 
 
 def top_pixels(losses: np.ndarray) -> float:
-    """The mean of the highest 5 % of the losses of an image's pixels, of any
-    shape, NaN where nothing is labelled."""
+    """Return the mean of the highest 5 % of the losses of an image's pixels,
+    of any shape, NaN where nothing is labelled."""
     losses = losses[~np.isnan(losses)]
     count = math.ceil(TOP_PIXELS * losses.size)
     highest = np.partition(losses, losses.size - count)[losses.size - count:]
@@ -25,8 +25,8 @@ def top_pixels(losses: np.ndarray) -> float:
 
 
 def largest_region(gaps: np.ndarray) -> np.ndarray:
-    """The connected pixels that differ most from their labels: what a person
-    would repair first (Rottmann and Reese, 2022).
+    """Find the connected pixels that differ most from their labels, which a
+    person would repair first (Rottmann and Reese, 2022).
 
     Args:
         gaps (np.ndarray): Probability of the predicted class less that of the
@@ -47,8 +47,8 @@ def largest_region(gaps: np.ndarray) -> np.ndarray:
 
 
 def region_share(gaps: np.ndarray) -> float:
-    """The sum of the gaps in the :func:`largest_region`, over the labelled
-    pixels, NaN where nothing is labelled."""
+    """Return the sum of the gaps in the :func:`largest_region`, over the
+    labelled pixels, NaN where nothing is labelled."""
     labelled = np.count_nonzero(~np.isnan(gaps))
     if labelled == 0:
         return math.nan
@@ -56,7 +56,7 @@ def region_share(gaps: np.ndarray) -> float:
 
 
 def margin(leads: np.ndarray) -> float:
-    """How far the most probable other class is above the labelled one.
+    """Return how far the most probable other class is above the labelled one.
 
     Args:
         leads (np.ndarray): Log-probability of each class less that of the
@@ -67,64 +67,30 @@ def margin(leads: np.ndarray) -> float:
 
 class Ranking(NamedTuple):
     """A ranking of images by one number each. Its name in :data:`RANKINGS` is
-    the column of the number in a table of images.
+    the column of the number in a table of images. ``gallery.html`` says what a
+    high number means.
 
     Args:
         title (str): What the number is.
-        sentence (str): What a high one means.
         array (str): What of a prediction the number is made of, see
             :func:`~mmib.labels.predictions.compare`. Defaults to '': the
-            training has made the number.
+            run has made the number.
         of (Callable, optional): Makes the number of this array, or of the
             boxes of this kind. Defaults to None.
     """
 
     title: str
-    sentence: str
     array: str = ''
     of: Optional[Callable[[Any], float]] = None
 
 
 RANKINGS = dict(
-    score=Ranking(
-        'average score',
-        'An image with a high score had a high loss when it was '
-        'trained on. The average score ranks, in which later visits count '
-        'more.'),
-    regions=Ranking(
-        'largest region',
-        'The largest connected area in which the network is sure of another '
-        'class than the label ranks, as a share of the labelled pixels.',
-        'gaps', region_share),
-    pixels=Ranking(
-        'loss', 'The mean of the highest 5 % of the pixel losses of '
-        'the network ranks. Where it is high, some labels are unlike the '
-        'predictions.', 'losses', top_pixels),
-    margin=Ranking(
-        'margin',
-        'How far the network holds another class for more probable than the '
-        'labelled one ranks, in logarithms. Below 0 the network agrees with '
-        'the label.', 'leads', margin),
-    missing=Ranking(
-        'missing boxes',
-        'The confidences of the predicted boxes that no label overlaps, '
-        'summed, rank: such boxes may be missing.', 'missing', total),
-    unsupported=Ranking(
-        'unsupported boxes',
-        'The labelled boxes that no prediction of 0.2 and more overlaps by '
-        'half rank: they may be misplaced or no objects. Those with a '
-        'confident prediction beside them count more.', 'unsupported', total),
-    other_class=Ranking(
-        'boxes of another class',
-        'The labelled boxes of which the network is sure that they have '
-        'another class rank, by how much surer it is of that class.',
-        'other_class', total))
-# By which images are ranked unless something else is asked for: the first that
-# there is.
+    score=Ranking('average score'),
+    regions=Ranking('largest region', 'gaps', region_share),
+    pixels=Ranking('loss', 'losses', top_pixels),
+    margin=Ranking('margin', 'leads', margin),
+    missing=Ranking('missing boxes', 'missing', total),
+    unsupported=Ranking('unsupported boxes', 'unsupported', total),
+    other_class=Ranking('boxes of another class', 'other_class', total))
+# The default ranking is the first of these that there is.
 DEFAULTS = ('margin', 'pixels', 'missing')
-# How the number of an image came about in the training of a detector.
-SCORE_OF_BOXES = (
-    'The score of an image is the norm of the gradient of its loss at the '
-    'predictions: it is high where there are many objects, more than where '
-    'labels are wrong. The average score ranks, in which later visits count '
-    'more. `mmib rank` ranks by suspicious boxes.')

@@ -1,102 +1,94 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Give images the right labels of a review, in the annotations that a dataset
-has read."""
-from bisect import bisect_right
-from typing import Any, Dict, List, Tuple
+"""Change the annotations that datasets have read: right labels of a review,
+and paths of other masks."""
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
-from mmengine.dataset import BaseDataset, ClassBalancedDataset, RepeatDataset
-from torch.utils.data import ConcatDataset
+from mmengine.dataset import BaseDataset
 
 from ..errors import Refusal
-from .verdicts import Judged
+from .lists import Entry
 
 
 def has_one_class(info: dict) -> bool:
-    """Whether the annotation of an image has one class, by number."""
-    # MNIST has it as a tensor.
+    """Return whether the annotation of an image has one class, by number."""
+    # The labels of MNIST are tensors.
     label = np.asarray(info.get('gt_label'))
     return label.ndim == 0 and np.issubdtype(label.dtype, np.integer)
 
 
-def change_labels(dataset: Any, of_index: np.ndarray,
-                  wrong: Dict[int, Judged]) -> None:
-    """Change the labels of images, by number, to those of a review.
+def infos_of(dataset: Any) -> List[dict]:
+    """Return the annotations of all images of a dataset, empty ones where it
+    doesn't derive from ``BaseDataset``."""
+    if not isinstance(dataset, BaseDataset):
+        return [{} for _ in range(len(dataset))]
+    return [dataset.get_data_info(i) for i in range(len(dataset))]
 
-    The annotations themselves are changed, so that all who read them find the
-    right labels: the pipeline, also one that a hook puts in its place, workers
-    of the loader, and wrappers that count classes.
+
+def put_infos(dataset: BaseDataset, infos: List[dict]) -> None:
+    """Replace the annotations of a dataset. All who read them find the new
+    ones: the pipeline, also one that a hook puts in its place, workers of the
+    loader, and wrappers that count classes."""
+    dataset.data_list = infos
+    if dataset.serialize_data:
+        dataset.data_bytes, dataset.data_address = dataset._serialize_data()
+
+
+def change_labels(datasets: Sequence[Any], num_images: int,
+                  wrong: Dict[int, Entry]) -> None:
+    """Change the labels of images to those of a review.
 
     Args:
-        dataset (Dataset): The dataset, which may wrap others.
-        of_index (np.ndarray): Number of the image of each index of it.
-        wrong (dict[int, Judged]): What the review says of each wrong image.
-            Those without a label stay.
+        datasets (Sequence[Dataset]): The datasets, which wrap no others.
+        num_images (int): How many images they have together.
+        wrong (dict[int, Entry]): Wrong images by their number in all datasets.
+            Those without a right label keep theirs.
 
     Raises:
-        Refusal: If a label is no class, or the dataset has no labels that
-            could be changed.
+        Refusal: If a label is no class, or a dataset has no labels that can
+            be changed.
     """
-    rows: Dict[int, Tuple[Any, Dict[int, Judged]]] = {}
-    for index in np.flatnonzero(np.isin(of_index, [*wrong])):
-        part, place = _part_of(dataset, int(index))
-        of_part = rows.setdefault(id(part), (part, {}))[1]
-        of_part[place] = wrong[of_index[index]]
-    for part, of_part in rows.values():
-        _change(part, of_part)
+    if sum(map(len, datasets)) != num_images:
+        raise _cannot(datasets[0], 'of which a wrapper takes a part')
+    for dataset in datasets:
+        rows = {n: entry for n, entry in wrong.items() if n < len(dataset)}
+        if rows:
+            _change(dataset, rows)
+        wrong = {
+            n - len(dataset): entry
+            for n, entry in wrong.items() if n not in rows
+        }
 
 
-def _change(dataset: Any, rows: Dict[int, Judged]) -> None:
-    """Change the labels at some indices of a dataset that wraps none."""
-    if not isinstance(dataset, BaseDataset):
-        raise _cannot(dataset, 'which doesn\'t derive from `BaseDataset`')
-    infos = [dataset.get_data_info(i) for i in range(len(dataset))]
+def _change(dataset: Any, rows: Dict[int, Entry]) -> None:
+    """Change the labels of images by their indices."""
+    infos = infos_of(dataset)
     if not all(has_one_class(infos[index]) for index in rows):
         raise _cannot(dataset, 'whose images have no `gt_label` of one class')
     classes = list(dataset.metainfo.get('classes') or ())
     labels = {
-        index: _number_of(dataset, classes, row)
-        for index, row in rows.items() if row.label
+        index: _number_of(dataset, classes, entry)
+        for index, entry in rows.items() if entry.label
     }
     for index, label in labels.items():
         infos[index]['gt_label'] = label
-    dataset.data_list = infos
-    if dataset.serialize_data:
-        dataset.data_bytes, dataset.data_address = dataset._serialize_data()
+    put_infos(dataset, infos)
     for index, label in labels.items():
         if dataset.get_data_info(index)['gt_label'] != label:
             raise _cannot(dataset, 'whose `get_data_info` makes `gt_label`')
 
 
-def _part_of(dataset: Any, index: int) -> Tuple[Any, int]:
-    """The dataset that an index of wrappers leads to, and the index there."""
-    if isinstance(dataset, ConcatDataset):
-        part = bisect_right(dataset.cumulative_sizes, index)
-        index -= [0, *dataset.cumulative_sizes][part]
-        return _part_of(dataset.datasets[part], index)
-    if isinstance(dataset, RepeatDataset):
-        return _part_of(dataset.dataset, index % len(dataset.dataset))
-    if isinstance(dataset, ClassBalancedDataset):
-        return _part_of(dataset.dataset, dataset.repeat_indices[index])
-    return dataset, index
-
-
-def _number_of(dataset: Any, classes: List[str], row: Judged) -> int:
-    if not classes:
+def _number_of(dataset: Any, classes: List[str], entry: Entry) -> int:
+    if classes.count(entry.label) != 1:
+        which = 'several classes' if entry.label in classes else 'no class'
+        known = f'{", ".join(classes[:8])}{", ..." * (len(classes) > 8)}'
         raise Refusal(
-            f'{type(dataset).__name__} has no names of classes, by which to '
-            f'find the label `{row.label}` of {row.where}: set `metainfo='
-            'dict(classes=[...])` of the dataset in '
-            '`train_dataloader.dataset`.')
-    if classes.count(row.label) != 1:
-        several = 'the name of several classes' if row.label in classes else \
-            'no class'
-        raise Refusal(
-            f'{row.where} has the label `{row.label}`, which is {several} of '
-            f'the dataset, whose classes are {", ".join(classes[:8])}'
-            f'{", ..." * (len(classes) > 8)}: correct the column `label` '
-            '(--relabel of the command).')
-    return classes.index(row.label)
+            f'{entry.where} has the label `{entry.label}`, which is the name '
+            f'of {which} of {type(dataset).__name__}, whose classes are '
+            f'{known or "not known"}: correct the column `label` (--relabel '
+            'of the command), or set `metainfo=dict(classes=[...])` of the '
+            'dataset in `train_dataloader.dataset`.')
+    return classes.index(entry.label)
 
 
 def _cannot(dataset: Any, why: str) -> Refusal:

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks go to Label Studio, where people repair them, and come back.
+"""Export masks to Label Studio, where people repair them, and read them back.
 
 A repaired mask is the file of the dataset in which the changed pixels have
 other numbers, and takes the place of the file with the same name.
@@ -22,11 +22,14 @@ import numpy as np
 
 from ..errors import Refusal
 from .images import DatasetImages
+from .lists import names_of
 from .masks import IGNORED, SUFFIXES, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
 
 _TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
+# No number in a mask.
+_NO_CLASS = 256
 _README = """To repair masks with Label Studio (pip install label-studio):
 
 1. LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true \\
@@ -44,12 +47,9 @@ _README = """To repair masks with Label Studio (pip install label-studio):
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
-    """Numbers of the images of a review, which has their paths or numbers."""
-    numbers = {
-        name: number
-        for number, path in zip(reader.numbers, reader.paths())
-        for name in (str(number), path)
-    }
+    """Return the numbers of the images of a review."""
+    numbers = dict(
+        zip(names_of(reader.paths(), reader.numbers), reader.numbers))
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(
@@ -62,40 +62,33 @@ def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
 def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
                  predict: Optional[Predictor]) -> None:
     """Write a new folder with images, masks, and predictions if there is a
-    network, for Label Studio, and how to repair them there."""
-    names, labels_of = _names(reader, numbers), _labels_of(reader, numbers[0])
-    # The lowest number of each label, as classes may be merged.
-    found, lowest = np.unique(labels_of, return_index=True)
-    table = np.full(256, reader.ignored, np.uint8)
-    table[found] = lowest
-    table[reader.ignored] = reader.ignored
-    if len({*reader.classes}) < max(len(reader.classes), 1):
-        raise Refusal('The dataset doesn\'t tell its classes, or two have '
-                      'one name: set `metainfo=dict(classes=...)` of it in '
-                      'the config.')
+    network, for Label Studio, and how to repair the masks there."""
+    classes, labels_of = reader.classes, _labels_of(reader, numbers[0])
+    if len({*classes}) < max(len(classes), 1):
+        raise Refusal('The dataset has no names of classes, or two have one '
+                      'name: set `metainfo=dict(classes=...)` of the dataset '
+                      'in the config.')
     tasks = []
     with new_folder(folder) as new:
-        for number, name in zip(numbers, names):
+        for number, name, mask in _masks_of(reader, numbers, labels_of):
+            info = reader.info(number)
             image = f'images/{osp.splitext(name)[0]}.png'
-            results, info = reader.read(number), reader.info(number)
-            _write(new / image, results['img'])
-            labels = results['gt_seg_map']
-            _write_mask(reader, number, read_mask(info['seg_map_path']),
-                        labels, new / 'masks' / name)
+            _write(new / image, reader.read(number)['img'])
+            _write(new / 'masks' / name, mask)
             data = dict(
                 image=f'/data/local-files/?d={quote(os.fsencode(image))}',
                 mask=name,
                 ignored=reader.ignored,
                 path=info.get('img_path'))
-            task = dict(data=data, annotations=_result(labels, reader.classes))
+            task = dict(
+                data=data, annotations=_result(labels_of[mask], classes))
             if predict is not None:
                 predicted = predict(info).pred_sem_seg.data[0]
-                predicted = predicted.cpu().numpy().astype(np.uint8)
-                _write(new / 'predictions' / name, table[predicted])
-                task['predictions'] = _result(predicted, reader.classes)
+                task['predictions'] = _result(predicted.cpu().numpy(), classes)
             tasks.append(task)
         (new / _TASKS).write_text(json.dumps(tasks), 'utf-8')
-        (new / _CLASSES).write_text(_labelling_config(reader, table), 'utf-8')
+        (new / _CLASSES).write_text(
+            _labelling_config(reader, labels_of.tolist()), 'utf-8')
         root = osp.abspath(folder)
         readme = _README.format(root, shlex.quote(root))
         (new / 'README.txt').write_bytes(os.fsencode(readme))
@@ -104,21 +97,15 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
 def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,
                    predict: Predictor) -> int:
     """Write a new folder of masks in which the suspect region of each image is
-    ignored. Returns how many images have one; other masks aren't written."""
-    names, count = _names(reader, numbers), 0
-    _labels_of(reader, numbers[0])
+    ignored. Return how many images have one; other masks aren't written."""
+    count, labels_of = 0, _labels_of(reader, numbers[0])
     with new_folder(folder) as new:
-        for number, name in zip(numbers, names):
-            labels, info = reader.read(number)['gt_seg_map'], reader.info(
-                number)
-            compared = compare(predict(info), dict(gt_seg_map=labels))
-            region = largest_region(compared['gaps'])
+        for number, name, mask in _masks_of(reader, numbers, labels_of):
+            info = dict(reader.info(number), gt_seg_map=labels_of[mask])
+            region = largest_region(compare(predict(info), info)['gaps'])
             if region.any():
-                before = read_mask(info['seg_map_path'])
-                _write_mask(reader, number,
-                            np.where(region, reader.ignored, before),
-                            np.where(region, reader.ignored, labels),
-                            new / name)
+                mask[region] = reader.ignored
+                _write(new / name, mask)
                 count += 1
         if not count:
             raise Refusal(
@@ -129,51 +116,49 @@ def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,
     return count
 
 
-def _names(reader: DatasetImages, numbers: Sequence[int]) -> List[str]:
-    """Names of the masks of images, which tell them from all others."""
-    paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
-    if None in paths.values():
-        raise Refusal('The dataset doesn\'t tell `seg_map_path` of its '
-                      'images: --export is for MMSegmentation.')
-    by_path = short_names(map(str, paths.values()))
-    names = [by_path[str(paths[number])] for number in numbers]
-    if not all(name.lower().endswith(SUFFIXES) for name in names):
-        raise Refusal('Masks must end in ' + ', '.join(SUFFIXES) + ', which '
-                      f'keep numbers, unlike {names[0]}: convert them.')
-    return names
-
-
 def _labels_of(reader: DatasetImages, number: int) -> np.ndarray:
-    """Return the label that the dataset makes of each number in a file, uint8
-    of shape (256,)."""
+    """Return the label that the dataset makes of each number in a mask, of
+    shape (256,)."""
     labels = reader.read(number).get('gt_seg_map')
     if labels is None:
-        raise Refusal('The training of the config loads no masks: --export is '
-                      'for MMSegmentation.')
+        raise Refusal(
+            'The training pipeline of the config loads no masks: --export is '
+            'for MMSegmentation.')
     # As large as the mask of the image.
     written = np.resize(np.arange(256, dtype=np.uint8), labels.shape)
     with TemporaryDirectory() as folder:
         path = Path(folder, 'numbers.png')
         _write(path, written)
         loaded = reader.read(number, str(path))['gt_seg_map']
-    labels_of = np.full(256, reader.ignored, np.uint8)
+    labels_of = np.full(256, IGNORED)
     labels_of[written] = loaded
-    if labels_of[reader.ignored] != reader.ignored:
+    if labels_of[reader.ignored] != IGNORED:
         raise Refusal(f'`LoadAnnotations` of the config takes {reader.ignored}'
                       ' for a class, so no pixel can be ignored.')
     return labels_of
 
 
-def _write_mask(reader: DatasetImages, number: int, mask: np.ndarray,
-                labels: np.ndarray, path: Path) -> None:
-    """Write a mask, and check that the dataset makes these labels of it."""
-    _write(path, mask.astype(np.uint8))
-    if (reader.read(number, str(path))['gt_seg_map'] != labels).any():
-        raise Refusal(
-            f'The mask {path.name} has other labels when it is written and '
-            'read again: the dataset\'s loader takes no files with one '
-            'number a pixel, or its parts number classes differently (then '
-            'export one by one).')
+def _masks_of(reader: DatasetImages, numbers: Sequence[int],
+              labels_of: np.ndarray) -> Iterator[Tuple[int, str, np.ndarray]]:
+    """The number of each image, and the name of its mask, which no other mask
+    has, with the numbers in it, of which the dataset makes these labels."""
+    paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
+    if None in paths.values():
+        raise Refusal('The dataset has no `seg_map_path` of its images: '
+                      '--export is for MMSegmentation.')
+    names = short_names(map(str, paths.values()))
+    for number in numbers:
+        name, mask = names[str(paths[number])], read_mask(str(paths[number]))
+        if not name.lower().endswith(SUFFIXES):
+            raise Refusal(f'Masks must end in {", ".join(SUFFIXES)}, which '
+                          f'keep numbers, unlike {name}: convert them.')
+        if (labels_of[mask] != reader.read(number)['gt_seg_map']).any():
+            raise Refusal(
+                f'{name} has other labels than its numbers have in the first '
+                'mask: the dataset\'s loader takes no files with one number a '
+                'pixel, or its parts number classes differently (then export '
+                'one by one).')
+        yield number, name, mask
 
 
 def _write(path: Path, image: np.ndarray) -> None:
@@ -183,7 +168,8 @@ def _write(path: Path, image: np.ndarray) -> None:
 
 @contextmanager
 def new_folder(folder: str) -> Iterator[Path]:
-    """A folder that will be there with all its files, or not at all."""
+    """Make a folder that is there with all its files at the end, or not at
+    all."""
     if osp.lexists(folder) and (not osp.isdir(folder) or os.listdir(folder)):
         raise Refusal(f'{folder} is there already: give --export a new or an '
                       'empty folder.')
@@ -199,7 +185,7 @@ def new_folder(folder: str) -> Iterator[Path]:
 
 
 def _brush() -> Any:
-    """What packs and unpacks the brush strokes of Label Studio."""
+    """The module that packs and unpacks the brush strokes of Label Studio."""
     try:
         from label_studio_sdk.converter import brush
     except ModuleNotFoundError as error:
@@ -229,14 +215,14 @@ def _result(labels: np.ndarray, classes: Sequence[str]) -> List[dict]:
     ]
 
 
-def _labelling_config(reader: DatasetImages, table: np.ndarray) -> str:
-    """The classes in colours. The category of a class is its number in files,
-    which masks that come back get again."""
+def _labelling_config(reader: DatasetImages, labels_of: List[int]) -> str:
+    """The classes in colours. The category of a class is its lowest number in
+    masks, because classes may be merged. Repaired masks have this number."""
     classes = ''.join(
-        f'    <Label value={quoteattr(name)} category="{number}" '
-        'background="#{:02x}{:02x}{:02x}"/>\n'.format(*colour)
-        for name, number, colour in zip(reader.classes, table, reader.palette)
-        if number != reader.ignored)
+        f'    <Label value={quoteattr(name)} category="'
+        f'{labels_of.index(label)}" '
+        'background="#{:02x}{:02x}{:02x}"/>\n'.format(*reader.palette[label])
+        for label, name in enumerate(reader.classes) if label in labels_of)
     return ('<View>\n  <Header value="$path"/>\n'
             '  <Image name="image" value="$image"/>\n'
             '  <BrushLabels name="label" toName="image">\n'
@@ -244,9 +230,9 @@ def _labelling_config(reader: DatasetImages, table: np.ndarray) -> str:
 
 
 def masks_in(folder: str) -> str:
-    """The folder of masks to train on: the given one, or of a folder for Label
-    Studio one within it, which is made of the JSON file that Label Studio has
-    exported into it.
+    """Return the folder of masks to train on: the given one, or of a folder
+    for Label Studio one within it, which is made of the JSON file that Label
+    Studio has exported into it.
 
     Raises:
         Refusal: If the file can't be used.
@@ -268,7 +254,7 @@ def masks_in(folder: str) -> str:
             with new_folder(str(out)) as new:
                 for name, mask in masks.items():
                     _write(new / name, mask)
-        # Another process of the same training was faster.
+        # Another process of the same run was faster.
         except (OSError, Refusal):
             if not out.is_dir():
                 raise
@@ -276,8 +262,8 @@ def masks_in(folder: str) -> str:
 
 
 def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
-    """The masks that Label Studio has exported, by name, but for those that
-    are as before."""
+    """The masks that Label Studio has exported by name, except those that are
+    as before."""
     try:
         sent = {
             task['data']['mask']: task
@@ -304,7 +290,7 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
             task, before = sent[name], read_mask(folder / 'masks' / name)
             mask = painted(annotation['result'],
                            task['annotations'][0]['result'], before, classes,
-                           task['data'].get('ignored', IGNORED), where)
+                           task['data']['ignored'], where)
             # As it was sent, and another annotation may be repaired.
             if (mask == before).all():
                 continue
@@ -313,8 +299,8 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
                               'delete one of them in Label Studio, and export '
                               'again.')
     if not masks:
-        raise Refusal(f'{file} has no repaired mask, as all are as they were '
-                      'sent: submit or update the annotations in Label '
+        raise Refusal(f'{file} has no repaired mask: all are as they were '
+                      'sent. Submit or update the annotations in Label '
                       'Studio, and export again.')
     print(f'{file} has {len(masks)} repaired masks of {len(sent)} that were '
           'sent. The others stay as they are.')
@@ -323,8 +309,8 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
 
 def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
             classes: Dict[str, int], ignored: int, where: str) -> np.ndarray:
-    """The mask that the brush strokes of an annotation make. Pixels in no
-    class are ignored.
+    """Return the mask that the brush strokes of an annotation make. Pixels in
+    no class are ignored.
 
     A stroke in Label Studio hides others, and takes no pixel from them. So in
     a pixel with two classes the one that was not there before wins, then the
@@ -346,19 +332,20 @@ def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
     Raises:
         Refusal: If a region isn't of this mask or its classes.
     """
+    old = np.full(before.shape, _NO_CLASS)
+    for each in sent:
+        number, pixels = _region(each, before.shape, classes, where)
+        old[pixels] = number
+    new = np.full(before.shape, _NO_CLASS)
     regions = [_region(each, before.shape, classes, where) for each in result]
     if not regions:
         raise Refusal(f'{where} has no class in any pixel: skip the image in '
                       'Label Studio, or leave it out with --without.')
-    own = before.copy()  # With one number for each class.
-    mask = before.copy()
-    for each in sent:
-        number, region = _region(each, before.shape, classes, where)
-        own[region], mask[region] = number, ignored
     for is_new in (False, True):
-        for number, region in regions:
-            mask[region & ((own != number) == is_new)] = number
-    return np.where(mask == own, before, mask)
+        for number, pixels in regions:
+            new[pixels & ((old != number) == is_new)] = number
+    mask = np.where(new == _NO_CLASS, ignored, new).astype(np.uint8)
+    return np.where(new == old, before, mask)
 
 
 def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
@@ -376,6 +363,6 @@ def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
     if size != shape:
         raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
                       'an image must not be exchanged.')
-    # The last of four channels tells how opaque a stroke is.
+    # The last of four channels is the opacity of a stroke.
     pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
     return classes[name], pixels[..., 3] > 127

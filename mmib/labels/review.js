@@ -1,7 +1,7 @@
 'use strict';
-// Verdicts on the images of a gallery, by clicks and by keys. The browser keeps
-// them, and they are saved as a file. Without this script the page is a
-// gallery. Paths are text, never HTML.
+// Take verdicts on the images of a gallery, by clicks and by keys. The browser
+// keeps the verdicts, and saves them as a file. Without this script the page is
+// a gallery. Paths are text, never HTML.
 (() => {
   const VERDICTS = ['wrong', 'hard', 'unsure'];
   const [gallery, bar, large] = ['gallery', 'bar', 'large'].map(
@@ -33,7 +33,7 @@
   }
 
   function change({dataset: {number}}, entry) {
-    load();  // another tab may have changed others
+    load();  // another tab may have changed other verdicts
     const before = verdicts[number];
     verdicts[number] = entry;
     try {
@@ -77,7 +77,7 @@
   function keyInInput(event, input) {
     // The key of the verdict may still be held down.
     if (event.repeat && event.key.length === 1) event.preventDefault();
-    // Who writes Chinese needs these keys to choose characters.
+    // People who write Chinese choose characters by these keys.
     if (event.isComposing || !['Enter', 'Escape'].includes(event.key)) return;
     event.preventDefault();
     const {predicted} = (input.closest('.card') || current).dataset;
@@ -101,7 +101,7 @@
     go(card);
   }
 
-  // What is seen.
+  // What the page shows.
 
   function show() {
     for (const card of cards) card.dataset.verdict = verdictOf(card) || '';
@@ -196,8 +196,8 @@
   // The file.
 
   function cell(value) {
-    // A spreadsheet would take these for formulas. Who reads the file takes
-    // one apostrophe away.
+    // A spreadsheet would take these for formulas. The reader of the file
+    // takes one apostrophe away.
     const text = String(value).replace(/^[=+\-@'\t\r]/, '\'$&');
     return /[",;\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   }

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the verdicts of a review tell: what was found, and what is left."""
+"""Estimate by the verdicts of a review what was found, and what is left."""
 from itertools import chain
 from typing import Dict, Iterable, List, Sequence, Tuple
 
@@ -9,8 +9,8 @@ from .verdicts import UNSURE, WRONG, Judged
 
 # One-sided 95 % of a normal distribution.
 _CLEAR = 1.645
-# How many images tell of the next ones, as how many each counts, as rankings
-# aren't smooth, and how often the future is drawn.
+# How many images predict the next ones, for how many each of them counts
+# (rankings aren't smooth), and how often the future is drawn.
 _LAST, _COUNTS, _DRAWS = 20, 0.5, 4000
 
 
@@ -38,7 +38,8 @@ def merge(
 
 
 def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
-    """Ranks of what somebody is sure of, and whether it is wrong."""
+    """The ranks of the images that somebody is sure of, and whether they are
+    wrong."""
     known = [row for row in rows if row.verdict != UNSURE]
     return (np.array([row.rank for row in known], np.int64),
             np.array([row.verdict == WRONG for row in known], bool))
@@ -47,9 +48,10 @@ def _known(rows: Sequence[Judged]) -> Tuple[np.ndarray, np.ndarray]:
 def expected(rows: Sequence[Judged],
              n: int = 50,
              others: int = 0) -> Tuple[float, int]:
-    """How many wrong images to expect among the next ``n`` of a ranking, the
-    highest that nobody has looked at, by what was said of images before them,
-    at least of one: the mean, and the most, with 95 %. There may be none, as
+    """Estimate how many wrong images are among the next ``n`` of a ranking,
+    the highest that nobody has looked at: the mean, and an upper limit with
+    95 %.
+    At least one image before them was judged. There may be none, because
     errors may end at once. By other rankings ``others`` were looked at, whose
     ranks aren't known.
 
@@ -73,9 +75,9 @@ def expected(rows: Sequence[Judged],
 
 
 def beats_chance(rows: Sequence[Judged]) -> bool:
-    """Whether the wrong images of a review, at least one, come clearly before
-    the others, by the sum of their ranks; or are a third of all and more, as
-    in no data as a whole."""
+    """Return whether the wrong images of a review, at least one, come clearly
+    before the others, by the sum of their ranks; or are a third of all and
+    more, as in no dataset as a whole."""
     ranks, is_wrong = _known(rows)
     count, total = is_wrong.sum(), len(is_wrong)
     if 3 * count >= total:

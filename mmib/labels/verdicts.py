@@ -10,7 +10,7 @@ from typing import IO, Dict, Iterable, List, NamedTuple, Union
 from ..errors import Refusal
 
 WRONG, HARD, UNSURE = VERDICTS = ('wrong', 'hard', 'unsure')
-# Files may lack those after the rank.
+# Files may lack the columns after the rank.
 COLUMNS = ('image', 'verdict', 'rank', 'score', 'date', 'ranking', 'images',
            'label')
 # A spreadsheet takes a cell that begins so for a formula, unless an apostrophe
@@ -20,11 +20,20 @@ Path = Union[str, os.PathLike]
 
 
 class Judged(NamedTuple):
-    """An image, by its path or number in the dataset, what was said of it,
-    its rank from 1, its score and the date as the file has them, the name of
-    the ranking, '' where it isn't known, how many images that ranks, 0 where
-    it isn't known, the name of the right class of a wrong image, '' where none
-    was given, and the line of the file, for errors."""
+    """An image and what somebody said of it.
+
+    Args:
+        image (str): Its path, or its number in the dataset.
+        verdict (str): One of :data:`VERDICTS`.
+        rank (int): Its rank, from 1.
+        score (str): Its score, as the file has it. Defaults to ''.
+        date (str): When it was judged, as the file has it. Defaults to ''.
+        ranking (str): Name of the ranking. Defaults to '': not known.
+        images (int): How many images have a rank. Defaults to 0: not known.
+        label (str): Name of the right class of a wrong image. Defaults to '':
+            none was given.
+        where (str): File and line, for errors. Defaults to ''.
+    """
 
     image: str
     verdict: str
@@ -42,17 +51,15 @@ class Judged(NamedTuple):
         return self.verdict + f' ({self.label})' * bool(self.label)
 
 
-def is_table(line: str) -> bool:
-    """Whether the first line of a file is that of a table, a review or
-    another one, and not of a list of images."""
-    return not {'image', 'verdict'}.isdisjoint(re.split('[\r\n\t",;]+', line))
+def is_review(line: str) -> bool:
+    """Return whether the first line of a file is that of a review."""
+    return 'verdict' in re.split('[\r\n\t",;]+', line)
 
 
 def open_text(path: Path, mode: str = 'r') -> IO[str]:
-    """Open a table or list of paths, which may not be UTF-8, to read it, or as
-    a new file, with mode ``x``. Windows begins files with a byte-order mark,
-    also of UTF-16.
-    """
+    """Open a table or a list to read it, or a new one with mode ``x``. Paths
+    may be no text in UTF-8. Windows begins files with a byte-order mark, which
+    may be that of UTF-16."""
     try:
         encoding = 'utf-8'
         if mode == 'r':
@@ -71,6 +78,17 @@ def open_text(path: Path, mode: str = 'r') -> IO[str]:
         raise Refusal(
             f'{path} can\'t be {does}: {error.strerror}; a relative path '
             'counts from the current folder.') from error
+
+
+def wrong_in(path: Path) -> List[Judged]:
+    """Read the images that a review judged wrong, each once.
+
+    Raises:
+        Refusal: If the file can't be used.
+    """
+    # Two rankings may have the same image.
+    rows = {row.image: row for row in read_review(path)}
+    return [row for row in rows.values() if row.verdict == WRONG]
 
 
 def read_review(path: Path) -> List[Judged]:
@@ -93,14 +111,14 @@ def read_review(path: Path) -> List[Judged]:
             if lacking:
                 raise Refusal(
                     f'{where} has no column `{lacking[0]}`, so this is no '
-                    'review but another table, such as that of all images: '
-                    f'the file of a review begins with `{",".join(COLUMNS)}`.')
+                    'review: the file of a review begins with '
+                    f'`{",".join(COLUMNS)}`.')
             where = f'line 2 of {path}'
             for cells in lines:
                 if cells:
                     row = _judged(where, names, cells)
                     others = judged.setdefault(row.image, [])
-                    # Another ranking has it too.
+                    # Another ranking may have the image too.
                     for other in others:
                         if (other.ranking != row.ranking
                                 and other.said == row.said):
@@ -160,5 +178,5 @@ def write_review(path: Path, rows: Iterable[Judged]) -> None:
 
 
 def escaped(cell: str) -> str:
-    """A cell that a spreadsheet doesn't take for a formula."""
+    """Return a cell that a spreadsheet doesn't take for a formula."""
     return "'" * cell.startswith(_ESCAPED) + cell

@@ -1,2 +1,2 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""One HTML file that shows a training, for ``mmib report``."""
+"""One HTML file that shows a run, for ``mmib report``."""

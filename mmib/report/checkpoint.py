@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a checkpoint knows of each image, read without running anything in it.
-"""
+"""Read what a checkpoint knows of each image, and run nothing in it."""
 import glob
 import os.path as osp
 import re
@@ -26,8 +25,8 @@ _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
 
 
 class _Ignored:
-    """Stands for an object that a report has no use for. In place of the real
-    one, as `getattr` reaches everything."""
+    """A stand-in for an object that a report has no use for. The real
+    `getattr` would reach everything."""
 
     def __init__(self, *args: Any) -> None:
         pass
@@ -38,7 +37,7 @@ class _Ignored:
 
 @dataclass
 class Checkpoint:
-    """A checkpoint.
+    """What is read of a checkpoint.
 
     Args:
         path (str): The file.
@@ -48,7 +47,7 @@ class Checkpoint:
             how often it was ``pruned``, and the iteration of its
             ``last_visit``, from 1. None without mmib.
         weights (dict[str, Tensor]): Parameters and buffers of the model.
-        run (str): Time at which its training began, '' where it isn't known.
+        run (str): Time at which its run began, '' where it isn't known.
         images_checksum (int, optional): Of the images and their order. None
             without mmib.
         state (dict, optional): The state of InfoBatch. None without mmib.
@@ -62,7 +61,7 @@ class Checkpoint:
     state: Optional[Dict[str, Any]] = None
 
     def explain(self, number: int, index: int) -> Explanation:
-        """Explain what the newest plan made of an image.
+        """Explain why the newest plan keeps an image or leaves it out.
 
         Args:
             number (int): Number of the image.
@@ -84,7 +83,7 @@ class Checkpoint:
 
 def read_newest(work_dir: str,
                 run: str = '') -> Tuple[Optional[Checkpoint], List[str]]:
-    """Read the newest checkpoint in a folder that can be read, of the training
+    """Read the newest checkpoint in a folder that can be read, of the run
     that began at the time ``run``, if that is known.
 
     Returns:
@@ -94,21 +93,18 @@ def read_newest(work_dir: str,
     notes: List[str] = []
     for path in _newest_first(work_dir):
         try:
-            checkpoint = _read(path)
-            if run and checkpoint.run not in ('', run):
-                raise _Unreadable('is of another training, begun at '
-                                  f'{checkpoint.run}, so it isn\'t used')
+            checkpoint = read_checkpoint(path)
+        except Refusal as error:
+            notes.append(str(error))
+            continue
+        if not run or checkpoint.run in ('', run):
             return checkpoint, notes
-        except _Unreadable as error:
-            notes.append(f'{osp.basename(path)} {error}.')
+        notes.append(f'{checkpoint.name} is of another run, begun at '
+                     f'{checkpoint.run}, so it isn\'t used.')
     notes.append('There is no checkpoint '
                  f'{"that can be used" if notes else "yet"}, so the scores of '
                  'the images aren\'t known.')
     return None, notes
-
-
-class _Unreadable(Exception):
-    """The text goes on after the name of the file."""
 
 
 def _newest_first(work_dir: str) -> List[str]:
@@ -125,7 +121,7 @@ def _newest_first(work_dir: str) -> List[str]:
             last = osp.join(work_dir, osp.basename(file.read(4096).strip()))
     except OSError:
         return paths
-    # After a kill a training goes on from an earlier one than the last.
+    # After a kill a run goes on from an earlier one than the last.
     return sorted(paths, key=lambda path: path != last)
 
 
@@ -135,51 +131,41 @@ def read_checkpoint(path: str) -> Checkpoint:
     Raises:
         Refusal: If it can't be read.
     """
+    allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
+    name = osp.basename(path)
     try:
-        return _read(path)
-    except _Unreadable as error:
-        raise Refusal(f'{path} {error}.') from error
-
-
-def _read(path: str) -> Checkpoint:
-    content = _load(path)
+        with torch.serialization.safe_globals(allowed):
+            # The file may be large: only what is used is read.
+            content = torch.load(
+                path, map_location='cpu', weights_only=True, mmap=True)
+    # A damaged file may raise anything.
+    except Exception as error:
+        raise Refusal(f'{name} is damaged, or holds more than data, so it '
+                      'isn\'t used.') from error
     try:
         # Published weights have no message hub.
         hub = content.get('message_hub') or dict(runtime_info={})
         run = hub['runtime_info'].get(RUN_KEY, '')
-        weights = content['state_dict'].items()
+        weights = {
+            key: value
+            for key, value in content['state_dict'].items()
+            if torch.is_tensor(value)
+        }
     except (LookupError, TypeError, AttributeError) as error:
-        raise _Unreadable('is no checkpoint of a training') from error
-    tensors = {
-        name: value
-        for name, value in weights if torch.is_tensor(value)
-    }
+        raise Refusal(f'{name} is no checkpoint of a run.') from error
     state = content.get('infobatch')
     if state is None:
-        return Checkpoint(path, None, tensors, run)
+        return Checkpoint(path, None, weights, run)
+    if isinstance(state, dict) and state.get('version') not in VERSIONS:
+        raise Refusal(f'{name} has a state of InfoBatch of another version.')
     try:
-        if state.get('version') not in VERSIONS:
-            raise _Unreadable('has a state of InfoBatch of another version')
         checksum = state.get('images_checksum')
         state = readable(opened(state))
-        return Checkpoint(path, _images(state['tables']), tensors, run,
+        return Checkpoint(path, _images(state['tables']), weights, run,
                           checksum, state)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _Unreadable(
-            'has a state of InfoBatch that is damaged') from error
-
-
-def _load(path: str) -> Any:
-    allowed: List[Any] = [(_Ignored, name) for name in _IGNORED]
-    try:
-        with torch.serialization.safe_globals(allowed):
-            # Only what is used is read of a file that may be large.
-            return torch.load(
-                path, map_location='cpu', weights_only=True, mmap=True)
-    # A damaged file may raise anything.
-    except Exception as error:
-        raise _Unreadable('is damaged, or holds more than data, so it isn\'t '
-                          'used') from error
+        raise Refusal(
+            f'{name} has a state of InfoBatch that is damaged.') from error
 
 
 def _images(tables: Dict[str, Any]) -> pd.DataFrame:

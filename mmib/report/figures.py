@@ -5,17 +5,19 @@ import io
 import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ..plan_record import PlanRecord
 from .read import Run
 
-# Of a plot that stands beside one other, and beside two, in inches.
+# Sizes of a plot beside one other, and beside two, in inches.
 WIDE, SMALL = (5.2, 2.8), (3.8, 2.6)
 FULL_EQUIVALENT = 'full equivalent (iterations of the baseline)'
 
@@ -49,7 +51,7 @@ _STYLE = {
     'axes.spines.right': False,
     'legend.frameon': False,
     'lines.linewidth': 1.6,
-    # Glyphs as outlines: no font is needed.
+    # Glyphs are outlines, so that no font is needed.
     'svg.fonttype': 'path',
     'svg.hashsalt': 'mmib'
 }
@@ -69,13 +71,20 @@ class Picture:
 @contextmanager
 def _drawn(pictures: List[Picture],
            title: str,
+           ylabel: str,
            note: str = '',
-           size: Tuple[float, float] = SMALL) -> Iterator[Axes]:
-    """Add a picture of what is drawn on the axes with the colours above."""
+           size: Tuple[float, float] = SMALL,
+           run: Optional[Run] = None) -> Iterator[Axes]:
+    """Add a picture of what is drawn on the axes with the colours above, over
+    the iterations of a run if one is given."""
     file = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=size, layout='constrained')
-        yield figure.add_subplot()
+        axes = figure.add_subplot()
+        axes.set_ylabel(ylabel)
+        yield axes
+        if run is not None:
+            _add_iterations(axes, run)
         figure.savefig(
             file, format='svg', transparent=True, metadata={'Date': None})
     light = dark = file.getvalue().decode()
@@ -84,14 +93,31 @@ def _drawn(pictures: List[Picture],
     pictures.append(Picture(title, _to_uri(light), _to_uri(dark), note))
 
 
+def _add_iterations(axes: Axes, run: Run) -> None:
+    """Add the axis of iterations, with annealing in it."""
+    axes.set_xlabel('iterations')
+    end = run.max_iters if run.finished else run.last_iter
+    axes.set_xlim(0, max(end or 0, 1))
+    begin = run.annealing_iter
+    if begin is not None and end and begin < end:
+        axes.axvspan(begin, end, color=FAINT, alpha=0.35, lw=0)
+        axes.annotate(
+            'annealing', ((begin + end) / 2, 0.5),
+            xycoords=('data', 'axes fraction'),
+            ha='center',
+            va='center',
+            rotation=90,
+            fontsize=8)
+
+
 def _to_uri(svg: str) -> str:
     data = base64.b64encode(svg.encode()).decode()
     return f'data:image/svg+xml;base64,{data}'
 
 
 def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
-    """The first metric, the loss and other metrics, each by iterations and, if
-    a training prunes, by full equivalent."""
+    """Plot the first metric, the loss and other metrics, each by iterations
+    and, if a run prunes, by full equivalent."""
     runs = [run, *others]
     kinds = ['iterations', 'full equivalent'][:1 + any(r.prunes for r in runs)]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
@@ -104,15 +130,15 @@ def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
                 curve is not None and len(curve.values) for curve in values):
             continue
         for what in kinds:
-            with _drawn(pictures, f'{name} by {what}', size=WIDE) as axes:
+            with _drawn(
+                    pictures, f'{name} by {what}', name, size=WIDE) as axes:
                 _plot_curves(axes, runs, values, what == 'full equivalent')
-                axes.set_ylabel(name)
     return pictures
 
 
 def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                  by_full: bool) -> None:
-    # Others alike, as they may be seeds of one training.
+    # Others alike, because they may be seeds of one run.
     styles = itertools.chain([(RUN, '-')],
                              itertools.cycle([(OTHER, '--'), (OTHER, ':'),
                                               (OTHER, '-.')]))
@@ -142,13 +168,14 @@ def _label(run: Run, runs: Sequence[Run]) -> str:
 
 
 def worth(run: Run) -> List[Picture]:
-    """V and the reliability of scores over time."""
+    """Plot V and the reliability of scores over time."""
     pictures: List[Picture] = []
     known = [plan for plan in run.plans if plan.variance_ratio is not None]
     if known:
         note = ('Below 1 the choice of images helps, at 1 it is chance, above '
                 '1 it harms.')
-        with _drawn(pictures, 'V, with its 95 % interval', note, WIDE) as axes:
+        with _drawn(pictures, 'V, with its 95 % interval', 'V', note, WIDE,
+                    run) as axes:
             iterations = [plan.iter for plan in known]
             values = np.array([plan.variance_ratio for plan in known],
                               np.float64)
@@ -167,23 +194,21 @@ def worth(run: Run) -> List[Picture]:
                     linestyle=':',
                     label='least that a choice can reach')
             axes.figure.legend(loc='outside upper left', ncols=3)
-            axes.set_ylabel('V')
-            _finish(axes, run)
     points = [(plan.iter, plan.reliability) for plan in run.plans
               if plan.reliability is not None]
     if points:
-        note = ('How well the score of an image tells the next one. Near 0 it '
-                'tells nothing, and no policy can do better than chance.')
-        with _drawn(pictures, 'Reliability of the scores', note, WIDE) as axes:
+        note = ('How well the score of an image predicts the next one. Near 0 '
+                'it predicts nothing, and no policy can do better than '
+                'chance.')
+        with _drawn(pictures, 'Reliability of the scores', 'correlation', note,
+                    WIDE, run) as axes:
             axes.plot(*np.transpose(points), color=RUN)
             axes.set_ylim(top=1)
-            axes.set_ylabel('correlation')
-            _finish(axes, run)
     return pictures
 
 
 def pruning(run: Run) -> List[Picture]:
-    """Kept share, tiers and scores over time."""
+    """Plot kept share, tiers and scores over time."""
     pictures: List[Picture] = []
     if not run.prunes:
         return pictures
@@ -192,21 +217,20 @@ def pruning(run: Run) -> List[Picture]:
     def steps(values: list, **kwargs: Any) -> None:
         axes.step(iterations, values + values[-1:], where='post', **kwargs)
 
-    with _drawn(pictures, 'Kept share') as axes:
+    with _drawn(pictures, 'Kept share', 'kept images (%)', run=run) as axes:
         steps([100 * run.kept_share(plan) for plan in run.plans], color=RUN)
         axes.set_ylim(0, 105)
-        axes.set_ylabel('kept images (%)')
-        _finish(axes, run)
     if any(plan.tiers for plan in run.plans):
         note = 'The images in order of their score, in tiers (bands).'
-        with _drawn(pictures, 'Kept share by score', note) as axes:
-            _plot_tiers(axes, run)
+        with _drawn(pictures, 'Kept share by score',
+                    'lowest to highest\nscore (% of images)', note) as axes:
+            _plot_tiers(axes, run.plans, iterations)
     title, note = 'Mean score', 'This policy has no threshold.'
     has_threshold = any(plan.threshold for plan in run.plans)
     if has_threshold:
         title += ' and threshold'
         note = 'Images with the threshold or more are all kept.'
-    with _drawn(pictures, title, note) as axes:
+    with _drawn(pictures, title, 'score', note, run=run) as axes:
         axes.plot(
             iterations[:-1], [plan.mean_score for plan in run.plans],
             color=RUN,
@@ -216,55 +240,40 @@ def pruning(run: Run) -> List[Picture]:
                   color=ACCENT,
                   label='threshold')
             axes.legend()
-        axes.set_ylabel('score')
-        _finish(axes, run)
     return pictures
 
 
-def _plot_tiers(axes: Axes, run: Run) -> None:
-    """A column for each moment, and in it the share of each tier."""
-    rows, columns = 100, 400
-    iterations = np.array([plan.iter for plan in run.plans])
-    times = (np.arange(columns) + 0.5) * run.last_iter / columns
-    plans = np.searchsorted(iterations, times, 'right') - 1
-    shares = [_share_by_rank(plan, rows) for plan in run.plans]
-    # Before the first plan.
-    shares.append(np.full(rows, np.nan))
-    image = axes.imshow(
-        np.transpose(shares)[:, plans],
-        origin='lower',
-        aspect='auto',
-        extent=(0, run.last_iter, 0, 100),
-        vmin=0,
-        vmax=1,
-        cmap='viridis',
-        interpolation='none')
+def _plot_tiers(axes: Axes, plans: Sequence[PlanRecord],
+                iterations: Sequence[float]) -> None:
+    """Plot a column for each plan, and in it the kept share of each tier."""
+    colours = ScalarMappable(Normalize(0, 1), 'viridis')
+    for plan, end in zip(plans, iterations[1:]):
+        sizes, kept = np.array([tier[:2] for tier in plan.tiers],
+                               np.float64).reshape(-1, 2).T
+        heights = 100 * sizes / max(sizes.sum(), 1)
+        axes.bar(
+            plan.iter,
+            heights,
+            end - plan.iter,
+            heights.cumsum() - heights,
+            align='edge',
+            color=colours.to_rgba(kept / np.maximum(sizes, 1)),
+            rasterized=True)
     axes.grid(False)
-    bar = axes.figure.colorbar(image, ax=axes, label='kept share')
+    axes.set(xlim=(0, iterations[-1]), ylim=(0, 100), xlabel='iterations')
+    bar = axes.figure.colorbar(colours, ax=axes, label='kept share')
     bar.outline.set_visible(False)
-    axes.set_ylabel('lowest to highest\nscore (% of images)')
-    axes.set_xlabel('iterations')
-
-
-def _share_by_rank(plan: PlanRecord, rows: int) -> np.ndarray:
-    """Kept share of the images at so many places in the order of scores."""
-    if not plan.tiers:
-        return np.full(rows, np.nan)
-    size, kept = np.array([tier[:2] for tier in plan.tiers], np.float64).T
-    share = np.divide(kept, size, where=size > 0, out=np.ones_like(size))
-    ends = size.cumsum()
-    places = (np.arange(rows) + 0.5) * ends[-1] / rows
-    return share[np.searchsorted(ends, places, 'right')]
 
 
 def histograms(run: Run) -> List[Picture]:
-    """Scores at the first, middle and last plan that prunes."""
+    """Plot the scores at the first, middle and last plan that prunes."""
     known = [(plan.iter, plan.histogram) for plan in run.plans
              if plan.histogram]
     pictures: List[Picture] = []
     for i in sorted({0, len(known) // 2, len(known) - 1} if known else ()):
         iteration, (edges, every, kept, weighted) = known[i]
-        with _drawn(pictures, f'Scores at iteration {iteration}') as axes:
+        with _drawn(pictures, f'Scores at iteration {iteration}',
+                    'images') as axes:
             axes.stairs(every, edges, fill=True, color=FAINT, label='all')
             axes.stairs(kept, edges, color=RUN, label='kept', lw=1.6)
             axes.stairs(
@@ -275,23 +284,5 @@ def histograms(run: Run) -> List[Picture]:
                 lw=1.6,
                 ls=(0, (3, 1.5)))
             axes.set_xlabel('score')
-            axes.set_ylabel('images')
             axes.legend()
     return pictures
-
-
-def _finish(axes: Axes, run: Run) -> None:
-    """The axis of iterations, with annealing in it."""
-    axes.set_xlabel('iterations')
-    end = run.max_iters if run.finished else run.last_iter
-    axes.set_xlim(0, max(end or 0, 1))
-    begin = run.annealing_iter
-    if begin is not None and end and begin < end:
-        axes.axvspan(begin, end, color=FAINT, alpha=0.35, lw=0)
-        axes.annotate(
-            'annealing', ((begin + end) / 2, 0.5),
-            xycoords=('data', 'axes fraction'),
-            ha='center',
-            va='center',
-            rotation=90,
-            fontsize=8)

@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""One HTML file of everything."""
+"""The page of a run, in one HTML file."""
 import base64
 import hashlib
+import json
 import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
 import jinja2
@@ -17,8 +18,11 @@ from ..openmmlab.console.reporter import worth_in_words
 from ..version import __version__
 from ..worth import VarianceRatio, gain
 from . import figures
+from .checkpoint import Checkpoint
 from .read import Run
 
+# Scores that predict the next ones worse rank images about at random.
+_RELIABLE = 0.1
 # A narrow space at which no line breaks.
 _THIN = '\u202f'
 # What seeds of one config may differ in.
@@ -27,7 +31,7 @@ _OF_A_SEED = ('experiment_name', 'launcher', 'load_from', 'randomness',
 
 
 class Figure(NamedTuple):
-    """A figure of the summary: what it is, its value, and what to know."""
+    """A figure of the summary, with a note on it."""
 
     title: str
     value: str
@@ -44,7 +48,7 @@ class Section(NamedTuple):
 
 
 def environment_of(folder: str = '') -> jinja2.Environment:
-    """For templates in a folder, and those of a report."""
+    """Return what renders templates in a folder, and those of a report."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, osp.dirname(__file__)]),
         autoescape=True,
@@ -60,9 +64,12 @@ def environment_of(folder: str = '') -> jinja2.Environment:
     return environment
 
 
-def render(run: Run, others: Sequence[Run], notes: List[str],
-           section: Optional[Section]) -> str:
-    """Draw the plots, and fill ``run.html``."""
+def render(run: Run,
+           others: Sequence[Run],
+           notes: List[str],
+           section: Optional[Section] = None) -> str:
+    """Return the page of a run, beside others or alone, with notes on top
+    and a section at the end."""
     progress = figures.progress(run, others)
     return environment_of().get_template('run.html').render(
         version=__version__,
@@ -71,7 +78,7 @@ def render(run: Run, others: Sequence[Run], notes: List[str],
         others=others,
         summary=summary(run, others),
         notes=notes,
-        # Those of the first metric and the loss, and all others.
+        # The plots of the first metric and the loss, and all others.
         progress=progress[:4],
         more_progress=progress[4:],
         worth=figures.worth(run),
@@ -80,14 +87,47 @@ def render(run: Run, others: Sequence[Run], notes: List[str],
         section=section or Section(*[Markup()] * 3))
 
 
+def write_text(path: str, text: str) -> None:
+    """Write a page, whose paths may be no text in UTF-8."""
+    with open(path, 'w', encoding='utf-8', errors='backslashreplace') as file:
+        file.write(text)
+
+
+def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
+             unread: List[str]) -> List[str]:
+    """Return sentences on what is missing of a run, and why, and on scores
+    that are too unreliable to rank images."""
+    notes = list(run.notes)
+    for other in others:
+        notes += [f'{other.name}: {note}' for note in other.notes]
+    if not run.has_infobatch:
+        return [
+            *notes, 'This is a run without InfoBatch, so there are '
+            'metrics and losses alone. `mmib train CONFIG --score` has '
+            'scores of its images.'
+        ]
+    notes += unread
+    known = [p.reliability for p in run.plans if p.reliability is not None]
+    if checkpoint is not None and checkpoint.images is None:
+        notes.append(f'{checkpoint.name} has no state of InfoBatch, so the '
+                     'scores of the images aren\'t known.')
+    elif checkpoint is not None and known and known[-1] < _RELIABLE:
+        notes.append(
+            'The ranking of the images may be no better than chance: the '
+            'correlation of a score with the next one of its image is '
+            f'{known[-1]:.2f}. Train longer, or rank the images by `mmib '
+            'rank`.')
+    return notes
+
+
 def _digest(script: str) -> str:
-    """By which the page allows its script."""
+    """The digest by which the page allows its script."""
     digest = hashlib.sha256(script.encode()).digest()
     return base64.b64encode(digest).decode()
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence of which the parts in backticks are code."""
+    """Return a sentence of which the parts in backticks are code."""
     parts = [escape(part) for part in text.split('`')]
     for i in range(1, len(parts) - 1, 2):
         parts[i] = Markup('<code>{}</code>').format(parts[i])
@@ -95,7 +135,7 @@ def _sentence(text: str) -> Markup:
 
 
 def number(value: Optional[float], digits: int = 4) -> str:
-    """A number in a few digits, and a dash where it isn't known."""
+    """Return a number in a few digits, and a dash where it isn't known."""
     if value is None or not math.isfinite(value):
         return '–'
     if float(value).is_integer() and abs(value) < 1e9:
@@ -104,7 +144,7 @@ def number(value: Optional[float], digits: int = 4) -> str:
 
 
 def summary(run: Run, others: Sequence[Run] = ()) -> List[Figure]:
-    """The row of figures on top."""
+    """Return the row of figures on top."""
     note = 'finished' if run.finished else ''
     if run.max_iters and run.last_iter < run.max_iters:
         note = f'of {number(run.max_iters)}: still running, or it was stopped'
@@ -167,20 +207,17 @@ def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
 
 
 def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
-    """Group trainings that are seeds of one config, and as long."""
-    groups: List[Tuple[Any, List[Run]]] = []
+    """Group runs that are seeds of one config, and as long."""
+    groups: Dict[str, List[Run]] = {}
     for run in runs:
-        # Those whose config isn't known stay alone.
-        key = run.config.to_dict() or dict(path=run.path)
-        key = {k: value for k, value in key.items() if k not in _OF_A_SEED}
-        key = key, run.metrics[metric].iterations[-1]
-        for other, group in groups:
-            if other == key:
-                group.append(run)
-                break
-        else:
-            groups.append((key, [run]))
-    return [group for _, group in groups]
+        # Runs whose config isn't known stay alone.
+        config = run.config.to_dict() or dict(path=run.path)
+        config = {k: v for k, v in config.items() if k not in _OF_A_SEED}
+        key = json.dumps([config, run.metrics[metric].iterations[-1]],
+                         sort_keys=True,
+                         default=str)
+        groups.setdefault(key, []).append(run)
+    return [*groups.values()]
 
 
 def _names(runs: Sequence[Run]) -> str:
@@ -199,8 +236,8 @@ def _worth(run: Run, others: Sequence[Run]) -> Figure:
 
 
 def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
-    """What the choice of images can have brought, by what plain trainings of
-    another length tell of more steps."""
+    """What the choice of images can have brought, by what more steps brought
+    plain runs of another length."""
     name = next(iter(run.metrics), '')
     plain = [
         other for other in others if not other.prunes and name in other.metrics
@@ -208,7 +245,7 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
     if not plain:
         return ''
     curve = run.metrics[name]
-    # Of several configs the first one counts.
+    # The first of several configs counts.
     seeds = _by_config(plain, name)[0]
     length = seeds[0].metrics[name].iterations[-1]
     longer = math.log(length / curve.iterations[-1])
@@ -216,10 +253,10 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
                       for other in seeds]) - curve.values[-1]
     if abs(longer) > 0.05 and differ * longer <= 0:
         return (f' More iterations brought no {name} here, so what the choice '
-                'brought can\'t be told.')
+                'brought isn\'t known.')
     brought = gain(worth, longer, float(differ))
     if brought is None:
-        return (' Compare with a plain training of another length to see what '
+        return (' Compare with a plain run of another length to see what '
                 f'that is in {name}.')
     value, low, high = brought
     return (

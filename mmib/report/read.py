@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the files in a work folder tell of a training: ``infobatch.jsonl``, and
-of a training without mmib MMEngine's ``scalars.json`` and log."""
+"""Read a run from its work folder: ``infobatch.jsonl``, and of a run without
+mmib MMEngine's ``scalars.json`` and log."""
 import filecmp
 import glob
 import json
@@ -21,9 +21,9 @@ from ..openmmlab.console.reporter import FILE_NAME
 from ..plan_record import PlanRecord, with_nan
 from ..worth import VarianceRatio
 
-# The folder of a start of a training, which is named after its time.
+# The folder of a start of a run, which is named after its time.
 _START = 8 * '[0-9]' + '_' + 6 * '[0-9]'
-# Time and text of a line of MMEngine's log, and what texts begin with.
+# Time and text of a line of MMEngine's log, and beginnings of texts.
 _LOG_LINE = re.compile(r'^([\d/]{10} [\d:]{8}) - .*? - [A-Z]+ - (.*)', re.M)
 _STEP = re.compile(r'(Iter|Epoch)\(train\)')
 _RESUMED = re.compile(r'resumed epoch: \d+, iter: (\d+)')
@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
 @dataclass
 class Run:
-    """A training as its files have it. What isn't known is empty, 0 or None.
+    """A run as its files have it. What isn't known is empty, 0 or None.
 
     Args:
         path (str): Its work folder.
@@ -55,9 +55,9 @@ class Run:
         class_ious (dict[str, str]): IoU of each class at the last validation,
             in percent.
         last_iter (int): Iterations until the last line.
-        max_iters (int, optional): Iterations of the whole training.
+        max_iters (int, optional): Iterations of the whole run.
         annealing_iter (int, optional): The first one of annealing.
-        finished (bool): Whether the training has ended by itself.
+        finished (bool): Whether the run has ended by itself.
         saved_iters (float): What the baseline needs more for as many passes.
         worth (VarianceRatio, optional): Mean V.
         visits (int, optional): Visits of images that full passes would have.
@@ -101,12 +101,12 @@ class Run:
         return any(plan.kept < self.pass_length for plan in self.plans)
 
     def kept_share(self, plan: PlanRecord) -> float:
-        """Slots of a plan over those of a full pass."""
+        """Return the slots of a plan over the slots of a full pass."""
         return plan.kept / self.pass_length
 
     def full_equivalent(self, iterations: np.ndarray) -> np.ndarray:
-        """Iterations of the baseline that cover as many passes, linear
-        between the plans."""
+        """Return the iterations of the baseline that cover as many passes,
+        linear between the plans."""
         if not self.plans:
             return np.asarray(iterations, np.float64)
         known = [(p.iter, p.iter + p.saved_iters) for p in self.plans]
@@ -119,12 +119,12 @@ class Run:
 
 @dataclass
 class _Start:
-    """One start of a training: a resumed training has several."""
+    """A start of a run. A resumed run has several."""
 
     folder: str
     begins: Dict[str, Any] = field(default_factory=dict)
     ends: Dict[str, Any] = field(default_factory=dict)
-    # Of a training without mmib that goes on.
+    # The iteration from which a run without mmib goes on.
     resumed_at: Optional[int] = None
     plans: List[PlanRecord] = field(default_factory=list)
     # Iteration and loss or metrics.
@@ -147,7 +147,7 @@ class _Start:
         return self.begins.get('iter', min(known, default=1) - 1)
 
     def goes_on(self, last: Optional['_Start']) -> bool:
-        """Whether this is the training of the start before it."""
+        """Return whether this start goes on with the run of another one."""
         if last is None or bool(self.begins) != bool(last.begins):
             return False
         if self.resumed_at is not None:
@@ -156,10 +156,10 @@ class _Start:
 
 
 def read_run(work_dir: str) -> Run:
-    """Read the files of a training. Its config is run.
+    """Read the files of a run, and execute its config.
 
     Raises:
-        Refusal: If the folder has nothing of a training.
+        Refusal: If the folder has nothing of a run.
     """
     if not osp.isdir(work_dir):
         raise Refusal(f'{work_dir} is no folder.')
@@ -169,22 +169,22 @@ def read_run(work_dir: str) -> Run:
     starts = [s for s in every if s.begins or s.losses or s.metrics]
     if not starts and not every and not glob.glob(
             osp.join(glob.escape(work_dir), '*.pth')):
-        below = _trainings_below(work_dir)
-        raise Refusal(f'{work_dir} has nothing of a training: ' + (
-            f'it has trainings below it, give one of {", ".join(below)}.'
+        below = _runs_below(work_dir)
+        raise Refusal(f'{work_dir} has nothing of a run: ' + (
+            f'it has runs below it, give one of {", ".join(below)}.'
             if below else 'a report is made of the work folder of one, which '
             'has folders named after times and checkpoints.'))
     notes = []
     if not starts:
-        notes.append('The log has no line of the training: it was stopped '
+        notes.append('The log has no line of the run: it was stopped '
                      'before the first one, or its files are missing.')
     run, newest, others = _newest(starts)
     if others:
         listed = ', '.join(others[:3]) + ', ...' * (len(others) > 3)
         notes.append(
-            f'The folder has {len(others)} other training'
+            f'The folder has {len(others)} other run'
             f'{"s" * (len(others) > 1)} too, begun at {listed}: this page '
-            'shows the one that was trained last. Give each training a '
+            'shows the one that was trained last. Give each run a '
             '`work_dir` of its own.')
     skipped = sum(start.skipped for start in newest)
     if skipped:
@@ -194,7 +194,7 @@ def read_run(work_dir: str) -> Run:
     return _run_of(work_dir, run, config, newest, notes)
 
 
-def _trainings_below(folder: str) -> List[str]:
+def _runs_below(folder: str) -> List[str]:
     """Work folders, one or two levels deep."""
     starts = [
         path for level in ('*', osp.join('*', '*'))
@@ -241,8 +241,8 @@ def _take(start: _Start, line: dict) -> bool:
 
 
 def _take_scalars(start: _Start, line: dict) -> bool:
-    """Add a line of MMEngine's ``scalars.json``. False where another training
-    of the process begins, whose lines MMEngine adds to the file."""
+    """Add a line of MMEngine's ``scalars.json``. Return False where another
+    run of the process begins, whose lines MMEngine adds to the file."""
     last = start.losses[-1][0] if start.losses else start.resumed_at or 0
     if 'loss' in line:
         if line['step'] <= last:
@@ -268,8 +268,8 @@ def _log_of(start: _Start) -> str:
 
 
 def _take_log(start: _Start) -> None:
-    """Add when a training without mmib began and ended, and from where it went
-    on, of which only the log knows."""
+    """Add when a run without mmib began and ended, and the iteration from
+    which it went on. Only the log has these."""
     lines = _LOG_LINE.findall(_log_of(start))
     steps = [i for i, line in enumerate(lines) if _STEP.match(line[1])]
     if not steps:
@@ -285,8 +285,8 @@ def _take_log(start: _Start) -> None:
 
 
 def _class_ious(start: _Start) -> Dict[str, str]:
-    """IoU of each class, of the last table that IoUMetric of MMSegmentation
-    has written into the log. It gives them to nobody else."""
+    """The IoU of each class, from the last table that ``IoUMetric`` of
+    MMSegmentation has written into the log, and nowhere else."""
     _, found, text = _log_of(start).rpartition('per class results:')
     rows = [[cell.strip() for cell in line.strip('|').split('|')]
             for line in text.splitlines() if line.startswith('|')]
@@ -301,7 +301,8 @@ def _class_ious(start: _Start) -> Dict[str, str]:
 
 
 def _last_class_ious(starts: List[_Start]) -> Dict[str, str]:
-    """Those of the last validation that no later start replaces."""
+    """The IoU of each class at the last validation that no later start
+    replaces."""
     end = math.inf
     for start in starts[::-1]:
         ious = _class_ious(start)
@@ -312,19 +313,18 @@ def _last_class_ious(starts: List[_Start]) -> Dict[str, str]:
 
 
 def _newest(starts: List[_Start]) -> Tuple[str, List[_Start], List[str]]:
-    """The training that was trained last: name and starts; and names of the
-    others."""
-    trainings: Dict[str, List[_Start]] = {}
+    """The name and the starts of the run that was trained last, and the names
+    of the others."""
+    runs: Dict[str, List[_Start]] = {}
     name, last = '', None
     for start in starts:
         known = start.begins.get('run')
         if known or not start.goes_on(last):
             name = known or start.name
-        # A cluster may start a training once more after its end.
-        trainings[name] = trainings.pop(name, []) + [start]
+        # A cluster may start a run once more after its end.
+        runs[name] = runs.pop(name, []) + [start]
         last = start
-    return name, trainings.get(
-        name, []), [other for other in trainings if other != name]
+    return name, runs.get(name, []), [other for other in runs if other != name]
 
 
 def _config_of(work_dir: str, starts: List[_Start],
@@ -364,14 +364,14 @@ def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],
         plans = []
         if starts and infobatch_hooks(config):
             notes.append('`infobatch.jsonl` has no line with which this '
-                         'training begins: what was pruned is left out.')
+                         'run begins: what was pruned is left out.')
     last_iter = ends.get('iter') or max(
         [begins.get('iter', 0)] + [int(plan.iter) for plan in plans] +
         [line[0] for line in (*losses, *metrics)])
     max_iters = begins.get('max_iters', (config.get('train_cfg')
                                          or {}).get('max_iters'))
     if begins.get('unit') == 'epoch':
-        # Those of the baseline.
+        # The iterations in the config are those of the baseline.
         max_iters = last_iter if ends else None
     annealing = [int(plan.iter) for plan in plans if plan.annealing]
     times = [start.times for start in starts if start.times]
@@ -417,7 +417,7 @@ def _joined(starts: List[_Start]) -> Tuple[list, list, list]:
 
 
 def _saved(plan: Optional[PlanRecord], last_iter: int, begins: dict) -> float:
-    """Iterations saved until the last line of a training that is open."""
+    """The iterations saved until the last line of a run that is open."""
     if plan is None:
         return 0.
     # The open plan covers a full pass in its share of the iterations.

@@ -59,7 +59,7 @@ PRUNES = '.* InfoBatch already: '
           ('--without verdict.csv', '.*has the verdict `bad`'),
           ('--relabel empty.txt', 'line 1 of empty.txt has no column `image'),
           ('--relabel review.csv', 'review.csv has no images to leave'))],
-    ('train own.py --relabel wrong.csv', '.*IndexDataset, which doesn.t derive'
+    ('train own.py --relabel wrong.csv', '.*IndexDataset, whose images have no'
      r'.*: leave out the wrong images by `without` \(--without\)'),
     *[(command, NO_CONFIG)
       for command in ('train onw.py', 'train onw.py --infobatch',

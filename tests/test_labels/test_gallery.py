@@ -16,13 +16,15 @@ from mmengine.registry import DATASETS
 from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
-from mmib.labels.gallery import rank_images, take_pictures
+from mmib.errors import Refusal
+from mmib.labels.gallery import Gallery, rank_images, take_pictures
 from mmib.labels.images import CannotShow, DatasetImages, as_picture
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
 from mmib.labels.page import render_gallery, write_table
 from mmib.labels.predictions import Predictor, compare
-from mmib.labels.rankings import top_pixels
+from mmib.labels.rankings import RANKINGS, top_pixels
+from mmib.report.checkpoint import Checkpoint
 
 from ..system.small_training import write_images
 
@@ -72,8 +74,14 @@ def test_a_list_that_is_read_late(root):
     config = config_of(root)
     config.train_dataloader.dataset = dict(
         type='ListedImages', dataset=part, images=[2, 0], lazy_init=True)
-    paths = DatasetImages(config).paths()
-    assert [os.path.basename(path) for path in paths] == ['0.jpg', '2.jpg']
+    images = DatasetImages(config)
+    names = [os.path.basename(path) for path in images.paths()]
+    assert names == ['0.jpg', '2.jpg']
+    # By their numbers in the whole dataset, as tables have them.
+    assert images.find('2') == images.find('2.jpg') == (1, 1)
+    for name in ('1', '02', '9', '1.jpg'):
+        with pytest.raises(Refusal, match=f'{name} names no image of the'):
+            images.find(name)
 
 
 def test_repeated_images_have_one_number(root):
@@ -95,8 +103,8 @@ def test_repeated_images_have_one_number(root):
 ])
 def test_other_data(root, changes, match):
     with pytest.raises(CannotShow, match=match):
-        images = DatasetImages(config_of(root, **changes))
-        raise CannotShow(images.why_not(4, None))
+        DatasetImages(config_of(root, **changes)).check(
+            Checkpoint('a.pth', images_of(np.arange(4.))))
 
 
 @pytest.mark.parametrize('bands', [None, 1, 2, 3, 4, 13])
@@ -139,7 +147,8 @@ def images_of(scores):
 
 
 def gallery_of(config, scores, count, **others):
-    return take_pictures(config, images_of(scores), {}, count, **others)
+    checkpoint = Checkpoint('a.pth', images_of(scores))
+    return take_pictures(config, checkpoint, count, **others)
 
 
 def test_cards_of_both_ends():
@@ -150,7 +159,7 @@ def test_cards_of_both_ends():
     assert gallery.highest[1].figures == [('average score', 1), ('visits', 3)]
     images = images_of(scores)
     images['last_score'] += 1
-    card = take_pictures(Config(), images, {}, 2).highest[1]
+    card = take_pictures(Config(), Checkpoint('a.pth', images), 2).highest[1]
     assert card.figures[:2] == [('average score', 1), ('last score', 2)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
@@ -295,14 +304,14 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
     if ranking == 'score':
         gallery = gallery_of(config_of(tmp_path), scores, 4)
     else:
-        gallery, _ = rank_images(config_of(tmp_path), {}, 'train', ranking, 4)
+        gallery = rank_images(
+            config_of(tmp_path), Checkpoint('a.pth'), 'train', ranking, 4)
     assert gallery.unlabelled == [
         str(tmp_path / 'images' / 'training' / '2.jpg')
     ]
     assert {card.number for card in gallery.highest} == {0, 1, 3}
     assert gallery.num_ranked == 3 and not gallery.notes
-    section = render_gallery(gallery, ranking, 'a.pth', 'key', 'a.csv',
-                             config_of(tmp_path), [])
+    section = render_gallery(gallery, 'key', 'a.csv', config_of(tmp_path), [])
     assert 'Images without any labelled pixel, which teach nothing: 1.' in (
         section.html)
     write_table(str(tmp_path / 'a.csv'), gallery.images)
@@ -324,6 +333,14 @@ def test_the_table_of_all_images(tmp_path):
     assert list(read) == [
         'path', 'score', 'last_score', 'visits', 'pruned', 'more'
     ]
+
+
+@pytest.mark.parametrize('name', RANKINGS)
+def test_each_ranking_is_explained(name):
+    gallery = Gallery(
+        pd.DataFrame({name: [1.]}), 'a.pth', rank_by=name, unlabelled=['a'])
+    section = render_gallery(gallery, 'key', 'a.csv', Config(), [])
+    assert section.html.count('Images rank by ') == 1
 
 
 def test_layers():

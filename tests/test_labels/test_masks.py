@@ -77,7 +77,10 @@ def test_masks_that_cannot_be_used(masks):
         r'new/4.png has colours \(RGB\)': ('4.png', np.dstack([masks] * 3)),
     }
     with DefaultScope.overwrite_default_scope('mmseg'):
-        with pytest.raises(ValueError, match='new/4.png, are of images that'):
+        with pytest.raises(
+                ValueError,
+                match='entry 0, `4.jpg`, leaves out an image with a '
+                'repaired mask or'):
             build(dict(listed, without=['4.jpg']))
         for match, (name, mask) in bad.items():
             cv2.imwrite(f'new/{name}', mask)
@@ -87,8 +90,7 @@ def test_masks_that_cannot_be_used(masks):
         with pytest.raises(ValueError, match='new has no masks, files that'):
             build(listed)
         cv2.imwrite('new/4.png', masks)
-        with pytest.raises(
-                ValueError, match="PathDataset doesn't tell `seg_m"):
+        with pytest.raises(ValueError, match="PathDataset has no `seg_map_pa"):
             build(
                 dict(
                     listed, dataset=dict(type='PathDataset', name='a',

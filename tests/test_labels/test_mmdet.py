@@ -99,8 +99,7 @@ def test_boxes_of_labels_and_of_predictions(trained, predicted, monkeypatch):
     # A network so young is sure of nothing.
     least = samples[0].scores.median().item()
     monkeypatch.setattr(pictures, '_PROBABLE', least)
-    gallery = pictures.take_pictures(cfg, checkpoint.images,
-                                     checkpoint.weights, 4)
+    gallery = pictures.take_pictures(cfg, checkpoint, 4)
     assert not gallery.notes and len(gallery.highest) == 4
     hidden = []
     for card in gallery.highest:
@@ -123,10 +122,8 @@ def test_boxes_of_labels_and_of_predictions(trained, predicted, monkeypatch):
 def test_what_a_score_of_boxes_is(trained):
     """No loss and no crop, and a moving average that is told once."""
     cfg, checkpoint = trained
-    gallery = pictures.take_pictures(cfg, checkpoint.images,
-                                     checkpoint.weights, 1)
-    html = render_gallery(gallery, 'score', 'a.pth', 'key', 'a.csv', cfg,
-                          []).html
+    gallery = pictures.take_pictures(cfg, checkpoint, 1)
+    html = render_gallery(gallery, 'key', 'a.csv', cfg, []).html
     assert 'the norm of the gradient of its loss' in html
     assert 'a high loss' not in html and 'random crops' not in html
     figures = dict(gallery.highest[0].figures)

@@ -152,8 +152,8 @@ def test_wrappers_around_it(three, tmp_path):
         assert dict(samples) == EXPECTED and len(samples) > 6
 
 
-def test_by_number_and_with_other_lists(review):
-    file = review((2, 'wrong', 'cow'), (3, 'wrong', ''))
+def test_with_other_lists(review):
+    file = review(('a/2.png', 'wrong', 'cow'), ('a/3.png', 'wrong', ''))
     dataset = build(relabelled(file, images=[0, 2, 3, 5], without=[0, 3]))
     assert [*dataset] == [('a/2.png', 1), ('a/5.png', 0)]
     # What isn't shown may have a label.
@@ -161,32 +161,37 @@ def test_by_number_and_with_other_lists(review):
     assert [*dataset] == [('a/1.png', 0)]
     with pytest.raises(
             Refusal,
-            match='line 2 of review.csv gives `2` the label `cow`, and '
-            '`without` .* leaves that image out'):
+            match='entry 0, `2`, leaves out an image with .* right label: '
+            'drop `without` of ListedImages'):
         build(relabelled(file, without=[2]))
     with pytest.raises(Refusal, match='`relabel`, .* leaves out all images'):
         build(relabelled(file, images=[3]))
 
 
 @pytest.mark.parametrize('row, dataset, match', [
-    (('0', 'wrong', 'Cat'), labelled(), 'line 2 of review.csv has the label '
-     '`Cat`, which is no class of the dataset, whose classes are cat, cow, '
-     'dog, dog, wild: correct the column `label`'),
-    (('0', 'wrong', 'x'), labelled(metainfo=dict(classes=['x', 'x'])),
+    (('0.png', 'wrong', 'Cat'), labelled(),
+     'line 2 of review.csv has the label '
+     '`Cat`, which is the name of no class of LabelledDataset, whose classes '
+     'are cat, cow, dog, dog, wild: correct the column `label`'),
+    (('0.png', 'wrong', 'x'), labelled(metainfo=dict(classes=['x', 'x'])),
      'the label `x`, which is the name of several classes'),
-    (('0', 'wrong', 'x'), labelled(metainfo=dict(classes=None)),
-     r'LabelledDataset has no names of classes, .* `metainfo=dict\(classes='),
-    (('0', 'wrong', 'cow'), labelled(labels=[[0, 1]] * 3),
+    (('0.png', 'wrong', 'x'), labelled(metainfo=dict(classes=None)),
+     r'no class of LabelledDataset, whose classes are not known: .* '
+     r'`metainfo=dict\(classes='),
+    (('0.png', 'wrong', 'cow'), labelled(labels=[[0, 1]] * 3),
      'LabelledDataset, whose images have no `gt_label` of one class: leave '
      r'out the wrong images by `without` \(--without\)'),
-    (('0', 'wrong', ''), path_dataset(), 'PathDataset, whose images have no '),
-    (('0', 'wrong', 'cow'), dict(type='ComputedLabels'),
+    (('a/0', 'wrong', ''), path_dataset(),
+     'PathDataset, whose images have no '),
+    (('0.png', 'wrong', 'cow'), dict(type='ComputedLabels'),
      'ComputedLabels, whose `get_data_info` makes `gt_label`'),
     (('0', 'wrong', 'cow'), dict(type='IndexDataset', size=3),
-     "IndexDataset, which doesn't derive from `BaseDataset`"),
-    (('0', 'hard', ''), labelled(), 'review.csv has no images to leave out'),
+     'IndexDataset, whose images have no `gt_label` of one class'),
+    (('0.png', 'hard', ''), labelled(),
+     'review.csv has no images to leave out'),
     (('9.png', 'wrong', ''), labelled(), 'line 2 of .*, `9.png`, is no image'),
-    (('0', 'unsure', 'cow'), labelled(), 'line 2 of .* has the label `cow` '
+    (('0.png', 'unsure', 'cow'), labelled(),
+     'line 2 of .* has the label `cow` '
      'and the verdict unsure'),
 ])
 def test_refusals(review, row, dataset, match):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from mmengine.config import Config
@@ -18,14 +19,18 @@ from mmseg.registry import DATASETS
 
 from mmib.labels import repair
 from mmib.labels.config import list_images
+from mmib.labels.gallery import take_pictures
 from mmib.labels.images import DatasetImages
+from mmib.labels.predictions import Predictor
 from mmib.labels.repair import masks_in, painted
 from mmib.labels.verdicts import Judged, write_review
+from mmib.report.checkpoint import Checkpoint
 
 from ..system.small_training import BASELINE, read_log, write_images
 from ..test_cli.conftest import run  # noqa: F401
 from ..test_datasets import build
 from ..test_report.work_dirs import files_config
+from .test_gallery import decoded
 
 MASKS = 'data/annotations/training'
 WRONG = ('1.jpg', '4.jpg', '5.jpg')
@@ -287,7 +292,10 @@ def test_masks_of_several_folders_have_one_name(config):
             datasets=[part, dict(part, data_root='more')]))
     reader = DatasetImages(cfg)
     repair.export_tasks(
-        reader, repair.numbers_of(reader, ['more/images/training/1.jpg', '1']),
+        reader,
+        repair.numbers_of(
+            reader,
+            ['more/images/training/1.jpg', 'data/images/training/1.jpg']),
         'out', None)
     tasks = json.loads(Path('out/tasks.json').read_text())
     assert [task['data']['mask'] for task in tasks
@@ -334,7 +342,7 @@ def erase(tasks):
     (change_image, "9.png in .* is a mask that wasn't sent from here"),
     (change_tool, "has a polygonlabels that isn't of one class: mark pixels"),
     (erase, 'has no class in any pixel: skip the image'),
-    (lambda tasks: None, 'has no repaired mask, as all are as they were sent'),
+    (lambda tasks: None, 'has no repaired mask: all are as they were sent'),
     (lambda tasks: tasks.append(dict(image=1)), 'choose the format JSON'),
 ])
 def test_what_cannot_come_back(exported, change, match):
@@ -386,11 +394,16 @@ def test_a_pixel_has_the_class_that_is_new(brush):
 def test_predictions_are_exported(config, run):  # noqa: F811
     run('review', 'review.csv', '--export', 'out', '--config', config,
         '--checkpoint', 'net.pth')
+    cfg = Config.fromfile(config)
+    reader = DatasetImages(cfg)
+    predict = Predictor(cfg,
+                        torch.load('net.pth', weights_only=True)['state_dict'],
+                        'cpu')
     for task in json.loads(Path('out/tasks.json').read_text()):
-        predicted = cv2.imread(f'out/predictions/{task["data"]["mask"]}', -1)
-        assert predicted.min() >= 1 and predicted.max() <= 5
+        number = int(task['data']['mask'].partition('.')[0])
+        predicted = predict(reader.info(number)).pred_sem_seg.data[0].numpy()
         masks = painted(task['predictions'][0]['result'], [], predicted,
-                        dict(sky=1, ground=2, disc=3, square=4, triangle=5),
+                        dict(sky=0, ground=1, disc=2, square=3, triangle=4),
                         255, '')
         np.testing.assert_array_equal(masks, predicted)
 
@@ -446,6 +459,41 @@ class OtherIgnoredDataset(NamedDataset):
         super().__init__(ignore_index=254, **kwargs)
 
 
+@pytest.mark.parametrize('ignored', [255, 254])
+def test_pixels_of_no_class_stay_ignored(config, ignored):
+    """Whatever number stands for them. Pictures don't colour them."""
+    for name in WRONG:
+        path = f'{MASKS}/{name.replace("jpg", "png")}'
+        mask = raw(Path(path).name) - np.uint8(1)
+        mask[mask == 255] = ignored
+        mask[:9] = ignored
+        cv2.imwrite(path, mask)
+    part = dataset_of(
+        type='NamedDataset' if ignored == 255 else 'OtherIgnoredDataset',
+        reduce_zero_label=False)
+    part['pipeline'][1]['reduce_zero_label'] = False
+    cfg = Config.fromfile('files.py')
+    cfg.train_dataloader.dataset = part
+    weights = torch.load('net.pth', weights_only=True)['state_dict']
+    count = repair.export_ignored(
+        DatasetImages(cfg), [1, 4, 5], 'out', Predictor(cfg, weights, 'cpu'))
+    assert count == 3
+    for path in Path('out').iterdir():
+        before, after = raw(path.name), cv2.imread(str(path), -1)
+        changed = after != before
+        assert changed.any() and (after[changed] == ignored).all()
+        assert not changed[:9].any()
+    scores = np.isin(range(6), (1, 4, 5)).astype(float)
+    images = pd.DataFrame(dict(score=scores, last_score=scores))
+    for card in take_pictures(cfg, Checkpoint('a.pth', images, weights),
+                              3).highest:
+        layers = {name: decoded(uri) for name, uri in card.pictures[1:]}
+        assert {*layers} >= {'labels', 'loss', 'differences'}
+        for name, layer in layers.items():
+            assert (layer[:9, :, 3] == 0).all() or name == 'prediction'
+            assert layer[..., 3].any()
+
+
 @pytest.mark.parametrize('reduce_zero_label', [True, False])
 @pytest.mark.parametrize('changes, names', [
     (dict(type='NamedDataset', metainfo=dict(classes=('triangle', 'sky'))),
@@ -495,7 +543,7 @@ def test_other_pixels_keep_their_numbers(config, reduce_zero_label, changes,
     np.testing.assert_array_equal(after[~gone], before[~gone])
     # The training reads it so.
     read = reader.read(3, str(new / '3.png'))['gt_seg_map']
-    np.testing.assert_array_equal(read, np.where(gone, ignored, labels))
+    np.testing.assert_array_equal(read, np.where(gone, 255, labels))
 
 
 def test_refusals_of_an_export(config, run):  # noqa: F811

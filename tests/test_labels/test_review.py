@@ -76,8 +76,7 @@ def test_what_other_programs_save(review, encoding, end, delimiter):
         Judged('a/"1".jpg', WRONG, 2, '0.5', where='line 2 of review.csv'),
         Judged('=b.jpg', HARD, 1, '', 'today', where='line 4 of review.csv')
     ]
-    numbers, _ = find_images(path, 2, lambda: ['a/"1".jpg', '=b.jpg'], True)
-    assert numbers.tolist() == [0]
+    assert [*find(path, ['a/"1".jpg', '=b.jpg'])] == [0]
 
 
 def test_other_columns_and_paths_that_are_no_text(review):
@@ -122,9 +121,11 @@ def test_files_that_are_no_reviews(review):
     assert Path(path).read_text() == HEADER
 
 
-def find(path, left_out=True):
-    paths = ["data/'x.jpg", 'data/a.jpg', 'data/b,c.jpg']
-    return find_images(path, 3, lambda: paths, left_out)[0].tolist()
+PATHS = ["data/'x.jpg", 'data/a.jpg', 'data/b,c.jpg']
+
+
+def find(path, paths=PATHS, option='without'):
+    return sorted(find_images(path, len(paths), lambda: paths, option))
 
 
 def test_wrong_images_are_left_out(review):
@@ -132,12 +133,13 @@ def test_wrong_images_are_left_out(review):
     path = review('"data/b,c.jpg",wrong,4,,\n\'\'x.jpg,wrong,1,,\n'
                   'gone.jpg,hard,2,,\ndata/a.jpg,unsure,3,,\n')
     with pytest.raises(Refusal, match="line 3 of .*, `'x.jpg`, is no imag"):
-        find_images(path, 1, lambda: ['data/b,c.jpg'], True)
+        find(path, ['data/b,c.jpg'])
     assert find(path) == [0, 2]
-    assert find(review("'0,wrong,1,,\n2,wrong,2,,\n")) == [0, 2]
+    numbers = review("'0,wrong,1,,\n2,wrong,2,,\n")
+    assert find(numbers, [None] * 3) == [0, 2]
     # As images to show the file is refused.
     with pytest.raises(Refusal, match='is a review, .* `without`'):
-        find(path, False)
+        find(path, option='images')
 
 
 @pytest.mark.parametrize('text, match', [
@@ -145,7 +147,7 @@ def test_wrong_images_are_left_out(review):
     ('"a\n",hard,1,,\nd.jpg,wrong,2,,\n', 'line 4 of .*, `d.jpg`, is no '),
     ('a.jpg,wrong,1,,\ndata/a.jpg,wrong,2,,\n', 'line 3 of .* is the image '
      'of line 2 of .* again'),
-    ('7,wrong,1,,\n', 'line 2 of .* is image 7, but'),
+    ('7,wrong,1,,\n', 'line 2 of .*, `7`, is no image of the dataset'),
 ])
 def test_reviews_of_other_data(review, text, match):
     with pytest.raises(Refusal, match=match):
@@ -205,7 +207,7 @@ def test_an_image_of_two_rankings(review):
     assert [row._replace(where='')
             for row in read_review('all.csv')] == [rows[2], rows[0], rows[1]]
     # It is left out once.
-    assert find_images('all.csv', 2, lambda: ['a', 'b'], True)[0] == [0]
+    assert find('all.csv', ['a', 'b']) == [0]
     conflicting = rows[2]._replace(verdict=HARD)
     merged, conflicts = merge([rows[:2], [conflicting]])
     assert [row.verdict for row in merged] == [UNSURE, UNSURE, HARD]

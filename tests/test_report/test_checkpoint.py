@@ -104,7 +104,7 @@ def test_states_that_cannot_be_read(tmp_path, changes, said):
 def test_no_checkpoint_of_a_training(tmp_path, content):
     torch.save(content, tmp_path / 'iter_3.pth')
     checkpoint, notes = read_newest(str(tmp_path))
-    assert checkpoint is None and 'is no checkpoint of a training' in notes[0]
+    assert checkpoint is None and 'is no checkpoint of a run' in notes[0]
 
 
 def test_the_last_one_saved_is_the_newest(tmp_path):
@@ -127,6 +127,6 @@ def test_of_another_training(tmp_path):
     (tmp_path / 'last_checkpoint').unlink()
     checkpoint, notes = read_newest(str(tmp_path), '20260102_000000')
     assert checkpoint.name == 'iter_20.pth' and notes == [
-        'iter_40.pth is of another training, begun at 20260101_000000, so it '
+        'iter_40.pth is of another run, begun at 20260101_000000, so it '
         'isn\'t used.'
     ]

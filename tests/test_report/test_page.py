@@ -38,8 +38,8 @@ NOTHING = 'More iterations brought no mIoU here, so what the choice brought '
     (80, 42., 'By what more iterations brought in other, that can have '
      'brought +0.36 mIoU (+0.16 to +0.61; the spread of seeds'),
     (20, 38., 'brought +0.26 mIoU (+0.14 to +0.38;'),
-    (40, 42., 'plain training of another length'),
-    (45, 42., 'plain training of another length'),
+    (40, 42., 'plain run of another length'),
+    (45, 42., 'plain run of another length'),
     (80, 39., NOTHING),
     (20, 41., NOTHING),
 ])

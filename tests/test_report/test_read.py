@@ -136,7 +136,7 @@ def test_baseline(tmp_path):
 
 
 def test_nothing_to_report(tmp_path):
-    with pytest.raises(Refusal, match='nothing of a training'):
+    with pytest.raises(Refusal, match='nothing of a run'):
         read_run(str(tmp_path))
     with pytest.raises(Refusal, match='is no folder'):
         read_run(str(tmp_path / 'missing'))
@@ -298,7 +298,7 @@ def test_iou_of_each_class(tmp_path):
     assert np.nanmean(ious) == pytest.approx(values[-1], abs=0.011)
     other = read_run(str(write_finished(tmp_path / 'other')))
     assert other.class_ious == {}
-    page = render(run, [other], [], None)
+    page = render(run, [other], [])
     assert re.search(r'<tr><td>odd</td><td>%s</td><td>–</td></tr>' % ious[1],
                      page)
     # A kill may have left a part of the table.
@@ -356,11 +356,11 @@ def test_another_training_in_the_folder(tmp_path, caplog):
     assert f'has another run too, in {first.timestamp}. ' in text
     run = read_run(str(tmp_path))
     assert run.start == second.timestamp and run.num_starts == 1
-    assert f'1 other training too, begun at {first.timestamp}:' in run.notes[0]
+    assert f'1 other run too, begun at {first.timestamp}:' in run.notes[0]
     assert run.metrics['mIoU'].iterations.tolist() == [10]
     checkpoint, notes = read_newest(str(tmp_path), run.start)
     assert checkpoint is None
-    assert f'iter_20.pth is of another training, begun at {first.timestamp}' \
+    assert f'iter_20.pth is of another run, begun at {first.timestamp}' \
         in notes[0]
     # What MMEngine resumes is the first one: the second one ends at 15.
     of_another_second(tmp_path)
@@ -370,7 +370,7 @@ def test_another_training_in_the_folder(tmp_path, caplog):
     assert 'has another run' not in log.read_text()
     run = read_run(str(tmp_path))
     assert run.start == first.timestamp and run.num_starts == 2
-    assert f'other training too, begun at {second.timestamp}' in run.notes[0]
+    assert f'other run too, begun at {second.timestamp}' in run.notes[0]
     assert run.metrics['mIoU'].iterations.tolist() == [10, 20, 30, 40]
     assert run.finished and read_newest(str(tmp_path), run.start)[0]
 

@@ -163,7 +163,7 @@ def test_file_names_are_text(folders, tmp_path):
 
 def test_of_the_baseline(pages):
     text = text_of(pages['baseline'])
-    assert 'A training without InfoBatch' in text
+    assert 'A run without InfoBatch' in text
     assert 'metrics and losses alone' in text and 'mIoU by iterations' in text
     assert 'What was pruned' not in text and 'Images to look at' not in text
 
@@ -176,7 +176,7 @@ def test_of_a_log_with_all_in_it(pages):
                  'Scores at iteration 4<', 'Scores at iteration 7<',
                  'Scores at iteration 10<', 'Kept share by score',
                  'Mean score and threshold', 'NowhereDataset',
-                 'Images have their numbers in the training'):
+                 'Images have their numbers in the run'):
         assert said in text
     table = pd.read_csv(pages['finished'].with_name('finished_images.csv'))
     assert table.path.isna().all() and (table.pruned == table.image).all()
@@ -198,7 +198,7 @@ def test_scores_that_tell_nothing(tmp_path, reliability, says):
 def test_what_is_missing_is_told(pages):
     text = text_of(pages['damaged'])
     assert 'iter_40.pth is damaged' in text
-    assert 'training begins: what was pruned is left out' in text
+    assert 'run begins: what was pruned is left out' in text
     table = pd.read_csv(pages['damaged'].with_name('damaged_images.csv'))
     assert table.score.notna().sum() == 11
     text = text_of(pages['stopped'])
