@@ -197,26 +197,6 @@ def variance_ratio(keep: np.ndarray, norms: np.ndarray) -> VarianceRatio:
     return from_sums(tier_sums(tiers, 1 / keep, np.asarray(norms), 10))
 
 
-def gain(ratio: VarianceRatio, longer: float,
-         differ: float) -> Optional[Tuple[float, float, float]]:
-    """Return the quality that the choice of images accounts for if it is worth
-    ``1 / V`` times the iterations, and the ends of the interval. None where
-    this explains most of the difference between the runs.
-
-    Args:
-        ratio (VarianceRatio): V of the choice.
-        longer (float): Log of the iterations of a plain run over those of the
-            run with the choice.
-        differ (float): How much higher the quality of the plain one is.
-    """
-    # The mean of V may reach below 0.
-    bring = [-math.log(max(v, 1e-9)) for v in ratio[:3]]
-    if abs(longer) < 0.05 or min(1 - more / longer for more in bring) < 0.3:
-        return None
-    value, *ends = (more * differ / (longer - more) for more in bring)
-    return value, min(ends), max(ends)
-
-
 def mean_squares(sums: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Mean squared norm over the images of each tier, and its standard error.
 

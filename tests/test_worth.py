@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mmib.openmmlab.console.reporter import worth_in_words
 from mmib.worth import (MOMENTS, MeanRatio, VarianceRatio, correlation,
-                        from_sums, gain, mean_squares, moments, pair_sums,
-                        tier_sums, variance_ratio)
+                        from_sums, mean_squares, moments, pair_sums, tier_sums,
+                        variance_ratio)
 
 # Tier, weight and norm of visits.
 VISITS = st.lists(
@@ -144,29 +144,6 @@ def test_mean_squares_of_tiers():
     np.testing.assert_allclose(
         errors[:2], (norms**2).std(1) / math.sqrt(500), rtol=1e-6)
     assert np.isnan(means[2]) and np.isnan(errors[2])
-
-
-@given(
-    st.floats(0.1, 3), st.floats(0.1, 1), st.floats(1, 2), st.floats(-10, 10),
-    st.floats(0.1, 10))
-def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope,
-                                                  length):
-    """A training of 1 / V times the steps would gain as much, whatever plain
-    training says what steps bring."""
-    ratio = VarianceRatio(value, low * value, high * value, math.nan)
-    curve = 50 + slope * np.log([1000, 1000 / value, 1000 * length])
-    found = gain(ratio, math.log(length), curve[2] - curve[1])
-    if found is None:
-        # The choice and the length are worth nearly the same.
-        assert (abs(math.log(length)) < 0.05
-                or max(-np.log(ratio[:3]) / math.log(length)) > 0.7)
-        return
-    brought, least, most = found
-    assert brought == pytest.approx(curve[1] - curve[0], abs=1e-9)
-    assert least <= brought <= most
-    # The interval of a mean V may reach below 0.
-    assert gain(ratio._replace(low=-0.1), 1., 1.) is None
-    assert np.isfinite(gain(ratio._replace(low=-0.1), -9., 1.)).all()
 
 
 @pytest.mark.parametrize('value, effect', [

@@ -7,7 +7,7 @@ import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 import jinja2
@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from ..openmmlab.console.reporter import worth_in_words
 from ..version import __version__
-from ..worth import VarianceRatio, gain
+from ..worth import VarianceRatio
 from . import figures
 from .checkpoint import Checkpoint
 from .read import Run
@@ -254,7 +254,7 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
     if abs(longer) > 0.05 and differ * longer <= 0:
         return (f' More iterations brought no {name} here, so what the choice '
                 'brought isn\'t known.')
-    brought = gain(worth, longer, float(differ))
+    brought = quality_gain(worth, longer, float(differ))
     if brought is None:
         return (' Compare with a plain run of another length to see what '
                 f'that is in {name}.')
@@ -263,3 +263,23 @@ def _gain(run: Run, worth: VarianceRatio, others: Sequence[Run]) -> str:
         f' By what more iterations brought in {_names(seeds)}, that can have '
         f'brought {value:+.2f} {name} ({low:+.2f} to {high:+.2f}; the '
         'spread of seeds comes on top).')
+
+
+def quality_gain(ratio: VarianceRatio, longer: float,
+                 differ: float) -> Optional[Tuple[float, float, float]]:
+    """Return the quality that the choice of images accounts for if it is worth
+    ``1 / V`` times the iterations, and the ends of the interval. None where
+    this explains most of the difference between the runs.
+
+    Args:
+        ratio (VarianceRatio): V of the choice.
+        longer (float): Log of the iterations of a plain run over those of the
+            run with the choice.
+        differ (float): How much higher the quality of the plain one is.
+    """
+    # The mean of V may reach below 0.
+    bring = [-math.log(max(v, 1e-9)) for v in ratio[:3]]
+    if abs(longer) < 0.05 or min(1 - more / longer for more in bring) < 0.3:
+        return None
+    value, *ends = (more * differ / (longer - more) for more in bring)
+    return value, min(ends), max(ends)

@@ -1,9 +1,15 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The row of figures on top of a report."""
-import pytest
+import math
 
-from mmib.report.page import summary
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmib.report.page import quality_gain, summary
 from mmib.report.read import read_run
+from mmib.worth import VarianceRatio
 
 from .work_dirs import (BEGINS, CONFIG, ENDS, PLANS, plan, train_line,
                         val_line, write_finished, write_start)
@@ -127,3 +133,26 @@ def test_a_training_that_only_scores(tmp_path):
     run = read_run(str(write_start(tmp_path / 'run', records=records)))
     assert [figure.title
             for figure in summary(run)] == ['Iterations', 'Wall time', 'mIoU']
+
+
+@given(
+    st.floats(0.1, 3), st.floats(0.1, 1), st.floats(1, 2), st.floats(-10, 10),
+    st.floats(0.1, 10))
+def test_a_choice_gives_back_what_its_steps_would(value, low, high, slope,
+                                                  length):
+    """A run of 1 / V times the steps would gain as much, whatever plain
+    training says what steps bring."""
+    ratio = VarianceRatio(value, low * value, high * value, math.nan)
+    curve = 50 + slope * np.log([1000, 1000 / value, 1000 * length])
+    found = quality_gain(ratio, math.log(length), curve[2] - curve[1])
+    if found is None:
+        # The choice and the length are worth nearly the same.
+        assert (abs(math.log(length)) < 0.05
+                or max(-np.log(ratio[:3]) / math.log(length)) > 0.7)
+        return
+    brought, least, most = found
+    assert brought == pytest.approx(curve[1] - curve[0], abs=1e-9)
+    assert least <= brought <= most
+    # The interval of a mean V may reach below 0.
+    assert quality_gain(ratio._replace(low=-0.1), 1., 1.) is None
+    assert np.isfinite(quality_gain(ratio._replace(low=-0.1), -9., 1.)).all()
