@@ -247,7 +247,7 @@ def test_strategies_without_hooks_at_checkpoints_are_refused(tmp_path):
     runner.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
     with pytest.raises(
             Refusal,
-            match='checkpoints of DeepSpeedStrategy would lack the scores.*'
+            match='Checkpoints of DeepSpeedStrategy would lack the scores.*'
             "set `strategy = dict"):
         runner.train()
     assert runner.iter == 0
