@@ -5,7 +5,7 @@ import numpy as np
 
 from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan, MeanThreshold, Progress, draw_plan
-from mmib.visits import Tables, Visits
+from mmib.visits import Tables
 from mmib.worth import from_sums
 
 rng = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def train(plan, iteration):
     tables.count_visits(slots.indices)
     scores = losses[slots.indices]
     iterations = np.full(len(scores), iteration)
-    tables.add(Visits(slots, iterations, scores, norms=np.sqrt(scores)))
+    tables.add(slots, iterations, scores, norms=np.sqrt(scores))
 
 
 # The first plan is a full pass: each image once, with weight 1.

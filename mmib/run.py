@@ -19,7 +19,7 @@ from .schedule import PlanStart, Schedule
 from .slots import Columns
 from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
                      why_not)
-from .visits import Tables, VisitLog, Visits
+from .visits import Tables, VisitLog
 from .worth import MeanRatio, VarianceRatio
 
 _LARGEST = np.iinfo(np.int32).max
@@ -379,12 +379,10 @@ class Run:
                     'the gradient at the predictions cannot be seen, so V, '
                     'what the choice of images is worth, is estimated from '
                     'the losses.')
-            visits = Visits(
+            self.tables.add(
                 self.ledger.at(merged.numbers),
                 self._iterations_of(merged.numbers), merged.scores,
                 merged.scores if self.lacks_norms else merged.norms)
-            for block in visits.blocks():
-                self.tables.add(block)
         # A part of the newest batch, and in a Session older batches of the
         # plan, may still be weighed.
         self.ledger.forget(self._oldest)

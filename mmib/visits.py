@@ -292,32 +292,6 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
     return Merged(position, numbers, scores, norms, unscored, has_norms)
 
 
-class Visits(NamedTuple):
-    """Visits with a score, of all ranks, in the order of the stream.
-
-    Args:
-        slots (Columns): The slots, of shape (V,).
-        iterations (np.ndarray): Iterations of the run until each visit was
-            over, int32 of shape (V,).
-        scores (np.ndarray): Raw score of each, float32 of shape (V,).
-        norms (np.ndarray): Norm of the gradient of each, float32 of shape
-            (V,).
-    """
-
-    slots: Columns
-    iterations: np.ndarray
-    scores: np.ndarray
-    norms: np.ndarray
-
-    def blocks(self) -> Iterator['Visits']:
-        """Yield the visits in blocks that fit into the processor's cache."""
-        for begin in range(0, len(self.scores), _BLOCK):
-            block = slice(begin, begin + _BLOCK)
-            yield Visits(
-                self.slots.at(block), self.iterations[block],
-                self.scores[block], self.norms[block])
-
-
 class Tables:
     """What is known of each image, and of the visits since a plan was drawn.
 
@@ -389,9 +363,26 @@ class Tables:
         else:
             self.pruned += is_pruned
 
-    def add(self, visits: Visits) -> None:
-        """Take visits in: scores, averages, and the sums for V."""
-        slots, norms, scores = visits.slots, visits.norms, visits.scores
+    def add(self, slots: Columns, iterations: np.ndarray, scores: np.ndarray,
+            norms: np.ndarray) -> None:
+        """Take visits in: scores, averages, and the sums for V.
+
+        Args:
+            slots (Columns): Slots with a score, of all ranks, in the order of
+                the stream, of shape (V,).
+            iterations (np.ndarray): Iterations of the run until each visit was
+                over, int32 of shape (V,).
+            scores (np.ndarray): Raw score of each, float32 of shape (V,).
+            norms (np.ndarray): Norm of the gradient of each, float32 of shape
+                (V,).
+        """
+        for begin in range(0, len(scores), _BLOCK):
+            rows = slice(begin, begin + _BLOCK)
+            self._add(
+                slots.at(rows), iterations[rows], scores[rows], norms[rows])
+
+    def _add(self, slots: Columns, iterations: np.ndarray, scores: np.ndarray,
+             norms: np.ndarray) -> None:
         self.knows_scores = True
         counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
@@ -401,8 +392,7 @@ class Tables:
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
         images = self._images_of(slots.indices)
-        before = self._score(images, counts & finite, scores,
-                             visits.iterations)
+        before = self._score(images, counts & finite, scores, iterations)
         counts &= (
             finite & np.isfinite(norms) & np.isfinite(before) &
             (slots.tiers > 0) & (slots.weights > 0))

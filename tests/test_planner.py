@@ -12,7 +12,7 @@ from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
 from mmib.schedule import PlanStart, Schedule
 from mmib.slots import Columns
-from mmib.visits import Tables, Visits
+from mmib.visits import Tables
 from tests.training import POLICIES, SIZE, DrivenTraining, dealt
 
 # The last steps of epochs ----------------------------------------------------
@@ -95,12 +95,11 @@ def tables_of(scores):
     tables = Tables(np.arange(size))
     for _ in range(2):
         tables.add(
-            Visits(
-                Columns(
-                    np.arange(size),
-                    *(np.ones(size, dtype) for dtype in ('f', np.int16, 'f'))),
-                np.ones(size, np.int32), np.float32(scores),
-                np.sqrt(np.float32(scores))))
+            Columns(
+                np.arange(size),
+                *(np.ones(size, dtype) for dtype in ('f', np.int16, 'f'))),
+            np.ones(size, np.int32), np.float32(scores),
+            np.sqrt(np.float32(scores)))
     return tables
 
 

@@ -17,7 +17,7 @@ from mmib.pruning import RandomPruning
 from mmib.run import Run
 from mmib.schedule import Schedule
 from mmib.slots import Columns
-from mmib.visits import AVERAGE, Entry, Tables, VisitLog, Visits, rounds
+from mmib.visits import AVERAGE, Entry, Tables, VisitLog, rounds
 from mmib.worth import pair_sums, tier_sums
 from tests.system.processes import run_ranks
 
@@ -34,9 +34,8 @@ def slots_of(indices, weights=1., tiers=0, means=1.):
 
 def add(tables, slots, iteration, scores, norms):
     """A step alone."""
-    tables.add(
-        Visits(slots, np.full(len(scores), iteration, np.int32),
-               np.float32(scores), np.float32(norms)))
+    tables.add(slots, np.full(len(scores), iteration, np.int32),
+               np.float32(scores), np.float32(norms))
 
 
 def arrays_of(tables):
@@ -245,11 +244,8 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         iterations += len(scored) * [iteration]
         rows += zip(losses, norms)
     losses, norms = np.float32(rows).reshape(-1, 2).T
-    visits = Visits(columns, np.int32(iterations), losses, norms)
     with mock.patch('mmib.visits._BLOCK', 7):
-        for block in visits.blocks():
-            assert 0 < len(block.scores) <= 7
-            late.add(block)
+        late.add(columns, np.int32(iterations), losses, norms)
     for tables in (one, late):
         np.testing.assert_array_equal(tables.scores, expected.rows[0])
         np.testing.assert_array_equal(tables.averages, expected.rows[1])
