@@ -328,6 +328,15 @@ def _measure(gallery: Gallery, reader: DatasetImages, predictor: Predictor,
         gallery.notes.append(
             f'{unknown} of {measured.num_seen} images aren\'t '
             f'ranked: {measured.reason}.')
+    if measured.unpredicted:
+        classes = ', '.join(
+            f'{reader.names(label)} ({count} image{"s" * (count > 1)})'
+            for label, count in measured.unpredicted.items())
+        sure = ' with confidence' * ('missing' in measured.columns)
+        gallery.notes.append(
+            f'The network predicts these labelled classes in no image{sure}: '
+            f'{classes}. A ranking can\'t tell their right labels from wrong '
+            'ones: train longer, or on more of these images, and rank again.')
 
 
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,

@@ -2,7 +2,8 @@
 """What the network of a checkpoint says of an image."""
 import copy
 import math
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from collections import Counter
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import Refusal
-from .boxes import KINDS, Boxes, Suspect, without_ignored
+from .boxes import KINDS, Boxes, Suspect, confident_classes, without_ignored
 from .images import CannotShow, DatasetImages, in_short
 from .masks import IGNORED
 from .rankings import RANKINGS
@@ -137,12 +138,19 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         log-probability of each class less that of the labelled one, of shape
         (C,), NaN for the labelled one. Of detection ``boxes``,
         :class:`~mmib.labels.boxes.Boxes`, and the suspicious boxes of each
-        kind of :data:`~mmib.labels.boxes.KINDS`.
+        kind of :data:`~mmib.labels.boxes.KINDS`. Of each the classes that are
+        ``labelled`` in the image and those that are ``predicted``, int of
+        shape (C,), each once; of detection those that are predicted with
+        confidence.
     """
     if 'bboxes' in sample.get('pred_instances', {}):
         boxes = _boxes(sample.pred_instances, labelled)
         suspects = {kind: find(boxes) for kind, find in KINDS.items()}
-        return dict(suspects, boxes=boxes)
+        return dict(
+            suspects,
+            boxes=boxes,
+            labelled=np.unique(boxes.labels),
+            predicted=confident_classes(boxes))
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled['gt_seg_map'])
     if 'pred_score' in sample and has_one_class(labelled):
@@ -153,7 +161,11 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
                              f'{len(log)} classes')
         leads = log - log[label]
         leads[label] = math.nan
-        return dict(losses=-log[label], leads=leads)
+        return dict(
+            losses=-log[label],
+            leads=leads,
+            labelled=np.array([label]),
+            predicted=log.argmax(keepdims=True))
     if 'seg_logits' in sample or 'pred_score' in sample:
         raise CannotShow('the dataset has no label of it, or several')
     raise CannotShow('the network tells no probabilities of classes')
@@ -195,11 +207,13 @@ def _compare_pixels(logits: Tensor,
     ignored = (target < 0) | (target >= len(logits))
     target = target.masked_fill(ignored, 0)[None]
     losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
-    highest = logits.float().softmax(0).amax(0)
-    arrays = (
-        each.masked_fill(ignored, math.nan).cpu().numpy()
-        for each in (losses, highest - (-losses).exp()))
-    return dict(zip(('losses', 'gaps'), arrays))
+    highest, predicted = logits.float().softmax(0).max(0)
+    gaps = highest - (-losses).exp()
+    return dict(
+        losses=losses.masked_fill(ignored, math.nan).cpu().numpy(),
+        gaps=gaps.masked_fill(ignored, math.nan).cpu().numpy(),
+        labelled=target[0][~ignored].unique().cpu().numpy(),
+        predicted=predicted.unique().cpu().numpy())
 
 
 class _Inputs(Dataset):
@@ -241,6 +255,8 @@ class Measured(NamedTuple):
         reason (str): Why the last image that has no number has none.
         suspects (list[tuple[int, Suspect]]): Boxes that may be wrong, each
             after the number of its image.
+        unpredicted (dict[int, int]): How many images have each class that is
+            labelled and predicted in none, the most first.
     """
 
     columns: Dict[str, np.ndarray]
@@ -248,6 +264,7 @@ class Measured(NamedTuple):
     unlabelled: List[int]
     reason: str
     suspects: List[Tuple[int, Suspect]]
+    unpredicted: Dict[int, int]
 
 
 def measure(reader: DatasetImages,
@@ -260,6 +277,8 @@ def measure(reader: DatasetImages,
     columns: Dict[str, np.ndarray] = {}
     unlabelled: List[int] = []
     suspects: List[Tuple[int, Suspect]] = []
+    labelled: Counter = Counter()
+    predicted: Set[int] = set()
     reason = ''
     loader = DataLoader(
         _Inputs(reader, predictor.pipeline),
@@ -283,10 +302,17 @@ def measure(reader: DatasetImages,
                     unlabelled.append(reader.numbers[num_seen])
                 suspects += [(reader.numbers[num_seen], each) for kind in KINDS
                              for each in seen.get(kind, ())]
+                labelled.update(seen.get('labelled', ()))
+                predicted.update(seen.get('predicted', ()))
                 num_seen += 1
     except KeyboardInterrupt:
         pass
-    return Measured(columns, num_seen, unlabelled, reason, suspects)
+    unpredicted = {
+        label: count
+        for label, count in labelled.most_common() if label not in predicted
+    }
+    return Measured(columns, num_seen, unlabelled, reason, suspects,
+                    unpredicted)
 
 
 def _check_labels(sample: Any, labelled: dict, ignored: int) -> None:
