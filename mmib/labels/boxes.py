@@ -147,6 +147,11 @@ KINDS: Dict[str, Callable[[Boxes], List[Suspect]]] = dict(
     missing=missing, unsupported=unsupported, other_class=other_class)
 
 
+def confident_classes(boxes: Boxes) -> np.ndarray:
+    """Return the classes of the confident predictions, each once."""
+    return np.unique(boxes.classes[boxes.confidences > _CONFIDENT])
+
+
 def total(suspects: List[Suspect]) -> float:
     """Return the sum of the weights of an image's boxes of a kind."""
     return sum((each.weight for each in suspects), 0.)

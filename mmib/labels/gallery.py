@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Pictures of the images at both ends of a ranking."""
 import os.path as osp
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
@@ -263,6 +264,8 @@ def _measure(gallery: Gallery, reader: DatasetImages,
     what is there."""
     rows: List[Dict[str, float]] = []
     unlabelled, suspects, reason = [], [], ''
+    labelled: Counter = Counter()
+    predicted: Set[int] = set()
     try:
         for number, seen in zip(reader.numbers, compared):
             if isinstance(seen, str):
@@ -276,6 +279,8 @@ def _measure(gallery: Gallery, reader: DatasetImages,
                 unlabelled.append(number)
             suspects += [(number, each) for kind in KINDS
                          for each in seen.get(kind, ())]
+            labelled.update(seen.get('labelled', ()))
+            predicted.update(seen.get('predicted', ()))
     except KeyboardInterrupt:
         pass
     measured = pd.DataFrame(rows, reader.numbers[:len(rows)])
@@ -294,6 +299,16 @@ def _measure(gallery: Gallery, reader: DatasetImages,
     if unknown and reason:
         gallery.notes.append(f'{unknown} of {len(rows)} images aren\'t '
                              f'ranked: {reason}.')
+    unpredicted = ', '.join(
+        f'{reader.names(label)} ({count} image{"s" * (count > 1)})'
+        for label, count in labelled.most_common() if label not in predicted)
+    if unpredicted:
+        sure = ' with confidence' * ('missing' in measured)
+        gallery.notes.append(
+            f'The network predicts these labelled classes in no image{sure}: '
+            f'{unpredicted}. A ranking can\'t distinguish their right labels '
+            'from wrong ones: train longer, or on more of these images, and '
+            'rank again.')
 
 
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import Refusal
-from .boxes import KINDS, Boxes, without_ignored
+from .boxes import KINDS, Boxes, confident_classes, without_ignored
 from .images import CannotShow, DatasetImages, in_short
 from .masks import IGNORED
 from .relabel import has_one_class
@@ -137,12 +137,19 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
         log-probability of each class less that of the labelled one, of shape
         (C,), NaN for the labelled one. Of detection ``boxes``,
         :class:`~mmib.labels.boxes.Boxes`, and the suspicious boxes of each
-        kind of :data:`~mmib.labels.boxes.KINDS`.
+        kind of :data:`~mmib.labels.boxes.KINDS`. Of each the classes that are
+        ``labelled`` in the image and those that are ``predicted``, int of
+        shape (C,), each once; of detection those that are predicted with
+        confidence.
     """
     if 'bboxes' in sample.get('pred_instances', {}):
         boxes = _boxes(sample.pred_instances, labelled)
         suspects = {kind: find(boxes) for kind, find in KINDS.items()}
-        return dict(suspects, boxes=boxes)
+        return dict(
+            suspects,
+            boxes=boxes,
+            labelled=np.unique(boxes.labels),
+            predicted=confident_classes(boxes))
     if 'seg_logits' in sample and 'gt_seg_map' in labelled:
         return _compare_pixels(sample.seg_logits.data, labelled)
     if 'pred_score' in sample and has_one_class(labelled):
@@ -153,7 +160,11 @@ def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
                              f'{len(log)} classes')
         leads = log - log[label]
         leads[label] = math.nan
-        return dict(losses=-log[label], leads=leads)
+        return dict(
+            losses=-log[label],
+            leads=leads,
+            labelled=np.array([label]),
+            predicted=log.argmax(keepdims=True))
     if 'seg_logits' in sample or 'pred_score' in sample:
         raise CannotShow('the dataset has no label of it, or several')
     raise CannotShow('the network predicts no probabilities of classes')
@@ -207,11 +218,13 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
     ignored = target == IGNORED
     target = target.masked_fill(ignored, 0)[None]
     losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
-    highest = logits.float().softmax(0).amax(0)
-    arrays = (
-        each.masked_fill(ignored, math.nan).cpu().numpy()
-        for each in (losses, highest - (-losses).exp()))
-    return dict(zip(('losses', 'gaps'), arrays))
+    highest, predicted = logits.float().softmax(0).max(0)
+    gaps = highest - (-losses).exp()
+    return dict(
+        losses=losses.masked_fill(ignored, math.nan).cpu().numpy(),
+        gaps=gaps.masked_fill(ignored, math.nan).cpu().numpy(),
+        labelled=target[0][~ignored].unique().cpu().numpy(),
+        predicted=predicted.unique().cpu().numpy())
 
 
 class _Inputs(Dataset):

@@ -209,6 +209,27 @@ def test_labels_that_are_no_class(rank, trained):
         rank('--cfg-options', 'train_dataloader.dataset.data_root=data')
 
 
+def test_classes_that_are_never_predicted(run, trained, capsys):
+    """They are named with how many images have them, if any has."""
+    shutil.copytree(trained[0].parent / 'data', 'data')
+    for number in range(8):
+        path = f'data/annotations/training/{number}.png'
+        mask = cv2.imread(path, -1)
+        # No image has discs, and two have no squares.
+        mask[np.isin(mask, [3, 4] if number < 2 else [3])] = 0
+        assert {2, 5} <= {*mask.flat} and (4 in mask) == (number > 1)
+        cv2.imwrite(path, mask)
+    checkpoint = torch.load(str(trained[2]), weights_only=False)
+    checkpoint['state_dict']['decode_head.conv_seg.bias'][0] = 1e4
+    torch.save(checkpoint, 'sky.pth')
+    run('rank', trained[1], 'sky.pth', '--out', 'out', '--cfg-options',
+        'train_dataloader.dataset.data_root=data')
+    said = ('The network predicts these labelled classes in no image: ground '
+            '(8 images), triangle (8 images), square (6 images). ')
+    assert said in capsys.readouterr().err
+    assert said in html.unescape(Path('out/rank_train.html').read_text())
+
+
 @pytest.mark.parametrize('change, match', [
     ('model.decode_head.in_channels=7', 'checkpoint can.t be used with '),
     ('model.decode_head.num_convs=2', 'the checkpoint lacks `decode'),

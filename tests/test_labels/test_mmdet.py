@@ -180,6 +180,32 @@ def test_ranked(trained, predicted, kind, tmp_path, monkeypatch):
     assert '--without review.csv' in page
 
 
+@pytest.mark.parametrize('confident', [-1., 1.])
+def test_classes_without_a_confident_box(trained, predicted, confident,
+                                         tmp_path, monkeypatch, capsys):
+    cfg, checkpoint = trained
+    monkeypatch.setattr(boxes, '_CONFIDENT', confident)
+    main([
+        'rank', cfg.filename, checkpoint.path, '--out',
+        str(tmp_path), '--images', '0'
+    ])
+    seen = {
+        int(label)
+        for each in predicted[1]
+        for label in each.labels[each.scores > confident]
+    }
+    names = [
+        f'{("cat", "dog")[n]} (2 images)' for n in (0, 1) if n not in seen
+    ]
+    said = ('The network predicts these labelled classes in no image with '
+            f'confidence: {", ".join(names)}. ')
+    for text in (capsys.readouterr().err,
+                 (tmp_path / 'rank_train.html').read_text()):
+        assert (said in text) == bool(names)
+        assert ('labelled classes' in text) == bool(names)
+    assert names or confident < 0
+
+
 def test_without_boxes():
     """Of labels or of predictions."""
     found = InstanceData(

@@ -144,6 +144,21 @@ def test_ranked_by_margins(trained, tmp_path, split):
     assert re.findall('image of image (\\d+)', text)[0] == str(first)
 
 
+def test_a_class_that_is_never_predicted(trained, tmp_path, capsys):
+    path, = trained.glob('*.py')
+    options = ['--out', str(tmp_path), '--images', '0']
+    mmib_cli.main(['rank', str(path), str(trained / 'epoch_8.pth'), *options])
+    assert 'labelled classes' not in capsys.readouterr().err
+    checkpoint = torch.load(str(trained / 'epoch_8.pth'), weights_only=False)
+    checkpoint['state_dict']['head.fc.bias'][1] = -1e4
+    torch.save(checkpoint, str(tmp_path / 'blind.pth'))
+    mmib_cli.main(['rank', str(path), str(tmp_path / 'blind.pth'), *options])
+    said = ('The network predicts these labelled classes in no image: light '
+            '(8 images). ')
+    assert said in capsys.readouterr().err
+    assert said in (tmp_path / 'rank_train.html').read_text()
+
+
 def test_weights_are_not_fetched(trained):
     """Those of the checkpoint are there."""
     cfg = Config.fromfile(str(next(trained.glob('*.py'))))
