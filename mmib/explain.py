@@ -85,7 +85,8 @@ def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
     Args:
         index (int): Dataset index of the image.
         image (int): Number of the image, which repeats of it share.
-        state (dict): State of the run, with a plan.
+        state (dict): State of the run, with a plan. Arrays may stand for
+            tensors.
     """
     record = PlanRecord.from_dict(state['plans'][-1])
     pass_length = state['schedule']['pass_length']

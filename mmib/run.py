@@ -344,8 +344,12 @@ class Run:
         if not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
-        return explain(index, int(self.tables.images[index]),
-                       self.state_dict(merge=False))
+        state = dict(
+            plans=[self.newest.to_dict()],
+            schedule=self.schedule.state_dict(),
+            memory=self.memory._asdict(),
+            tables=vars(self.tables))
+        return explain(index, int(self.tables.images[index]), state)
 
     # Visits ------------------------------------------------------------------
 

@@ -167,7 +167,8 @@ class InfoBatchLoss(nn.Module):
                 and not batch.only_scores):
             elements, divisor, _ = self._unreduced(self.loss, pred, target,
                                                    **kwargs)
-            return elements.sum(dtype=torch.float32) / divisor
+            if divisor is not None:
+                return elements.sum(dtype=torch.float32) / divisor
         return self.loss(pred, target, **kwargs)
 
     def _weigh(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
@@ -201,14 +202,19 @@ class InfoBatchLoss(nn.Module):
         elements, divisor, counts = self._unreduced(loss, pred, target,
                                                     **kwargs)
         size, rows = self.batch.size, self.rows_per_image
-        if isinstance(rows, int):
-            expected = size * rows
+        num_rows = len(elements)
+        if divisor is None:
+            # A row of the predictions for each image, and its loss.
+            num_rows = len(pred)
+            fits = num_rows == size and elements.shape == (size, )
+        elif isinstance(rows, int):
+            fits = num_rows == size * rows
         else:
             shares = max(sum(rows), 1)
-            expected = shares * max(len(elements) // shares, 1)
-        if len(elements) != expected:
+            fits = num_rows == shares * max(num_rows // shares, 1)
+        if not fits:
             raise Refusal(
-                f'{type(loss).__name__} was called on {len(elements)} rows '
+                f'{type(loss).__name__} was called on {num_rows} rows '
                 f'for a batch of {size} images, so InfoBatch does not know '
                 'which row is which image: check the `loss` method of `model` '
                 'and its heads, set `rows_per_image` of its InfoBatchLoss, or '

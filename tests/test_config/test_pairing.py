@@ -67,13 +67,18 @@ def test_one_augmentation_and_imports_of_the_config():
     assert converted.custom_imports == dict(imports, imports=['mine', MODULE])
 
 
-@pytest.mark.parametrize('cfg', [
-    dict(),
-    dict(model=None, custom_hooks=None),
-    dict(
-        model=dict(
-            train_cfg=None, data_preprocessor=dict(batch_augments=None))),
-    dict(model=dict(train_cfg=dict(augments=None))),
-])
+@pytest.mark.parametrize(
+    'cfg',
+    [
+        dict(),
+        dict(model=None, custom_hooks=None),
+        dict(
+            model=dict(
+                train_cfg=None, data_preprocessor=dict(batch_augments=None))),
+        dict(model=dict(train_cfg=dict(augments=None))),
+        # Only batch augmentations are paired.
+        dict(model=dict(neck=dict(augments=[dict(type='Mixup')]))),
+        dict(custom_hooks=[dict(type='Mine', augments=dict(type='CutMix'))]),
+    ])
 def test_a_config_without_augmentations_stays(cfg):
     assert pair_augments(Config(cfg)).to_dict() == cfg

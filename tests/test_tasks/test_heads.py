@@ -110,6 +110,20 @@ def test_missing_head():
         attach(nn.Sequential(), BatchContext())
 
 
+@pytest.mark.parametrize('is_first', [True, False])
+def test_a_loss_under_another_name(is_first):
+    """A part that isn't registered would train it without weights."""
+    model = make_model(ce())
+    head = model.decode_head
+    if is_first:
+        del model.decode_head
+    model.boundary = nn.Module()
+    model.boundary.criterion = head.loss_decode
+    model.decode_head = head
+    with pytest.raises(Refusal, match='loss `model.boundary.criterion` was'):
+        wrap_losses(model, BatchContext())
+
+
 def test_losses_that_are_only_logged():
     """Their keys have no "loss", so they train nothing and score nothing."""
     generator = torch.Generator().manual_seed(0)

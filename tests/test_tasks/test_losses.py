@@ -290,6 +290,7 @@ def test_masks_belong_to_images(baseline, avg_factor, masks):
     (CrossEntropyLoss(), 1),
     (DiceLoss(), 1),
     (LovaszLoss(reduction='none'), 1),
+    (LovaszLoss(reduction='none'), [1, 0, 0]),
     (DiceLoss(), [2, 1, 2]),
 ])
 def test_rows_that_are_not_the_images(loss, rows_per_image, rows):

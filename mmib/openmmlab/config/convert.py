@@ -148,24 +148,29 @@ def pair_augments(cfg: Config) -> Config:
     B - 1 - i, so that InfoBatch knows which images are mixed. MMPretrain need
     not be installed."""
     cfg = copy.deepcopy(cfg)
-    for key in ('model', 'data_preprocessor', 'custom_hooks'):
-        for augment in _augments(cfg.get(key)):
-            if type_name(augment) in _UNPAIRED:
-                augment['type'] = 'Paired' + type_name(augment)
-                add_import(cfg, 'mmib.openmmlab.tasks.classification')
+    for augment in _augments(cfg):
+        if type_name(augment) in _UNPAIRED:
+            augment['type'] = 'Paired' + type_name(augment)
+            add_import(cfg, 'mmib.openmmlab.tasks.classification')
     return cfg
 
 
-def _augments(node: Any) -> Iterator[dict]:
-    """Yield what has the key ``augments`` in a part of a config, as in
-    ``train_cfg``, ``batch_augments`` and the schedule of SwitchRecipeHook."""
-    if isinstance(node, dict):
-        augments = node.get('augments')
-        augments = augments if isinstance(augments,
-                                          (list, tuple)) else [augments]
+def _augments(cfg: Config) -> Iterator[dict]:
+    """Yield the batch augmentations of the model, of the data preprocessor,
+    and of each stage of SwitchRecipeHook."""
+    model = cfg.get('model')
+    places = [_get(model, 'train_cfg')]
+    owners = [_get(model, 'data_preprocessor'), cfg.get('data_preprocessor')]
+    for hook in cfg.get('custom_hooks') or []:
+        if isinstance(hook, dict) and type_name(hook) == 'SwitchRecipeHook':
+            owners += hook.get('schedule') or []
+    places += [_get(owner, 'batch_augments') for owner in owners]
+    for place in places:
+        augments = _get(place, 'augments')
+        if not isinstance(augments, (list, tuple)):
+            augments = [augments]
         yield from (each for each in augments if isinstance(each, dict))
-        # The method of dict leaves what a lazy config imported as it is.
-        node = list(dict.values(node))
-    if isinstance(node, (list, tuple)):
-        for entry in node:
-            yield from _augments(entry)
+
+
+def _get(node: Any, key: str) -> Any:
+    return node.get(key) if isinstance(node, dict) else None

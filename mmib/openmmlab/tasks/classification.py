@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """MMPretrain: which heads a classifier has, which losses these heads call, and
-how the losses fall into images, see ``docs/other_trainings.md``."""
+how the losses fall into images, see ``docs/supported.md``."""
 from functools import partial
 from typing import Any, List, Sequence, Tuple, Union
 

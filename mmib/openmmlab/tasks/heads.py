@@ -187,12 +187,15 @@ class HeadTable:
     def _check_all_wrapped(self, model: nn.Module,
                            logged: Set[nn.Module]) -> None:
         """Check that no loss would be trained without weights."""
-        known = logged.union(*(wrapper.modules()
-                               for wrapper in model.modules()
-                               if isinstance(wrapper, InfoBatchLoss)))
-        for name, module in model.named_modules():
+        # A module may have several names, of which one is wrapped.
+        modules = [*model.named_modules(remove_duplicate=False)]
+        inside = tuple(f'{name}.' for name, module in modules
+                       if isinstance(module, InfoBatchLoss))
+        for name, module in modules:
             is_loss = is_known(module) or hasattr(module, 'loss_name')
-            if is_loss and module not in known:
+            if (is_loss and module not in logged
+                    and not isinstance(module, InfoBatchLoss)
+                    and not name.startswith(inside)):
                 raise Refusal(
                     f'The loss `model.{name}` was not registered, and would be'
                     ' trained without weights: name all heads of '
