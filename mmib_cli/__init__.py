@@ -27,8 +27,8 @@ COMMANDS = dict(
     test='test a checkpoint',
     convert='write a config that trains with InfoBatch',
     shorten='write the control of it: as short, nothing is pruned',
-    forecast='say what a training will prune and save',
-    report='write one HTML file that shows a training',
+    forecast='say what a run will prune and save',
+    report='write one HTML file that shows a run',
     rank='find wrong labels in a dataset by a finished network',
     review='say what a review of a report has found, and what is left',
     env='print versions and devices, for a bug report')
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         'MMPretrain and MMDetection.',
         epilog='commands:\n' + '\n'.join(f'  {name:10}{text}'
                                          for name, text in COMMANDS.items()) +
-        '\n\n`mmib COMMAND --help` tells the arguments of a command.',
+        '\n\n`mmib COMMAND --help` lists the arguments of a command.',
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         '--version',

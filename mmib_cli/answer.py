@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a command says of a training that is made from another one: what it
+"""What a command says of a run that is made from another one: what it
 saves, then what that costs, then what changes."""
 import re
 import shlex
@@ -26,7 +26,7 @@ _LISTS = ('subset', 'without', 'relabel', 'repaired')
 
 
 class Answer(NamedTuple):
-    """What is said of a training.
+    """What is said of a run.
 
     Args:
         saves (str): What it saves, a sentence.
@@ -63,11 +63,11 @@ def answer(before: Config,
            *slots: int,
            data: str = '',
            advises: bool = False) -> Answer:
-    """Say what becomes of a training.
+    """Say what becomes of a run.
 
     Args:
         before (Config): The config before conversion, or the same.
-        after (Config): The config of the training.
+        after (Config): The config of the run.
         args (Namespace): Arguments of the command.
         *slots: Images of a pass, GPUs, and repeats of an image, where the data
             were read, as for :func:`forecast_of`.

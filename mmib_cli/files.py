@@ -246,12 +246,12 @@ def summary(before: Config,
             after: Config,
             *slots: int,
             advises: bool = True) -> List[str]:
-    """Sentences on what becomes of a training; none where it has no part of
+    """Sentences on what becomes of a run; none where the run has no part of
     mmib.
 
     Args:
         before (Config): The config before conversion, or the same.
-        after (Config): The config of the training.
+        after (Config): The config of the run.
         *slots: Images of a pass, GPUs, and repeats of an image, where the data
             were read, as for :func:`forecast_of`.
         advises (bool): Whether to name the command that reads the data.
@@ -277,7 +277,7 @@ def summary(before: Config,
         lines.append('Warning: it prunes nothing. Train longer, raise '
                      '`delta`, or change the `policy`.')
     elif (unit, full_length) == ('iteration', length) and before is not after:
-        lines.append('Warning: the training is as long as before and makes '
+        lines.append('Warning: the run is as long as before and makes '
                      'more passes. Lower the ratio to save iterations.')
     batch_sampler = before.train_dataloader.get('batch_sampler') or {}
     if type_name(batch_sampler) == 'AspectRatioBatchSampler':

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Say what a training will prune and save, without training."""
+"""Say what a run will prune and save, without training."""
 import argparse
 import json
 import sys

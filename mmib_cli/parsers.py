@@ -27,7 +27,7 @@ Write the control that pruning has to beat: CONFIG with a shorter schedule, and
 nothing else. The file inherits CONFIG and has no part of mmib in it.
 """
 _FORECAST = """
-Say what a training will save and what that costs, without training. CONFIG has
+Say what a run will save and what that costs, without training. CONFIG has
 InfoBatch already, or --infobatch converts it as `mmib train` does. The
 dataset is read for the length of a pass, if the data is there.
 """
@@ -42,9 +42,9 @@ Test a checkpoint of MMSegmentation, MMPretrain or MMDetection: the library's
 own tools/test.py with mmib's parts registered, so with the same options.
 """
 _REPORT = """
-Write one HTML file that shows a training: what was saved, metrics, what was
+Write one HTML file that shows a run: what was saved, metrics, what was
 pruned, and the images with the highest and the lowest scores. It opens without
-a server. The training may be finished, running or stopped. The config in its
+a server. The run may be finished, running or stopped. The config in its
 folder is code, and is run.
 """
 _RANK = """
@@ -153,7 +153,7 @@ def _add_conversion(parser: ArgumentParser) -> None:
     parser.add_argument(
         '--delta',
         type=float,
-        help='Prune in this fraction of the training, and train on all images '
+        help='Prune in this fraction of the run, and train on all images '
         'in the rest. Default: 0.85.')
     parser.add_argument(
         '--policy',
@@ -228,7 +228,7 @@ def forecast() -> ArgumentParser:
         type=_number(1),
         default=1,
         metavar='N',
-        help='Forecast a training on so many GPUs, each with the batch size '
+        help='Forecast a run on so many GPUs, each with the batch size '
         'of CONFIG. Default: %(default)s.')
     parser.add_argument(
         '--json',
@@ -355,13 +355,13 @@ def report() -> ArgumentParser:
     """Return the parser of ``mmib report``."""
     parser = _parser('report', _REPORT)
     parser.add_argument(
-        'work_dir', metavar='WORK_DIR', help='Folder of the training.')
+        'work_dir', metavar='WORK_DIR', help='Folder of the run.')
     parser.add_argument(
         '--compare',
         nargs='+',
         default=(),
         metavar='WORK_DIR',
-        help='Show other trainings beside it, such as the baseline with '
+        help='Show other runs beside it, such as the baseline with '
         'several seeds. Default: none.')
     parser.add_argument(
         '--out',
@@ -406,7 +406,7 @@ def rank() -> ArgumentParser:
         'is above the label; by `missing`, predicted boxes that no label '
         'overlaps; by `unsupported`, labelled boxes that no prediction '
         'overlaps well; by `other_class`, labelled boxes that are predicted '
-        'as another class; or by `score`, of a training with mmib. Default: '
+        'as another class; or by `score`, of a run with mmib. Default: '
         '`pixels` for segmentation, `margin` for classification, and '
         '`missing` for detection.')
     parser.add_argument(
@@ -470,7 +470,7 @@ def review() -> ArgumentParser:
         'no masks are written. The options below are for --export.')
     parser.add_argument(
         '--config',
-        help='Export the masks of the training with this config. Default: '
+        help='Export the masks of the run with this config. Default: '
         'none, and --export needs one.')
     _add_split(parser, 'Export the masks of this data loader of the config.')
     parser.add_argument(

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Go on with a training, and not with another one."""
+"""Go on with a run, and not with another one."""
 import argparse
 import os.path as osp
 import shlex
@@ -48,7 +48,7 @@ def resumed(args: List[str], cfg: Config, given: argparse.Namespace,
             work_dir: str) -> List[str]:
     """Let ``--resume`` go on from the last checkpoint of the work folder, also
     where there is a ``load_from``, from which MMEngine would go on. Without a
-    checkpoint the training begins, from that ``load_from``.
+    checkpoint the run begins, from that ``load_from``.
 
     Returns:
         list[str]: The arguments for the library's script.
@@ -63,7 +63,7 @@ def resumed(args: List[str], cfg: Config, given: argparse.Namespace,
 
 def check_work_dir(cfg: Config, given: argparse.Namespace,
                    work_dir: str) -> None:
-    """Refuse a work folder of another training, which no one would see: to go
+    """Refuse a work folder of another run, which no one would see: to go
     on with its checkpoint where pruning, the listed images or the length
     differ; or to train in its place where a list of the same name was another
     one.
@@ -78,7 +78,7 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
             before = _config_in(last_checkpoint(work_dir))
             if before.get(CHECKSUM, cfg[CHECKSUM]) != cfg[CHECKSUM]:
                 raise Refusal(
-                    f'{work_dir} has a training with other images or labels, '
+                    f'{work_dir} has a run with other images or labels, '
                     'of files of the same names: give this one another '
                     '--work-dir.')
         check_checkpoint(cfg.get('load_from'), '`load_from`')
@@ -91,8 +91,8 @@ def check_work_dir(cfg: Config, given: argparse.Namespace,
         differences(before, cfg, given.cfg_options) if before else ())
     if found:
         raise Refusal(
-            f'--resume would go on with {path}, which is of another training: '
-            f'{found}. Give all options of that training again, or another '
+            f'--resume would go on with {path}, which is of another run: '
+            f'{found}. Give all options of that run again, or another '
             '--work-dir.')
 
 
@@ -108,7 +108,7 @@ def _config_in(path: Optional[str]) -> Config:
 
 
 def differences(before: Config, after: Config, options: dict) -> Iterator[str]:
-    """What makes another training of the one before. A length in the options
+    """What makes another run of the one before. A length in the options
     is meant."""
     if infobatch_hooks(before) and not infobatch_hooks(after):
         yield ('it has InfoBatchHook, and this one has none (add --infobatch, '

@@ -37,7 +37,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
             work folder.
         folder (str): Folder for the config to train.
         parsed (Namespace): The arguments, which get the folder that the
-            training writes to as ``trains_in``.
+            run writes to as ``trains_in``.
         path (str): Path of the original config.
 
     Returns:
@@ -102,7 +102,7 @@ def change_of(ours: argparse.Namespace) -> Optional[Callable]:
 
 def main(parsed: argparse.Namespace) -> None:
     convert = change_of(parsed)
-    # A training with another list or policy must not go on from these
+    # A run with another list or policy must not go on from these
     # checkpoints.
     subset, without, relabel = (
         osp.splitext(osp.basename(name or ''))[0]

@@ -72,7 +72,7 @@ class Checkpoint:
         """
         if self.state is None or not self.state['plans']:
             raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
-                          'folder of a training with InfoBatch.')
+                          'folder of a run with InfoBatch.')
         return explain(index, number, self.state)
 
     @property

@@ -50,7 +50,7 @@ class Run:
         policy (str): What draws the plans.
         pass_length (int): Slots of a full pass.
         plans (list[PlanRecord]): Virtual epochs.
-        loss (Curve): The loss without weights.
+        loss (Curve): The loss in the log.
         metrics (dict[str, Curve]): Metrics of the validation, mIoU first.
         class_ious (dict[str, str]): IoU of each class at the last validation,
             in percent.

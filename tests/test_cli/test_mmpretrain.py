@@ -95,15 +95,15 @@ def test_a_folder_of_images(run):
 
 
 @pytest.mark.parametrize('label, changes, message', [
-    ('frog', {}, 'line 2 of review.csv has the label `frog`, which is no cla'),
-    ('cat', dict(classes=None), 'CustomDataset has no names of classes, '),
+    ('frog', {}, 'line 2 of review.csv has the label `frog`, .* are cat, dog'),
+    ('cat', dict(classes=None), 'CustomDataset, whose classes are not known'),
     ('cat', dict(type='MultiLabelDataset'), 'can\'t change the classes of '
      'MultiLabelDataset, whose images have no `gt_label` of one class'),
 ])
 def test_labels_that_no_training_can_take(run, label, changes, message):
     """Nothing is built or written."""
     Path('review.csv').write_text(
-        f'image,verdict,rank,label\n0,wrong,1,{label}\n')
+        f'image,verdict,rank,label\n0.png,wrong,1,{label}\n')
     Path('labels.txt').write_text('0.png 0\n1.png 1\n')
     Path('labels.json').write_text(
         '{"metainfo": {}, "data_list": [{"img_path": "0.png", '
@@ -142,13 +142,12 @@ def test_other_labels_are_another_training(run):
     arguments = ('train', config, '--infobatch', '--relabel', 'review.csv',
                  '--no-persistent-workers')
     for label, others, message in (('dog', (), None),
-                                   ('', (),
-                                    'has a training with other images or'),
+                                   ('', (), 'has a run with other images or'),
                                    ('', ('--resume', ),
                                     'has other images, or other labels'),
                                    ('dog', ('--resume', ), None)):
         Path('review.csv').write_text(
-            f'image,verdict,rank,label\n0,wrong,1,{label}\n')
+            f'image,verdict,rank,label\n0.png,wrong,1,{label}\n')
         if message is None:
             run(*arguments, *others)
             folder, = Path('work_dirs').iterdir()

@@ -28,7 +28,7 @@ NO_DATA = ('These figures leave out that the first pass is full. `mmib '
      'It keeps about 0.525 of the images, with a mean weight of 1.00. '),
     (dict(ratio=1, policy=dict(type='RandomPruning', ratio=0.5), delta=0.5),
      'It runs about 67 % of the iterations that the baseline needs for as '
-     f'many passes. {NO_DATA} Warning: the training is as long as before and '
+     f'many passes. {NO_DATA} Warning: the run is as long as before and '
      'makes more passes. Lower the ratio to save iterations.'),
 ])
 def test_summary(arguments, text):

@@ -204,13 +204,13 @@ def _moves(scheduler: dict, where: str, unit: str) -> bool:
     if unit == 'iteration':
         raise Refusal(
             f'`{where}.by_epoch` is True, which is also its default, but '
-            'the training counts iterations: set '
+            'the run counts iterations: set '
             f'`{where}.by_epoch=False` and give its times in iterations.')
     # A warm-up by iterations keeps its length.
     if _begins_rising(scheduler) and 'end' in scheduler:
         return False
     raise Refusal(
-        f'`{where}.by_epoch` is False, but the training counts epochs: '
+        f'`{where}.by_epoch` is False, but the run counts epochs: '
         f'set `{where}.by_epoch=True`, give its times in epochs, and add '
         '`convert_to_iter_based=True` to have it step by iteration.')
 
