@@ -122,8 +122,7 @@ def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
     kinds = ['iterations', 'full equivalent'][:1 + any(r.prunes for r in runs)]
     names = list(dict.fromkeys(n for r in runs for n in r.metrics))
     curves = [(name, [r.metrics.get(name) for r in runs]) for name in names]
-    curves.insert(1 if names else 0,
-                  ('Loss', [r.loss for r in runs]))
+    curves.insert(1 if names else 0, ('Loss', [r.loss for r in runs]))
     pictures: List[Picture] = []
     for name, values in curves:
         if not any(
