@@ -174,8 +174,8 @@ def test_what_readme_tells_to_expect():
     assert ours[0] == -float(neyman)
     assert f'[{ours[1]:.2f}, {ours[2]:+.2f}]' in rows('shares', '76.67')[0][3]
     least, = told(
-        '48k instead of 80k iterations cost UPerNet R-50 [at least # '
-        'mIoU]')
+        '48k instead of 80k iterations should cost UPerNet R-50 at least # '
+        'mIoU')
     zoo = pd.read_csv(osp.join(ROOT, 'research/zoo/results.csv'))
     zoo = zoo[(zoo['data'] == 'ade20k') & (zoo['length'] == 80)]
     r50 = zoo[zoo['model'].str.startswith('upernet_r50_')]

@@ -183,7 +183,7 @@ IMAGES = 'it has other images'
     ('--infobatch --without a.csv', '--infobatch --without b.csv', IMAGES),
     ('--subset a.txt', '', IMAGES),
     ('--without a.csv', '--relabel a.csv', IMAGES),
-    ('--shorten', '', 'other training: it has `train_cfg.max_iters = 12`, and '
+    ('--shorten', '', 'other run: it has `train_cfg.max_iters = 12`, and '
      r'this one 20 \(.* add --cfg-options train_cfg.max_iters=20'),
     ('--infobatch', '--infobatch --cfg-options train_cfg.max_iters=14', None),
     ('--infobatch --without a.csv', '--infobatch --without c.csv', None),
@@ -217,7 +217,7 @@ def test_another_list_of_the_same_name(train):
         Path('named.txt').write_text(names)
         if work_dir is None:
             files = [*folder.iterdir()]
-            with pytest.raises(SystemExit, match=f'{folder} has a training'):
+            with pytest.raises(SystemExit, match=f'{folder} has a run'):
                 train(config, *option)
             assert [*folder.iterdir()] == files
         else:
