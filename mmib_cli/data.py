@@ -39,7 +39,7 @@ def missing_data(cfg: Config, *stages: str) -> list:
     with DATASETS.switch_scope_and_registry(scope) as registry:
         for stage in stages:
             loader = cfg.get(f'{stage}_dataloader')
-            if loader and cfg.get(f'{stage}_cfg'):
+            if loader and cfg.get(f'{stage}_cfg') is not None:
                 found += _missing(
                     loader.get('dataset'), f'{stage}_dataloader.dataset',
                     registry)

@@ -108,14 +108,12 @@ def export(wrong: Sequence[str], args: argparse.Namespace) -> str:
             f'with: mmib train {args.config} --repaired {args.export}')
 
 
-def write_list(path: str, wrong: Sequence[str]) -> None:
-    """Write a list of images, one on each line."""
+def check_lines(wrong: Sequence[str]) -> None:
+    """Refuse images that can't stand on a line of a list."""
     for name in wrong:
         if name != name.strip() or not {*'\r\n'}.isdisjoint(name):
             raise Refusal(f'{name!r} can\'t stand on a line of a list: write '
                           'a review by --out, which --without takes too.')
-    with open_text(path, 'x') as file:
-        file.writelines(f'{name}\n' for name in wrong)
 
 
 def main(parsed: argparse.Namespace) -> None:
@@ -126,12 +124,15 @@ def main(parsed: argparse.Namespace) -> None:
             '--config, --checkpoint, --ignore and --cfg-options are for '
             '--export.')
     merged, conflicts = merge(map(read_review, parsed.files))
-    if parsed.out is not None:
-        write_review(parsed.out, merged)
     wrong = list(
         dict.fromkeys(row.image for row in merged if row.verdict == WRONG))
     if parsed.list is not None:
-        write_list(parsed.list, wrong)
+        check_lines(wrong)
+    if parsed.out is not None:
+        write_review(parsed.out, merged)
+    if parsed.list is not None:
+        with open_text(parsed.list, 'x') as file:
+            file.writelines(f'{name}\n' for name in wrong)
     print('\n'.join(outlook(merged)))
     for rows in conflicts:
         said = ', '.join(f'{row.said} in {row.where}' for row in rows)

@@ -343,7 +343,11 @@ def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
         if 'path' not in images:
             raise Refusal('--review finds no images. ' +
                           ' '.join(gallery.notes))
-        left = [number for number in order if names[number] not in judged]
+        # The numbers of a round before, where images shared a path there.
+        left = [
+            number for number in order
+            if judged.isdisjoint((names[number], str(number)))
+        ]
         gallery.notes.append(
             f'{len(order) - len(left)} of {len(judged)} judged images are '
             'in the ranking, and aren\'t shown again.')

@@ -83,8 +83,13 @@ class DatasetImages:
         """
         paths, numbers = self.paths(), [*map(str, self.numbers)]
         try:
-            row, = [numbers.index(image)] if image in numbers else find_images(
-                [image], len(paths), lambda: paths)
+            if image in numbers:
+                row = numbers.index(image)
+            else:
+                row, = find_images([image], len(paths), lambda: paths)
+                if image == str(row):
+                    # A number counts in the whole dataset.
+                    raise Refusal(image)
         except Refusal:
             raise Refusal(
                 f'{image} names no image of the dataset, or several. The first'
@@ -201,7 +206,9 @@ class DatasetImages:
             if labels.shape != image.shape[:2]:
                 raise CannotShow(f'labels of {labels.shape} pixels don\'t fit '
                                  f'an image of {image.shape[:2]}')
-            if self.ignored != IGNORED:
+            # With `reduce_zero_label`, the loader makes 255 of the number.
+            if not results.get('reduce_zero_label') and (self.ignored
+                                                         != IGNORED):
                 results['gt_seg_map'] = np.where(labels == self.ignored,
                                                  IGNORED, labels)
         return results

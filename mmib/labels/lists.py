@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import (Callable, Collection, Dict, Iterable, List, NamedTuple,
                     Optional, Sequence, Tuple, Union)
+from zipfile import BadZipFile
 
 import numpy as np
 from mmengine.logging import print_log
@@ -108,10 +109,10 @@ def _from(images: Iterable, of_file: str) -> List[Entry]:
 
 
 def _read(path: Union[str, os.PathLike], option: str) -> List[Entry]:
-    if os.fspath(path).endswith('.npy'):
+    if os.fspath(path).lower().endswith('.npy') and option != 'relabel':
         try:
             return _from(np.load(path), f' of {path}')
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
             raise _error(f'{path} can\'t be read: {error}') from error
     with open_text(path) as file:
         lines = re.split('\r\n?|\n', file.read())
@@ -147,11 +148,22 @@ def _find(entries: List[Entry], paths: Paths) -> List[int]:
         if number is None:
             raise _not_found(entry, paths, length)
         found.append(number)
-    others = [(name, paths[number]) for name, number in zip(names, found)
-              if name != paths[number] and len(end_of(name, 2)) > 1]
+    others = [
+        (name, path)
+        for name, path in zip(names, map(paths.__getitem__, found))
+        if path and len(end_of(name, 2)) > 1 and _is_elsewhere(name, path)
+    ]
     if length == 1 and others:
         _warn_of_folders(others)
     return found
+
+
+def _is_elsewhere(name: str, path: str) -> bool:
+    """Return whether a name isn't the end of a path, with or without the
+    suffix."""
+    parts = end_of(name, 0)
+    stem = osp.splitext(path)[0]
+    return parts not in (end_of(path, len(parts)), end_of(stem, len(parts)))
 
 
 def _by_end(paths: Dict[int, str], length: int) -> Dict[tuple, int]:

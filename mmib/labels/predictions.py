@@ -215,7 +215,7 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
             f'to {len(logits) - 1}: correct the mask, or `reduce_zero_label` '
             'or `classes` of the dataset, which make labels of its numbers.')
     target = torch.from_numpy(labels.astype(np.int64)).to(logits.device)
-    ignored = target == IGNORED
+    ignored = (target == IGNORED) | (target < 0)
     target = target.masked_fill(ignored, 0)[None]
     losses = F.cross_entropy(logits[None].float(), target, reduction='none')[0]
     highest, predicted = logits.float().softmax(0).max(0)

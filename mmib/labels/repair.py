@@ -9,6 +9,7 @@ import os
 import os.path as osp
 import shlex
 import zlib
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,6 @@ import numpy as np
 
 from ..errors import Refusal
 from .images import DatasetImages
-from .lists import names_of
 from .masks import IGNORED, SUFFIXES, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
@@ -47,9 +47,14 @@ _README = """To repair masks with Label Studio (pip install label-studio):
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
-    """Return the numbers of the images of a review."""
-    numbers = dict(
-        zip(names_of(reader.paths(), reader.numbers), reader.numbers))
+    """Return the numbers of the images of a review, which names them by their
+    numbers in the whole dataset, or by paths that no other image has."""
+    paths = reader.paths()
+    counts = Counter(paths)
+    numbers = {str(number): number for number in reader.numbers}
+    numbers.update((path, number)
+                   for path, number in zip(paths, reader.numbers)
+                   if path and counts[path] == 1)
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(
@@ -148,11 +153,14 @@ def _masks_of(reader: DatasetImages, numbers: Sequence[int],
                       '--export is for MMSegmentation.')
     names = short_names(map(str, paths.values()))
     for number in numbers:
-        name, mask = names[str(paths[number])], read_mask(str(paths[number]))
+        name = names[str(paths[number])]
         if not name.lower().endswith(SUFFIXES):
             raise Refusal(f'Masks must end in {", ".join(SUFFIXES)}, which '
                           f'keep numbers, unlike {name}: convert them.')
-        if (labels_of[mask] != reader.read(number)['gt_seg_map']).any():
+        # A file that can't be read stops the export here.
+        labels = reader.read(number)['gt_seg_map']
+        mask = read_mask(str(paths[number]))
+        if (labels_of[mask] != labels).any():
             raise Refusal(
                 f'{name} has other labels than its numbers have in the first '
                 'mask: the dataset\'s loader takes no files with one number a '
@@ -290,7 +298,7 @@ def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
             task, before = sent[name], read_mask(folder / 'masks' / name)
             mask = painted(annotation['result'],
                            task['annotations'][0]['result'], before, classes,
-                           task['data']['ignored'], where)
+                           task['data'].get('ignored', IGNORED), where)
             # As it was sent, and another annotation may be repaired.
             if (mask == before).all():
                 continue

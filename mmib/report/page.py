@@ -2,12 +2,11 @@
 """The page of a run, in one HTML file."""
 import base64
 import hashlib
-import json
 import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 import jinja2
@@ -208,16 +207,19 @@ def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
 
 def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
     """Group runs that are seeds of one config, and as long."""
-    groups: Dict[str, List[Run]] = {}
+    groups: List[Tuple[Any, List[Run]]] = []
     for run in runs:
         # Runs whose config isn't known stay alone.
         config = run.config.to_dict() or dict(path=run.path)
         config = {k: v for k, v in config.items() if k not in _OF_A_SEED}
-        key = json.dumps([config, run.metrics[metric].iterations[-1]],
-                         sort_keys=True,
-                         default=str)
-        groups.setdefault(key, []).append(run)
-    return [*groups.values()]
+        key = config, run.metrics[metric].iterations[-1]
+        for other, group in groups:
+            if other == key:
+                group.append(run)
+                break
+        else:
+            groups.append((key, [run]))
+    return [group for _, group in groups]
 
 
 def _names(runs: Sequence[Run]) -> str:

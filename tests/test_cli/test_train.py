@@ -400,8 +400,12 @@ def test_what_is_missing(tmp_path, monkeypatch, dataset, found):
         dict(
             default_scope='mmseg',
             train_cfg=dict(max_iters=1),
-            train_dataloader=dict(dataset=dataset)))
+            test_cfg=dict(),
+            train_dataloader=dict(dataset=dataset),
+            test_dataloader=dict(dataset=dataset)))
     assert missing_data(cfg, 'train', 'val') == found
+    assert missing_data(cfg, 'test') == [(name.replace('train', 'test'), path)
+                                         for name, path in found]
 
 
 def test_a_policy_with_arguments_has_a_folder_of_its_own(train):

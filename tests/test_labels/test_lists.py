@@ -107,6 +107,12 @@ def test_lists_of_numpy(tmp_path):
         np.save(path, images)
         with pytest.raises(Refusal, match=match):
             find(path)
+    for damaged in (b'', b'PK\x03\x04'):
+        path.write_bytes(damaged)
+        with pytest.raises(Refusal, match="list.npy can't be read: "):
+            find(path)
+    with pytest.raises(Refusal):  # It has no right labels.
+        find_images(path, 5, lambda: PATHS, 'relabel')
 
 
 @pytest.mark.parametrize('line', [
@@ -124,13 +130,15 @@ def test_paths_that_differ_by_name():
 @pytest.mark.parametrize('names, warned', [
     (['/other/images/1.jpg', '/other/images/2.jpg', '3.jpg'], 2),
     (['data/1.jpg'], 0),
+    (['train/1.jpg', 'train/2'], 0),
     (['2.jpg', '3.jpg'], 0),
 ])
-def test_images_of_another_data_set(monkeypatch, names, warned):
-    """They have the same names, and nothing else tells them."""
+def test_images_of_another_dataset(monkeypatch, names, warned):
+    """They have the same names, and nothing else distinguishes them."""
     said = []
     monkeypatch.setattr(lists, 'print_log', lambda text, *_: said.append(text))
-    find(names, [f'data/{i}.jpg' for i in range(5)])
+    folder = 'data/train' if names[0].startswith('train') else 'data'
+    find(names, [f'{folder}/{i}.jpg' for i in range(5)])
     assert len(said) == bool(warned)
     if warned:
         assert f'{warned} lines of the list were found by' in said[0]

@@ -245,6 +245,19 @@ def test_a_training_goes_on_with_the_same_masks_only(exported, run):  # noqa
             '--resume')
 
 
+@pytest.mark.parametrize('damaged', [True, False])
+def test_a_mask_that_cannot_be_read(exported, run, damaged):  # noqa: F811
+    """Nothing is written, also if other masks were read before."""
+    for path in Path(MASKS).iterdir():
+        if path.name != '1.png':
+            path.unlink()
+            if damaged:
+                path.write_bytes(b'no mask')
+    with pytest.raises(SystemExit, match='^Error: Nothing was exported of '):
+        run('review', 'review.csv', '--export', 'more', '--config', 'files.py')
+    assert not Path('more').exists()
+
+
 def test_two_annotations_and_those_that_were_skipped(exported):
     tasks = repaired_tasks(exported)
     # As it was sent: somebody has copied the prediction beside it.
