@@ -27,7 +27,7 @@ class Explanation:
         probability (float, optional): Share of the tier that the plan keeps.
         weight (float, optional): Weight of the slots of the tier.
         last_visit (int): Iterations of the run until the last visit with a
-            score. 0 before the first one.
+            score; in a Session, slots of the stream. 0 before the first one.
         visits (int): How often the image was visited.
         pruned (int): How often plans left the image out.
     """

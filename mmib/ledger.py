@@ -16,8 +16,8 @@ class Ledger:
     ``W`` has the slots ``k, k + W, ...`` of a batch. :attr:`position` is the
     only record of progress: slots before the position were trained on or given
     up, and slots from there on were not trained on. After a resume, those that
-    were in flight are issued again. Slots before the position are kept until
-    their visits have been merged.
+    were in flight are issued again. Slots before the position are kept as long
+    as they may be weighed or merged.
 
     Args:
         position (int): Number of the first slot. Defaults to 0.
@@ -60,6 +60,11 @@ class Ledger:
         self.token = object()
         self._columns = self._columns.at(slice(self.position - self.first))
         self.deal(plan)
+
+    def end_at(self, number: int) -> None:
+        """Give up the slots from a number on that are still to come."""
+        kept = max(number, self.position) - self.first
+        self._columns = self._columns.at(slice(kept))
 
     def batch(self,
               begin: int,

@@ -120,7 +120,8 @@ class Dealer:
     def begin_iterator(self, batch_size: int, drop_last: bool,
                        num_prefetched: int) -> Cursor:
         """Begin an iterator. Older iterators are refused at their next batch.
-        Slots that they have delivered may still be weighed.
+        Slots that they have delivered may still be weighed, unless the rest is
+        cut for another batch size.
 
         Args:
             batch_size (int): Samples of a batch of this rank.

@@ -64,7 +64,8 @@ class StepSize(NamedTuple):
 
 
 def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:
-    """Return whether the visits of all ranks are merged before a plan.
+    """Return whether scores are read for a plan, for which the visits of all
+    ranks are merged.
 
     A plan that soon follows another one (:attr:`Schedule.min_gap`) would see
     few new scores. Such a plan is drawn from the same scores, without

@@ -85,8 +85,7 @@ class Run:
         self.memory = Memory()
         """Memory: What the newest plan hands on to the next."""
         self.iteration = 0
-        """int: Iterations that have begun; in a Session the slots that were
-        trained on."""
+        """int: Iterations that have begun; in a Session the position."""
         self.epoch = -1
         """int: The epoch of the newest plan, from 0. -1 before the first."""
         self.lacks_norms: Optional[bool] = None
@@ -142,9 +141,9 @@ class Run:
             return False
         start = PlanStart(first_slot, epoch=epoch)
         reads = planner.reads_scores(schedule, self.memory, start)
-        # Before the first plan there is nothing to merge. Annealing writes no
-        # scores: the first merge there empties the log, and later ones only
-        # forget old slots.
+        # Before the first plan there is nothing to merge. In lockstep, only
+        # the first merge of annealing finds visits, and later ones forget old
+        # slots. A Session logs its visits in annealing too.
         if self.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.
@@ -488,6 +487,9 @@ class Run:
             mean_ratio=MeanRatio(*memory['mean_ratio'])))
         self.lacks_norms = state['lacks_norms']
         self.tables.load_state_dict(state['tables'])
+        if self.schedule.end is not None:
+            # This run may be shorter than the one before.
+            self.ledger.end_at(self.schedule.end)
         if not is_same_policy:
             # The tiers of the old policy mean nothing to the new one.
             self.tables.forget_sums()

@@ -111,7 +111,7 @@ class Session:
         """int, optional: Epochs of the run. None with ``stream=True``."""
         self.num_samples = schedule.length if stream else None
         """int, optional: Samples that all ranks together train on in the run.
-        None without ``stream=True``, where the losses may decide."""
+        None by epochs, where the number depends on the plans."""
         self._run = Run(
             np.arange(size), policy, schedule, _warn, shuffle,
             None if seed is None else int(seed), ema, normalize)

@@ -52,7 +52,7 @@ class RandomPruning(Policy):
         return EpochPlan(
             indices,
             np.full(kept, size / kept, np.float32),
-            tiers=(Tier(size, kept), ),
+            tiers=(Tier(size, kept, None, float(np.float32(size / kept))), ),
             is_shuffled=True)
 
 

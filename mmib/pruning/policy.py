@@ -73,7 +73,8 @@ class Policy:
     baseline, and keeps scores."""
     default_ratio = 0.6
     """float: Iterations of the run over those of the baseline, in
-    (0, 1], if a conversion is given no ratio."""
+    (0, 1], if no ratio is given to a conversion, or to a Session with
+    ``stream=True``."""
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
@@ -143,7 +144,7 @@ class FunctionPolicy(Policy):
         return self.function(scores, rng)
 
     def __deepcopy__(self, memo: dict) -> 'FunctionPolicy':
-        # What a method or a closure reads is to stay the same.
+        # A copy of a bound method would read another object.
         return self
 
     def __repr__(self) -> str:

@@ -218,6 +218,24 @@ def test_what_has_changed_is_said():
         own(Neyman()).load_state_dict(state_of(part))
 
 
+@pytest.mark.parametrize('at', [28, 30, 34])
+@pytest.mark.parametrize('drop_last', [False, True])
+def test_a_stream_may_be_cut_short(at, drop_last):
+    """Also where the open plan reaches beyond the new end, or the run is
+    over."""
+    part = own(RandomPruning(0.5), stream=True, epochs=10)
+    loop(part, 2, at // 2)
+    rest = own(RandomPruning(0.5), stream=True, epochs=4)
+    assert rest.num_samples < part._run.ledger.end
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        rest.load_state_dict(state_of(part))
+    slots = slots_of(go_on(rest, 2, drop_last=drop_last))
+    left = max(rest.num_samples - at, 0)
+    assert len(slots) == left - left % 2 * drop_last
+    assert rest.progress == 1
+
+
 def damaged(change):
     """A state of which something has been changed."""
     session = own()
