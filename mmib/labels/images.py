@@ -71,7 +71,7 @@ class DatasetImages:
         self._indices = dict(zip(self.numbers, indices.tolist()))
 
     def find(self, image: str) -> Tuple[int, int]:
-        """Return the number of an image among those of the run, and its
+        """Return the number of an image among the images of the run, and its
         first dataset index.
 
         Args:

@@ -48,7 +48,7 @@ class ListedImages:
             label that the review gives. Those without one are left out.
             Defaults to None.
         repaired (str or Path, optional): Folder of masks that take the place
-            of those of the same names in the dataset, of MMSegmentation.
+            of the masks of the same names in the dataset, of MMSegmentation.
             Defaults to None.
         lazy_init (bool): Whether the list and the annotations are read in
             :meth:`full_init` only. Defaults to False.

@@ -150,7 +150,7 @@ def _find(entries: List[Entry], paths: Paths) -> List[int]:
         found.append(number)
     others = [
         (name, path)
-        for name, path in zip(names, map(paths.__getitem__, found))
+        for name, path in zip(names, (paths[number] for number in found))
         if path and len(end_of(name, 2)) > 1 and _is_elsewhere(name, path)
     ]
     if length == 1 and others:

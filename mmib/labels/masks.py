@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks that take the place of those of the same names in a dataset."""
+"""Masks that replace the masks of the same names in a dataset."""
 import io
 import logging
 import os
@@ -94,7 +94,7 @@ def short_names(paths: Iterable[str]) -> Dict[str, str]:
 
 
 def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
-    """Replace masks of datasets of MMSegmentation by those of the same names
+    """Replace masks of datasets of MMSegmentation by masks of the same names
     in a folder. A name may have folders.
 
     Returns:

@@ -128,23 +128,15 @@ def schedule_of(cfg: Config,
     """Return the schedule of a run that isn't built. The other arguments are
     those of :func:`forecast_of`."""
     unit, length = length_of(cfg)
-    slots_per_iter = batch_size * gpus
-    if unit == 'iteration':
-        return Schedule(
-            num_images,
-            slots_per_iter,
-            length,
-            hook.delta,
-            hook.start,
-            first_pass=repeats * num_images)
     # All ranks have as many slots, and each leaves its own last ones.
     slots = -(-num_images // gpus)
     if not cfg.train_dataloader.get('drop_last'):
         slots += batch_size - 1
     return Schedule(
         num_images,
-        slots_per_iter,
+        batch_size * gpus,
         length,
         hook.delta,
         hook.start,
-        iters_per_epoch=slots // batch_size)
+        iters_per_epoch=slots // batch_size if unit == 'epoch' else None,
+        first_pass=repeats * num_images)
