@@ -14,17 +14,16 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = """
 mmib_cli tools benchmarks tests
 labels
-report registry
+report
 openmmlab
-integrations
 session
-loader
-run
+training
 planner
-explain ledger schedule visits
-plan_record states
-pruning
-worth weigh passes slots ranks errors version
+clock
+visits
+plan_record
+worth pruning
+errors version
 """.strip().splitlines()
 LEVELS = {room: i for i, line in enumerate(ROOMS) for room in line.split()}
 OUTSIDE = '__init__', '__main__'
