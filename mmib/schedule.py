@@ -2,6 +2,7 @@
 """How long a run is, and what a plan may do at each place of it."""
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from .errors import Refusal
 from .plan_record import PlanRecord
 from .pruning import Progress
 
@@ -18,6 +19,31 @@ class PlanStart(NamedTuple):
     slot: int
     iteration: int = 0
     epoch: int = 0
+
+
+def check_arguments(delta: float, start: float, ema: float,
+                    place: str) -> None:
+    """Check arguments that InfoBatchHook and Session share.
+
+    Args:
+        delta (float): See :class:`Schedule`.
+        start (float): See :class:`Schedule`.
+        ema (float): See :class:`~mmib.visits.Tables`.
+        place (str): Where the user gives them, such as ``'of a Session'``.
+    """
+    if not 0 <= delta <= 1:
+        raise Refusal(
+            f'`delta` {place} is the fraction of the run after which nothing '
+            f'is pruned, and must be in [0, 1], but got {delta}.')
+    if not 0 <= start < 1 or 0 < delta <= start:
+        raise Refusal(
+            f'`start` {place} is the fraction of the run before which nothing '
+            f'is pruned, and must be in [0, 1) and less than `delta={delta}`, '
+            f'but got {start}.')
+    if not 0 <= ema < 1:
+        raise Refusal(
+            f'`ema` {place} is the share of the old score in the new one, and '
+            f'must be in [0, 1), but got {ema}.')
 
 
 class Schedule:

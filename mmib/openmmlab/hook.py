@@ -12,7 +12,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from ..errors import Refusal, check_no_others
 from ..pruning import Policy
 from ..run import Run
-from ..schedule import Schedule
+from ..schedule import Schedule, check_arguments
 from ..slots import Slots
 from ..states import check_form, readable, why_not
 from ..visits import Entry
@@ -26,8 +26,8 @@ from .data.delivery import DeliveryCheck
 from .registry import build_policy
 from .runner import step_size
 from .runner.checkpoint import opened, seal
-from .runner.checks import (check_batch, check_hook_arguments, check_length,
-                            check_ranks, check_training)
+from .runner.checks import (check_batch, check_length, check_ranks,
+                            check_training)
 from .runner.compat import before_saving, restart_loader
 from .runner.epochs import ScheduleSteps, begin_epoch
 
@@ -89,7 +89,11 @@ class InfoBatchHook(Hook):
         **unknown: Any,
     ) -> None:
         check_no_others(unknown, InfoBatchHook, '`custom_hooks`')
-        check_hook_arguments(delta, ema, start, normalize)
+        place = 'of InfoBatchHook in `custom_hooks`'
+        check_arguments(delta, start, 0. if ema is None else ema, place)
+        if not any(normalize is each for each in (True, False, None)):
+            raise Refusal(f'`normalize` {place} must be True, False or None, '
+                          f'but got {normalize!r}.')
         self.policy = build_policy(policy)
         self.delta, self.start = delta, start
         self.ema = ema

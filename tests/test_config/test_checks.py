@@ -62,7 +62,7 @@ BAD_CONFIGS = [
      'policy, .* mean `delta`', with_hook(dleta=0.8)),
     ('`interval` .* start, normalize.', with_hook(interval=5)),
     (r'`delta`.* must be in \[0, 1\]', with_hook(delta=1.1)),
-    (r'`ema`.* must be in \[0, 1\), but got 1: .*InfoBatchHook in',
+    (r'`ema` of InfoBatchHook in .* must be in \[0, 1\), but got 1',
      with_hook(ema=1)),
     ('`quantile` in the `policy` of InfoBatchHook .* no argument of Neyman',
      with_hook(policy=dict(type='Neyman', quantile=0.2))),

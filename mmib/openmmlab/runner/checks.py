@@ -4,7 +4,7 @@ conversion of a config refuses them with the same words."""
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from inspect import isclass
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import torch
 from mmengine._strategy import SingleDeviceStrategy
@@ -44,29 +44,6 @@ def no_batch_sampler() -> Refusal:
         '`train_dataloader.batch_sampler`, and set '
         "`train_dataloader.sampler = dict(type='InfiniteSampler')` in a "
         "config to convert, or dict(type='InfoBatchSampler') by hand.")
-
-
-def check_hook_arguments(delta: float, ema: Optional[float], start: float,
-                         normalize: Optional[bool]) -> None:
-    """Check the arguments of InfoBatchHook."""
-    place = 'at InfoBatchHook in `custom_hooks`'
-    if not 0 <= delta <= 1:
-        raise Refusal(
-            '`delta` is the fraction of the run after which nothing is pruned,'
-            f' and must be in [0, 1], but got {delta}: change `delta` {place},'
-            ' or --delta of the command.')
-    if ema is not None and not 0 <= ema < 1:
-        raise Refusal(
-            '`ema` is the share of the old score in the new one and must '
-            f'be in [0, 1), but got {ema}: change `ema` {place}.')
-    if not any(normalize is each for each in (True, False, None)):
-        raise Refusal('`normalize` must be True or False or None, but got '
-                      f'{normalize!r}: change `normalize` {place}.')
-    if not 0 <= start < 1 or 0 < delta <= start:
-        raise Refusal(
-            '`start` is the fraction of the run before which nothing is '
-            f'pruned, and must be in [0, 1) and less than `delta = {delta}`, '
-            f'but got {start}: change `start` {place}.')
 
 
 def check_stack() -> None:
