@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from .errors import Refusal
 from .explain import Explanation
 from .loader import Dealer, Loader
-from .pruning import Neyman, Policy, ToBudget, as_policy
+from .pruning import Neyman, Policy, as_policy
 from .ranks import random_seed, rank_and_world_size
 from .run import Run
-from .schedule import Schedule
+from .schedule import Schedule, check_arguments
 from .slots import Slots
 from .visits import Entry
 from .weigh import is_transformed, to_device, weigh_losses
@@ -90,6 +90,7 @@ class Session:
                  seed: Optional[int] = None,
                  num_replicas: Optional[int] = None,
                  rank: Optional[int] = None) -> None:
+        check_arguments(delta, start, ema, 'of a Session')
         size = _length_of(dataset)
         policy = Neyman() if policy is None else as_policy(policy)
         num_epochs = _checked_epochs(epochs)
@@ -100,10 +101,6 @@ class Session:
                 f'{schedule.unit} {schedule.annealing_at} of '
                 f'{schedule.length}, and the first pass is full. Give the '
                 'Session more `epochs`, or raise `delta`.')
-        if not 0 <= ema < 1:
-            raise Refusal(
-                '`ema` of a Session is the share of the old score in'
-                f' the new one, and must be in [0, 1), but got {ema}.')
         if seed is None and rank_and_world_size()[1] > 1:
             seed = random_seed()
         self.dataset = dataset
@@ -366,14 +363,9 @@ def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
                  delta: float, start: float) -> Schedule:
     """Return the schedule of a loop of your own, in which an iteration is one
     image."""
-    if not 0 <= start < 1 or not 0 <= delta <= 1 or 0 < delta <= start:
-        raise Refusal('`delta` of a Session must be in [0, 1], and `start` in '
-                      '[0, 1) and less than `delta`, but got '
-                      f'`delta={delta}` and `start={start}`.')
     if not stream:
         return Schedule(size, 1, epochs, delta, start, iters_per_epoch=size)
-    ratio = policy.ratio if isinstance(policy,
-                                       ToBudget) else policy.default_ratio
+    ratio = policy.default_ratio
     length = round(ratio * epochs * size)
     if policy.prunes and length < 2 * size:
         raise Refusal(

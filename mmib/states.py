@@ -189,8 +189,7 @@ def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
             position += len(slots['indices'])
             slots = {name: column[:0] for name, column in slots.items()}
     logged_at, read_at = planner['starts'][:2]
-    of_planner = ('plans', 'policy', 'policy_type', 'policy_state',
-                  'normalize')
+    of_planner = 'plans', 'policy_type', 'policy_state', 'normalize'
     memory = dict(
         kept=None,
         read_at=read_at,
@@ -208,6 +207,8 @@ def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
         rng=sampler['plans_rng'],
         epoch=epoch,
         schedule=clock,
+        # An argument of Neyman had another name.
+        policy=planner['policy'].replace('num_strata', 'num_tiers'),
         plans_checksum=planner['checksum'],
         memory=memory,
         **{name: planner[name]

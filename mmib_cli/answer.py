@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
 from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.hook import InfoBatchHook
-from mmib.pruning import Policy, ToBudget
+from mmib.pruning import Policy
 
 from .files import ABSENT, changes, number, saving, summary, table
 
@@ -147,10 +147,7 @@ def _control(args: Namespace, hook: InfoBatchHook,
     is_baseline = own.get('infobatch', 'out' in own)
     words = ['mmib', 'train', args.config if is_baseline else 'BASELINE']
     words.append('--shorten')
-    policy = hook.policy
-    default = (
-        policy.ratio if isinstance(policy, ToBudget) else policy.default_ratio)
-    ratio = round(args.ratio or ratio or default, 3)
+    ratio = round(args.ratio or ratio or hook.policy.default_ratio, 3)
     if ratio != Policy.default_ratio:
         words += ['--ratio', f'{ratio:g}']
     for name in _LISTS:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mmengine.dataset import RepeatDataset
 
 from mmib.errors import Refusal
-from mmib.pruning import (Budget, EpochPlan, MeanThreshold, Neyman,
-                          QuantileTiers, RandomPruning)
+from mmib.pruning import (EpochPlan, MeanThreshold, Neyman, QuantileTiers,
+                          RandomPruning)
 from tests.test_datasets import Listed
 from tests.training import DrivenTraining, of_any_size
 
@@ -21,8 +21,7 @@ WITH_BANDS = st.sampled_from([
     MeanThreshold,
     QuantileTiers,
     functools.partial(QuantileTiers, (0.1, 0.5, 1.), (0.8, 0.6, 0.2)),
-    functools.partial(Budget, ratio=0.7),
-    functools.partial(Neyman, num_strata=4, min_keep=0.25),
+    functools.partial(Neyman, num_tiers=4, min_keep=0.25),
 ])
 
 

@@ -17,8 +17,8 @@ from mmib.openmmlab.console.forecast import forecast
 from mmib.openmmlab.data.delivery import DeliveryCheck
 from mmib.openmmlab.runner.checks import check_ranks
 from mmib.planner import StepSize
-from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
-                          Neyman, QuantileTiers, RandomPruning)
+from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
+                          QuantileTiers, RandomPruning)
 from mmib.states import readable, why_not
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
@@ -254,8 +254,8 @@ def test_savings_with_another_batch_size():
     left = rest.run.ledger.end - rest.run.ledger.position
     saved = part.saved + left * (SIZE / part.records[-1].kept - 1) / 6
     assert rest.train(60).saved == pytest.approx(saved)
-    part = DrivenTraining(Budget(ratio=0.6), 4).train(30)
-    rest = part.resumed_by(DrivenTraining(Budget(ratio=0.6), 8)).train(60)
+    part = DrivenTraining(Neyman(ratio=0.6), 4).train(30)
+    rest = part.resumed_by(DrivenTraining(Neyman(ratio=0.6), 8)).train(60)
     assert 60 + rest.saved == pytest.approx(100, abs=1.5)
 
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_that_counts_an_iteration_too_many():
     QuantileTiers(),
     QuantileTiers(rescale=False),
     EpsilonGreedy(),
-    Budget(ratio=0.6)
+    Neyman(ratio=0.6)
 ])
 @pytest.mark.parametrize('start', [0, 0.2, 0.3])
 def test_a_run_is_as_it_was_forecast(policy, start):
@@ -406,8 +406,8 @@ def test_begin_within_a_run_by_epochs(epoch):
 @pytest.mark.parametrize('before, policy, goes_on', [
     (QuantileTiers(), EpsilonGreedy(), False),
     (EpsilonGreedy(), EpsilonGreedy(keep=0.3), True),
-    (QuantileTiers(), Neyman(num_strata=3, min_keep=0.3), False),
-    (Neyman(num_strata=1), Neyman(num_strata=3, min_keep=0.3), True),
+    (QuantileTiers(), Neyman(num_tiers=3, min_keep=0.3), False),
+    (Neyman(num_tiers=1), Neyman(num_tiers=3, min_keep=0.3), True),
 ], ids=repr)  # yapf: disable
 def test_another_policy(before, policy, goes_on):
     """It goes on with the state of its type, learns nothing from the tiers of

@@ -12,7 +12,7 @@ from mmib.ledger import Ledger
 from mmib.openmmlab.runner.checks import check_length
 from mmib.openmmlab.runner.epochs import ScheduleSteps
 from mmib.plan_record import PlanRecord
-from mmib.pruning import Budget, Neyman
+from mmib.pruning import Neyman
 from mmib.schedule import PlanStart, Schedule
 
 
@@ -27,9 +27,9 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
 
 @pytest.mark.parametrize('by_epoch', [True, False])
 @pytest.mark.parametrize('policy', [
-    Budget(ratio=0.6, max_ratio=0.9),
+    Neyman(ratio=0.6),
     Neyman(ratio=0.8),
-    Budget(ratio=0.5, max_ratio=0.95),
+    Neyman(ratio=0.5, min_keep=0.05),
 ])
 @pytest.mark.parametrize('delta, start', [(0.85, 0.), (1, 0.2)])
 def test_the_budget_is_met(by_epoch, policy, delta, start):
@@ -51,8 +51,8 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
         if unit < schedule.anneal_from:
             limit = schedule.until_annealing(position) or 10**9
             if unit >= schedule.prune_from:
-                policy.begin_plan(schedule.progress(start, saved))
-                kept = policy._num_kept(policy._kept_share(), 1000)
+                progress = schedule.progress(start, saved)
+                kept = int(1000 * progress.kept_share(policy.ratio) + 1e-6)
                 shares.append(kept / 1000)
         last = PlanRecord(kept, (),
                           last.covered_until(position) if last else 0, 1,

@@ -21,7 +21,7 @@ today only where the baseline's does, and mmib 1.0.0 had others there."""
 
 
 def policy():
-    return Neyman(num_strata=3, min_keep=0.3)
+    return Neyman(num_tiers=3, min_keep=0.3)
 
 
 def session(stream=False):

@@ -15,9 +15,9 @@ from mmib import InfoBatchSampler
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.data.datasets import image_numbers
 from mmib.planner import StepSize
-from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
-                          Neyman, QuantileTiers, RandomPruning, ScoreOnly,
-                          Tier, as_policy)
+from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
+                          QuantileTiers, RandomPruning, ScoreOnly, Tier,
+                          as_policy)
 from mmib.run import Run
 from mmib.schedule import Schedule
 from mmib.states import readable, what_changed
@@ -40,9 +40,9 @@ POLICIES = st.sampled_from([
     QuantileTiers,
     RandomPruning,
     ScoreOnly,
-    functools.partial(Budget, max_ratio=0.6, ratio=0.7),
+    functools.partial(Neyman, num_tiers=2, min_keep=0.4, ratio=0.7),
     functools.partial(EpsilonGreedy, epsilon=0.3, period=2),
-    functools.partial(Neyman, num_strata=3, min_keep=0.3),
+    functools.partial(Neyman, num_tiers=3, min_keep=0.3),
     lambda: of_any_size,
 ])
 

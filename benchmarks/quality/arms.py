@@ -23,7 +23,7 @@ ARMS: Dict[str, dict] = dict(
     short_lr=dict(short=True, lr_factor=1.9),
     short_lr_decay=dict(short=True, lr_factor=1.9, keep_decay=True),
     # Pruned at random, to the same iterations.
-    random=dict(convert=dict(policy=dict(type='Neyman', num_strata=1))),
+    random=dict(convert=dict(policy=dict(type='Neyman', num_tiers=1))),
     # Pruned by the scores of the images.
     mean=dict(convert=dict(policy=dict(type='MeanThreshold'))),
     tiers=dict(convert=dict(policy=dict(type='QuantileTiers'))),

@@ -26,7 +26,7 @@ COLOURS = {
 def plans():
     """Start, width and weights of each epoch."""
     rng = np.random.default_rng(0)
-    policy = Neyman(num_strata=4, ratio=RATIO)
+    policy = Neyman(num_tiers=4, ratio=RATIO)
     scores = np.linspace(0.2, 2, IMAGES)
     # Gradients are the larger, the higher the loss is.
     mean_squares = scores.reshape(4, -1).mean(1)**2

@@ -17,10 +17,9 @@ from ..pruning import Policy, as_policy
 # Where a user finds the policy.
 _PLACE = 'of InfoBatchHook in `custom_hooks`'
 POLICIES = Registry('policy', scope='mmib', locations=['mmib.pruning'])
-for policy_type in (pruning.Budget, pruning.EpsilonGreedy,
-                    pruning.MeanThreshold, pruning.Neyman,
-                    pruning.QuantileTiers, pruning.RandomPruning,
-                    pruning.ScoreOnly):
+for policy_type in (pruning.EpsilonGreedy, pruning.MeanThreshold,
+                    pruning.Neyman, pruning.QuantileTiers,
+                    pruning.RandomPruning, pruning.ScoreOnly):
     POLICIES.register_module(module=policy_type)
 
 
@@ -33,10 +32,6 @@ def build_policy(policy: Union[dict, Policy, Callable]) -> Policy:
             none of these, or its arguments are wrong.
     """
     if not isinstance(policy, dict):
-        if not callable(policy) or isinstance(policy, type):
-            raise Refusal(
-                "`policy` must be a config such as dict(type='MeanThreshold')"
-                f', but got {policy!r}: change `policy` {_PLACE}.')
         return as_policy(policy)
     # Without a scope the registry would look for policies in the default
     # scope of the config (mmseg) and warn that there are none.

@@ -1,16 +1,24 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The default policy: prunes most where gradients were found to be small."""
 import math
-from typing import Any, Dict
+from dataclasses import replace
+from typing import Any, Dict, Optional
 
 import numpy as np
 
+from ..errors import Refusal
 from .plan import EpochPlan, divide, prune_tiers
-from .policy import Policy, Progress, ToBudget, check_argument, is_count
+from .policy import Policy, Progress, check_argument, is_count
 
 
-class Neyman(ToBudget):
+class Neyman(Policy):
     """Prune most where the gradients were found to be small.
+
+    The run covers the passes of the baseline in ``ratio`` of its iterations.
+    Each plan keeps what the rest of this budget allows, which makes up for
+    earlier plans. A run by iterations is short already: the baseline has
+    ``1 / ratio`` times as many iterations. A run by epochs has as many epochs
+    as the baseline.
 
     The images are divided into tiers of similar score, the strata of survey
     sampling. The kept share of a tier is in proportion to the root of the
@@ -21,51 +29,60 @@ class Neyman(ToBudget):
     known, and where scores say nothing about norms.
 
     Args:
-        num_strata (int): Tiers, of equal size where scores differ. A small
+        num_tiers (int): Tiers, of equal size where scores differ. A small
             dataset has fewer: each tier has ``1 / min_keep`` images or more.
             Defaults to 10.
         min_keep (float): Least share that is kept of a tier, in (0, 1). No
             weight exceeds ``1 / min_keep``, except for the rounding of small
             tiers. Defaults to 0.1.
-        ratio (float): See :class:`ToBudget`. Defaults to 0.6.
+        ratio (float): Iterations of the run over those of the baseline,
+            in (0, 1]. Defaults to 0.6.
     """
 
     _MEMORY = 5  # Plans that the moving averages remember.
 
     def __init__(self,
-                 num_strata: int = 10,
+                 num_tiers: int = 10,
                  min_keep: float = 0.1,
                  ratio: float = Policy.default_ratio) -> None:
-        super().__init__(ratio)
-        check_argument('num_strata', num_strata, is_count(num_strata),
+        check_argument('num_tiers', num_tiers, is_count(num_tiers),
                        'must be a positive integer')
         check_argument(
             'min_keep', min_keep, 0 < min_keep < 1,
             'is the least share of images to keep of a tier and must be in '
             '(0, 1)')
-        self.num_strata = num_strata
-        self.min_keep = self._least_share = min_keep
-        self._begin_anew(num_strata)
+        check_argument(
+            'ratio', ratio, 0 < ratio <= 1,
+            'is the share of the iterations of the baseline to run and must '
+            'be in (0, 1]')
+        self.num_tiers = num_tiers
+        self.min_keep = min_keep
+        self.ratio = self.default_ratio = ratio
+        self._progress: Optional[Progress] = None
+        self._begin_anew(num_tiers)
 
-    def _begin_anew(self, num_strata: int) -> None:
+    def _begin_anew(self, num_tiers: int) -> None:
         # Replaced and never written to: `state_dict` returns these arrays.
-        self._means = np.ones(num_strata)
-        self._variances = np.zeros(num_strata)
-        self._num_plans = np.zeros(num_strata, np.int64)
+        self._means = np.ones(num_tiers)
+        self._variances = np.zeros(num_tiers)
+        self._num_plans = np.zeros(num_tiers, np.int64)
 
     def begin_plan(self, progress: Progress) -> None:
-        super().begin_plan(progress)
+        self._progress = progress
         if progress.norms is not None:
             self._learn(*progress.norms)
 
+    def expected_share(self, progress: Progress) -> float:
+        return max(progress.kept_share(self.ratio), self.min_keep)
+
     def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
         """Take norms that followed the last plan into the moving averages."""
-        num_strata = len(self._means)
+        num_tiers = len(self._means)
         # A checkpoint may be of plans with another number of tiers.
-        if (len(errors) < num_strata
-                or np.isfinite(mean_squares[num_strata:]).any()):
+        if (len(errors) < num_tiers
+                or np.isfinite(mean_squares[num_tiers:]).any()):
             return
-        mean_squares, errors = mean_squares[:num_strata], errors[:num_strata]
+        mean_squares, errors = mean_squares[:num_tiers], errors[:num_tiers]
         # The error of a single visit is 0, except for rounding: that tier
         # counts as not seen.
         seen = errors > 1e-6 * mean_squares
@@ -86,22 +103,31 @@ class Neyman(ToBudget):
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        share = self._kept_share()
-        num_kept = self._num_kept(share, len(scores))
+        if self._progress is None:
+            raise Refusal('Neyman must know how far the run is: call '
+                          '`begin_plan` of the policy before each plan.')
+        share = self._progress.kept_share(self.ratio)
+        # Rounds down. Otherwise later plans would have to prune harder.
+        num_kept = math.floor(share * len(scores) + 1e-6)
         # `min_keep` of a tier is an image or more.
-        num_strata = min(
-            max(int(self.min_keep * len(scores)), 1), self.num_strata)
-        if num_strata != len(self._means):
-            self._begin_anew(num_strata)
+        num_tiers = min(
+            max(int(self.min_keep * len(scores)), 1), self.num_tiers)
+        if num_tiers != len(self._means):
+            self._begin_anew(num_tiers)
         # Sorting is faster than np.quantile.
-        edges = np.arange(1, num_strata) * len(scores) // num_strata
+        edges = np.arange(1, num_tiers) * len(scores) // num_tiers
         uppers = np.sort(scores)[edges].tolist()
         tier_of_image = divide(scores, uppers)
-        sizes = np.bincount(tier_of_image, minlength=num_strata)
+        sizes = np.bincount(tier_of_image, minlength=num_tiers)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
         plan = prune_tiers(tier_of_image, sizes - kept, rng, uppers)
         if len(plan) > max(num_kept, 1):
-            plan = self._note(share, plan, len(scores), 'the images')
+            plan = replace(
+                plan,
+                note=f'the budget needs a kept share of {share:.3f}, but at '
+                f'most {100 * (1 - self.min_keep):g} % of the images can be '
+                f'pruned: kept share {len(plan) / len(scores):.3f}. Raise '
+                '`ratio` of the policy.')
         return plan
 
     def _roots(self) -> np.ndarray:

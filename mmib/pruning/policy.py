@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The base class of policies, and what a policy knows of a run."""
 import inspect
-import math
 import re
 from dataclasses import replace
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
@@ -72,8 +71,8 @@ class Policy:
     """bool: Whether plans leave images out. If not, the run trains as the
     baseline, and keeps scores."""
     default_ratio = 0.6
-    """float: Iterations of the run over those of the baseline, in
-    (0, 1], if no ratio is given to a conversion, or to a Session with
+    """float: Iterations of the run over those of the baseline, in (0, 1],
+    where a conversion is given no ratio, and of a Session with
     ``stream=True``."""
 
     def __call__(self, scores: np.ndarray,
@@ -152,58 +151,6 @@ class FunctionPolicy(Policy):
         return re.sub(' at 0x[0-9a-f]+', '', repr(self.function))
 
 
-class ToBudget(Policy):
-    """Cover the passes of the baseline in ``ratio`` of its iterations.
-
-    Each plan keeps what the rest of the budget allows, which makes up for
-    earlier plans. A run by iterations is short already: the baseline has
-    ``1 / ratio`` times as many iterations. A run by epochs has as many epochs
-    as the baseline.
-
-    Args:
-        ratio (float): Iterations of the run over those of the baseline,
-            in (0, 1]. Defaults to 0.6.
-    """
-
-    _least_share = 0.
-    """float: Least kept share, however small the budget is."""
-
-    def __init__(self, ratio: float = Policy.default_ratio) -> None:
-        check_argument(
-            'ratio', ratio, 0 < ratio <= 1,
-            'is the share of the iterations of the baseline to run and must '
-            'be in (0, 1]')
-        self.ratio = ratio
-        self._progress: Optional[Progress] = None
-
-    def begin_plan(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def expected_share(self, progress: Progress) -> float:
-        return max(progress.kept_share(self.ratio), self._least_share)
-
-    def _kept_share(self) -> float:
-        if self._progress is None:
-            raise Refusal(
-                f'{type(self).__name__} must know how far the run is: call '
-                '`begin_plan` of the policy before each plan.')
-        return self._progress.kept_share(self.ratio)
-
-    @staticmethod
-    def _num_kept(share: float, size: int) -> int:
-        # Rounds down. Otherwise later plans would have to prune harder.
-        return math.floor(share * size + 1e-6)
-
-    def _note(self, share: float, plan: EpochPlan, size: int,
-              of: str) -> EpochPlan:
-        """The plan, with a note that it keeps more than the budget needs."""
-        return replace(
-            plan,
-            note=f'the budget needs a kept share of {share:.3f}, but at most '
-            f'{100 * (1 - self._least_share):g} % of {of} can be pruned: kept '
-            f'share {len(plan) / size:.3f}. Raise `ratio` of the policy.')
-
-
 def as_policy(policy: Union[Policy, Callable]) -> Policy:
     """Wrap a plain function in a policy. A policy stays as it is.
 
@@ -213,8 +160,10 @@ def as_policy(policy: Union[Policy, Callable]) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if isinstance(policy, type) or not callable(policy):
-        raise Refusal(f'`policy` must be a policy of `mmib.pruning`, such as '
-                      f'Neyman(ratio=0.6), or a function, but got {policy!r}.')
+        raise Refusal(
+            '`policy` must be a policy of `mmib.pruning`, such as Neyman(ratio'
+            '=0.6), a function, or in a config a dict such as dict(type='
+            f"'Neyman'), but got {policy!r}.")
     return FunctionPolicy(policy)
 
 

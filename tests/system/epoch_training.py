@@ -8,7 +8,7 @@ from tests.system.small_training import build
 MAX_EPOCHS = 8
 # Images of the dataset, and of a batch.
 SIZE, BATCH = 23, 3
-PRUNES = dict(type='Budget', ratio=0.6)
+PRUNES = dict(type='Neyman', ratio=0.6)
 KEEPS = dict(type='RandomPruning', ratio=0.)
 
 

@@ -36,8 +36,7 @@ INTERVAL = 11  # iterations from checkpoint to checkpoint
 POLICIES = dict(
     MeanThreshold=dict(type='MeanThreshold'),
     QuantileTiers=dict(type='QuantileTiers'),
-    Budget=dict(type='Budget', ratio=0.7),
-    Neyman=dict(type='Neyman', ratio=0.7, num_strata=3, min_keep=0.3))
+    Neyman=dict(type='Neyman', ratio=0.7, num_tiers=3, min_keep=0.3))
 # Short datasets on few ranks: about as many virtual epochs on each number.
 SIZES = {1: 29, 2: 53, 4: 101}
 
@@ -160,7 +159,7 @@ def iter_of(checkpoint):
 
 SAMPLE = [
     # Its plans are shorter than the lookahead.
-    Kill(Setting('Budget', 1, 2, size=13), 36, 0.02),
+    Kill(Setting('Neyman', 1, 2, size=13), 36, 0.02),
     Kill(Setting('MeanThreshold', 2, 0), 47, 0., victim=0),
     Kill(Setting('QuantileTiers', 2, 2), 33, 0.01),
     Kill(Setting('Neyman', 2, 2, by_epoch=True), 36, 0.01),
@@ -172,7 +171,7 @@ def draw_kills(number, seed, by_epoch=False):
     rng, settings = random.Random(seed), []
     for policy, workers, ranks in itertools.product(POLICIES, (0, 2), SIZES):
         size = SIZES[ranks]
-        if policy == 'Budget' and not by_epoch:
+        if policy == 'Neyman' and not by_epoch:
             size //= 2  # Several plans are in flight at once.
         settings.append(Setting(policy, ranks, workers, size, by_epoch))
     kills = []

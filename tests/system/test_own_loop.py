@@ -41,7 +41,7 @@ def train_in_own_loop(rank, results):
     dataset, model = per_sample.Rows(), per_sample.TwoLosses()
     if get_dist_info()[1] > 1:
         model = DistributedDataParallel(model)
-    policy = Neyman(ratio=0.6, num_strata=3)
+    policy = Neyman(ratio=0.6, num_tiers=3)
     session = Session(dataset, policy, EPOCHS, seed=SEED)
     loader = session.loader(BATCH_SIZE)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)

@@ -71,7 +71,7 @@ class SaveAtEdge(Hook):
 def of_epochs(**changes):
     """A training by epochs, with a checkpoint after each iteration and each
     second epoch."""
-    policy = dict(type='Neyman', ratio=0.6, num_strata=3, min_keep=0.3)
+    policy = dict(type='Neyman', ratio=0.6, num_tiers=3, min_keep=0.3)
     return by_epoch(
         custom_hooks=[
             dict(type='InfoBatchHook', policy=policy),
@@ -109,7 +109,7 @@ TRAININGS = {
     'Neyman, averages, no annealing': (hook(
         ema=0.8,
         delta=1,
-        policy=dict(type='Neyman', ratio=0.7, num_strata=3,
+        policy=dict(type='Neyman', ratio=0.7, num_tiers=3,
                     min_keep=0.3)), ITERS),
     'FlexibleRunner': (FLEXIBLE, ITERS),
     'epochs, FlexibleRunner': (of_epochs(**FLEXIBLE), WITHIN),

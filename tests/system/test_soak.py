@@ -26,8 +26,8 @@ DELTA = 0.85
 WORKERS = 2
 PREFETCHED = 2  # by each worker, torch's default
 # What each policy keeps of the images, about, and at least.
-KEPT_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.75, Budget=0.525)
-LEAST_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.5, Budget=0.25)
+KEPT_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.75, Neyman=0.525)
+LEAST_SHARES = dict(QuantileTiers=0.525, MeanThreshold=0.5, Neyman=0.1)
 
 
 class Soak(NamedTuple):
@@ -132,7 +132,7 @@ def own_memory(runner):
 
 def make_runner(soak, work_dir):
     policy = dict(type=soak.policy)
-    if soak.policy == 'Budget':
+    if soak.policy == 'Neyman':
         policy['ratio'] = soak.max_iters / soak.full_iters
     return small_runner(
         work_dir,

@@ -117,8 +117,8 @@ def test_the_control_is_as_short_and_has_the_same_images(
 @pytest.mark.parametrize('text, policy', [
     ('QuantileTiers(quantiles=(0.2, 0.85))',
      dict(type='QuantileTiers', quantiles=(0.2, 0.85))),
-    ('Neyman( min_keep = 0.2 ,num_strata=5)',
-     dict(type='Neyman', min_keep=0.2, num_strata=5, ratio=0.6)),
+    ('Neyman( min_keep = 0.2 ,num_tiers=5)',
+     dict(type='Neyman', min_keep=0.2, num_tiers=5, ratio=0.6)),
     ('QuantileTiers()', dict(type='QuantileTiers')),
 ])
 def test_a_policy_with_arguments(convert, tmp_path, text, policy):

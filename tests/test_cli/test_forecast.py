@@ -28,7 +28,7 @@ NO_DATA = ('mmib::upernet/'
            'upernet_r50_4xb4-48k-infobatch-tiers_ade20k-512x512')
 OF_TIERS = {'custom_hooks.0.policy': dict(type='QuantileTiers')}
 NOTHING = {
-    'custom_hooks.0.policy': dict(_delete_=True, type='Budget', ratio=1.)
+    'custom_hooks.0.policy': dict(_delete_=True, type='Neyman', ratio=1.)
 }
 LONG = dict(BASELINE, **{'train_cfg.max_iters': 50, 'param_scheduler': []})
 

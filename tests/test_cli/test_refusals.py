@@ -30,7 +30,7 @@ PRUNES = '.* InfoBatch already: '
 
 @pytest.mark.parametrize('command, message', [
     ('train own.py --ratio 0.8', '--ratio needs --infobatch, or --shorten'),
-    ('train own.py --policy Budget', '--policy needs --infobatch'),
+    ('train own.py --policy Neyman', '--policy needs --infobatch'),
     ('train own.py --shorten --delta 0.8', '--delta needs --infobatch'),
     ('train own.py --score --shorten',
      '--infobatch prunes, .* give one of them'),
@@ -42,9 +42,9 @@ PRUNES = '.* InfoBatch already: '
     ('train own.py --infobatch --ratio 0.1',
      '`train_cfg.max_iters = 2` .* by a larger --ratio where'),
     ('train own.py --infobatch --delta 85',
-     '`delta` .* but got 85.0: .* --delta'),
-    (f'train own.py {OPTION} custom_hooks.0.policy.num_stratas=3',
-     '`num_stratas` in the `policy` .* did you mean `num_strata`'),
+     '`delta` of InfoBatchHook in .* must be in .* but got 85.0'),
+    (f'train own.py {OPTION} custom_hooks.0.policy.num_tierz=3',
+     '`num_tierz` in the `policy` .* did you mean `num_tiers`'),
     (f'train own.py {OPTION} train_cfg.max_iters=5',
      '`train_cfg.max_iters = 5` with 2 .*dataset.indices'),
     *[(f'{command} own.py{option} {lists}', message)

@@ -103,10 +103,9 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
 
 
 @pytest.mark.parametrize('arguments, iters, policy, delta', [
-    ('--policy Budget --ratio 0.5', 10, dict(type='Budget', ratio=0.5), 0.85),
+    ('--policy Neyman --ratio 0.5', 10, dict(type='Neyman', ratio=0.5), 0.85),
     ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', ratio=0.8), 0.7),
-    ('--subset hard.txt --policy Budget', 12, dict(type='Budget',
-                                                   ratio=0.6), 0.85),
+    ('--subset hard.txt', 12, dict(type='Neyman', ratio=0.6), 0.85),
 ])
 def test_options_of_the_conversion(train, capsys, arguments, iters, policy,
                                    delta):

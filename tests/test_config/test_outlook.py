@@ -18,7 +18,7 @@ NO_DATA = ('These figures leave out that the first pass is full. `mmib '
     (dict(policy=dict(type='Neyman'), normalize=True, start=0.25),
      'keeps about 0.474 of the images, with a mean weight of 1.00. It runs '
      'about 60 % of the'),
-    (dict(ratio=0.2, policy=dict(type='Budget')),
+    (dict(ratio=0.2, policy=dict(type='Neyman', min_keep=0.25)),
      'until iteration 170 of 200. It keeps about 0.250 of the images, with a '
      'mean weight of 4.00. It runs about 28 % of the'),
     (dict(ratio=0.6, policy=dict(type='MeanThreshold')),

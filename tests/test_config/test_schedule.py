@@ -383,8 +383,8 @@ def test_custom_imports(imports, expected):
         (None, dict(type='Neyman'), 0.6),
         (None, dict(type='Neyman', ratio=None), 0.6),
         (None, dict(type='Neyman', ratio=0.3), 0.3),
-        (0.3, dict(type='Budget'), 0.3),
-        (0.3, dict(type='Budget', ratio=0.3), 0.3),
+        (0.3, dict(type='Neyman'), 0.3),
+        (0.3, dict(type='Neyman', ratio=0.3), 0.3),
         (0.3, dict(type=Neyman), 0.3),
         # Others have no ratio of the training.
         (None, dict(type='MeanThreshold', ratio=0.3), 0.8),
@@ -392,7 +392,7 @@ def test_custom_imports(imports, expected):
     ])
 def test_one_ratio(ratio, policy, expected):
     """Of the conversion and of its policy."""
-    to_budget = policy['type'] in ('Neyman', 'Budget', Neyman)
+    to_budget = policy['type'] in ('Neyman', Neyman)
     written = dict(policy, ratio=expected) if to_budget else dict(policy)
     for cfg in (baseline(), EPOCHS):
         if cfg is EPOCHS and ratio and not to_budget:

@@ -1,22 +1,19 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Policies to a budget: what a budget needs, ``Budget`` and ``Neyman``."""
+"""The default policy: what a budget needs, and which tiers are pruned."""
 import itertools
 import math
 import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmib.errors import Refusal
-from mmib.pruning import Budget, Neyman, Progress
+from mmib.pruning import Neyman, Progress
 from mmib.pruning.neyman import allocate
 from mmib.pruning.plan import checked
-from tests.test_pruning.inputs import (RNGS, SCORES, SHARES, drawn, needing,
-                                       random_scores)
-
-MOST = st.floats(0.01, 0.99)
+from tests.test_pruning.inputs import RNGS, drawn, needing, random_scores
 
 
 @given(
@@ -35,21 +32,19 @@ def test_the_share_leads_to_the_budget(ratio, annealing, start, done,
     assert share == pytest.approx(left / max(to_cover, left))
 
 
-@pytest.mark.parametrize('policy', [Budget(), Neyman()], ids=repr)
-def test_a_budget_without_progress(policy):
+def test_a_budget_without_progress():
     with pytest.raises(Refusal, match='call `begin_plan` of the policy'):
-        drawn(policy, np.arange(8))
+        drawn(Neyman(), np.arange(8))
 
 
 @pytest.mark.parametrize('policy, least, size', [
-    (Budget(), 0.25, 1000),
-    (Budget(max_ratio=0.6), 0.4, 1000),
+    (Neyman(), 0.1, 1000),
     (Neyman(min_keep=0.2), 0.2, 1000),
     (Neyman(min_keep=0.9), 0.9, 18),
     (Neyman(min_keep=0.29), 0.29, 100),
 ])
 def test_a_budget_that_cannot_be_met(policy, least, size):
-    """It is forecast, and told with the plan."""
+    """The forecast and a note of the plan say so."""
     progress = Progress(650, 0, 0, 1000, of_baseline=True)
     assert policy.expected_share(progress) == pytest.approx(least)
     plan = drawn(needing(0.04, policy), random_scores(size))
@@ -60,77 +55,6 @@ def test_a_budget_that_cannot_be_met(policy, least, size):
         'the images.*: kept share 0.*Raise `ratio` of the policy.', plan.note)
 
 
-# Budget --------------------------------------------------------------------
-
-
-@given(SCORES, SHARES, MOST, RNGS)
-@settings(max_examples=300)
-def test_budget_prunes_what_it_needs(scores, share, most, rng):
-    plan = needing(share, Budget(max_ratio=most))(scores, rng)
-    num_pruned = len(scores) - len(plan)
-    needed = max(0, (1 - share) * len(scores))
-    # Of all images below the highest score, in one tier.
-    bound = math.floor(most * (scores < scores.max()).sum() + 1e-9)
-    # Two tiers round to whole images twice.
-    assert bound - 1 <= num_pruned <= bound or num_pruned - needed < 1
-    assert num_pruned <= bound and num_pruned < needed + 1
-    # It says so when, and only when, it prunes too little.
-    assert bool(plan.note) == (num_pruned < needed - 1e-6 * len(scores))
-    np.testing.assert_allclose(plan.weights.sum(), len(scores), rtol=1e-4)
-    assert (plan.weights <= 1 / (1 - most) * (1 + 1e-6)).all()
-    if plan.is_full:
-        return
-    # Its tiers.
-    edges = np.quantile(scores, (0.2, 0.85))
-    low, high, rest = plan.tiers
-    assert rest.kept == rest.size and rest.size
-    assert low.size == (scores < np.float32(edges[0])).sum()
-    assert low.size + high.size == (scores < np.float32(plan.threshold)).sum()
-    out = [tier.size - tier.kept for tier in (low, high)]
-    assert all(n <= most * tier.size + 1e-6
-               for n, tier in zip(out, (low, high)))
-    # The shape of the ratios, to one image.
-    if high.size and out[1] < high.size * most - 1:
-        expected = min(1.5 * out[1] / high.size, most) * low.size
-        assert abs(out[0] - expected) <= 1 + 1.5 * low.size / high.size
-
-    # The threshold is that of the quantile where this suffices, and
-    # otherwise the lowest score that does.
-    needed = math.ceil(needed - 1e-6)
-
-    def prunable(threshold):
-        num_high = (scores < threshold).sum() - low.size
-        return int(most * low.size) + int(most * num_high)
-
-    if prunable(np.float32(edges[1])) >= needed:
-        assert plan.threshold == pytest.approx(edges[1])
-    else:
-        assert plan.threshold == min(
-            (score for score in scores if prunable(score) >= needed),
-            default=scores.max())
-
-
-@pytest.mark.parametrize(
-    'size, share, kwargs, tiers',
-    [
-        # The one image of the upper tier can't be pruned: the lower one must.
-        (20, 0.55, dict(quantiles=(0.5, 0.57), max_ratio=0.99),
-         ((10, 1), (1, 1), (9, 9))),
-        # 0.58 * 50 is a little less than 29: one more image must lie below.
-        (60, 31 / 60, dict(quantiles=(0.001, 0.1), max_ratio=0.58),
-         ((1, 1), (51, 22), (8, 8))),
-        # 15 / 22 * 22 is a little less than 15.
-        (44, 29 / 44, dict(quantiles=(0.5, 0.51)), ((22, 7), (0, 0),
-                                                    (22, 22))),
-    ])
-def test_budget_where_counts_round(size, share, kwargs, tiers):
-    plan = drawn(needing(share, Budget(**kwargs)), np.arange(size))
-    assert tuple(tier[:2] for tier in plan.tiers) == tiers and not plan.note
-
-
-# Neyman --------------------------------------------------------------------
-
-
 def test_neyman_prunes_at_random_until_it_knows_more():
     plan = drawn(needing(0.37, Neyman()), random_scores(1000))
     assert len(plan) == 370
@@ -139,7 +63,7 @@ def test_neyman_prunes_at_random_until_it_knows_more():
 
 
 def shares_after(policy, *norms):
-    """What is kept of each stratum at a kept share of one half, after mean
+    """What is kept of each tier at a kept share of one half, after mean
     squares and their errors."""
     for each in norms:
         needing(0.5, policy, tuple(map(np.array, each)))
@@ -159,35 +83,35 @@ def test_neyman_forgets_slowly():
     squares = [0.1**i * early for i in range(5)]
     squares += [0.1**i * late for i in range(5, 10)]
     shares = shares_after(
-        Neyman(num_strata=2), *((each, 1e-3 * each) for each in squares))
+        Neyman(num_tiers=2), *((each, 1e-3 * each) for each in squares))
     of_early = 0.8**5
     means = (of_early * early + (1 - of_early) * late) / 2
     assert shares == in_proportion(np.sqrt(means))
 
 
-def test_neyman_trusts_each_stratum_as_far_as_it_is_known():
+def test_neyman_trusts_each_tier_as_far_as_it_is_known():
     """A relative error of 0.3 explains a part of the spread, the less where
     norms are small."""
-    shares = shares_after(Neyman(num_strata=2), ([1., 3], [0.3, 0.9]))
+    shares = shares_after(Neyman(num_tiers=2), ([1., 3], [0.3, 0.9]))
     means = np.array([0.5, 1.5])
     variances = (0.3 * means)**2
     spread = means.var() - variances.mean()
     trust = spread / (spread + variances)
     assert shares == in_proportion(np.sqrt(1 + trust * (means - 1)))
     # Errors that explain all of the spread.
-    unknown = shares_after(Neyman(num_strata=2), ([1., 3], [0.9, 2.7]))
+    unknown = shares_after(Neyman(num_tiers=2), ([1., 3], [0.9, 2.7]))
     assert unknown == [0.5, 0.5]
 
 
 def test_neyman_learns_nothing_from_single_visits_or_other_plans():
-    """One visit has no error. Norms of other tiers tell nothing of these
-    strata, but a checkpoint may have room for more tiers, without norms."""
+    """One visit has no error. Norms of other tiers say nothing of these
+    tiers, but a checkpoint may have room for more tiers, without norms."""
     # The last tier has no visit.
     once = [1., 1, 100, 1, np.nan], [0.01, 0.01, 1e-9, 0.01, np.nan]
-    assert shares_after(Neyman(num_strata=5), once) == 5 * [0.5]
+    assert shares_after(Neyman(num_tiers=5), once) == 5 * [0.5]
     known = [1., 9, np.nan], [0.01, 0.09, np.nan]
     first, expected = (
-        shares_after(Neyman(num_strata=2), *before, known)
+        shares_after(Neyman(num_tiers=2), *before, known)
         for before in ([([5.], [0.1]), ([1., 2, 3], [0.1] * 3)], []))
     assert first == expected == pytest.approx([0.25, 0.75], abs=1e-3)
 
@@ -197,11 +121,11 @@ def test_neyman_learns_nothing_from_single_visits_or_other_plans():
     RNGS)
 @example(10, 0.5, 8, False, np.random.default_rng(0))
 @example(10, 0.5, 15, False, np.random.default_rng(0))
-def test_neyman_meets_the_budget(num_strata, share, size, ties, rng):
+def test_neyman_meets_the_budget(num_tiers, share, size, ties, rng):
     scores = rng.random(size, np.float32)
     if ties:
         scores = np.floor(20 * scores)
-    policy = Neyman(num_strata=num_strata)
+    policy = Neyman(num_tiers=num_tiers)
     num_tiers = len(needing(0.3, policy)(scores, rng).tiers)
     norms = rng.gamma(1, size=num_tiers), 0.1 * rng.random(num_tiers)
     plan = checked(needing(share, policy, norms)(scores, rng), size)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
 from mmib.planner import StepSize
-from mmib.pruning import (Budget, EpochPlan, EpsilonGreedy, MeanThreshold,
-                          Neyman, Progress, QuantileTiers, RandomPruning,
-                          as_policy, draw_plan)
+from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
+                          Progress, QuantileTiers, RandomPruning, as_policy,
+                          draw_plan)
 from mmib.pruning.plan import checked, prune_tiers
 from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
                                        SHARES, drawn, needing)
@@ -25,10 +25,8 @@ TIERS = st.one_of(
               st.tuples(RATIOS, RATIOS, RATIOS)),
     st.builds(RandomPruning, RATIOS))
 ANY = TIERS | SELECTIONS | st.builds(
-    lambda share, most: needing(share, Budget(max_ratio=most)), SHARES,
-    st.floats(0.01, 0.99)) | st.builds(
-        lambda share, least: needing(share, Neyman(min_keep=least)), SHARES,
-        KEEPS.filter(lambda keep: keep < 1))
+    lambda share, least: needing(share, Neyman(min_keep=least)), SHARES,
+    KEEPS.filter(lambda keep: keep < 1))
 
 
 @given(ANY, SCORES, st.integers(0, 99))
@@ -110,9 +108,8 @@ def in_its_own_order(scores, rng):
         MeanThreshold(0.37),
         QuantileTiers(),
         QuantileTiers((0.3, 0.6, 0.9), (0.9, 0.61, 0.13)),
-        needing(0.55, Budget()),
-        needing(0.2, Budget((0.3, 0.6), 0.7)),
-        needing(0.5, Neyman()),
+        needing(0.55, Neyman()),
+        needing(0.2, Neyman(3, 0.3)),
         RandomPruning(0.8),
         as_policy(in_its_own_order),
     ],
@@ -150,7 +147,7 @@ def test_the_order_is_uniform():
 
 @pytest.mark.parametrize('policy', [
     MeanThreshold(),
-    QuantileTiers(), *(needing(share, Budget()) for share in (0.5, 1, 0.01))
+    QuantileTiers(),
 ])
 @pytest.mark.parametrize('scores', [[1, np.nan, 2], [np.nan] * 3])
 def test_scores_that_are_not_numbers_are_refused(policy, scores):
@@ -170,12 +167,8 @@ QUANTILES = ((0.85, 0.2), (0.2, 0.2), (0, 0.5), (0.5, 1.2), (-0.1, 0.5),
     (QuantileTiers, 'ratios', [(0.5, )], 'one entry for each tier'),
     (QuantileTiers, 'quantiles', [(), (0.2, )], 'one entry for each tier'),
     (QuantileTiers, 'quantiles', QUANTILES, 'must increase'),
-    (Budget, 'quantiles', QUANTILES, 'must increase'),
-    (Budget, 'quantiles', [(), (0.5, ), (0.1, 0.2, 0.3)], 'each of two tiers'),
-    (Budget, 'ratio', [0, 1.1, float('nan')], r'\(0, 1\]'),
-    (Budget, 'max_ratio', [0, *OUTSIDE], r'\(0, 1\)'),
-    (Neyman, 'ratio', [0, 1.1], r'\(0, 1\]'),
-    (Neyman, 'num_strata', [0, 2.5], 'positive integer'),
+    (Neyman, 'ratio', [0, 1.1, float('nan')], r'\(0, 1\]'),
+    (Neyman, 'num_tiers', [0, 2.5], 'positive integer'),
     (Neyman, 'min_keep', [0, *OUTSIDE], r'\(0, 1\)'),
     (EpsilonGreedy, 'keep', (0, 1.1, float('nan')), r'\(0, 1\]'),
     (EpsilonGreedy, 'epsilon', (-0.1, 1.1), r'\[0, 1\]'),
@@ -198,18 +191,17 @@ class Stateful:
 
 
 def test_policies_are_built_from_configs():
-    policy = build_policy(dict(type='Budget', ratio=0.5, max_ratio=0.6))
-    assert repr(policy) == ('Budget(quantiles=(0.2, 0.85), max_ratio=0.6, '
-                            'ratio=0.5)')
+    policy = build_policy(dict(type='Neyman', ratio=0.5, min_keep=0.2))
+    assert repr(policy) == 'Neyman(num_tiers=10, min_keep=0.2, ratio=0.5)'
     assert build_policy(policy) is policy
 
 
 @pytest.mark.parametrize('wrong, match', [
     (dict(type='MeanThreshold', quantiles=(0.2, )), 'quantiles.*`custom_ho'),
-    (dict(type='MeanTreshold'), "MeanTreshold.*'Budget'.*custom_imports"),
+    (dict(type='MeanTreshold'), "MeanTreshold.*'Neyman'.*custom_imports"),
     (dict(type=prune_tiers), 'tier_of_image.*change the arguments'),
-    ('MeanThreshold', '`policy` must be a config'),
-    (None, '`policy` must be a config'),
+    ('MeanThreshold', '`policy` must be a policy'),
+    (None, '`policy` must be a policy'),
     (Stateful(), 'is no `mmib.pruning.Policy`: derive'),
 ])
 def test_configs_of_no_policy(wrong, match):

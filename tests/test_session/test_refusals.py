@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from mmib import Session
-from mmib.pruning import Budget, EpochPlan, Neyman, RandomPruning
+from mmib.pruning import EpochPlan, Neyman, RandomPruning
 from tests.training import SIZE, loop, losses_of, state_of
 
 from .audit import Audit, Samples, Trainer, refused, said
@@ -98,9 +98,10 @@ def test_datasets(dataset, match):
     *((dict(epochs=epochs), '`epochs` of a Session must be an integer of 2 or '
        f'more, .* but got {epochs!r}')
       for epochs in (None, 1, 0, -3, 2.5, 6., '6', True)),
-    *((kwargs, '`delta` of a Session must be in .* less than `delta`')
-      for kwargs in (dict(delta=1.2), dict(start=-0.1), dict(start=0.7),
-                     dict(delta=-1), dict(delta=math.nan))),
+    *((dict(delta=delta), '`delta` of a Session is the fraction')
+      for delta in (1.2, -1, math.nan)),
+    *((dict(start=start), '`start` of a Session is .* less than `delta=0.7`')
+      for start in (-0.1, 0.7)),
     *((dict(ema=ema), '`ema` of a Session is the share') for ema in (1, -0.1)),
     *((kwargs, '`rank` of a Session is a number from 0 to `num_replicas` - 1')
       for kwargs in (dict(rank=0), dict(num_replicas=2),
@@ -369,7 +370,7 @@ def test_losses_that_are_not_finite():
 
 def test_a_budget_that_cannot_be_met():
     """The first plan may know too few scores, so this is said once, later."""
-    session = own(Budget(ratio=0.3))
+    session = own(Neyman(ratio=0.3, min_keep=0.3))
     with said('the budget needs a kept share of'):
         steps = loop(session, 4)
     assert len(steps) > 0.3 * 6 * SIZE / 4

@@ -130,7 +130,7 @@ def test_predictions_are_checked():
 
 
 def build(work_dir,
-          policy=dict(type='Neyman', ratio=0.6, num_strata=3),
+          policy=dict(type='Neyman', ratio=0.6, num_tiers=3),
           **changes):
     by_epoch = 'InfoBatchSampler' if policy else 'DefaultSampler'
     cfg = Config(

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional
 from mmengine.config import Config
 
 from ...errors import Refusal
-from ...pruning import Policy, ToBudget
+from ...pruning import Neyman, Policy
 from ..console.forecast import forecast_of
 from ..hook import InfoBatchHook
 from ..registry import POLICIES
@@ -40,15 +40,15 @@ def convert(cfg: Config,
     Args:
         cfg (Config): The config of a run. The config stays as it is.
         ratio (float, optional): Share of the iterations to run, in (0, 1]. If
-            None, the ratio is the ``ratio`` of ``Neyman`` or ``Budget``, else
-            the ``default_ratio`` of the policy. In a run that counts epochs
-            only ``Neyman`` and ``Budget`` have a ratio. Defaults to None.
+            None, the ratio is the ``ratio`` of ``Neyman``, else the
+            ``default_ratio`` of the policy. In a run that counts epochs only
+            ``Neyman`` has a ratio. Defaults to None.
         delta (float): Fraction of these iterations that prune, in [0, 1].
             Defaults to 0.85.
         policy (dict, optional): Config of the policy that draws the plans.
-            ``Neyman`` and ``Budget`` get the ratio, and prune as much as is
-            needed to cover all the passes of the original schedule. If None,
-            the policy is ``Neyman``. Defaults to None.
+            ``Neyman`` gets the ratio, and prunes as much as is needed to cover
+            all the passes of the original schedule. If None, the policy is
+            ``Neyman``. Defaults to None.
         **hook: Other arguments of :class:`InfoBatchHook`.
 
     Returns:
@@ -94,8 +94,7 @@ def convert(cfg: Config,
 
 
 def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
-    """Return the one ratio of a conversion, and give it to a policy with a
-    budget."""
+    """Return the one ratio of a conversion, and give it to ``Neyman``."""
     name, kind = type_name(policy), policy.get('type')
     kind = POLICIES.get(kind) if isinstance(kind, str) else kind
     default = getattr(kind, 'default_ratio', Policy.default_ratio)
@@ -105,7 +104,7 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
                 f'`ratio={ratio}`, but {name} prunes nothing and runs all '
                 'iterations: remove `ratio` (--ratio of the command).')
         return default
-    if isclass(kind) and issubclass(kind, ToBudget):
+    if isclass(kind) and issubclass(kind, Neyman):
         own = policy.get('ratio')
         if None not in (ratio, own) and ratio != own:
             raise Refusal(
@@ -119,7 +118,7 @@ def _settle_ratio(ratio: Optional[float], policy: dict, unit: str) -> float:
         raise Refusal(
             f'`ratio={ratio}` changes nothing for {name} in a run that counts '
             'epochs: remove `ratio` (--ratio of the command), or take the '
-            'policy Neyman or Budget.')
+            'policy Neyman.')
     return default if ratio is None else ratio
 
 

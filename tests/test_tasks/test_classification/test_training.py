@@ -151,7 +151,7 @@ def test_a_recipe_is_switched_in_its_epoch(tmp_path, num_workers):
                     RECIPES,
                     dict(
                         type='InfoBatchHook',
-                        policy=dict(type='Budget', ratio=0.6))
+                        policy=dict(type='Neyman', ratio=0.6))
                 ],
                 **changes
             })
