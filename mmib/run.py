@@ -174,6 +174,12 @@ class Run:
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)
+        # Only the second note in a row counts: the first plan that prunes is
+        # drawn from few scores, and later plans correct it.
+        if self.newest and self.newest.note and record.note and (
+                not self._has_warned):
+            self._has_warned = True
+            self.warn(record.note)
         for observe in self._observers:
             observe(record, plan)
         if plan.is_shuffled and not self._shuffle:
@@ -279,16 +285,10 @@ class Run:
             self._steps.append((position, self.iteration))
         else:
             self.iteration = position
-        current, begun = self.current, []
-        for plan in self._plans:
-            if before <= plan.first_slot < position and plan.epoch:
-                begun.append(plan)
-        for last, plan in zip([current, *begun], begun):
-            # Only the second note in a row counts: the first plan is drawn
-            # from few scores, and later plans correct it.
-            if last and last.note and plan.note and not self._has_warned:
-                self._has_warned = True
-                self.warn(plan.note)
+        begun = [
+            plan for plan in self._plans
+            if before <= plan.first_slot < position and plan.epoch
+        ]
         while len(self._plans) > 1 and self._plans[1].first_slot < position:
             self._plans.pop(0)
         return begun
@@ -374,7 +374,7 @@ class Run:
                 self.tables.count_visits(self.ledger.at(numbers).indices)
             # In lockstep, a batch is recorded after its backward pass.
             is_known = decides_norms or self._lockstep
-            if merged.has_norms:
+            if not np.isnan(merged.norms).all():
                 self.lacks_norms = False
             elif is_known and self.lacks_norms is None and len(merged.numbers):
                 self.lacks_norms = True

@@ -111,7 +111,6 @@ class Merged(NamedTuple):
             norm wasn't seen.
         unscored (np.ndarray): Numbers of the slots that were visited without
             a score, int64.
-        has_norms (bool): Whether any norm was seen.
     """
 
     position: int
@@ -119,7 +118,6 @@ class Merged(NamedTuple):
     scores: np.ndarray
     norms: np.ndarray
     unscored: np.ndarray
-    has_norms: bool
 
 
 class VisitLog:
@@ -134,7 +132,6 @@ class VisitLog:
         self._packed: List[Tensor] = []
         self._numbers: List[np.ndarray] = []
         self._unscored: List[np.ndarray] = []
-        self._has_norms = False
         self._pack_at = _PACKED_ENTRIES
 
     def __len__(self) -> int:
@@ -163,7 +160,6 @@ class VisitLog:
         entries, self._entries = self._entries[:count], self._entries[count:]
         if not entries:
             return
-        self._has_norms |= any(entry.norms is not None for entry in entries)
         scores = torch.cat([entry.scores for entry in entries])
         norms = torch.cat([
             torch.full_like(entry.scores, torch.nan)
@@ -213,29 +209,26 @@ class VisitLog:
             kept = np.flatnonzero(~is_old)
             numbers = numbers[kept]
             values = values[:, torch.from_numpy(kept).to(values.device)]
-        has_norms = self._has_norms
         VisitLog.__init__(self)
         if rank_and_world_size()[1] > 1:
-            return _gather(values, numbers, unscored, has_norms, first,
-                           position, checksum, rank, world_size)
+            return _gather(values, numbers, unscored, first, position,
+                           checksum, rank, world_size)
         scores, norms = values.cpu().numpy()
-        return _in_order(position, numbers, scores, norms, unscored, has_norms,
-                         first)
+        return _in_order(position, numbers, scores, norms, unscored, first)
 
 
 def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
-            has_norms: bool, first: int, position: int, checksum: int,
-            rank: int, world_size: int) -> Merged:
+            first: int, position: int, checksum: int, rank: int,
+            world_size: int) -> Merged:
     """Merge the rows of all processes."""
     count, begin = len(numbers), (numbers[0] if len(numbers) else 0) - rank
     every = begin + rank + world_size * np.arange(count)
     is_regular = (
         count > 0 and begin >= first and not len(unscored)
         and np.array_equal(numbers, every))
-    own = [position, checksum, rank, has_norms, count, len(unscored), begin,
-           is_regular]  # yapf: disable
+    own = [position, checksum, rank, count, len(unscored), begin, is_regular]
     heads = torch.stack(all_gather(torch.tensor(own, dtype=torch.int64)))
-    (positions, checksums, ranks, with_norms, counts, others, begins,
+    (positions, checksums, ranks, counts, others, begins,
      regular) = heads.numpy().T
     if len({*np.bincount(ranks, minlength=world_size).tolist()}) > 1:
         raise Refusal(
@@ -246,7 +239,7 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
         raise Refusal(
             'The ranks drew different plans. A policy must take every random '
             'choice from its argument `rng`: change the policy.')
-    position, has_norms = int(positions.max()), bool(with_norms.any())
+    position = int(positions.max())
     if regular.all() and (counts == count).all() and (begins == begin).all():
         # Every rank has visited exactly its own slots, so the numbers follow.
         of_all = values.new_empty(2, world_size * count)
@@ -254,11 +247,11 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
             of_all[:, k::world_size] = rows
         scores, norms = of_all.cpu().numpy()
         numbers = np.arange(begin, begin + world_size * count)
-        return Merged(position, numbers, scores, norms, unscored, has_norms)
+        return Merged(position, numbers, scores, norms, unscored)
     sizes = counts + others
     if not sizes.any():
         empty = np.empty(0, np.float32)
-        return Merged(position, numbers, empty, empty, unscored, has_norms)
+        return Merged(position, numbers, empty, empty, unscored)
     # On the CPU, because a rank without rows doesn't know the device of the
     # others.
     signed = np.concatenate([numbers - first, ~(unscored - first)])
@@ -272,13 +265,11 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
     signed = gathered[2].view(np.int32).astype(np.int64)
     scored = signed >= 0
     return _in_order(position, signed[scored] + first, gathered[0, scored],
-                     gathered[1, scored], ~signed[~scored] + first, has_norms,
-                     first)
+                     gathered[1, scored], ~signed[~scored] + first, first)
 
 
 def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
-              norms: np.ndarray, unscored: np.ndarray, has_norms: bool,
-              first: int) -> Merged:
+              norms: np.ndarray, unscored: np.ndarray, first: int) -> Merged:
     """Bring visits into the order of the stream, the last one of each slot."""
     if (numbers[1:] <= numbers[:-1]).any():
         rows = np.full(int(numbers.max()) + 1 - first, -1, np.int64)
@@ -289,7 +280,7 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
     # A slot that was scored as well counts once.
     if len(unscored):
         unscored = np.setdiff1d(unscored, numbers)
-    return Merged(position, numbers, scores, norms, unscored, has_norms)
+    return Merged(position, numbers, scores, norms, unscored)
 
 
 class Tables:
@@ -333,8 +324,6 @@ class Tables:
         """np.ndarray: How often plans left each image out."""
         self.non_finite = 0
         """int: Scores that weren't finite."""
-        self.knows_scores = False
-        """bool: Whether any visit has had a score."""
         self.forget_sums()
 
     def forget_sums(self) -> None:
@@ -383,7 +372,6 @@ class Tables:
 
     def _add(self, slots: Columns, iterations: np.ndarray, scores: np.ndarray,
              norms: np.ndarray) -> None:
-        self.knows_scores = True
         counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
             scores = norms
@@ -429,6 +417,11 @@ class Tables:
             self._records[of] = known
         return before
 
+    @property
+    def knows_scores(self) -> bool:
+        """bool: Whether any visit has had a score."""
+        return bool(self.last_visit.any())
+
     def by_index(self, pass_length: int) -> np.ndarray:
         """Return the score of each index of a pass, float32 of shape
         (pass_length,)."""
@@ -443,11 +436,7 @@ class Tables:
             for name in (*_FIELDS, 'pruned', 'sums', 'pairs')
         }
         return dict(
-            arrays,
-            ema=self.ema,
-            score=self.score,
-            non_finite=self.non_finite,
-            knows_scores=self.knows_scores)
+            arrays, ema=self.ema, score=self.score, non_finite=self.non_finite)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was called."""
@@ -456,7 +445,6 @@ class Tables:
         self.sums = state_dict['sums'].numpy().copy()
         self.pairs = state_dict['pairs'].numpy().copy()
         self.non_finite = state_dict['non_finite']
-        self.knows_scores = state_dict['knows_scores']
         if self.ema and state_dict['ema'] != self.ema:
             # From here on they are one.
             self.averages[:] = self.scores

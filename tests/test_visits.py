@@ -104,9 +104,8 @@ def test_the_log_keeps_the_last_score_of_each_slot(entries, first):
                                   [scored[number][1] for number in expected])
     assert merged.unscored.tolist() == sorted(
         number for number in unscored - {*scored} if number >= first)
-    assert merged.has_norms == any(kind == 'scored' for kind, _ in entries)
     again = log.merge(first, 78, 0)
-    assert not len(again.numbers) and not again.has_norms
+    assert not len(again.numbers)
 
 
 @pytest.mark.parametrize('accumulated', [30, 100])
@@ -122,7 +121,7 @@ def test_norms_follow_in_the_backward_pass(accumulated):
         log.record(entries[-1])
         if len(entries) == accumulated:
             for factor, entry in enumerate(entries, 1):
-                # A compiled step tells nothing.
+                # A compiled step shows nothing.
                 entry.note_gradient(None)
                 entry.note_flow(tensor_of(-2, 1, 0, 5))
                 entry.note_gradient(factor * gradient)
@@ -130,7 +129,6 @@ def test_norms_follow_in_the_backward_pass(accumulated):
     # All others are packed.
     assert len(log._entries) < accumulated + 64
     merged = log.merge(0, size, 0)
-    assert merged.has_norms
     for call, row in enumerate(merged.norms.reshape(-1, 4)):
         factor = call % accumulated + 1
         if call < 230 // accumulated * accumulated:
@@ -253,7 +251,7 @@ def test_tables_are_those_of_one_visit_after_another(images, steps, ema, score,
         np.testing.assert_array_equal(
             tables.by_index(len(images)), expected.rows[0][images])
         assert tables.non_finite == expected.non_finite
-        assert tables.knows_scores == (len(rows) > 0)
+        assert tables.knows_scores == expected.last_visit.any()
         sums = tier_sums(*map(np.array, zip(
             *expected.visits)), 3) if expected.visits else np.zeros((3, 11))
         assert not sums[len(tables.sums):].any()

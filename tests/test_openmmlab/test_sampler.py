@@ -61,7 +61,7 @@ def run_of(sampler, policy=None, by_epoch=False):
         shuffle=sampler.shuffle,
         seed=sampler.seed,
         lockstep=True)
-    run.tables.knows_scores = True
+    run.tables.last_visit[:] = 1
     # Visits are merged for each plan.
     run.schedule.min_gap = 0
     return run
