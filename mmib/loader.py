@@ -258,12 +258,12 @@ class Dealer:
                          run.is_annealing(begin), end))
 
     def end_iterator(self, cursor: Cursor) -> None:
-        """Note that an iterator has delivered all of its batches. What is left
-        of the plan is given up if a part of the plan was weighed, or if
-        nothing of it could be delivered.
+        """Note that an iterator has delivered all of its batches. The rest of
+        the plan is given up if a part of the plan was weighed, or if nothing
+        of the plan could be delivered.
 
         An iterator that finds a rest smaller than a batch may have been a look
-        at the first batch. So the second such iterator gives up the rest.
+        at the first batch. So only the second such iterator gives up the rest.
         """
         cursor.finish()
         self._is_in_use = True
@@ -289,7 +289,7 @@ class Dealer:
 
     @property
     def is_over(self) -> bool:
-        """bool: Whether nothing of the open plan is left to deal."""
+        """bool: Whether the position is at the end of the open plan."""
         return self._run.ledger.position == self._run.ledger.end
 
 
@@ -348,7 +348,7 @@ class Loader:
         self._device = None if device is None else torch.device(device)
         self._num_prefetched = arguments.get('num_workers', 0) * (
             arguments.get('prefetch_factor') or 2)
-        # Its workers may persist, so all iterators share one DataLoader.
+        # All iterators share one DataLoader, whose workers may persist.
         self._batches: DataLoader = DataLoader(
             dataset, batch_sampler=dealer, **arguments)
 

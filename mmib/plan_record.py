@@ -13,8 +13,9 @@ class PlanRecord(NamedTuple):
     Args:
         kept (int): Slots of the plan, before annealing cut it short.
         tiers (tuple[Tier]): Tiers of the plan, by increasing score.
-        covered (float): Epochs before the plan.
-        epoch (int): Which epoch the plan is, from 1.
+        covered (float): Epochs before the plan. A plan that annealing cut
+            short counts in part.
+        epoch (int): Number of the epoch of the plan, from 1.
         first_slot (int): Number of its first slot in the stream of all plans.
         iter (float): Iterations of the run before the plan.
         saved_iters (float): Iterations saved before the plan.

@@ -54,7 +54,7 @@ class StepSize(NamedTuple):
         fails on a last batch of one image.
 
         Args:
-            kept (int): Slots of a plan that prunes, or what is left of it.
+            kept (int): Slots of a plan that prunes, or of the rest of one.
             pass_length (int): Slots of a full pass.
         """
         tail = kept % self.slots

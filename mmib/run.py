@@ -129,9 +129,10 @@ class Run:
         that draws a plan.
 
         Args:
-            epoch (int): The epoch of the plan, from 0, where epochs count.
-            step (StepSize, optional): The steps of the epoch, where epochs
-                count.
+            epoch (int): The epoch of the plan, from 0, if the run counts
+                epochs. Defaults to 0.
+            step (StepSize, optional): The steps of the epoch. None if the run
+                counts iterations. Defaults to None.
 
         Returns:
             bool: Whether there is a plan. If not, the stream has ended.
@@ -201,11 +202,11 @@ class Run:
         return self._passes.next(self.schedule.pass_length, limit)
 
     def prepare_rest(self, step: StepSize) -> None:
-        """Prepare what is left of the open plan for the steps of this run:
-        give up a tail, and let all ranks have equally many slots.
+        """Prepare the rest of the open plan for the steps of this run: give up
+        a tail, and let all ranks have equally many slots.
 
-        A new plan is without a tail already. What a checkpoint has left may be
-        dealt in other steps.
+        A new plan has no tail. The rest of the plan of a checkpoint may be
+        dealt in steps of another size.
         """
         rest, newest = self.ledger.rest(), self.newest
         # A plan of a user may prune and have as many slots as a full pass.
@@ -418,8 +419,8 @@ class Run:
         what they have seen.
 
         Args:
-            merge (bool): Whether to merge. If not, all ranks have merged
-                before, and one alone may call this. Defaults to True.
+            merge (bool): Whether to merge. If not, all ranks must have merged
+                before, and a single rank may call this. Defaults to True.
         """
         if merge:
             self.merge()

@@ -13,7 +13,7 @@ class PlanStart(NamedTuple):
     Args:
         slot (int): Number of its first slot in the stream of all plans.
         iteration (int): Iterations of the run until then.
-        epoch (int): The epoch of the plan, from 0, where epochs count.
+        epoch (int): The epoch of the plan, from 0, if the run counts epochs.
     """
 
     slot: int
@@ -63,8 +63,7 @@ class Schedule:
         start (float): Fraction of the run before which nothing is pruned.
             Defaults to 0.
         iters_per_epoch (int, optional): Iterations of an epoch of the
-            baseline, where the run counts epochs. None where the run counts
-            iterations. Defaults to None.
+            baseline. None if the run counts iterations. Defaults to None.
         first_pass (int, optional): Slots after which each index was dealt
             once, several passes where a dataset is repeated. If None,
             ``pass_length``. Defaults to None.
@@ -124,14 +123,15 @@ class Schedule:
         return self._zero + iteration * self.slots_per_iter
 
     def _place_of(self, start: PlanStart) -> int:
-        """Return the epoch of a plan where epochs count, else its first slot:
-        what :attr:`prune_from` and :attr:`anneal_from` are compared with."""
+        """Return what :attr:`prune_from` and :attr:`anneal_from` are compared
+        with: the epoch of a plan if the run counts epochs, or else the first
+        slot of the plan."""
         return start.epoch if self.by_epoch else start.slot
 
     @property
     def prune_from(self) -> int:
-        """int: The epoch from which on plans may prune, or the slot where
-        iterations count. Each image has to be dealt once before."""
+        """int: The first epoch in which plans may prune, or the first such
+        slot if the run counts iterations. Each image is dealt once before."""
         if self.by_epoch:
             return max(self.pruning_at,
                        self.fresh_from // self.pass_length + 1)
@@ -142,8 +142,8 @@ class Schedule:
 
     @property
     def anneal_from(self) -> int:
-        """int: The epoch from which on plans belong to annealing, or the slot
-        where iterations count."""
+        """int: The first epoch of annealing, or the first slot of annealing if
+        the run counts iterations."""
         if self.by_epoch:
             return self.annealing_at
         return self._slot_of(self.annealing_at)

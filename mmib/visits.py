@@ -188,8 +188,8 @@ class VisitLog:
                 of slots before it are left out.
             position (int): The position of this rank.
             checksum (int): A number that must be the same on all ranks.
-            rank (int): The rank. Several processes may share one, and then
-                the values of the last one count. Defaults to 0.
+            rank (int): The rank. If several processes have the same rank, the
+                values of the last process count. Defaults to 0.
             world_size (int): Number of ranks. Defaults to 1.
 
         Raises:
@@ -291,9 +291,9 @@ class Tables:
             int64. An image that the dataset repeats has several indices and
             one score.
         ema (float): Share of the old score in the new one at each visit but
-            the first, in [0, 1). With 0, the last score alone counts, and a
-            moving average is kept too, because it finds more label errors.
-            Defaults to 0.
+            the first, in [0, 1). With 0, only the last score counts for plans.
+            A moving average is kept too, because the average finds more label
+            errors. Defaults to 0.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
     """
@@ -446,7 +446,7 @@ class Tables:
         self.pairs = state_dict['pairs'].numpy().copy()
         self.non_finite = state_dict['non_finite']
         if self.ema and state_dict['ema'] != self.ema:
-            # From here on they are one.
+            # With `ema`, the score of an image is its average.
             self.averages[:] = self.scores
 
 

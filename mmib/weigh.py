@@ -86,7 +86,7 @@ class _WeighGradients(torch.autograd.Function):
                                         None]], *predictions: Tensor) -> Any:
         ctx.weights, ctx.dim, ctx.note = weights, dim, note
         ctx.set_materialize_grads(False)
-        # Neither the tensor itself nor a view: a head that adds to its
+        # With the tensor itself, or a view, a head that adds to its
         # predictions in place would fail.
         return tuple(prediction.detach() for prediction in predictions)
 

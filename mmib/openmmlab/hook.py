@@ -58,7 +58,7 @@ class InfoBatchHook(Hook):
             The paper advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
             visit except the first, in [0, 1). If None, the task decides: 0,
-            the last loss alone, except for masked images and detectors, which
+            only the last loss, except for masked images and detectors, which
             have 0.8. Defaults to None.
         start (float): Fraction of the run before which nothing is pruned, in
             [0, 1), less than ``delta``. Defaults to 0, from the
@@ -109,7 +109,7 @@ class InfoBatchHook(Hook):
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
         self._slots: Slots  # Of this rank in the batch in training.
-        self._steps: Optional[ScheduleSteps] = None  # Where epochs count.
+        self._steps: Optional[ScheduleSteps] = None  # Of a run by epochs.
         self._loaded: Optional[Dict[str, Any]] = None
 
     @property
@@ -247,7 +247,7 @@ class InfoBatchHook(Hook):
                     images_checksum=self._delivery.checksum))
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Draw the plan of an epoch, where epochs count."""
+        """Draw the plan of an epoch, if the run counts epochs."""
         if self._steps is not None:
             begin_epoch(runner, self.run, self._steps)
 
@@ -316,7 +316,7 @@ class InfoBatchHook(Hook):
     def after_train_epoch(self, runner: Runner) -> None:
         """End the plan of an epoch."""
         if self._steps is not None:
-            # What fills no batch is left, as `drop_last` does.
+            # With `drop_last`, slots that fill no batch are given up.
             self.run.give_up_rest()
             self._sampler.end_epoch()
 

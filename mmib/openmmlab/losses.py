@@ -43,7 +43,7 @@ def register_unreduced(
     - its ``avg_factor``, by which the mean divides the sum of the elements.
       None stands for a loss that is no sum over images: the loss keeps its
       value, and the weights multiply the gradients at the predictions. The
-      first value is then the loss of each image alone, of shape (B,).
+      first value is then the loss of each image by itself, of shape (B,).
     - optionally the number of elements of each image that count, of shape
       (B,), as within a mask. The others are 0.
 
@@ -210,8 +210,10 @@ class InfoBatchLoss(nn.Module):
         elif isinstance(rows, int):
             fits = num_rows == size * rows
         else:
-            shares = max(sum(rows), 1)
-            fits = num_rows == shares * max(num_rows // shares, 1)
+            # A batch may have no rows, such as no matched mask.
+            shares = sum(rows)
+            fits = num_rows % max(shares, 1) == 0 and (bool(num_rows)
+                                                       == bool(shares))
         if not fits:
             raise Refusal(
                 f'{type(loss).__name__} was called on {num_rows} rows '

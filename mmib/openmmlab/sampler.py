@@ -164,7 +164,7 @@ class InfoBatchSampler(DefaultSampler):
         return min(full, (issued - ledger.position) // self.world_size)
 
     def begin_epoch(self) -> None:
-        """Let the loop read what is left of the open plan of the run."""
+        """Let the loop read the rest of the open plan of the run."""
         assert self._run is not None
         self._epoch_begin = self._run.ledger.position
         self._awaits_loop = True
@@ -184,7 +184,7 @@ def _no_hook() -> Refusal:
         'prune nothing. If the config has none: add `custom_hooks = '
         "[dict(type='InfoBatchHook')]`, or set "
         '`train_dataloader.sampler.type` back to '
-        f'{BASELINES[0]!r}, or where epochs count to {BASELINES[1]!r}. If it '
+        f'{BASELINES[0]!r}, or in a run by epochs to {BASELINES[1]!r}. If it '
         'has one: a hook before it reads from `train_dataloader`; let that '
         'hook build a data loader of its own.')
 

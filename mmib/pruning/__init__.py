@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Plans and policies: numpy alone, to be used and tested without a Runner."""
+"""Plans and policies. They need only numpy, and no Runner."""
 from .controls import EpsilonGreedy, RandomPruning, ScoreOnly
 from .histogram import ScoreHistogram
 from .neyman import Neyman

@@ -285,6 +285,17 @@ def test_masks_belong_to_images(baseline, avg_factor, masks):
     assert_close(known.scores, torch.tensor(means))
 
 
+@pytest.mark.parametrize('baseline', [
+    CrossEntropyLoss(use_sigmoid=True),
+    DiceLoss(ignore_index=None, naive_dice=True, eps=1.),
+])
+def test_a_batch_without_masks(baseline):
+    loss = weighting(baseline, rows_per_image=[0, 0, 0])
+    nothing = torch.empty(0, 20, requires_grad=True)
+    assert loss(nothing, nothing.detach(), avg_factor=torch.tensor([1.])) == 0
+    assert_close(loss.batch.scores, torch.zeros(3))
+
+
 @pytest.mark.parametrize('rows', [2, 4, 6])
 @pytest.mark.parametrize('loss, rows_per_image', [
     (CrossEntropyLoss(), 1),

@@ -195,7 +195,7 @@ def _moves(scheduler: dict, where: str, unit: str) -> bool:
             'to the config as docs/reference.md says. '
             f'Its fields that look like iterations: {fields or "none"}.')
     # This scheduler counts validations, which stay as many. MMEngine takes the
-    # scheduler with `by_epoch=True` alone: to MMEngine, iteration-based
+    # scheduler only with `by_epoch=True`: to MMEngine, iteration-based
     # training is one epoch.
     if kind == 'ReduceOnPlateau':
         return False

@@ -53,7 +53,7 @@ def before_saving(runner: Runner, act: Callable[[], None]) -> None:
     """Act on all ranks before any of them saves a checkpoint.
 
     ``save_checkpoint`` is the last call that all ranks make. What follows is
-    called on the first rank alone, where a collective would wait for good.
+    called only on the first rank, where a collective would wait forever.
     The function can go when MMEngine calls ``before_save_checkpoint`` of hooks
     on every rank.
     """

@@ -88,7 +88,7 @@ def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
     loader.sampler.set_epoch(runner.epoch)
     is_new = run.epoch != runner.epoch
     if is_new:
-        # What filled no batch of the epoch before is left.
+        # Slots of the epoch before that filled no batch are given up.
         run.give_up_rest()
         run.next_plan(runner.epoch, step)
     run.prepare_rest(step)

@@ -19,7 +19,15 @@ from .replace import replace_method
 
 
 class Task:
-    """The connection to a library. Derive a task from this class."""
+    """The connection to a library. Derive a task from this class.
+
+    In each batch with weights, all losses must be weighed, by
+    :func:`~mmib.weigh.weigh_losses`, :func:`~mmib.weigh.weigh_gradients` or
+    :class:`InfoBatchLoss`, and each image must get a score, by
+    :meth:`BatchContext.add_scores` or InfoBatchLoss. The score is NaN if only
+    gradients are known. For V, predictions are watched by
+    :meth:`BatchContext.watch`.
+    """
 
     ema = 0.
     """float: The default ``ema`` of InfoBatchHook, the share of the old score

@@ -85,7 +85,7 @@ TASK = ClassificationTask()
 def _has_label(task: str, feats: Any, data_samples: Sequence[Any],
                **kwargs: Any) -> Union[int, List[int]]:
     """Return which images have a label of a task of a MultiTaskHead. The loss
-    of the task is called on these images alone."""
+    of the task is called only on these images."""
     has_label = [int(task in sample) for sample in data_samples]
     return 1 if all(has_label) else has_label
 
@@ -108,7 +108,7 @@ _LOSSES = [
     mmpretrain_losses.FocalLoss, mmpretrain_losses.LabelSmoothLoss,
     mmpretrain_losses.SeesawLoss
 ]
-if hasattr(mmpretrain_losses, 'RegressionLoss'):  # OneDL's stack alone.
+if hasattr(mmpretrain_losses, 'RegressionLoss'):  # Only OneDL's stack.
     _LOSSES.append(mmpretrain_losses.RegressionLoss)
 
 

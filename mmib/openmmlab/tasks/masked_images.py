@@ -17,7 +17,7 @@ from . import Task, classification  # noqa: F401 (registers the loss of BEiT)
 from .heads import HeadTable
 from .replace import follow_rows
 
-# Models whose loss comes from ``head`` alone.
+# Models whose loss comes only from ``head``.
 _MODELS = (selfsup.BEiT, selfsup.BYOL, selfsup.EVA, selfsup.MAE,
            selfsup.MaskFeat, selfsup.MFF, selfsup.MILAN, selfsup.MixMIM,
            selfsup.SimMIM, selfsup.SimSiam, selfsup.SparK, selfsup.iTPN)

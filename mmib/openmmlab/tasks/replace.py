@@ -10,10 +10,12 @@ def replace_method(owner: Any, name: str, call: Callable) -> None:
     """Let ``call(method, *args, **kwargs)`` take the place of a method, and of
     an earlier replacement.
 
-    Each head of mmdet takes predictions apart in its own way, so predictions
-    are changed where they come in: until mmdet's losses take a weight for each
-    image. The loss of a batch is known in ``parse_losses`` of a model: until
-    hooks get the loss before its backward pass.
+    mmib replaces methods where the libraries have no hook. Each head of
+    MMDetection takes its predictions apart in its own way, so predictions are
+    changed where they enter the head. This can go when the losses of
+    MMDetection take a weight for each image. The total loss is known in
+    ``parse_losses`` of a model. This can go when hooks get the loss before its
+    backward pass.
     """
     method = getattr(owner, name)
     method = getattr(method, 'unchanged', method)
@@ -31,9 +33,10 @@ def follow_rows(owner: object, name: str, *rules:
     """Set ``rows_per_image`` of some losses in each call of a method, in which
     it is known which rows of a loss belong to which image.
 
-    This is ``get_targets`` of mmseg's mask heads, which matches masks, and
-    ``loss`` of mmpretrain's heads, which leaves out images without a label or
-    selects masked tokens: until these heads give their losses the rows.
+    The method is ``get_targets`` of MMSegmentation's mask heads, which matches
+    masks, or ``loss`` of MMPretrain's heads, which leaves out images without a
+    label or selects masked tokens. The function can go when these heads give
+    their losses the rows.
 
     Args:
         owner (object): The head, or its part, with the method.

@@ -227,7 +227,7 @@ def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
 
 def _alone(loss: nn.Module, pred: Tensor, target: Tensor,
            **kwargs: Any) -> Tensor:
-    """Return the loss of each image alone, of shape (B,)."""
+    """Return the loss of each image by itself, of shape (B,)."""
     # The Lovasz loss of an image without labelled pixels is empty.
     return torch.stack([
         loss(pred[i:i + 1], target[i:i + 1], **kwargs).sum().float()
