@@ -33,7 +33,7 @@ extensions = [
 html_theme = 'furo'
 html_title = f'mmib {release}'
 # Lines of a diff in red and green.
-pygments_style, pygments_dark_style = 'sphinx', 'monokai'
+pygments_style, pygments_dark_style = 'default', 'monokai'
 
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 4
