@@ -323,6 +323,13 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors_of(path), link
 
 
+@pytest.mark.parametrize('page', PAGES)
+def test_no_line_is_a_comment(page):
+    """The site leaves out lines that begin with a percent sign."""
+    text = re.sub(r'```.*?```', '', read(page), flags=re.S)
+    assert re.findall(r'^\s*%.*$', text, re.M) == []
+
+
 def test_an_image_goes_through_two_plans():
     """The walk that docs/design.md begins with."""
     runpy.run_path(osp.join(ROOT, 'examples', 'two_plans.py'))
