@@ -32,6 +32,8 @@ extensions = [
 ]
 html_theme = 'furo'
 html_title = f'mmib {release}'
+# Lines of a diff in red and green.
+pygments_style, pygments_dark_style = 'default', 'monokai'
 
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 4

@@ -97,11 +97,7 @@ def law():
         markersize=5,
         label='predicted by V')
     axes.set_yticks(
-        places, [
-            f'{row[0].replace("passes", "epochs")}: {row[1]}, V {row[2]}'
-            for row in table
-        ],
-        size=8)
+        places, [f'{row[0]}: {row[1]}, V {row[2]}' for row in table], size=8)
     axes.set(
         ylim=(-0.7, len(table) - 0.3),
         xlabel='points gained compared with pruning at random')
