@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 import os.path as osp
+import subprocess
+import sys
 
 import mmengine
 import pytest
@@ -17,7 +19,7 @@ def test_versions_are_told_also_of_two_stacks(run, capsys, monkeypatch,
         raise Refusal('two stacks')
 
     if is_mixed:
-        monkeypatch.setattr('mmib_cli.env.check_stack', mixed)
+        monkeypatch.setattr('mmib.openmmlab.runner.checks.check_stack', mixed)
         with pytest.raises(SystemExit, match='Error: two stacks'):
             run('env')
     else:
@@ -34,3 +36,14 @@ def test_versions_are_told_also_of_two_stacks(run, capsys, monkeypatch,
     names = [line.partition(':')[0] for line in lines]
     assert names[0] == 'mmib' and names.count('mmib') == 1
     assert names.index('torch') < names.index('sys.platform')
+
+
+def test_without_mmengine():
+    """As where a Session prunes a PyTorch loop."""
+    code = ("import sys; sys.modules['mmengine'] = None\n"
+            "import mmib_cli; mmib_cli.main(['env'])")
+    out = subprocess.run([sys.executable, '-c', code],
+                         capture_output=True,
+                         text=True,
+                         check=True).stdout
+    assert f'torch: {torch.__version__}\n' in out and '\nPython: 3' in out
