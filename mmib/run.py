@@ -142,9 +142,9 @@ class Run:
             return False
         start = PlanStart(first_slot, epoch=epoch)
         reads = planner.reads_scores(schedule, self.memory, start)
-        # Before the first plan there is nothing to merge. In lockstep, only
-        # the first merge of annealing finds visits, and later ones forget old
-        # slots. A Session logs its visits in annealing too.
+        # Before the first plan there is nothing to merge. In annealing, plans
+        # merge the visits that were in flight when annealing began, and then
+        # free old slots. A Session logs its visits in annealing too.
         if self.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
         # To merge may move the position, which counts iterations.
@@ -165,13 +165,10 @@ class Run:
             plan = EpochPlan.full(self._full_pass(epoch, limit))
             self.memory = self.memory._replace(kept=None)
         else:
-            drawn = plan
-            is_kept = self._mask(drawn.indices)
+            is_kept = self._mask(plan.indices)
             self.tables.count_pruned(~is_kept)
-            plan = drawn.cut(limit)
-            if plan is not drawn:
-                is_kept = self._mask(plan.indices)
             self.memory = self.memory._replace(kept=np.packbits(is_kept))
+            plan = plan.cut(limit)
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)
@@ -216,6 +213,15 @@ class Run:
             if tail:
                 self._cut(rest, tail, newest)
         self.ledger.pad(self.world_size)
+        left = self.ledger.end - self.ledger.position
+        is_new = newest is not None and (self.ledger.position
+                                         == newest.first_slot)
+        if step.drop_last and is_new and left < step.slots:
+            self.warn(
+                f'nothing is trained on in epoch {self.epoch + 1}, because '
+                f'its plan has {left} images, a step has {step.slots}, and '
+                '`drop_last` leaves them out: lower `batch_size`, remove '
+                '`drop_last`, or let the policy keep more images.')
 
     def _cut(self, rest: Columns, tail: int, record: PlanRecord) -> None:
         """Give up slots of the rest, in the ledger, the record and the tables.
@@ -288,7 +294,7 @@ class Run:
             self.iteration = position
         begun = [
             plan for plan in self._plans
-            if before <= plan.first_slot < position and plan.epoch
+            if before <= plan.first_slot < position
         ]
         while len(self._plans) > 1 and self._plans[1].first_slot < position:
             self._plans.pop(0)
@@ -379,14 +385,24 @@ class Run:
                 self.lacks_norms = False
             elif is_known and self.lacks_norms is None and len(merged.numbers):
                 self.lacks_norms = True
+                hint = '' if self._lockstep else (
+                    ' For a better estimate, give `weigh` the tensor that the '
+                    'losses were computed from, not a part or a copy of it.')
                 self.warn(
                     'the gradient at the predictions cannot be seen, so V, '
                     'what the choice of images is worth, is estimated from '
-                    'the losses.')
+                    f'the losses.{hint}')
+            before = self.tables.non_finite
             self.tables.add(
                 self.ledger.at(merged.numbers),
                 self._iterations_of(merged.numbers), merged.scores,
                 merged.scores if self.lacks_norms else merged.norms)
+            total = self.tables.non_finite
+            if total > before:
+                # Another text each time: MMEngine drops warnings that repeat.
+                self.warn(f'{total - before} scores of images were NaN or '
+                          f'infinite, {total} so far; these images keep the '
+                          'score they had before.')
         # A part of the newest batch, and in a Session older batches of the
         # plan, may still be weighed.
         self.ledger.forget(self._oldest)
@@ -566,7 +582,7 @@ class Run:
                 kept=size,
                 tiers=(Tier(size, size), ),
                 covered=float(first_slot // size),
-                epoch=0,
+                epoch=first_slot // size,
                 first_slot=first_slot,
                 iter=iteration,
                 saved_iters=saved_iters,

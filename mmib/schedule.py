@@ -1,5 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """How long a run is, and what a plan may do at each place of it."""
+import numbers
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from .errors import Refusal
@@ -31,6 +32,10 @@ def check_arguments(delta: float, start: float, ema: float,
         ema (float): See :class:`~mmib.visits.Tables`.
         place (str): Where the user gives them, such as ``'of a Session'``.
     """
+    for name, value in dict(delta=delta, start=start, ema=ema).items():
+        if not isinstance(value, numbers.Real):
+            raise Refusal(f'`{name}` {place} must be a number, but got '
+                          f'{value!r}.')
     if not 0 <= delta <= 1:
         raise Refusal(
             f'`delta` {place} is the fraction of the run after which nothing '
@@ -194,9 +199,13 @@ class Schedule:
             start (PlanStart): When the plan is drawn.
             saved_iters (float): Iterations saved until then.
         """
-        spent = start.slot - self._zero
+        spent: float = start.slot - self._zero
         if self.by_epoch:
             covered: float = start.epoch * self.pass_length
+            if self.fresh_from:
+                # Full passes stand for the slots before, of which some were
+                # pruned.
+                spent = covered - saved_iters * self.slots_per_iter
         else:
             covered = spent + saved_iters * self.slots_per_iter
         size = self.pass_length if self.by_epoch else self.slots_per_iter

@@ -255,7 +255,9 @@ class Session:
         run, length = self._run, self._run.schedule.length
         if not run.schedule.by_epoch:
             return 1. if run.has_ended else run.ledger.position / length
-        return (self.epoch if self._dealer.is_over else run.covered) / length
+        epochs = self.epoch if self._dealer.is_over else run.covered
+        # A resumed run may have fewer epochs than before.
+        return min(epochs / length, 1.)
 
     @property
     def worth(self) -> VarianceRatio:

@@ -248,7 +248,7 @@ def test_a_step_without_scores_trains_nothing(tmp_path):
 
     model = runner.model
     model.loss = loss
-    with pytest.raises(Refusal, match='No head called its losses'):
+    with pytest.raises(Refusal, match='No loss of an image was seen'):
         runner.train()
     assert runner.iter == 0
     assert_equal(weights_of(runner), before)

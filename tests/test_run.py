@@ -19,6 +19,8 @@ from mmib.openmmlab.runner.checks import check_ranks
 from mmib.planner import StepSize
 from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning)
+from mmib.run import Run
+from mmib.schedule import Schedule
 from mmib.states import readable, why_not
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
@@ -379,6 +381,29 @@ def test_begin_within_a_run(at, resumed):
         assert pruned[0].saved_iters == pytest.approx(5)
     else:
         assert training.saved == pytest.approx(5)
+
+
+def test_the_budget_after_beginning_within_a_run_by_epochs():
+    """What was saved before isn't spent."""
+    schedule = Schedule(1000, 10, 100, 0.85, iters_per_epoch=100)
+    run = Run(
+        np.arange(1000),
+        Neyman(),
+        schedule,
+        warn=[].append,
+        seed=0,
+        lockstep=True)
+    # 40 epochs of 100 iterations, of which 1800 were saved.
+    run.start_afresh(40_000, 2200, 39, saved_iters=1800.)
+    for epoch in (40, 41):
+        run.next_plan(epoch, StepSize(10, False))
+        run.tables.last_visit[:] = 1
+        if epoch == 40:
+            run.advance(run.ledger.end)
+    # Of 60,000 slots 23,000 are spent, and 15,000 are those of annealing. Of
+    # 100 passes 41 are covered, and 15 are those of annealing.
+    assert run.newest.kept == 500 and not run.newest.note
+    assert run.newest.epoch == 42
 
 
 @pytest.mark.parametrize('epoch', range(7))

@@ -68,15 +68,17 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
 
 
 def test_what_a_policy_is_told_after_starting_afresh():
-    """5 epochs of 80 slots were trained on, and one is full before pruning
-    begins. They count as full ones."""
+    """5 epochs were trained on, and one is full before pruning begins. If it
+    isn't known what they saved, they count as full ones."""
     schedule = Schedule(100, 10, 20, 0.85, iters_per_epoch=10)
     schedule.start_afresh(500)
     first = schedule.first_progress()
     assert schedule.prune_from == 6
     # 1200 slots, of which 600 are gone and 300 belong to annealing.
     assert first.kept_share(0.6) == (1200 - 600 - 300) / ((17 - 6) * 100)
-    assert schedule.progress(PlanStart(600, epoch=6), 6.) == first
+    assert schedule.progress(PlanStart(600, epoch=6), 0.) == first
+    later = schedule.progress(PlanStart(600, epoch=6), 6.)
+    assert later == first._replace(spent=540)
     assert schedule.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
     # At the edge of annealing, and after the end.
     for epoch in (16, 17, 20):

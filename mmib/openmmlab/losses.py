@@ -21,7 +21,7 @@ from .batch import BatchContext, Factor, RowsPerImage, mean_images
 class Unreduced(NamedTuple):
     """See :func:`register_unreduced`."""
 
-    function: Callable[..., Tuple]
+    function: Callable[..., Union[Tensor, Tuple]]
     reduces: bool
     always: Callable[[nn.Module], bool]
 
@@ -36,16 +36,21 @@ def register_unreduced(
     """Register how a loss falls into images.
 
     The decorated function ``unreduced(loss, pred, target, **kwargs)`` returns
+    the loss without reduction: a tensor whose first dimension runs over the
+    images, or over their queries or masks, image by image. Elements may depend
+    on the whole batch, as a selection of hard pixels does.
 
-    - the loss without reduction, a tensor whose first dimension runs over the
-      images, or over their queries or masks, image by image. Elements may
-      depend on the whole batch, as a selection of hard pixels does.
-    - its ``avg_factor``, by which the mean divides the sum of the elements.
-      None stands for a loss that is no sum over images: the loss keeps its
-      value, and the weights multiply the gradients at the predictions. The
-      first value is then the loss of each image by itself, of shape (B,).
+    If the mean of the loss doesn't divide by the number of these elements, the
+    function returns a tuple of the tensor and
+
+    - the ``avg_factor`` by which the mean divides the sum of the elements,
     - optionally the number of elements of each image that count, of shape
       (B,), as within a mask. The others are 0.
+
+    If the loss is no sum over images, the function returns ``(losses, None)``,
+    where ``losses`` of shape (B,) has the loss of each image by itself. Then
+    the loss of the batch keeps its value, and the weights multiply the
+    gradients at the predictions.
 
     Args:
         *loss_types (type): Classes of losses, without their subclasses, which
@@ -59,9 +64,7 @@ def register_unreduced(
     Examples:
         >>> @register_unreduced(MyLoss)
         >>> def my_loss(loss, pred, target, **kwargs):
-        >>>     pixels = loss(
-        >>>         pred, target, reduction_override='none', **kwargs)
-        >>>     return pixels, pixels.numel()
+        >>>     return loss(pred, target, reduction_override='none', **kwargs)
     """
 
     def register(function: Callable) -> Callable:
@@ -237,7 +240,10 @@ class InfoBatchLoss(nn.Module):
         elif reduction is None:
             reduction = loss.reduction
         avg_factor = kwargs.pop('avg_factor', None)
-        elements, divisor, *counts = function(loss, pred, target, **kwargs)
+        result = function(loss, pred, target, **kwargs)
+        if isinstance(result, Tensor):
+            result = result, result.numel()
+        elements, divisor, *counts = result
         if elements.dim() == 0:
             raise Refusal(
                 f'`{function.__name__}`, which was registered for '

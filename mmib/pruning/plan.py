@@ -185,8 +185,8 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal('it pruned every image')
     if not np.issubdtype(indices.dtype, np.integer):
         raise Refusal('`indices` must be integers, but are '
-                      f'{indices.dtype}: np.flatnonzero makes indices of a '
-                      'mask')
+                      f'{indices.dtype}: for a mask, give '
+                      'rng.permutation(np.flatnonzero(mask))')
     if weights.dtype != np.float32:
         raise Refusal(f'`weights` must be float32, but are {weights.dtype}')
     if indices.ndim != 1 or indices.shape != weights.shape:
@@ -220,6 +220,10 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal(
             f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], because '
             f'`tiers` has {len(tiers)} entries')
+    if len(tiers) > 1 and tiers[0].kept < len(indices) and (tier_of_slot
+                                                            == 1).all():
+        raise Refusal('all slots are of the first of several `tiers`: give '
+                      '`tier_of_slot`, the tier of each slot, from 1')
     if plan.is_full and (len(indices) != pass_length or (weights != 1).any() or
                          (np.bincount(indices) != 1).any()):
         raise Refusal('`EpochPlan.full` must have each image once and all '

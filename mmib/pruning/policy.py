@@ -117,7 +117,8 @@ class Policy:
             if (parameter.default is not value
                     or not isinstance(value, (bool, type(None)))):
                 arguments.append(f'{name}={value}')
-        return f'{type(self).__name__}({", ".join(arguments)})'
+        return _without_addresses(
+            f'{type(self).__name__}({", ".join(arguments)})')
 
 
 class FunctionPolicy(Policy):
@@ -147,8 +148,12 @@ class FunctionPolicy(Policy):
         return self
 
     def __repr__(self) -> str:
-        # Without the addresses of objects.
-        return re.sub(' at 0x[0-9a-f]+', '', repr(self.function))
+        return _without_addresses(repr(self.function))
+
+
+def _without_addresses(text: str) -> str:
+    """Return a description that is the same in another process."""
+    return re.sub(' at 0x[0-9a-f]+', '', text)
 
 
 def as_policy(policy: Union[Policy, Callable]) -> Policy:

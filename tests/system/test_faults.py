@@ -208,7 +208,7 @@ def test_losses_of_one_rank_are_not_finite(tmp_path):
         index in (3, 8) for step in second[:ANNEALING_ITER]
         for index in step['images'])
     assert visits > 3
-    warned = re.findall(r'InfoBatch: (\d+) losses of images were NaN or inf',
+    warned = re.findall(r'InfoBatch: (\d+) scores of images were NaN or inf',
                         read_log(tmp_path))
     assert sum(map(int, warned)) == visits
     state = load(tmp_path / f'iter_{MAX_ITERS}.pth')['infobatch']['tables']

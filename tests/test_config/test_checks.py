@@ -170,5 +170,7 @@ def test_batches_of_several_modalities():
     check_batch(dict(inputs=inputs, data_samples=[None] * 3), 3)
     check_batch(dict(inputs=inputs['rgb']), 3)
     check_batch(dict(data=inputs, data_samples=None), 3)  # as in xtuner
+    check_batch(inputs['rgb'], 3)
+    check_batch(dict(inputs=dict(share=torch.tensor(0.5), **inputs)), 3)
     with pytest.raises(Refusal, match='has 3 images where 2 were asked'):
         check_batch(dict(inputs=inputs, data_samples=[None] * 3), 2)

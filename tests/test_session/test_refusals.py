@@ -361,7 +361,8 @@ def test_losses_that_are_not_finite():
         losses = torch.where(images == 7, torch.nan, losses)
         losses = torch.where(images == 9, torch.inf, losses)
         session.weigh(losses, slots)
-    session.state_dict()
+    with said('2 scores of images were NaN or infinite, 2 so far'):
+        session.state_dict()
     tables = audit.run.tables
     assert tables.scores[[7, 9]].tolist() == [1, 1]
     assert (np.delete(tables.scores, [7, 9]) == 2).all()
@@ -377,16 +378,42 @@ def test_a_budget_that_cannot_be_met():
 
 
 def test_epochs_without_a_batch():
-    """With `drop_last` an epoch whose plan fills no batch is over."""
+    """With `drop_last` an epoch whose plan fills no batch is over, and the
+    loop is told."""
     session, sizes = own(RandomPruning(0.5)), []
-    while session.epoch < 6:
-        assert session.epoch == len(sizes)
-        sizes.append(0)
-        for slots, _ in session.loader(8, drop_last=True):
-            step(session, slots)
-            sizes[-1] += len(slots)
+    with said(
+            *(f'nothing is trained on in epoch {epoch}, because its plan has '
+              '7 images' for epoch in (2, 3, 4))):
+        while session.epoch < 6:
+            assert session.epoch == len(sizes)
+            sizes.append(0)
+            for slots, _ in session.loader(8, drop_last=True):
+                step(session, slots)
+                sizes[-1] += len(slots)
     # 13, 7, 7, 7 and 13 images, of which 7 are none.
     assert sizes == [8, 0, 0, 0, 8, 8]
+
+
+def test_predictions_that_are_no_part_of_the_graph():
+    """A slice of the predictions that is made after the losses."""
+    session = own()
+    with said('the gradient at the predictions cannot be seen, so V, what the '
+              'choice of images is worth, is estimated from the losses. For a '
+              'better estimate, give `weigh` the tensor that'):
+        while session.epoch < 3:
+            for slots, _ in session.loader(4):
+                losses, logits = losses_of(slots.indices, 0)
+                session.weigh(losses, slots, logits * 1).sum().backward()
+
+
+def test_a_resumed_run_may_have_fewer_epochs():
+    session, shorter = own(), own(epochs=3)
+    while session.epoch < 4:
+        for slots, _ in session.loader(4):
+            step(session, slots)
+    with said('the run goes on, and annealing begins at epoch'):
+        shorter.load_state_dict(state_of(session))
+    assert shorter.epoch == 4 and shorter.progress == 1
 
 
 def test_a_loop_that_forgets_its_losses():

@@ -329,6 +329,21 @@ def told_of(loss, unreduced, **kwargs):
     return loss
 
 
+def test_a_rule_may_return_the_elements_alone():
+    """Of a loss that divides by their number."""
+    logits, label = make_batch('none')
+    own = of_a_subclass(SquaredLoss)
+    rules = [
+        lambda loss, *args: (args[0].softmax(1) - one_hot(args[1])).square(),
+        lambda loss, *args: (rules[0](loss, *args), logits.numel())
+    ]
+    values = [
+        weighting(told_of(own, rule, reduces=False))(logits, label)
+        for rule in rules
+    ]
+    assert values[0] == values[1]
+
+
 LEARNS = of_a_subclass(SquaredLoss, reduction='mean')
 LEARNS.log_var = nn.Parameter(torch.zeros(()))
 

@@ -53,7 +53,6 @@ class Reporter:
         self._runner = runner
         self._run, self._schedule = run, run.schedule
         self._mean_weight = mean_weight
-        self._non_finite = 0
         self._log_interval = min(
             (hook.interval
              for hook in runner.hooks if isinstance(hook, LoggerHook)),
@@ -149,10 +148,9 @@ class Reporter:
     def run_resumes(self, changes: List[str]) -> None:
         """Say that a run goes on with the plan of the checkpoint, and what has
         changed since then."""
-        current = self._run.current
-        self._non_finite = current.non_finite
-        place = (f'the run goes on in virtual epoch {current.epoch} at slot '
-                 f'{self._run.ledger.position}')
+        run = self._run
+        place = (f'the run goes on in virtual epoch {run.current.epoch} at '
+                 f'slot {run.ledger.position}')
         self._info('; '.join([place, *changes]) + '.')
 
     def run_starts_afresh(self, reason: str) -> None:
@@ -188,7 +186,6 @@ class Reporter:
             f'{kept_share:.3f}{threshold}), {saved}mean score '
             f'{record.mean_score:.4f}'
             f'{worth_in_words(record.variance_ratio, ", the last", "")}')
-        self._warn_of_non_finite(record.non_finite)
 
     @property
     def _done(self) -> int:
@@ -205,15 +202,6 @@ class Reporter:
         left = schedule.annealing_at - self._done
         return (f'{left} {schedule.unit}s until annealing'
                 if left > 0 else 'annealing')
-
-    def _warn_of_non_finite(self, total: int) -> None:
-        """Warn of losses that aren't finite, if there are more than before."""
-        # Each text is another one: MMEngine drops warnings that repeat.
-        if total > self._non_finite:
-            self._warn(f'{total - self._non_finite} losses of images were '
-                       f'NaN or infinite, {total} so far; these images keep '
-                       'the score they had before.')
-        self._non_finite = total
 
     def after_iter(self, batch_idx: int) -> None:
         """Write the mean loss of the last iterations where LoggerHook does."""
@@ -242,7 +230,6 @@ class Reporter:
     def run_ends(self) -> None:
         """Report what the run saved."""
         run, iteration = self._run, self._runner.iter
-        self._warn_of_non_finite(run.tables.non_finite)
         saved = run.saved_iters()
         self._add_scalars(saved_iters=saved)
         # Since all scores were 1.

@@ -164,17 +164,23 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     """Check that a batch has as many images as the loader was asked for."""
     # Inputs may be a dict with a tensor for each modality. A model that isn't
     # of a library may take anything whose parts have an entry for each sample.
-    parts = data_batch
-    if isinstance(parts, Mapping):
+    parts = data_batch if isinstance(data_batch,
+                                     (list, tuple)) else [data_batch]
+    if isinstance(data_batch, Mapping):
         parts = [
-            parts.get('data_samples'),
-            parts.get('inputs'), *parts.values()
+            data_batch.get('data_samples'),
+            data_batch.get('inputs'), *data_batch.values()
         ]
-    part = next(each for each in parts if each is not None)
+    part = next(filter(_has_entries, parts), ())
     while isinstance(part, Mapping):
-        part = next((x for x in part.values() if hasattr(x, '__len__')), ())
+        part = next(filter(_has_entries, part.values()), ())
     if len(part) != batch_size:
         raise Refusal(
             f'A batch has {len(part)} images where {batch_size} were asked '
             'for, so InfoBatch does not know which images these are: check '
             '`train_dataloader.collate_fn`.')
+
+
+def _has_entries(part: Any) -> bool:
+    # A tensor without dimensions has no length.
+    return hasattr(part, '__len__') and getattr(part, 'ndim', 1) > 0

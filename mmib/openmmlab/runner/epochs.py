@@ -86,8 +86,7 @@ def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
     loader = runner.train_dataloader
     step = StepSize(schedule.slots_per_iter, loader.drop_last)
     loader.sampler.set_epoch(runner.epoch)
-    is_new = run.epoch != runner.epoch
-    if is_new:
+    if run.epoch != runner.epoch:
         # Slots of the epoch before that filled no batch are given up.
         run.give_up_rest()
         run.next_plan(runner.epoch, step)
@@ -95,14 +94,6 @@ def begin_epoch(runner: Runner, run: Run, steps: ScheduleSteps) -> None:
     loader.sampler.begin_epoch()
     # With `drop_last` the loader leaves what doesn't fill a batch.
     iters, slots = len(loader), ledger.end - ledger.position
-    if is_new and iters == 0:
-        runner.logger.warning(
-            f'InfoBatch: nothing is trained on in epoch {runner.epoch + 1}, '
-            f'because its plan has {slots} images, an iteration '
-            f'{schedule.slots_per_iter}, and `drop_last` leaves them: lower '
-            '`train_dataloader.batch_size`, remove '
-            '`train_dataloader.drop_last`, or let the `policy` of '
-            'InfoBatchHook in `custom_hooks` keep more.')
     steps.begin_epoch(ledger.position +
                       min(iters * schedule.slots_per_iter, slots))
     later = range(runner.epoch + 1, schedule.length)

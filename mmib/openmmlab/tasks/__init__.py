@@ -126,10 +126,11 @@ def attach(model: nn.Module, batch: BatchContext,
 def no_scores() -> Refusal:
     """Return the refusal of a training step that hasn't scored its images."""
     return Refusal(
-        'No head called its losses in this iteration (`loss_decode` of a '
-        'segmentor, `loss_module` of a classifier), so InfoBatch has no '
-        'scores: check the `loss` method of `model`, or train without '
-        'InfoBatchHook.')
+        'No loss of an image was seen in this iteration, so InfoBatch has no '
+        "scores. `forward(mode='loss')` of `model` must call its heads with "
+        'their losses, or return losses whose names contain "loss", and '
+        '`train_step` must call `parse_losses`: check these methods, or train '
+        'without InfoBatchHook.')
 
 
 def _follow_total(model: nn.Module, batch: BatchContext, task: Task) -> None:

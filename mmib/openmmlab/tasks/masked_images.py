@@ -43,7 +43,7 @@ _OF_MASKED_TOKENS = (heads.BEiTV1Head, heads.BEiTV2Head, heads.iTPNClipHead)
 _COMPARE_IMAGES = (selfsup.BarlowTwins, selfsup.DenseCL, selfsup.MoCo,
                    selfsup.MoCoV3, selfsup.SimCLR, selfsup.SwAV)
 
-Elements = Tuple[Union[Tensor, int], ...]
+Elements = Union[Tensor, Tuple[Tensor, ...]]
 
 
 @register_unreduced(PixelReconstructionLoss, reduces=False)
@@ -74,10 +74,10 @@ def cosine_similarity(loss: CosineSimilarityLoss,
 
 
 def _where_masked(elements: Tensor, mask: Optional[Tensor]) -> Elements:
-    """Return the elements, their divisor, and how many elements of each image
-    count."""
+    """Return the elements, and with a mask their divisor, and how many
+    elements of each image count."""
     if mask is None:
-        return elements, elements.numel()
+        return elements
     counts = mask.flatten(1).sum(1)
     return elements * mask, counts.sum(), counts.clamp(min=1)
 

@@ -2,7 +2,7 @@
 """MMSegmentation: which heads a segmentor has, which losses these heads call,
 and how the losses fall into images, see ``docs/supported.md``."""
 import functools
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn as nn
@@ -119,7 +119,7 @@ def cross_entropy(loss: nn.Module,
                   pred: Tensor,
                   target: Tensor,
                   ignore_index: int = -100,
-                  **kwargs: Any) -> Elements:
+                  **kwargs: Any) -> Union[Tensor, Elements]:
     """Return the loss of each pixel. The divisor is that of
     ``mmseg/models/losses/cross_entropy_loss.py``, without ``.item()``, which
     would wait for the GPU."""
@@ -131,7 +131,7 @@ def cross_entropy(loss: nn.Module,
         **kwargs)
     if not loss.avg_non_ignore and (loss.use_sigmoid
                                     or loss.class_weight is None):
-        return elements, elements.numel()
+        return elements
     valid = target != ignore_index
     if loss.use_sigmoid:
         valid &= target >= 0
@@ -144,10 +144,9 @@ def cross_entropy(loss: nn.Module,
 
 
 def mean_of_elements(loss: nn.Module, pred: Tensor, target: Tensor,
-                     **kwargs: Any) -> Elements:
+                     **kwargs: Any) -> Tensor:
     """Return the elements of a loss that divides by their number."""
-    elements = loss(pred, target, reduction_override='none', **kwargs)
-    return elements, elements.numel()
+    return loss(pred, target, reduction_override='none', **kwargs)
 
 
 register_unreduced(mmseg_losses.DiceLoss, mmseg_losses.FocalLoss,
@@ -168,9 +167,9 @@ except ImportError:
     mmseg_losses.HuasdorffDisstanceLoss,
     reduces=False)
 def image_by_image(loss: nn.Module, pred: Tensor, target: Tensor,
-                   **kwargs: Any) -> Elements:
+                   **kwargs: Any) -> Tensor:
     """Return the parts of a loss that is the mean over single images."""
-    return _alone(loss, pred, target, **kwargs), len(pred)
+    return _alone(loss, pred, target, **kwargs)
 
 
 @register_unreduced(mmseg_losses.OhemCrossEntropy, reduces=False)
@@ -198,7 +197,7 @@ def ohem_cross_entropy(loss: mmseg_losses.OhemCrossEntropy, pred: Tensor,
 
 @register_unreduced(mmseg_losses.BoundaryLoss, reduces=False)
 def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
-             target: Tensor) -> Elements:
+             target: Tensor) -> Tensor:
     """Return the loss of each pixel. Boundary pixels and other pixels are
     balanced over the batch."""
     pred = pred.flatten(1)
@@ -209,14 +208,13 @@ def boundary(loss: mmseg_losses.BoundaryLoss, pred: Tensor,
     balance = positive * num_negative + negative * num_positive
     # Where one kind is missing, nothing counts, as in the baseline.
     balance = balance / total.clamp(min=1)
-    elements = loss.loss_weight * F.binary_cross_entropy_with_logits(
+    return loss.loss_weight * F.binary_cross_entropy_with_logits(
         pred, target, balance.to(pred), reduction='none')
-    return elements, elements.numel()
 
 
 @register_unreduced(mmseg_losses.LovaszLoss)
 def lovasz(loss: nn.Module, pred: Tensor, target: Tensor,
-           **kwargs: Any) -> Elements:
+           **kwargs: Any) -> Union[Tensor, Elements]:
     """Return the loss of each image. Without ``per_image`` the loss of a batch
     is no sum over images."""
     if loss.per_image:
