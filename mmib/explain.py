@@ -94,7 +94,7 @@ def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
                                                for name in ('scores', 'kept')))
     # A plan of a user may have as many slots as a pass, and an image twice.
     is_full = record.kept == pass_length and kept is None
-    # By iterations, the indices of repeats fold onto one pass.
+    # By iterations, a repeated index stands for the original one.
     place = index % pass_length
     score = 1. if scores is None else float(scores[place])
     is_kept: Optional[bool] = True

@@ -69,10 +69,9 @@ class Dealer:
     at a time.
 
     The stream has one position, the end of the newest batch of which any slot
-    was weighed. What lies before the position is trained on or given up, and
-    what lies after it is dealt by the next iterator. So a look at the first
-    batch, a ``break``, an exception, a batch that is tried once more, and a
-    resumed run are handled alike.
+    was weighed. Slots before the position were trained on or given up, and the
+    next iterator begins at the position. So a look at the first batch, a
+    ``break``, an exception, a retry and a resumed run need no special case.
 
     Args:
         run (Run): The run.
@@ -88,8 +87,8 @@ class Dealer:
         # Of the newest iterator, what must be the same on all ranks.
         self._same: Tuple[int, ...] = ()
         self._has_ranks = False
-        # Whether something was weighed, or an iterator has ended. Until then,
-        # with a seed, one rank may look at batches without the others.
+        # Whether something was weighed, or an iterator has ended. Before, a
+        # single rank may iterate by itself if a seed was given.
         self._is_in_use = False
         self._weighed_until = 0  # The furthest position that was weighed.
         # Batches in a row of iterators that have ended with nothing weighed.
@@ -141,7 +140,8 @@ class Dealer:
             position = self._agree(position)
         run.advance(position)
         if not run.schedule.by_epoch:
-            # An empty iterator before may have been a look at the end.
+            # If the iterator before was empty, it may only have looked whether
+            # the stream has ended.
             if run.has_ended and (before is None or not before.was_empty):
                 raise _over('The stream of the Session is over')
             self._check_step(step, run.schedule.length)
@@ -155,7 +155,8 @@ class Dealer:
                      f'{run.ledger.end - position} images that are left.')
         run.prepare_rest(step)
         position = run.ledger.position
-        # The empty iterator before may have been a look at the first batch.
+        # An empty iterator may only have looked at the first batch. A second
+        # one at the same place ends the epoch.
         is_repeated = before is not None and before.was_empty and (before.begin
                                                                    == position)
         self._cursor = Cursor(step, position, has_drawn or is_repeated)
@@ -262,8 +263,8 @@ class Dealer:
         the plan is given up if a part of the plan was weighed, or if nothing
         of the plan could be delivered.
 
-        An iterator that finds a rest smaller than a batch may have been a look
-        at the first batch. So only the second such iterator gives up the rest.
+        If the rest is smaller than a batch, the first iterator of it is empty
+        and keeps it. A second empty iterator gives up the rest.
         """
         cursor.finish()
         self._is_in_use = True

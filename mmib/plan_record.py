@@ -58,9 +58,8 @@ class PlanRecord(NamedTuple):
     annealing: bool = False
 
     def covered_until(self, position: int) -> float:
-        """Return the epochs that are covered before a slot of the plan, or
-        before its end. Of a plan that annealing cuts short, only the part that
-        was dealt counts."""
+        """Return the epochs that are covered until a position in the plan. A
+        plan that annealing cuts short counts in part."""
         # In an epoch some slots may come again, to fill a step of all ranks.
         return self.covered + min((position - self.first_slot) / self.kept, 1.)
 

@@ -19,8 +19,8 @@ class Memory(NamedTuple):
     Args:
         scores (np.ndarray, optional): Score of each index when scores were
             last read for a plan, float32 of shape (pass_length,).
-        kept (np.ndarray, optional): Whether the plan kept each index, packed
-            bits, uint8. None for a full plan.
+        kept (np.ndarray, optional): Mask of the indices that the plan keeps,
+            as of :func:`np.packbits`, uint8. None for a full plan.
         mean_score (float): Mean of the scores. Defaults to 1.
         read_at (int): First slot of the plan for which scores were read.
         logged_at (float): First slot of the last plan with a line of log.
@@ -110,8 +110,9 @@ def draw(
             False.
 
     Returns:
-        tuple[EpochPlan, optional, PlanRecord, Memory]: The plan, None for the
-        next full pass of the baseline; its record; and what it hands on.
+        tuple[EpochPlan, optional, PlanRecord, Memory]: The plan, where None
+        stands for the next full pass of the baseline; its record; and the
+        memory for the next plan.
     """
     saved_iters = 0. if last is None else last.saved_iters + (
         schedule.iters_saved_since(last, start.slot, start.iteration))

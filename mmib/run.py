@@ -172,7 +172,7 @@ class Run:
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)
-        # Only the second note in a row counts: the first plan that prunes is
+        # Warn if two plans in a row have a note. The first plan that prunes is
         # drawn from few scores, and later plans correct it.
         if self.newest and self.newest.note and record.note and (
                 not self._has_warned):
@@ -213,10 +213,9 @@ class Run:
             if tail:
                 self._cut(rest, tail, newest)
         self.ledger.pad(self.world_size)
-        left = self.ledger.end - self.ledger.position
-        is_new = newest is not None and (self.ledger.position
-                                         == newest.first_slot)
-        if step.drop_last and is_new and left < step.slots:
+        begin, left = self.ledger.position, len(self.ledger.rest().indices)
+        if newest and begin == newest.first_slot and (step.drop_last
+                                                      and left < step.slots):
             self.warn(
                 f'nothing is trained on in epoch {self.epoch + 1}, because '
                 f'its plan has {left} images, a step has {step.slots}, and '
@@ -301,8 +300,7 @@ class Run:
         return begun
 
     def saved_iters(self) -> float:
-        """Return how many more iterations the baseline needs for the same
-        epochs."""
+        """Return the iterations saved so far, compared with the baseline."""
         if self.current is None:
             return 0.
         return self.current.saved_iters + self.schedule.iters_saved_since(
@@ -310,7 +308,7 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """bool: Whether a stream has no slot left for each rank."""
+        """bool: Whether a stream has fewer slots left than there are ranks."""
         end = self.schedule.end
         return end is not None and end - self.ledger.position < self.world_size
 
@@ -369,8 +367,8 @@ class Run:
         """Let all ranks know all visits until now, and forget their slots.
 
         Args:
-            decides_norms (bool): Whether norms that are missing now are never
-                to come. If not, the backward pass of the newest batch may
+            decides_norms (bool): Whether missing norms are taken as not
+                available. If not, a backward pass of the newest batch may
                 still bring them. Defaults to False.
         """
         if not self._lockstep or len(self.log):
@@ -403,17 +401,16 @@ class Run:
                 self.warn(f'{total - before} scores of images were NaN or '
                           f'infinite, {total} so far; these images keep the '
                           'score they had before.')
-        # A part of the newest batch, and in a Session older batches of the
-        # plan, may still be weighed.
         self.ledger.forget(self._oldest)
         del self._steps[:-1]
 
     @property
     def _oldest(self) -> int:
-        """int: The first slot that may still be weighed."""
+        """int: The first slot that may still be weighed: of the newest batch,
+        or in a Session of the plan, because a loop may weigh older batches and
+        ranks may have skipped different ones."""
         if self._lockstep or self.current is None:
             return self._step_begin
-        # Ranks may have skipped different batches, but share the plan.
         return self.current.first_slot
 
     def _iterations_of(self, numbers: np.ndarray) -> np.ndarray:

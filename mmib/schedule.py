@@ -69,8 +69,8 @@ class Schedule:
             Defaults to 0.
         iters_per_epoch (int, optional): Iterations of an epoch of the
             baseline. None if the run counts iterations. Defaults to None.
-        first_pass (int, optional): Slots after which each index was dealt
-            once, several passes where a dataset is repeated. If None,
+        first_pass (int, optional): Slots until each index of the dataset was
+            dealt once. For a RepeatDataset these are several passes. If None,
             ``pass_length``. Defaults to None.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
@@ -115,8 +115,8 @@ class Schedule:
         between two lines of log: a thousandth of the run, and the lookahead.
         """
         self._first_pass = first_pass or pass_length
-        # By iterations, the slot at which iteration 0 would lie with today's
-        # batch size.
+        # By iterations, the slot of iteration 0, extrapolated with the current
+        # batch size. May be negative after a resume.
         self._zero = 0
 
     def count_from(self, iteration: int, position: int) -> None:

@@ -60,10 +60,10 @@ class Session:
         normalize (bool): Whether the weights of a plan are divided by their
             mean. If not, steps of SGD are longer by a factor of 1 / kept
             share. Advised for optimizers like Adam. Defaults to False.
-        stream (bool): Whether one iterator of the loader is the whole run, and
-            ends by itself, after ``ratio`` of the images of ``epochs`` passes:
-            for loops that count iterations. Policies without a budget take
-            their ``default_ratio``. Defaults to False.
+        stream (bool): Whether a single iterator of the loader is the whole
+            run, for loops that count iterations. The iterator ends after a
+            share of the samples of ``epochs`` passes, the ``default_ratio`` of
+            the policy, which is ``ratio`` for Neyman. Defaults to False.
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
             one. Defaults to None.

@@ -74,7 +74,8 @@ class Columns(NamedTuple):
         indices (np.ndarray): Dataset index of each slot, int64 of shape (K,).
         weights (np.ndarray): Weight of each slot, float32 of shape (K,).
         tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
-            shape (K,). With 0, V and the policy ignore the visit of the slot.
+            shape (K,). 0 excludes the visit of the slot from V and
+            from what the policy learns.
         means (np.ndarray): Mean weight of the plan of each slot, float32 of
             shape (K,).
     """

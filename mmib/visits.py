@@ -50,9 +50,10 @@ class Entry:
     backward pass.
 
     The norm of image ``i`` is the norm of the gradient at row ``i`` of the
-    predictions, divided by the gradient that flows into loss ``i``. So the
-    norm is that of the image's own loss, whatever reduction, loss scaling,
-    accumulation and weights make of it. The log divides many entries at once.
+    predictions, divided by the gradient that flows into loss ``i``. The result
+    is the norm of the gradient of the image's own loss, whatever the
+    reduction, loss scaling, gradient accumulation and weights are. The log
+    divides many entries at once.
 
     Args:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
@@ -85,11 +86,11 @@ class Entry:
         self.flow = _without_graph(gradient)
 
     def note_gradient(self, gradient: Optional[Tensor]) -> None:
-        """Note the gradient at the predictions, of shape (B, ...), which
-        follows that of the losses."""
+        """Note the gradient at the predictions, of shape (B, ...), after
+        :meth:`note_flow`."""
         self.awaits_norms = False
-        # A compiled step has the loss within its graph, and its output gets
-        # the gradient None.
+        # In a compiled step the predictions are inside the graph, and autograd
+        # passes None.
         if gradient is not None and self.flow is not None:
             self.norms = row_norms(_without_graph(gradient))
 
@@ -144,8 +145,8 @@ class VisitLog:
         entries = self._entries
         entries.append(entry)
         if len(entries) >= self._pack_at:
-            # Entries whose backward pass is still to come, and those after
-            # them: of two entries with the same slot, the later one counts.
+            # Keep entries that await their backward pass, and all later ones:
+            # of two entries with the same slot, the later one counts.
             waiting = next(
                 (i for i, each in enumerate(entries) if each.awaits_norms),
                 len(entries))
@@ -317,8 +318,8 @@ class Tables:
         """np.ndarray: Iterations until the last visit of each image that gave
         a score, including that of the visit; 0 before the first one."""
         self.visits = self._records['visits']
-        """np.ndarray: How often each image was visited, also where another
-        image was delivered in its place."""
+        """np.ndarray: Number of visits of each image. A visit counts also if
+        another image was delivered in its place."""
         self.scores[:] = self.averages[:] = 1
         self.pruned = np.zeros(size, np.int32)
         """np.ndarray: How often plans left each image out."""
@@ -330,7 +331,8 @@ class Tables:
         """Begin the sums over visits anew."""
         self.sums = np.zeros((0, len(worth.MOMENTS) + 1))
         """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since the
-        sums were last read for a plan, of at most 262,144 images."""
+        sums were last read for a plan, in a larger dataset of a random sample
+        of 262,144 images."""
         self.pairs = np.zeros(6)
         """np.ndarray: :func:`~mmib.worth.pair_sums` of the scores before and
         after these visits."""

@@ -8,9 +8,10 @@ gradient is multiplied by
     V = mean(p) * mean(g^2 / p) / mean(g^2)
 
 where ``g_i`` is the norm of the gradient of an image when the image is
-visited. ``1 - V`` is about the share of the steps that the choice of images
-saves where noise limits the training. V is 1 for pruning at random. The least
-V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g`` reaches.
+visited. If the noise of the gradient limits the training, the choice of images
+saves a share of about ``1 - V`` of the steps. V is 1 for pruning at random.
+The least V is ``mean(g)^2 / mean(g^2)``, which ``p`` in proportion to ``g``
+reaches.
 
 A run keeps sums (:func:`tier_sums`), not visits. They are added in the order
 of the visits, so that all ranks get the same bits.
@@ -57,9 +58,9 @@ class MeanRatio(NamedTuple):
     Args:
         visits (float): Visits until now.
         total (float): Sum of V over these visits.
-        below (float): Variance of this sum, by the lower ends of the intervals
-            of V.
-        above (float): The same of the upper ends.
+        below (float): Variance of this sum, from the lower ends of the
+            intervals of V.
+        above (float): Variance of this sum, from the upper ends.
     """
 
     visits: float = 0.
@@ -147,11 +148,10 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
     norms above 0.
 
     The interval follows from the delta method for ``log V`` with independent
-    visits. A few large norms can make up most of V, and whether the visits
-    have met them is chance. So the interval also covers what two more visits
-    would give. They may fall into any one tier, and their norm is the tier's
-    mean norm times the largest ratio of a norm to its tier's mean that was
-    seen.
+    visits. A few large norms can make up most of V, and it is chance whether
+    they were visited. So the interval also covers each V with two more visits
+    of any single tier. Their norm is the mean norm of the tier times the
+    largest ratio of a norm to the mean of its tier that was seen.
     """
     moments, largest = sums[:, :-1], sums[:, -1]
     totals = moments.sum(0)

@@ -90,9 +90,8 @@ class BatchContext:
 
     @property
     def parts(self) -> Sequence[Tensor]:
-        """Sequence[Tensor]: Relative weight and weight of each row over B, the
-        factors of its loss in the mean over the batch, float32 of shape (B,).
-        """
+        """Sequence[Tensor]: ``relative_weights / B`` and ``row_weights / B``,
+        the factors of a mean over the batch, float32 of shape (B,)."""
         if self._parts is None:
             self._parts = torch._foreach_div(
                 [self.relative_weights, self.row_weights], self.size)

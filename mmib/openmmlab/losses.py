@@ -88,10 +88,10 @@ class InfoBatchLoss(nn.Module):
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
-        rows_per_image (int or list[int]): Rows of a call that belong to each
-            image, image by image: a number for all images, as of queries; or
-            a list of numbers in proportion to the rows of each image, as of
-            matched masks, which may change with every batch. Defaults to 1.
+        rows_per_image (int or list[int]): Number of rows of each image in a
+            call. An int holds for all images, such as the number of queries. A
+            list has a number for each image, such as that of its matched
+            masks, to which its rows are proportional. Defaults to 1.
         batch (BatchContext, optional): Weights and scores of the batch. The
             hook sets it. Defaults to None.
     """
@@ -200,8 +200,9 @@ class InfoBatchLoss(nn.Module):
     def _by_image(self, loss: nn.Module, pred: Tensor, target: Tensor,
                   **kwargs: Any) -> Tuple[Tensor, Optional[Factor]]:
         """Return the mean over the elements of each image, float32 of shape
-        (B,), and by what a mean over the batch multiplies these means to be
-        the baseline's loss. None for a loss that is no sum over images."""
+        (B,), and the factor with which the mean of ``factor * means`` is the
+        baseline's loss. The factor is None for a loss that is no sum over
+        images."""
         elements, divisor, counts = self._unreduced(loss, pred, target,
                                                     **kwargs)
         size, rows = self.batch.size, self.rows_per_image

@@ -31,10 +31,9 @@ class InfoBatchSampler(DefaultSampler):
     ``DefaultSampler``, because a loop by epochs asks for it.
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
-    for the next plan at the same request. By iterations, up to ``W - 1`` slots
-    that don't give each rank one are issued together with the next plan. By
-    epochs, the first slots of a plan come again until all ranks have equally
-    many.
+    for the next plan at the same request. By iterations, a rest of fewer than
+    ``W`` slots is issued together with the next plan. By epochs, the first
+    slots of a plan are repeated until all ranks have equally many.
 
     A data loader returns batches in the order of its requests, so that slots
     are matched with batches in order. By iterations only the training loop may

@@ -15,7 +15,7 @@ class Neyman(Policy):
     """Prune most where the gradients were found to be small.
 
     The run covers the passes of the baseline in ``ratio`` of its iterations.
-    Each plan keeps what the rest of this budget allows, which makes up for
+    Each plan keeps an equal share of the rest of this budget, which corrects
     earlier plans. A run by iterations is short already: the baseline has
     ``1 / ratio`` times as many iterations. A run by epochs has as many epochs
     as the baseline.
@@ -107,7 +107,7 @@ class Neyman(Policy):
             raise Refusal('Neyman must know how far the run is: call '
                           '`begin_plan` of the policy before each plan.')
         share = self._progress.kept_share(self.ratio)
-        # Rounds down. Otherwise later plans would have to prune harder.
+        # Round down, so that the budget is never exceeded.
         num_kept = math.floor(share * len(scores) + 1e-6)
         # `min_keep` of a tier is an image or more.
         num_tiers = min(
@@ -133,8 +133,9 @@ class Neyman(Policy):
     def _roots(self) -> np.ndarray:
         """Return the root of the mean squared norm of each tier.
 
-        Means of few visits differ by chance. As far as this explains their
-        spread they are shrunk towards 1, their own mean (empirical Bayes).
+        Means of few visits differ by chance. They are shrunk towards their
+        common mean of 1, the more the larger the part of their spread that
+        chance explains (empirical Bayes).
         """
         spread = max(self._means.var() - self._variances.mean(), 0.)
         trust = spread / np.maximum(spread + self._variances, 1e-12)

@@ -47,15 +47,15 @@ class EpochPlan:
             ().
         note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,). With 0, V and the policy ignore the visit of
-            the slot. If None, all slots are of tier 1.
+            int16 of shape (K,). 0 excludes the visit of a slot from V and from
+            what the policy learns. If None, all slots are of tier 1.
         is_full (bool): Whether each image comes once, with weight 1. The run
             then takes the baseline's order in the place of ``indices``.
             Defaults to False.
         is_shuffled (bool): Whether the order is random. A run with
             ``shuffle=False`` then sorts the slots. Defaults to False.
-        whole_mean (float, optional): Mean weight of the plan from which these
-            slots were cut. None if nothing was cut. Defaults to None.
+        whole_mean (float, optional): Mean weight of the plan before slots were
+            cut off. None if nothing was cut off. Defaults to None.
     """
 
     indices: np.ndarray
@@ -149,7 +149,7 @@ class EpochPlan:
         plan, counts = self._at(rows), np.bincount(
             self.tier_of_slot[rows], minlength=len(self.tiers) + 1)[1:]
         if not plan.tier_of_slot.all():
-            # A 0 hides the tier of a slot, so that slots can't be counted.
+            # Slots of tier 0 can't be counted by tier, so the counts stay.
             counts = [
                 kept if len(self.tiers) == 1 else tier.kept
                 for tier in self.tiers

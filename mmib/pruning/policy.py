@@ -16,12 +16,12 @@ class Progress(NamedTuple):
 
     Args:
         spent (float): Slots of the run before the plan.
-        covered (float): Slots that the baseline needs to come as far.
+        covered (float): Slots in which the baseline comes as far.
         annealing (float): Slots of annealing.
         length (float): Slots of the whole run; by epochs those of the
             baseline.
-        of_baseline (bool): Whether ``length`` is that of the baseline.
-            Defaults to False.
+        of_baseline (bool): Whether ``length`` is the length of the baseline,
+            and not of the shorter run. Defaults to False.
         norms (tuple[np.ndarray, np.ndarray], optional): Of each tier of the
             last plan, the mean squared norm of the gradients of its images,
             NaN for a tier without visits, and the standard error of this mean,
@@ -71,8 +71,8 @@ class Policy:
     """bool: Whether plans leave images out. If not, the run trains as the
     baseline, and keeps scores."""
     default_ratio = 0.6
-    """float: Iterations of the run over those of the baseline, in (0, 1],
-    where a conversion is given no ratio, and of a Session with
+    """float: Iterations of the run over those of the baseline, in (0, 1], if
+    a config is converted without a ratio, and in a Session with
     ``stream=True``."""
 
     def __call__(self, scores: np.ndarray,
@@ -90,7 +90,8 @@ class Policy:
         raise NotImplementedError
 
     def expected_share(self, progress: Progress) -> Optional[float]:
-        """The kept share to forecast, or None where the losses decide.
+        """Return the kept share to forecast, or None if the share depends on
+        the losses.
 
         Args:
             progress (Progress): Where the first plan that prunes begins.
@@ -101,8 +102,8 @@ class Policy:
         """Take how far the run is where the next plan begins."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """Arrays and plain Python values that the next plans follow from,
-        besides the scores."""
+        """Return arrays and plain Python values on which the next plans
+        depend, besides the scores."""
         return {}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:

@@ -16,8 +16,8 @@ class ScheduleSteps(ParamSchedulerHook):
     """MMEngine's ParamSchedulerHook, except that schedulers which step by
     iteration make as many steps in an epoch as in the baseline.
 
-    Where an epoch was left early, as with another batch size and
-    ``drop_last``, the next epoch makes up for that.
+    If an epoch ends early, as with another batch size and ``drop_last``, the
+    next epoch makes the missing steps.
 
     Args:
         run (Run): The run.

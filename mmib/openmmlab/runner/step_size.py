@@ -2,11 +2,10 @@
 """Whether weights make steps longer: what decides the mean weight of a plan.
 
 The method's weights have a mean of 1 / kept share. An optimizer whose step is
-in proportion to the gradient makes steps longer by this mean. An optimizer
-that divides by the size of past gradients makes steps as long as before in the
-long run. Its steps are too long where pruning begins and too short where
+in proportion to the gradient makes steps longer by this mean. An adaptive
+optimizer makes them too long where pruning begins and too short where
 annealing begins, until past gradients are forgotten (``docs/method.md``). With
-such an optimizer the weights of a plan are divided by their mean.
+it, the weights of a plan are divided by their mean.
 """
 from typing import Any, Iterator, NamedTuple, Optional, Tuple
 

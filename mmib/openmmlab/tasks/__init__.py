@@ -48,9 +48,9 @@ class Task:
 
     def weigh(self, losses: Dict[str, Any],
               batch: BatchContext) -> Dict[str, Any]:
-        """Weigh what ``forward(mode='loss')`` returns, where this has a loss
-        of each image, and add to the scores of the batch. Losses that were
-        weighed within the model are returned as they are."""
+        """Weigh the losses of single images that ``forward(mode='loss')``
+        returns, and add to the scores of the batch. Losses that were weighed
+        within the model are returned as they are."""
         return losses
 
 
