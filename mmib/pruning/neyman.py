@@ -124,10 +124,10 @@ class Neyman(Policy):
         if len(plan) > max(num_kept, 1):
             plan = replace(
                 plan,
-                note=f'the budget needs a kept share of {share:.3f}, but at '
-                f'most {100 * (1 - self.min_keep):g} % of the images can be '
-                f'pruned: kept share {len(plan) / len(scores):.3f}. Raise '
-                '`ratio` of the policy.')
+                note=f'the budget needs a kept share of {share:.3f}, but '
+                f'`min_keep={self.min_keep:g}` keeps {len(plan)} of '
+                f'{len(scores)} images: raise `ratio` of the policy, or lower '
+                '`min_keep`.')
         return plan
 
     def _roots(self) -> np.ndarray:
