@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -246,18 +247,20 @@ def _plot_tiers(axes: Axes, plans: Sequence[PlanRecord],
                 iterations: Sequence[float]) -> None:
     """Plot a column for each plan, and in it the kept share of each tier."""
     colours = ScalarMappable(Normalize(0, 1), 'viridis')
+    corners: List[List[Tuple[float, float]]] = []
+    shares: List[float] = []
     for plan, end in zip(plans, iterations[1:]):
         sizes, kept = np.array([tier[:2] for tier in plan.tiers],
                                np.float64).reshape(-1, 2).T
-        heights = 100 * sizes / max(sizes.sum(), 1)
-        axes.bar(
-            plan.iter,
-            heights,
-            end - plan.iter,
-            heights.cumsum() - heights,
-            align='edge',
-            color=colours.to_rgba(kept / np.maximum(sizes, 1)),
-            rasterized=True)
+        edges = 100 * np.append(0, sizes.cumsum()) / max(sizes.sum(), 1)
+        corners += [[(plan.iter, low), (plan.iter, high), (end, high),
+                     (end, low)] for low, high in zip(edges, edges[1:])]
+        shares += (kept / np.maximum(sizes, 1)).tolist()
+    axes.add_collection(
+        PolyCollection(
+            corners,
+            facecolors=colours.to_rgba(np.array(shares)),
+            rasterized=True))
     axes.grid(False)
     axes.set(xlim=(0, iterations[-1]), ylim=(0, 100), xlabel='iterations')
     bar = axes.figure.colorbar(colours, ax=axes, label='kept share')
