@@ -2,19 +2,23 @@
 """Train a model with the library's own script, also with InfoBatch."""
 import argparse
 import copy
+import inspect
 import os
 import os.path as osp
-import re
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+from urllib.parse import quote
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS, DefaultScope
+from mmengine.registry import DATASETS, HOOKS, DefaultScope
 
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
+from mmib.openmmlab.config.parts import infobatch_hooks, length_of
+from mmib.openmmlab.runner.checks import type_name
+from mmib.pruning import ToBudget
 
 from .answer import answer
 from .data import check_data
@@ -52,6 +56,8 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     name = converted_name(path, before, after) if convert else osp.splitext(
         osp.basename(path))[0]
     name += suffix
+    if parsed.infobatch:
+        name += policy_suffix(after)
     checksum = lists_checksum(trained)
     if checksum is not None:
         after[CHECKSUM] = trained[CHECKSUM] = checksum
@@ -73,6 +79,36 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
     return path, args
+
+
+def policy_suffix(cfg: Config) -> str:
+    """Name the policy of a converted config in the way of a folder: its type,
+    and its arguments that aren't the defaults, in one order. The default
+    policy has no name, and a ratio that the length shows isn't named again.
+    """
+    hook, = infobatch_hooks(cfg)
+    policy, arguments = HOOKS.build(hook).policy, dict(hook['policy'])
+    kind = type_name(arguments)
+    del arguments['type']
+    if isinstance(policy, ToBudget) and length_of(cfg)[0] == 'iteration':
+        arguments.pop('ratio', None)
+    defaults = {
+        name: _word(parameter.default)
+        for name, parameter in inspect.signature(type(
+            policy)).parameters.items()
+    }
+    own = [
+        f'-{name}-{_word(value)}' for name, value in sorted(arguments.items())
+        if _word(value) != defaults.get(name)
+    ]
+    return f'_{kind}' + ''.join(own) if own or kind != 'Neyman' else ''
+
+
+def _word(value: Any) -> str:
+    """Write an argument without brackets and spaces, which folders don't
+    have, and so that others have another word."""
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return '-'.join(quote(str(each), safe='') for each in values)
 
 
 def check_labels(cfg: Config) -> None:
@@ -108,11 +144,8 @@ def main(parsed: argparse.Namespace) -> None:
         osp.splitext(osp.basename(name or ''))[0]
         for name in (parsed.subset, parsed.without, parsed.relabel))
     repaired = parsed.repaired and osp.basename(osp.abspath(parsed.repaired))
-    # A folder has no brackets and spaces.
-    policy = re.sub(r'[^\w.-]+', '-', parsed.policy or '').strip('-')
     parts = (subset, without and f'without_{without}', relabel
-             and f'relabel_{relabel}', repaired
-             and f'repaired_{repaired}', policy)
+             and f'relabel_{relabel}', repaired and f'repaired_{repaired}')
     suffix = ''.join(f'_{part}' for part in parts if part)
     parsed.trains_in = None
     try:
