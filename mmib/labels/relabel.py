@@ -1,7 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Change the annotations that datasets have read: right labels of a review,
 and paths of other masks."""
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 from mmengine.dataset import BaseDataset
@@ -52,7 +52,9 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
     parts = leaves(dataset)
     if sum(map(len, parts)) != len(first):
         raise _cannot(parts[0], 'of which a wrapper takes a part')
-    expected, begin = _labels_of(dataset, first), 0
+    # Without a wrapper, each image is where its number says.
+    checked = wrong if parts[0] is dataset else range(len(first))
+    expected, begin = _labels_of(dataset, first, checked), 0
     for part in parts:
         rows = {
             n - begin: entry
@@ -62,18 +64,19 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
             labels = _change(part, rows)
             expected.update((begin + row, str(label)) for row, label in labels)
         begin += len(part)
-    if _labels_of(dataset, first) != expected:
+    if _labels_of(dataset, first, checked) != expected:
         raise _cannot(
             dataset, 'whose `get_data_info` makes `gt_label`, or '
             'which has images in another order than the dataset that it wraps')
 
 
-def _labels_of(dataset: Any, first: np.ndarray) -> Dict[int, str]:
-    """The label of each image, as the pipeline finds it."""
+def _labels_of(dataset: Any, first: np.ndarray,
+               images: Iterable[int]) -> Dict[int, str]:
+    """The labels of images, as the pipeline finds them."""
     try:
         return {
-            n: str(dataset.get_data_info(int(index)).get('gt_label'))
-            for n, index in enumerate(first)
+            n: str(dataset.get_data_info(int(first[n])).get('gt_label'))
+            for n in images
         }
     except AttributeError:  # The dataset, or a wrapped one, has no data info.
         return {}
