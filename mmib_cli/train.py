@@ -28,17 +28,11 @@ from .resume import CHECKSUM, check_work_dir, how_to_go_on, resumed
 from .scripts import run_script
 
 
-def prepare(convert: Optional[Callable[[Config], Config]],
-            listing: Callable[[Config], Config], suffix: str, folder: str,
-            parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
+def prepare(folder: str, parsed: argparse.Namespace,
+            path: str) -> Tuple[str, List[str]]:
     """Make the config to train, and print what differs.
 
     Args:
-        convert (Callable, optional): Makes the config to train from the
-            original one.
-        listing (Callable): Puts a list of images into the original one first.
-        suffix (str): End of the name of the config to train, and so of the
-            work folder.
         folder (str): Folder for the config to train.
         parsed (Namespace): The arguments, which get the folder that the
             run writes to as ``trains_in``.
@@ -48,14 +42,16 @@ def prepare(convert: Optional[Callable[[Config], Config]],
         tuple[str, list[str]]: Path of the config to train, the original one if
         it stays; and arguments of the library's script.
     """
-    original = read(path)
-    before = listing(original)
+    convert, original = change_of(parsed), read(path)
+    before = listing(parsed)(original)
     after = convert(before) if convert else before
     trained = copy.deepcopy(after)
     trained.merge_from_dict(parsed.cfg_options)
+    # A run with other images or another policy must not go on from these
+    # checkpoints.
     name = converted_name(path, before, after) if convert else osp.splitext(
         osp.basename(path))[0]
-    name += suffix
+    name += lists_suffix(parsed)
     if parsed.infobatch:
         name += policy_suffix(after)
     checksum = lists_checksum(trained)
@@ -66,7 +62,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     check_work_dir(trained, parsed, parsed.trains_in)
     args = resumed(parsed.script_args, trained, parsed, parsed.trains_in)
     check_data(trained, 'train', *() if parsed.no_validate else ('val', ))
-    if (listed_images(trained) or {}).get('relabel') is not None:
+    if 'relabel' in listed_images(trained):
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
@@ -79,6 +75,20 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
     return path, args
+
+
+def lists_suffix(parsed: argparse.Namespace) -> str:
+    """Name the listed images and repaired masks in the way of a folder."""
+    files = {
+        '_': parsed.subset,
+        '_without_': parsed.without,
+        '_relabel_': parsed.relabel
+    }
+    suffix = ''.join(begin + osp.splitext(osp.basename(file))[0]
+                     for begin, file in files.items() if file)
+    if parsed.repaired:
+        suffix += f'_repaired_{osp.basename(osp.abspath(parsed.repaired))}'
+    return suffix
 
 
 def policy_suffix(cfg: Config) -> str:
@@ -137,22 +147,10 @@ def change_of(ours: argparse.Namespace) -> Optional[Callable]:
 
 
 def main(parsed: argparse.Namespace) -> None:
-    convert = change_of(parsed)
-    # A run with another list or policy must not go on from these
-    # checkpoints.
-    subset, without, relabel = (
-        osp.splitext(osp.basename(name or ''))[0]
-        for name in (parsed.subset, parsed.without, parsed.relabel))
-    repaired = parsed.repaired and osp.basename(osp.abspath(parsed.repaired))
-    parts = (subset, without and f'without_{without}', relabel
-             and f'relabel_{relabel}', repaired and f'repaired_{repaired}')
-    suffix = ''.join(f'_{part}' for part in parts if part)
     parsed.trains_in = None
     try:
         with TemporaryDirectory(prefix='mmib-') as folder:
-            run_script(
-                'train.py', parsed,
-                partial(prepare, convert, listing(parsed), suffix, folder))
+            run_script('train.py', parsed, partial(prepare, folder))
     except KeyboardInterrupt:
         if parsed.trains_in is None:
             raise
