@@ -4,7 +4,7 @@ saves, then what that costs, then what changes."""
 import re
 import shlex
 from argparse import Namespace
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS
@@ -12,9 +12,10 @@ from mmengine.registry import HOOKS
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
 from mmib.openmmlab.console.forecast import forecast_of
 from mmib.openmmlab.hook import InfoBatchHook
+from mmib.openmmlab.runner.checks import type_name
 from mmib.pruning import Policy
 
-from .files import ABSENT, changes, number, saving, summary, table
+from .files import ABSENT, changes, number, table
 
 _COST = ('Fewer iterations cost quality, whichever images are left out: '
          'docs/results.md has figures.')
@@ -87,18 +88,22 @@ def answer(before: Config,
         length_before=full_length,
         iterations=None,
         baseline_iterations=None)
-    hooks, saves = infobatch_hooks(after), saving(before, after)
-    ratio = length / full_length if saves else None
+    saves, ratio = '', None
+    if length < full_length:
+        ratio = length / full_length
+        saves = (f'It saves {number(full_length - length)} of '
+                 f'{number(full_length)} {unit}s.')
+    hooks, details = infobatch_hooks(after), [data] if data else []
     if hooks:
         hook = HOOKS.build(hooks[0])
         expected = forecast_of(after, hook, *slots)
-        share = expected.share
+        share, iters = expected.share, expected.iters
+        full = expected.full_iters
         figures.update(
             policy=repr(hook.policy),
             kept_share=share,
             mean_weight=expected.mean_weight)
         if share is not None:
-            iters, full = expected.iters, expected.full_iters
             if unit == 'epoch':
                 ratio = ratio or iters / full
             if slots:
@@ -107,10 +112,10 @@ def answer(before: Config,
                 saves = saves or _expected(iters, full, unit, bool(slots))
         elif hook.policy.prunes:
             saves = saves or 'What it saves depends on the losses.'
-    details = summary(before, after, *slots, advises=advises)
-    details = [line for line in (data, *details) if line not in ('', saves)]
-    costs = [_COST] if saves else []
-    control = None
+        details += expected.lines
+        if hook.policy.prunes:
+            details += _remarks(before, after, share, bool(slots), advises)
+    costs, control = [_COST] if saves else [], None
     if saves and hooks:
         control = _control(args, hook, ratio)
         others = ', with your --cfg-options' * bool(options)
@@ -127,11 +132,30 @@ def answer(before: Config,
     return Answer(saves, costs, rows, details, figures)
 
 
-def _expected(iters: float, full: float, unit: str,
-              knows_images: bool) -> Optional[str]:
+def _remarks(before: Config, after: Config, share: Optional[float],
+             knows_images: bool, advises: bool) -> Iterator[str]:
+    """What a forecast leaves out, and warnings, of a run that prunes."""
+    unit, length = length_of(after)
+    if unit == 'iteration' and not knows_images and share is not None:
+        yield ('These figures leave out that the first pass is full.' +
+               ' `mmib forecast` reads the data and counts it.' * advises)
+    if share == 1:
+        yield ('Warning: it prunes nothing. Train longer, raise `delta`, or '
+               'change the `policy`.')
+    elif before is not after and length_of(before) == ('iteration', length):
+        yield ('Warning: the run is as long as before and makes more passes. '
+               'Lower the ratio to save iterations.')
+    batch_sampler = before.train_dataloader.get('batch_sampler') or {}
+    if type_name(batch_sampler) == 'AspectRatioBatchSampler':
+        yield ('Warning: `AspectRatioBatchSampler` is dropped: a batch may '
+               'have upright and wide images, which are padded to one size, '
+               'so that an iteration takes longer.')
+
+
+def _expected(iters: float, full: float, unit: str, knows_images: bool) -> str:
     """What is saved of the iterations of a baseline with as many passes."""
     if full - iters < 0.5 * knows_images or iters == full:
-        return None
+        return ''
     if not knows_images:
         return (f'It saves about {100 * (1 - iters / full):.0f} % of the '
                 'iterations.')

@@ -15,8 +15,6 @@ from mmib.openmmlab.config.parts import check_parts, infobatch_hooks, length_of
 from mmib.openmmlab.config.zoo import (PACKAGES, allow_scoped_bases, bases_of,
                                        find_base_of_mmengine,
                                        installed_configs, resolve_config)
-from mmib.openmmlab.console.forecast import forecast_of
-from mmib.openmmlab.runner.checks import type_name
 
 # What `changes` says of a field that a config doesn't have.
 ABSENT = '-'
@@ -230,59 +228,3 @@ def _fields(node: Any, name: str = '') -> Iterator[Tuple[str, Any]]:
 def number(value: float) -> str:
     """Write a large number with commas."""
     return f'{value:,.0f}' if value >= 10000 else f'{value:.0f}'
-
-
-def saving(before: Config, after: Config) -> Optional[str]:
-    """A sentence on what a shorter schedule saves, None if it isn't shorter.
-    """
-    (unit, full_length), (_, length) = length_of(before), length_of(after)
-    if length >= full_length:
-        return None
-    return (f'It saves {number(full_length - length)} of '
-            f'{number(full_length)} {unit}s.')
-
-
-def summary(before: Config,
-            after: Config,
-            *slots: int,
-            advises: bool = True) -> List[str]:
-    """Sentences on what becomes of a run; none where the run has no part of
-    mmib.
-
-    Args:
-        before (Config): The config before conversion, or the same.
-        after (Config): The config of the run.
-        *slots: Images of a pass, GPUs, and repeats of an image, where the data
-            were read, as for :func:`forecast_of`.
-        advises (bool): Whether to name the command that reads the data.
-            Defaults to True.
-    """
-    hooks = infobatch_hooks(after)
-    if not hooks:
-        return []
-    hook = HOOKS.build(hooks[0])
-    expected = forecast_of(after, hook, *slots)
-    lines = expected.lines
-    (unit, full_length), (_, length) = length_of(before), length_of(after)
-    saved = saving(before, after)
-    if saved and not slots:
-        lines.append(saved)
-    if not hook.policy.prunes:
-        return lines
-    if unit == 'iteration' and not slots and expected.share is not None:
-        lines.append('These figures leave out that the first pass is full.' +
-                     ' `mmib forecast` reads the data and counts it.' *
-                     advises)
-    if expected.share == 1:
-        lines.append('Warning: it prunes nothing. Train longer, raise '
-                     '`delta`, or change the `policy`.')
-    elif (unit, full_length) == ('iteration', length) and before is not after:
-        lines.append('Warning: the run is as long as before and makes '
-                     'more passes. Lower the ratio to save iterations.')
-    batch_sampler = before.train_dataloader.get('batch_sampler') or {}
-    if type_name(batch_sampler) == 'AspectRatioBatchSampler':
-        lines.append(
-            'Warning: `AspectRatioBatchSampler` is dropped: a batch may '
-            'have upright and wide images, which are padded to one size, so '
-            'that an iteration takes longer.')
-    return lines

@@ -7,7 +7,7 @@ MMEngine, so that help and mistyped options take no seconds.
 import argparse
 from argparse import ArgumentParser, Namespace
 from importlib import import_module
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 _CONFIG = ('Path of the config, or its name, such as '
            'mmseg::upernet/upernet_r50_4xb4-80k_ade20k-512x512, '
@@ -120,6 +120,21 @@ def _add_config(parser: ArgumentParser) -> None:
     parser.add_argument('config', metavar='CONFIG', help=_CONFIG)
 
 
+def _add_flags(parser: Any, **flags: str) -> None:
+    """Add options without a value by their names, with a text each."""
+    for name, text in flags.items():
+        parser.add_argument(
+            f'--{name.replace("_", "-")}', action='store_true', help=text)
+
+
+def _add_values(parser: Any, **options: Tuple[str, str]) -> None:
+    """Add options by their names, with what the value is called and a text
+    each."""
+    for name, (metavar, text) in options.items():
+        parser.add_argument(
+            f'--{name.replace("_", "-")}', metavar=metavar, help=text)
+
+
 def _add_cfg_options(parser: Any, more: str = '') -> None:
     parser.add_argument(
         '--cfg-options',
@@ -155,36 +170,23 @@ def _add_conversion(parser: ArgumentParser) -> None:
         type=float,
         help='Prune in this fraction of the run, and train on all images '
         'in the rest. Default: 0.85.')
-    parser.add_argument(
-        '--policy',
-        metavar='TYPE',
-        help='Choose which images are left out by another policy. Its '
-        'arguments may follow: "QuantileTiers(quantiles=(0.2, 0.85))". '
-        'Default: Neyman, which learns while it trains which images to leave '
-        'out.')
-    parser.add_argument(
-        '--subset',
-        metavar='FILE',
-        help='Train on the images that this file lists, and on no others. '
-        'Default: all images.')
-    parser.add_argument(
-        '--without',
-        metavar='FILE',
-        help='Leave out the images that this file lists, or those that a '
-        'review.csv judged wrong. Default: none is left out.')
-    parser.add_argument(
-        '--relabel',
-        metavar='FILE',
-        help='Train with the right labels of a review.csv, and leave out the '
-        'images that it judged wrong without a label. Default: the labels of '
-        'the dataset.')
-    parser.add_argument(
-        '--repaired',
-        metavar='DIR',
-        help='Train on the masks in this folder in the place of those of the '
-        'same names: the folder of `mmib review --export` with what Label '
-        'Studio has exported, or any folder of masks. Default: the masks of '
-        'the dataset.')
+    _add_values(
+        parser,
+        policy=('TYPE', 'Choose which images are left out by another policy. '
+                'Its arguments may follow: "QuantileTiers(quantiles=(0.2, '
+                '0.85))". Default: Neyman, which learns while it trains which '
+                'images to leave out.'),
+        subset=('FILE', 'Train on the images that this file lists, and on no '
+                'others. Default: all images.'),
+        without=('FILE', 'Leave out the images that this file lists, or those '
+                 'that a review.csv judged wrong. Default: none is left out.'),
+        relabel=('FILE', 'Train with the right labels of a review.csv, and '
+                 'leave out the images that it judged wrong without a label. '
+                 'Default: the labels of the dataset.'),
+        repaired=('DIR', 'Train on the masks in this folder in the place of '
+                  'those of the same names: the folder of `mmib review '
+                  '--export` with what Label Studio has exported, or any '
+                  'folder of masks. Default: the masks of the dataset.'))
     _add_verbose(parser)
 
 
@@ -218,10 +220,10 @@ def forecast() -> ArgumentParser:
     """Return the parser of ``mmib forecast``."""
     parser = _parser('forecast', _FORECAST)
     _add_config(parser)
-    parser.add_argument(
-        '--infobatch',
-        action='store_true',
-        help='Convert CONFIG first. Default: CONFIG has InfoBatch already.')
+    _add_flags(
+        parser,
+        infobatch='Convert CONFIG first. Default: CONFIG has InfoBatch '
+        'already.')
     _add_conversion(parser)
     parser.add_argument(
         '--gpus',
@@ -230,10 +232,9 @@ def forecast() -> ArgumentParser:
         metavar='N',
         help='Forecast a run on so many GPUs, each with the batch size '
         'of CONFIG. Default: %(default)s.')
-    parser.add_argument(
-        '--json',
-        action='store_true',
-        help='Print the forecast as JSON, for a program. Default: sentences.')
+    _add_flags(
+        parser,
+        json='Print the forecast as JSON, for a program. Default: sentences.')
     _add_cfg_options(parser)
     return parser
 
@@ -241,21 +242,14 @@ def forecast() -> ArgumentParser:
 def mmib_train() -> ArgumentParser:
     """Return the parser of the options of ``mmib train`` that are mmib's."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(
-        '--infobatch',
-        action='store_true',
-        help='Convert CONFIG, of the baseline, and train it with InfoBatch. '
-        'Without --work-dir the folder has the name of the converted config. '
-        'Default: CONFIG is trained as it is.')
-    parser.add_argument(
-        '--shorten',
-        action='store_true',
-        help='Train the control that pruning has to beat, which is as short '
-        'and prunes nothing. Default: CONFIG is trained as it is.')
-    parser.add_argument(
-        '--score',
-        action='store_true',
-        help='Train the baseline as it is, and score its images for `mmib '
+    _add_flags(
+        parser,
+        infobatch='Convert CONFIG, of the baseline, and train it with '
+        'InfoBatch. Without --work-dir the folder has the name of the '
+        'converted config. Default: CONFIG is trained as it is.',
+        shorten='Train the control that pruning has to beat, which is as '
+        'short and prunes nothing. Default: CONFIG is trained as it is.',
+        score='Train the baseline as it is, and score its images for `mmib '
         'report`. Default: no scores are kept.')
     _add_conversion(parser)
     return parser
@@ -282,17 +276,17 @@ def train() -> ArgumentParser:
         help='Go on from the last checkpoint in the work folder; FILE, of '
         'MMPretrain and MMDetection, names another one. Default: the training '
         'begins.')
-    for option, text in (
-        ('--amp', 'Train with mixed precision. Default: that of CONFIG.'),
-        ('--auto-scale-lr', 'Scale the learning rate by the batch size '
-         '(MMPretrain, MMDetection). Default: it stays.'),
-        ('--no-validate', 'Train without validation (MMPretrain). Default: '
-         'validate as CONFIG says.'),
-        ('--no-pin-memory', 'Pin no memory for the data (MMPretrain). '
-         'Default: memory is pinned.'),
-        ('--no-persistent-workers', 'Start the workers of the data anew in '
-         'each epoch (MMPretrain). Default: they stay.')):
-        group.add_argument(option, action='store_true', help=text)
+    _add_flags(
+        group,
+        amp='Train with mixed precision. Default: that of CONFIG.',
+        auto_scale_lr='Scale the learning rate by the batch size '
+        '(MMPretrain, MMDetection). Default: it stays.',
+        no_validate='Train without validation (MMPretrain). Default: validate '
+        'as CONFIG says.',
+        no_pin_memory='Pin no memory for the data (MMPretrain). Default: '
+        'memory is pinned.',
+        no_persistent_workers='Start the workers of the data anew in each '
+        'epoch (MMPretrain). Default: they stay.')
     return parser
 
 
@@ -308,38 +302,34 @@ def test() -> ArgumentParser:
         'checkpoint', metavar='CHECKPOINT', help='File with the weights.')
     group = parser.add_argument_group("options of the library's script")
     _add_script(group)
-    values = dict(
-        out='PATH: Write the predictions to this place. Default: none are '
-        'written.',
-        out_item='ITEM: Write `pred` or `metrics` to --out (MMPretrain). '
-        'Default: the metrics.',
-        show_dir='DIR: Write painted images to this folder. Default: none are '
-        'written.',
-        wait_time='SECONDS: Show each image for so long. Default: 2.',
-        interval='N: Show or write one of so many images (MMPretrain). '
-        'Default: 1.')
-    for name, text in values.items():
-        metavar, _, text = text.partition(': ')
-        option = f'--{name.replace("_", "-")}'
-        group.add_argument(option, metavar=metavar, help=text)
-    for option, text in (
-        ('--show', 'Show painted images in a window. Default: none.'),
-        ('--tta', 'Predict with the test-time augmentation of CONFIG. '
-         'Default: without.'),
-        ('--amp', 'Test with mixed precision (MMPretrain). Default: without.'),
-        ('--no-pin-memory', 'Pin no memory for the data (MMPretrain). '
-         'Default: memory is pinned.')):
-        group.add_argument(option, action='store_true', help=text)
+    _add_values(
+        group,
+        out=('PATH', 'Write the predictions to this place. Default: none are '
+             'written.'),
+        out_item=('ITEM', 'Write `pred` or `metrics` to --out (MMPretrain). '
+                  'Default: the metrics.'),
+        show_dir=('DIR', 'Write painted images to this folder. Default: none '
+                  'are written.'),
+        wait_time=('SECONDS', 'Show each image for so long. Default: 2.'),
+        interval=('N', 'Show or write one of so many images (MMPretrain). '
+                  'Default: 1.'))
+    _add_flags(
+        group,
+        show='Show painted images in a window. Default: none.',
+        tta='Predict with the test-time augmentation of CONFIG. Default: '
+        'without.',
+        amp='Test with mixed precision (MMPretrain). Default: without.',
+        no_pin_memory='Pin no memory for the data (MMPretrain). Default: '
+        'memory is pinned.')
     return parser
 
 
 def _add_script(group: Any, of_options: str = '') -> None:
     """Add the options that the scripts of all libraries have."""
-    group.add_argument(
-        '--work-dir',
-        metavar='DIR',
-        help='Write logs and checkpoints to this folder. Default: work_dirs/ '
-        'and the name of the config.')
+    _add_values(
+        group,
+        work_dir=('DIR', 'Write logs and checkpoints to this folder. Default: '
+                  'work_dirs/ and the name of the config.'))
     group.add_argument(
         '--launcher',
         choices=('none', 'pytorch', 'slurm', 'mpi'),
@@ -363,10 +353,10 @@ def report() -> ArgumentParser:
         metavar='WORK_DIR',
         help='Show other runs beside it, such as the baseline with '
         'several seeds. Default: none.')
-    parser.add_argument(
-        '--out',
-        metavar='FILE',
-        help='Write the page to this file. Default: report.html in WORK_DIR.')
+    _add_values(
+        parser,
+        out=('FILE', 'Write the page to this file. Default: report.html in '
+             'WORK_DIR.'))
     parser.add_argument(
         '--images',
         type=_number(0),
@@ -374,17 +364,15 @@ def report() -> ArgumentParser:
         metavar='N',
         help='Show so many images with the highest scores, and as many with '
         'the lowest. Default: %(default)s.')
-    parser.add_argument(
-        '--image',
-        metavar='PATH',
-        help='Print why the newest plan kept this image or left it out, and '
-        'write no page; the end of a path or a number is enough. Default: '
-        'write the page.')
-    parser.add_argument(
-        '--no-predictions',
-        action='store_true',
-        help='Show no predictions: no network runs, which is faster. Default: '
-        'predict the images that are shown.')
+    _add_values(
+        parser,
+        image=('PATH', 'Print why the newest plan kept this image or left it '
+               'out, and write no page; the end of a path or a number is '
+               'enough. Default: write the page.'))
+    _add_flags(
+        parser,
+        no_predictions='Show no predictions: no network runs, which is '
+        'faster. Default: predict the images that are shown.')
     _add_review(parser)
     return parser
 
@@ -416,11 +404,10 @@ def rank() -> ArgumentParser:
         metavar='N',
         help='Show so many images of each end of the ranking. Default: '
         '%(default)s.')
-    parser.add_argument(
-        '--out',
-        metavar='DIR',
-        help='Write the page and the table to this folder. Default: that of '
-        'CHECKPOINT.')
+    _add_values(
+        parser,
+        out=('DIR', 'Write the page and the table to this folder. Default: '
+             'that of CHECKPOINT.'))
     _add_review(parser)
     _add_cfg_options(parser)
     return parser
@@ -452,37 +439,28 @@ def review() -> ArgumentParser:
         nargs='+',
         metavar='FILE',
         help='The review.csv of each reviewer.')
-    parser.add_argument(
-        '--out',
-        metavar='FILE',
-        help='Write the merged review to this file. Default: it is not '
-        'written.')
-    parser.add_argument(
-        '--list',
-        metavar='FILE',
-        help='Write the images that were judged wrong to this file, one a '
-        'line. Default: they are not written.')
-    parser.add_argument(
-        '--export',
-        metavar='DIR',
-        help='Write the masks that were judged wrong to this new folder, to '
-        'repair them with Label Studio: README.txt there says how. Default: '
-        'no masks are written. The options below are for --export.')
-    parser.add_argument(
-        '--config',
-        help='Export the masks of the run with this config. Default: '
-        'none, and --export needs one.')
+    _add_values(
+        parser,
+        out=('FILE', 'Write the merged review to this file. Default: it is '
+             'not written.'),
+        list=('FILE', 'Write the images that were judged wrong to this file, '
+              'one a line. Default: they are not written.'),
+        export=('DIR', 'Write the masks that were judged wrong to this new '
+                'folder, to repair them with Label Studio: README.txt there '
+                'says how. Default: no masks are written. The options below '
+                'are for --export.'),
+        config=('CONFIG', 'Export the masks of the run with this config. '
+                'Default: none, and --export needs one.'))
     _add_split(parser, 'Export the masks of this data loader of the config.')
-    parser.add_argument(
-        '--checkpoint',
-        metavar='FILE',
-        help='Begin the repair with predictions of this network. Default: '
-        'with the masks alone.')
-    parser.add_argument(
-        '--ignore',
-        action='store_true',
-        help='Get masks in which the region that the network contradicts most '
-        'is ignored, instead of a repair. Default: the masks as they are.')
+    _add_values(
+        parser,
+        checkpoint=('FILE', 'Begin the repair with predictions of this '
+                    'network. Default: with the masks alone.'))
+    _add_flags(
+        parser,
+        ignore='Get masks in which the region that the network contradicts '
+        'most is ignored, instead of a repair. Default: the masks as they '
+        'are.')
     _add_cfg_options(parser)
     return parser
 

@@ -79,20 +79,24 @@ def explain_image(work_dir: str, image: str) -> str:
         Refusal: If the folder has no checkpoint with InfoBatch, or the
             dataset no such image.
     """
+    from mmib.explain import explain
     from mmib.labels.images import CannotShow, DatasetImages
     from mmib.report.checkpoint import read_newest
     from mmib.report.read import read_run
     run = read_run(work_dir)
     checkpoint, notes = read_newest(work_dir, run.start)
-    if checkpoint is None or checkpoint.images is None:
-        raise Refusal(' '.join(notes) or f'{checkpoint and checkpoint.path} '
-                      'has no state of InfoBatch.')
+    if checkpoint is None:
+        raise Refusal(' '.join(notes))
+    if checkpoint.state is None or not checkpoint.state['plans']:
+        raise Refusal(f'{checkpoint.path} has no plan of InfoBatch: give the '
+                      'folder of a run with InfoBatch.')
     try:
         images = DatasetImages(run.config)
         images.check(checkpoint)
     except CannotShow as error:
         raise Refusal(f'{image} can\'t be found, because {error}.') from error
-    explanation = checkpoint.explain(*images.find(image))
+    number, index = images.find(image)
+    explanation = explain(index, number, checkpoint.state)
     name = f'image {image}' if image.isdecimal() else image
     return f'{checkpoint.name}: {explanation.describe(name)}'
 

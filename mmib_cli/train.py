@@ -2,19 +2,23 @@
 """Train a model with the library's own script, also with InfoBatch."""
 import argparse
 import copy
+import inspect
 import os
 import os.path as osp
-import re
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+from urllib.parse import quote
 
 from mmengine.config import Config
-from mmengine.registry import DATASETS, DefaultScope
+from mmengine.registry import DATASETS, HOOKS, DefaultScope
 
 import mmib
 from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
+from mmib.openmmlab.config.parts import infobatch_hooks, length_of
+from mmib.openmmlab.runner.checks import type_name
+from mmib.pruning import ToBudget
 
 from .answer import answer
 from .data import check_data
@@ -24,17 +28,11 @@ from .resume import CHECKSUM, check_work_dir, how_to_go_on, resumed
 from .scripts import run_script
 
 
-def prepare(convert: Optional[Callable[[Config], Config]],
-            listing: Callable[[Config], Config], suffix: str, folder: str,
-            parsed: argparse.Namespace, path: str) -> Tuple[str, List[str]]:
+def prepare(folder: str, parsed: argparse.Namespace,
+            path: str) -> Tuple[str, List[str]]:
     """Make the config to train, and print what differs.
 
     Args:
-        convert (Callable, optional): Makes the config to train from the
-            original one.
-        listing (Callable): Puts a list of images into the original one first.
-        suffix (str): End of the name of the config to train, and so of the
-            work folder.
         folder (str): Folder for the config to train.
         parsed (Namespace): The arguments, which get the folder that the
             run writes to as ``trains_in``.
@@ -44,14 +42,18 @@ def prepare(convert: Optional[Callable[[Config], Config]],
         tuple[str, list[str]]: Path of the config to train, the original one if
         it stays; and arguments of the library's script.
     """
-    original = read(path)
-    before = listing(original)
+    convert, original = change_of(parsed), read(path)
+    before = listing(parsed)(original)
     after = convert(before) if convert else before
     trained = copy.deepcopy(after)
     trained.merge_from_dict(parsed.cfg_options)
+    # A run with other images or another policy must not go on from these
+    # checkpoints.
     name = converted_name(path, before, after) if convert else osp.splitext(
         osp.basename(path))[0]
-    name += suffix
+    name += lists_suffix(parsed)
+    if parsed.infobatch:
+        name += policy_suffix(after)
     checksum = lists_checksum(trained)
     if checksum is not None:
         after[CHECKSUM] = trained[CHECKSUM] = checksum
@@ -60,7 +62,7 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     check_work_dir(trained, parsed, parsed.trains_in)
     args = resumed(parsed.script_args, trained, parsed, parsed.trains_in)
     check_data(trained, 'train', *() if parsed.no_validate else ('val', ))
-    if (listed_images(trained) or {}).get('relabel') is not None:
+    if 'relabel' in listed_images(trained):
         check_labels(trained)
     rank = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
     if convert and rank == '0':
@@ -73,6 +75,50 @@ def prepare(convert: Optional[Callable[[Config], Config]],
     with open(path, 'w', encoding='utf-8') as file:
         file.write(loadable(after.pretty_text))
     return path, args
+
+
+def lists_suffix(parsed: argparse.Namespace) -> str:
+    """Name the listed images and repaired masks in the way of a folder."""
+    files = {
+        '_': parsed.subset,
+        '_without_': parsed.without,
+        '_relabel_': parsed.relabel
+    }
+    suffix = ''.join(begin + osp.splitext(osp.basename(file))[0]
+                     for begin, file in files.items() if file)
+    if parsed.repaired:
+        suffix += f'_repaired_{osp.basename(osp.abspath(parsed.repaired))}'
+    return suffix
+
+
+def policy_suffix(cfg: Config) -> str:
+    """Name the policy of a converted config in the way of a folder: its type,
+    and its arguments that aren't the defaults, in one order. The default
+    policy has no name, and a ratio that the length shows isn't named again.
+    """
+    hook, = infobatch_hooks(cfg)
+    policy, arguments = HOOKS.build(hook).policy, dict(hook['policy'])
+    kind = type_name(arguments)
+    del arguments['type']
+    if isinstance(policy, ToBudget) and length_of(cfg)[0] == 'iteration':
+        arguments.pop('ratio', None)
+    defaults = {
+        name: _word(parameter.default)
+        for name, parameter in inspect.signature(type(
+            policy)).parameters.items()
+    }
+    own = [
+        f'-{name}-{_word(value)}' for name, value in sorted(arguments.items())
+        if _word(value) != defaults.get(name)
+    ]
+    return f'_{kind}' + ''.join(own) if own or kind != 'Neyman' else ''
+
+
+def _word(value: Any) -> str:
+    """Write an argument without brackets and spaces, which folders don't
+    have, and so that others have another word."""
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return '-'.join(quote(str(each), safe='') for each in values)
 
 
 def check_labels(cfg: Config) -> None:
@@ -101,25 +147,10 @@ def change_of(ours: argparse.Namespace) -> Optional[Callable]:
 
 
 def main(parsed: argparse.Namespace) -> None:
-    convert = change_of(parsed)
-    # A run with another list or policy must not go on from these
-    # checkpoints.
-    subset, without, relabel = (
-        osp.splitext(osp.basename(name or ''))[0]
-        for name in (parsed.subset, parsed.without, parsed.relabel))
-    repaired = parsed.repaired and osp.basename(osp.abspath(parsed.repaired))
-    # A folder has no brackets and spaces.
-    policy = re.sub(r'[^\w.-]+', '-', parsed.policy or '').strip('-')
-    parts = (subset, without and f'without_{without}', relabel
-             and f'relabel_{relabel}', repaired
-             and f'repaired_{repaired}', policy)
-    suffix = ''.join(f'_{part}' for part in parts if part)
     parsed.trains_in = None
     try:
         with TemporaryDirectory(prefix='mmib-') as folder:
-            run_script(
-                'train.py', parsed,
-                partial(prepare, convert, listing(parsed), suffix, folder))
+            run_script('train.py', parsed, partial(prepare, folder))
     except KeyboardInterrupt:
         if parsed.trains_in is None:
             raise

@@ -173,7 +173,7 @@ class ListedImages:
             shown -= without.keys()
         if self.relabel is not None:
             wrong = find('relabel')
-            change_labels(leaves(self.dataset), len(known), wrong)
+            change_labels(self.dataset, first, wrong)
             gone = {n for n, entry in wrong.items() if not entry.label}
             changed = wrong.keys() - gone
             text += (f'; with labels of {self.relabel}: {len(shown & changed)}'

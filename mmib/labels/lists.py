@@ -17,6 +17,7 @@ from .verdicts import is_review, open_text, wrong_in
 
 Paths = Sequence[Optional[str]]
 Images = Union[str, os.PathLike, Sequence]
+_Parts = Tuple[str, ...]
 
 _NUMBER = re.compile('0|[1-9][0-9]*')
 
@@ -136,39 +137,44 @@ def _find(entries: List[Entry], paths: Paths) -> List[int]:
     by_name = dict(zip(names_of(paths, numbers), numbers))
     if by_name.keys() >= {*names}:
         return [by_name[name] for name in names]
-    known = {number: path for number, path in enumerate(paths) if path}
+    known = {n: parts_of(path) for n, path in enumerate(paths) if path}
     length = parts_that_differ(known.values())
-    stems = {n: osp.splitext(path)[0] for n, path in known.items()}
-    by_end = {**_by_end(stems, length), **_by_end(known, length)}
+    ends = [parts_of(name)[-length:] for name in names]
+    by_end = _by_end(known, length)
+    if not by_end.keys() >= {*ends}:
+        stems = {n: _stem(parts) for n, parts in known.items()}
+        by_end = {**_by_end(stems, length), **by_end}
     found = []
-    for entry, name in zip(entries, names):
+    for entry, name, end in zip(entries, names, ends):
         number = by_name.get(name)
         if number is None and not _NUMBER.fullmatch(name):
-            number = by_end.get(end_of(name, length))
+            number = by_end.get(end)
         if number is None:
             raise _not_found(entry, paths, length)
         found.append(number)
-    others = [
-        (name, path)
-        for name, path in zip(names, (paths[number] for number in found))
-        if path and len(end_of(name, 2)) > 1 and _is_elsewhere(name, path)
-    ]
-    if length == 1 and others:
+    others = [(name, paths[number]) for name, number in zip(names, found)
+              if length == 1 and number in known
+              and _is_elsewhere(parts_of(name), known[number])]
+    if others:
         _warn_of_folders(others)
     return found
 
 
-def _is_elsewhere(name: str, path: str) -> bool:
-    """Return whether a name isn't the end of a path, with or without the
-    suffix."""
-    parts = end_of(name, 0)
-    stem = osp.splitext(path)[0]
-    return parts not in (end_of(path, len(parts)), end_of(stem, len(parts)))
+def _stem(parts: _Parts) -> _Parts:
+    """The parts of a path without its suffix."""
+    return *parts[:-1], osp.splitext(parts[-1])[0]
 
 
-def _by_end(paths: Dict[int, str], length: int) -> Dict[tuple, int]:
+def _is_elsewhere(name: _Parts, path: _Parts) -> bool:
+    """Return whether a name of several parts isn't the end of a path, with or
+    without the suffix."""
+    return (len(name) > 1 and name != path[-len(name):]
+            and name != _stem(path)[-len(name):])
+
+
+def _by_end(paths: Dict[int, _Parts], length: int) -> Dict[_Parts, int]:
     """The image of each end of a path that no other image has."""
-    ends = {number: end_of(path, length) for number, path in paths.items()}
+    ends = {n: parts[-length:] for n, parts in paths.items()}
     counts = Counter(ends.values())
     return {end: n for n, end in ends.items() if counts[end] == 1}
 
@@ -186,8 +192,10 @@ def _warn_of_folders(others: List[tuple]) -> None:
 
 
 def _not_found(entry: Entry, paths: Paths, length: int) -> Refusal:
-    end = end_of(str(entry.image), length)
-    like = [path for path in paths if path and end_of(path, len(end)) == end]
+    end = parts_of(str(entry.image))[-length:]
+    like = [
+        path for path in paths if path and parts_of(path)[-len(end):] == end
+    ]
     text = f'{entry.where}, `{entry.image}`, '
     if like:
         return _error(
@@ -211,16 +219,15 @@ def _error(text: str) -> Refusal:
         'command).')
 
 
-def end_of(path: str, length: int) -> Tuple[str, ...]:
-    """Return the last parts of a path; 0 are all of them."""
+def parts_of(path: str) -> _Parts:
+    """Return the names of a path, from its first folder to its file."""
     # Windows has its own separator.
-    parts = path.replace('\\', '/').split('/')
-    return tuple([part for part in parts if part][-length:])
+    return tuple(filter(None, path.replace('\\', '/').split('/')))
 
 
-def parts_that_differ(paths: Collection[str]) -> int:
+def parts_that_differ(paths: Collection[_Parts]) -> int:
     """Return how many parts at their ends distinguish all paths."""
-    length, count = 1, len({end_of(path, 0) for path in paths})
-    while len({end_of(path, length) for path in paths}) < count:
+    length, count = 1, len({*paths})
+    while len({parts[-length:] for parts in paths}) < count:
         length += 1
     return length

@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from ..errors import Refusal
-from .lists import end_of, parts_that_differ
+from .lists import parts_of, parts_that_differ
 from .relabel import infos_of, put_infos
 
 Folder = Union[str, os.PathLike]
@@ -88,9 +88,9 @@ def masks_checksum(folder: Folder) -> int:
 def short_names(paths: Iterable[str]) -> Dict[str, str]:
     """Return the name of each file: the end of its path, of as few parts as
     distinguish all files."""
-    whole = {path: osp.abspath(path) for path in paths}
+    whole = {path: parts_of(osp.abspath(path)) for path in paths}
     length = parts_that_differ(whole.values())
-    return {path: '/'.join(end_of(whole[path], length)) for path in whole}
+    return {path: '/'.join(parts[-length:]) for path, parts in whole.items()}
 
 
 def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
@@ -129,7 +129,7 @@ def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:
         end = file.relative_to(folder).parts
         like = [
             path for path in by_name[file.name]
-            if end_of(osp.abspath(path), len(end)) == end
+            if parts_of(osp.abspath(path))[-len(end):] == end
         ]
         if len(like) != 1:
             raise _error(

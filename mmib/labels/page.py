@@ -128,13 +128,19 @@ def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
     if reviews:
         commands.append(['mmib', 'review', *reviews, file, '--out', merged])
         file = merged
-    train = ['mmib', 'train', config.filename]
+    train, options = ['mmib', 'train', config.filename], []
     if option in listed_images(config):
         # The list of the round before.
-        train += ['--cfg-options', f'{listed_name(config)}.{option}={file}']
+        options.append(f'{listed_name(config)}.{option}={file}')
     else:
         train += [f'--{option}', file]
     if config.get('work_dir'):
         work_dir = osp.normpath(config.work_dir)
         train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']
+    if osp.isfile(config.filename or '') and Config.fromfile(
+            config.filename).get('load_from') != config.get('load_from'):
+        # A test of a checkpoint has put it into the file.
+        options.append(f'load_from={config.get("load_from")}')
+    if options:
+        train += ['--cfg-options', *options]
     return [shlex.join(each) for each in [*commands, train]]

@@ -1,12 +1,13 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Change the annotations that datasets have read: right labels of a review,
 and paths of other masks."""
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 from mmengine.dataset import BaseDataset
 
 from ..errors import Refusal
+from ..openmmlab.data.datasets import leaves
 from .lists import Entry
 
 
@@ -34,48 +35,66 @@ def put_infos(dataset: BaseDataset, infos: List[dict]) -> None:
         dataset.data_bytes, dataset.data_address = dataset._serialize_data()
 
 
-def change_labels(datasets: Sequence[Any], num_images: int,
-                  wrong: Dict[int, Entry]) -> None:
-    """Change the labels of images to those of a review.
+def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
+                                                               Entry]) -> None:
+    """Change the labels of images to those of a review, and no others.
 
     Args:
-        datasets (Sequence[Dataset]): The datasets, which wrap no others.
-        num_images (int): How many images they have together.
-        wrong (dict[int, Entry]): Wrong images by their number in all datasets.
-            Those without a right label keep theirs.
+        dataset (Dataset): The dataset, which may wrap others.
+        first (np.ndarray): An index of each image, int of shape (N,).
+        wrong (dict[int, Entry]): Wrong images by their number. Those without
+            a right label keep theirs.
 
     Raises:
-        Refusal: If a label is no class, or a dataset has no labels that can
+        Refusal: If a label is no class, or the dataset has no labels that can
             be changed.
     """
-    if sum(map(len, datasets)) != num_images:
-        raise _cannot(datasets[0], 'of which a wrapper takes a part')
-    for dataset in datasets:
-        rows = {n: entry for n, entry in wrong.items() if n < len(dataset)}
-        if rows:
-            _change(dataset, rows)
-        wrong = {
-            n - len(dataset): entry
-            for n, entry in wrong.items() if n not in rows
+    parts = leaves(dataset)
+    if sum(map(len, parts)) != len(first):
+        raise _cannot(parts[0], 'of which a wrapper takes a part')
+    # Without a wrapper, each image is where its number says.
+    checked = wrong if parts[0] is dataset else range(len(first))
+    expected, begin = _labels_of(dataset, first, checked), 0
+    for part in parts:
+        rows = {
+            n - begin: entry
+            for n, entry in wrong.items() if 0 <= n - begin < len(part)
         }
+        if rows:
+            labels = _change(part, rows)
+            expected.update((begin + row, str(label)) for row, label in labels)
+        begin += len(part)
+    if _labels_of(dataset, first, checked) != expected:
+        raise _cannot(
+            dataset, 'whose `get_data_info` makes `gt_label`, or '
+            'which has images in another order than the dataset that it wraps')
 
 
-def _change(dataset: Any, rows: Dict[int, Entry]) -> None:
-    """Change the labels of images by their indices."""
+def _labels_of(dataset: Any, first: np.ndarray,
+               images: Iterable[int]) -> Dict[int, str]:
+    """The labels of images, as the pipeline finds them."""
+    try:
+        return {
+            n: str(dataset.get_data_info(int(first[n])).get('gt_label'))
+            for n in images
+        }
+    except AttributeError:  # The dataset, or a wrapped one, has no data info.
+        return {}
+
+
+def _change(dataset: BaseDataset, rows: Dict[int,
+                                             Entry]) -> List[Tuple[int, int]]:
+    """Change the labels of images by their indices. Return the new ones."""
     infos = infos_of(dataset)
     if not all(has_one_class(infos[index]) for index in rows):
         raise _cannot(dataset, 'whose images have no `gt_label` of one class')
     classes = list(dataset.metainfo.get('classes') or ())
-    labels = {
-        index: _number_of(dataset, classes, entry)
-        for index, entry in rows.items() if entry.label
-    }
-    for index, label in labels.items():
+    labels = [(index, _number_of(dataset, classes, entry))
+              for index, entry in rows.items() if entry.label]
+    for index, label in labels:
         infos[index]['gt_label'] = label
     put_infos(dataset, infos)
-    for index, label in labels.items():
-        if dataset.get_data_info(index)['gt_label'] != label:
-            raise _cannot(dataset, 'whose `get_data_info` makes `gt_label`')
+    return labels
 
 
 def _number_of(dataset: Any, classes: List[str], entry: Entry) -> int:

@@ -30,20 +30,6 @@ from .rankings import largest_region
 _TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
 # No number in a mask.
 _NO_CLASS = 256
-_README = """To repair masks with Label Studio (pip install label-studio):
-
-1. LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true \\
-   LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={1} label-studio start
-2. Create Project > Labeling Setup > Custom template: put in the text of
-   label_config.xml.
-3. Settings > Cloud Storage > Add Source Storage > Local files, with the
-   absolute path {0}/images. Add it, and don't sync.
-4. Import > tasks.json.
-5. Repair masks. A pixel that gets another class by a stroke has this class;
-   erasing the old one isn't needed. A pixel without a class is ignored.
-6. Export > JSON, and put the file into this folder.
-7. mmib train CONFIG --repaired {1}
-"""
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
@@ -95,8 +81,9 @@ def export_tasks(reader: DatasetImages, numbers: Sequence[int], folder: str,
         (new / _CLASSES).write_text(
             _labelling_config(reader, labels_of.tolist()), 'utf-8')
         root = osp.abspath(folder)
-        readme = _README.format(root, shlex.quote(root))
-        (new / 'README.txt').write_bytes(os.fsencode(readme))
+        readme = Path(__file__).with_name('repair.txt').read_text('utf-8')
+        (new / 'README.txt').write_bytes(
+            os.fsencode(readme.format(root, shlex.quote(root))))
 
 
 def export_ignored(reader: DatasetImages, numbers: Sequence[int], folder: str,

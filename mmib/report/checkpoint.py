@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 
 from ..errors import Refusal
-from ..explain import Explanation, explain
 from ..openmmlab.console.reporter import RUN_KEY
 from ..openmmlab.runner.checkpoint import opened
 from ..states import VERSIONS, readable
@@ -59,21 +58,6 @@ class Checkpoint:
     run: str = ''
     images_checksum: Optional[int] = None
     state: Optional[Dict[str, Any]] = None
-
-    def explain(self, number: int, index: int) -> Explanation:
-        """Explain why the newest plan keeps an image or leaves it out.
-
-        Args:
-            number (int): Number of the image.
-            index (int): A dataset index of the image.
-
-        Raises:
-            Refusal: If the checkpoint is without a plan.
-        """
-        if self.state is None or not self.state['plans']:
-            raise Refusal(f'{self.path} has no plan of InfoBatch: give the '
-                          'folder of a run with InfoBatch.')
-        return explain(index, number, self.state)
 
     @property
     def name(self) -> str:

@@ -4,13 +4,13 @@ import base64
 import io
 import itertools
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -57,15 +57,14 @@ _STYLE = {
 }
 
 
-@dataclass
-class Picture:
+class Picture(NamedTuple):
     """A plot in a page, as a data URI on a light and on a dark ground, and
     what to see in it."""
 
     title: str
     light: str
     dark: str
-    note: str = ''
+    note: str
 
 
 @contextmanager
@@ -125,13 +124,12 @@ def progress(run: Run, others: Sequence[Run]) -> List[Picture]:
     curves.insert(1 if names else 0, ('Loss', [r.loss for r in runs]))
     pictures: List[Picture] = []
     for name, values in curves:
-        if not any(
-                curve is not None and len(curve.values) for curve in values):
-            continue
-        for what in kinds:
-            with _drawn(
-                    pictures, f'{name} by {what}', name, size=WIDE) as axes:
-                _plot_curves(axes, runs, values, what == 'full equivalent')
+        if any(curve is not None and len(curve.values) for curve in values):
+            for kind in kinds:
+                with _drawn(
+                        pictures, f'{name} by {kind}', name,
+                        size=WIDE) as axes:
+                    _plot_curves(axes, runs, values, kind != 'iterations')
     return pictures
 
 
@@ -142,17 +140,16 @@ def _plot_curves(axes: Axes, runs: Sequence[Run], curves: list,
                              itertools.cycle([(OTHER, '--'), (OTHER, ':'),
                                               (OTHER, '-.')]))
     for run, curve, (color, line) in zip(runs, curves, styles):
-        if curve is None or not len(curve.values):
-            continue
-        x = curve.iterations
-        axes.plot(
-            run.full_equivalent(x) if by_full else x,
-            curve.values,
-            color=color,
-            linestyle=line,
-            marker='o' if len(x) <= 20 else None,
-            markersize=4,
-            label=_label(run, runs))
+        if curve is not None and len(curve.values):
+            x = curve.iterations
+            axes.plot(
+                run.full_equivalent(x) if by_full else x,
+                curve.values,
+                color=color,
+                ls=line,
+                marker='o' if len(x) <= 20 else None,
+                markersize=4,
+                label=_label(run, runs))
     axes.set_xlabel(FULL_EQUIVALENT if by_full else 'iterations')
     axes.set_xlim(left=0)
     if len(runs) > 1:
@@ -176,11 +173,9 @@ def worth(run: Run) -> List[Picture]:
         with _drawn(pictures, 'V, with its 95 % interval', 'V', note, WIDE,
                     run) as axes:
             iterations = [plan.iter for plan in known]
-            values = np.array([plan.variance_ratio for plan in known],
-                              np.float64)
-            value, low, high, limit = values.T
-            axes.axhline(
-                1, color=TEXT, linewidth=1, linestyle='--', label='at random')
+            ratios = np.array([plan.variance_ratio for plan in known])
+            value, low, high, limit = ratios.astype(np.float64).T
+            axes.axhline(1, color=TEXT, lw=1, ls='--', label='at random')
             axes.fill_between(
                 iterations, low, high, color=RUN, alpha=0.25, lw=0)
             axes.plot(iterations, value, color=RUN, label='V')
@@ -188,9 +183,9 @@ def worth(run: Run) -> List[Picture]:
                 axes.plot(
                     iterations,
                     limit,
+                    ':',
                     color=ACCENT,
-                    linewidth=1.2,
-                    linestyle=':',
+                    lw=1.2,
                     label='least that a choice can reach')
             axes.figure.legend(loc='outside upper left', ncols=3)
     points = [(plan.iter, plan.reliability) for plan in run.plans
@@ -230,14 +225,11 @@ def pruning(run: Run) -> List[Picture]:
         title += ' and threshold'
         note = 'Images with the threshold or more are all kept.'
     with _drawn(pictures, title, 'score', note, run=run) as axes:
-        axes.plot(
-            iterations[:-1], [plan.mean_score for plan in run.plans],
-            color=RUN,
-            label='mean score')
+        means = [plan.mean_score for plan in run.plans]
+        axes.plot(iterations[:-1], means, color=RUN, label='mean score')
         if has_threshold:
-            steps([plan.threshold or np.nan for plan in run.plans],
-                  color=ACCENT,
-                  label='threshold')
+            thresholds = [plan.threshold or np.nan for plan in run.plans]
+            steps(thresholds, color=ACCENT, label='threshold')
             axes.legend()
     return pictures
 
@@ -246,18 +238,20 @@ def _plot_tiers(axes: Axes, plans: Sequence[PlanRecord],
                 iterations: Sequence[float]) -> None:
     """Plot a column for each plan, and in it the kept share of each tier."""
     colours = ScalarMappable(Normalize(0, 1), 'viridis')
+    corners: List[List[Tuple[float, float]]] = []
+    shares: List[float] = []
     for plan, end in zip(plans, iterations[1:]):
         sizes, kept = np.array([tier[:2] for tier in plan.tiers],
                                np.float64).reshape(-1, 2).T
-        heights = 100 * sizes / max(sizes.sum(), 1)
-        axes.bar(
-            plan.iter,
-            heights,
-            end - plan.iter,
-            heights.cumsum() - heights,
-            align='edge',
-            color=colours.to_rgba(kept / np.maximum(sizes, 1)),
-            rasterized=True)
+        edges = 100 * np.append(0, sizes.cumsum()) / max(sizes.sum(), 1)
+        corners += [[(plan.iter, low), (plan.iter, high), (end, high),
+                     (end, low)] for low, high in zip(edges, edges[1:])]
+        shares += (kept / np.maximum(sizes, 1)).tolist()
+    axes.add_collection(
+        PolyCollection(
+            corners,
+            facecolors=colours.to_rgba(np.array(shares)),
+            rasterized=True))
     axes.grid(False)
     axes.set(xlim=(0, iterations[-1]), ylim=(0, 100), xlabel='iterations')
     bar = axes.figure.colorbar(colours, ax=axes, label='kept share')

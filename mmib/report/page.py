@@ -6,7 +6,7 @@ import math
 import os.path as osp
 from datetime import timedelta
 from functools import partial
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 import jinja2
@@ -207,19 +207,15 @@ def _quality(run: Run, others: Sequence[Run]) -> List[Figure]:
 
 def _by_config(runs: Sequence[Run], metric: str) -> List[List[Run]]:
     """Group runs that are seeds of one config, and as long."""
-    groups: List[Tuple[Any, List[Run]]] = []
+    groups: Dict[str, List[Run]] = {}
     for run in runs:
         # Runs whose config isn't known stay alone.
         config = run.config.to_dict() or dict(path=run.path)
-        config = {k: v for k, v in config.items() if k not in _OF_A_SEED}
-        key = config, run.metrics[metric].iterations[-1]
-        for other, group in groups:
-            if other == key:
-                group.append(run)
-                break
-        else:
-            groups.append((key, [run]))
-    return [group for _, group in groups]
+        own = sorted((key, value) for key, value in config.items()
+                     if key not in _OF_A_SEED)
+        length = run.metrics[metric].iterations[-1]
+        groups.setdefault(repr((own, length)), []).append(run)
+    return list(groups.values())
 
 
 def _names(runs: Sequence[Run]) -> str:

@@ -1,7 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Read a run from its work folder: ``infobatch.jsonl``, and of a run without
 mmib MMEngine's ``scalars.json`` and log."""
-import filecmp
 import glob
 import json
 import math
@@ -336,23 +335,30 @@ def _config_of(work_dir: str, starts: List[_Start],
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     for start in starts[-1:]:
-        own = osp.join(start.folder, 'vis_data', 'config.py')
-        # MMEngine writes it under its name too, until another start has it.
-        same = [
-            path for path in paths
-            if osp.isfile(own) and filecmp.cmp(path, own, shallow=False)
-        ]
-        paths[:0] = [*same, own]
-    reason = 'the folder has none'
+        paths.insert(0, osp.join(start.folder, 'vis_data', 'config.py'))
+    configs, reason = [], 'the folder has none'
     for path in filter(osp.isfile, paths):
         try:
-            return Config.fromfile(
-                path, import_custom_modules=False, format_python_code=False)
+            configs.append(
+                Config.fromfile(
+                    path,
+                    import_custom_modules=False,
+                    format_python_code=False))
         # A config is code, which may raise anything.
         except Exception as error:
             reason = f'{path} can\'t be read ({type(error).__name__})'
-    notes.append(f'The config isn\'t known: {reason}.')
-    return Config()
+    if not configs:
+        notes.append(f'The config isn\'t known: {reason}.')
+        return Config()
+    trained, *others = (
+        dict(config.to_dict(), load_from=None, launcher=None, resume=None)
+        for config in configs)
+    # MMEngine writes it under its name too, and so does a later test, which
+    # loads a checkpoint.
+    for config, other in zip(configs[1:], others):
+        if other == trained:
+            return Config(configs[0].to_dict(), filename=config.filename)
+    return configs[0]
 
 
 def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],

@@ -290,8 +290,8 @@ def test_the_next_round(run, capsys):
     assert merge == ('mmib review review.csv second.csv review-3.csv --out '
                      'reviews-3.csv')
     assert train.startswith(f'mmib train {work_dir}/') and train.endswith(
-        '.py --cfg-options train_dataloader.dataset.without='
-        f'reviews-3.csv --work-dir {work_dir}_reviews-3')
+        f'.py --work-dir {work_dir}_reviews-3 --cfg-options '
+        'train_dataloader.dataset.without=reviews-3.csv')
     # Where the data are gone, nothing can be found.
     Path('data').rename('gone')
     with pytest.raises(SystemExit, match='--review finds no images. Images h'):

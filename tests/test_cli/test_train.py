@@ -15,9 +15,12 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 from torch import nn
 
+import mmib
 from mmib.errors import Refusal
 from mmib_cli import scripts
 from mmib_cli.data import missing_data
+from mmib_cli.options import policy_of
+from mmib_cli.train import policy_suffix
 
 from ..system.small_training import (BASELINE, IndexDataset, read_log,
                                      small_config)
@@ -411,10 +414,34 @@ def test_a_policy_with_arguments_has_a_folder_of_its_own(train):
     train(
         write('arguments-20k_six'), '--infobatch', '--policy',
         'QuantileTiers(quantiles=(0.2, 0.85), ratios=(0.7, 0.5))')
-    cfg = dumped('work_dirs/arguments-12k-infobatch_six_QuantileTiers-'
-                 'quantiles-0.2-0.85-ratios-0.7-0.5')
+    cfg = dumped(
+        'work_dirs/arguments-12k-infobatch_six_QuantileTiers-ratios-0.7-0.5')
     assert cfg.custom_hooks[-1].policy == dict(
         type='QuantileTiers', quantiles=(0.2, 0.85), ratios=(0.7, 0.5))
+
+
+@pytest.mark.parametrize('texts, by_iter, by_epoch', [
+    ([None, 'Neyman', 'mmib.Neyman', 'Neyman(num_strata=10)'], '', ''),
+    (['Neyman(ratio=0.5)'], '', '_Neyman-ratio-0.5'),
+    (['Budget(max_ratio=0.5,ratio=0.5)', 'Budget( ratio=0.5, max_ratio=0.5)'
+      ], '_Budget-max_ratio-0.5', '_Budget-max_ratio-0.5-ratio-0.5'),
+    (['MeanThreshold', 'MeanThreshold(ratio=0.5)'], *['_MeanThreshold'] * 2),
+    (['MeanThreshold(rescale=False)'], *['_MeanThreshold-rescale-False'] * 2),
+    (['QuantileTiers', 'QuantileTiers(quantiles=[0.2, 0.85])'
+      ], *['_QuantileTiers'] * 2),
+])
+def test_the_folder_of_a_policy(texts, by_iter, by_epoch):
+    """One for each, however the policy is written."""
+    for loop, expected in ((dict(by_epoch=False, max_iters=200), by_iter),
+                           (dict(by_epoch=True, max_epochs=20), by_epoch)):
+        cfg = small_config('unused', **BASELINE)
+        cfg.train_cfg = loop
+        if 'max_epochs' in loop:
+            cfg.train_dataloader.sampler = dict(type='DefaultSampler')
+        assert {
+            policy_suffix(mmib.convert(cfg, policy=text and policy_of(text)))
+            for text in texts
+        } == {expected}
 
 
 @pytest.fixture

@@ -340,6 +340,21 @@ def test_the_table_of_all_images(tmp_path):
     ]
 
 
+def test_a_run_that_was_tested(root, tmp_path):
+    """MMEngine writes the checkpoint of a test into the config of the run,
+    from which the next run doesn't begin."""
+    config = config_of(root)
+    path = tmp_path / 'run.py'
+    for options in ('', ' --cfg-options load_from=None'):
+        config.dump(path)
+        trained = Config(config_of(root).to_dict(), filename=str(path))
+        gallery = gallery_of(trained, np.arange(4.), 1, predictions=False)
+        section = render_gallery(gallery, 'key', 'a.csv', trained, [])
+        command = f'mmib train {path} --without review.csv{options}'
+        assert f'<pre>{command}</pre>' in section.html
+        config.load_from = 'a.pth'
+
+
 @pytest.mark.parametrize('name', RANKINGS)
 def test_each_ranking_is_explained(name):
     gallery = Gallery(

@@ -138,6 +138,51 @@ def test_wrappers_in_it(review, dataset, repeated):
             for i in range(len(found))] == [label for _, label in samples]
 
 
+@DATASETS.register_module()
+class WithoutInfos:
+    """A wrapper of somebody's own with images in another order."""
+
+    def __init__(self, dataset, order):
+        self.dataset, self.order = build(dataset), order
+        self.metainfo = self.dataset.metainfo
+
+    def __getitem__(self, idx):
+        return self.dataset[self.order[idx]]
+
+    def __len__(self):
+        return len(self.order)
+
+
+@DATASETS.register_module()
+class Reordered(WithoutInfos):
+
+    def get_data_info(self, idx):
+        return self.dataset.get_data_info(self.order[idx])
+
+
+@pytest.mark.parametrize('order', [[0, 1, 4, 3, 2, 5], [5, 1, 2, 3, 4, 0]])
+@pytest.mark.parametrize('image', range(6))
+def test_wrappers_of_another_order(review, order, image):
+    """No other image gets the label, also where an image has the label
+    already."""
+    part = labelled(labels=[0, 0, 1, 0, 0, 0])
+    file = review((f'a/{image}.png', 'wrong', 'cow'))
+    mine = relabelled(file, dict(type='Reordered', dataset=part, order=order))
+    if order[image] == image:
+        assert [*build(mine)] == [(f'a/{i}.png', int(i in (image, 2)))
+                                  for i in order]
+    else:
+        with pytest.raises(Refusal, match='classes of Reordered, .* order'):
+            build(mine)
+
+
+def test_a_wrapper_that_hides_its_order(review):
+    file = review((1, 'wrong', 'cow'))
+    mine = dict(type='WithoutInfos', dataset=labelled(size=2), order=[1, 0])
+    with pytest.raises(Refusal, match='classes of WithoutInfos, .* order'):
+        build(relabelled(file, mine))
+
+
 def test_wrappers_around_it(three, tmp_path):
     """What balances classes counts the right ones."""
     cfg = small_config(tmp_path)

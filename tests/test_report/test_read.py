@@ -3,6 +3,7 @@ import os.path as osp
 import re
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,9 +193,16 @@ def test_times_and_losses_of_a_resumed_baseline(tmp_path):
     assert 2 <= run.seconds <= elapsed + 2
     # The name by which it was trained, and not one of a start.
     assert osp.dirname(run.config.filename) == str(tmp_path)
-    # A test has another config, of the same name.
-    name = osp.basename(run.config.filename)
-    (tmp_path / name).write_text('test_cfg = dict()')
+    # A test of a checkpoint writes to the same file.
+    path = Path(run.config.filename)
+    path.write_text(path.read_text() +
+                    "\nload_from = 'iter_40.pth'\nlauncher = 'pytorch'\n"
+                    'resume = False\n')
+    again = read_run(str(tmp_path)).config
+    assert again.filename == str(path)
+    assert again.to_dict() == run.config.to_dict()
+    # So may another run.
+    path.write_text('test_cfg = dict()')
     again = read_run(str(tmp_path)).config
     assert again.filename.endswith('/vis_data/config.py')
     assert again.to_dict() == run.config.to_dict()
