@@ -18,7 +18,7 @@ from mmib.errors import Refusal
 from mmib.labels.config import listed_images, lists_checksum
 from mmib.openmmlab.config.parts import infobatch_hooks, length_of
 from mmib.openmmlab.runner.checks import type_name
-from mmib.pruning import ToBudget
+from mmib.pruning import Neyman
 
 from .answer import answer
 from .data import check_data
@@ -100,7 +100,7 @@ def policy_suffix(cfg: Config) -> str:
     policy, arguments = HOOKS.build(hook).policy, dict(hook['policy'])
     kind = type_name(arguments)
     del arguments['type']
-    if isinstance(policy, ToBudget) and length_of(cfg)[0] == 'iteration':
+    if isinstance(policy, Neyman) and length_of(cfg)[0] == 'iteration':
         arguments.pop('ratio', None)
     defaults = {
         name: _word(parameter.default)

@@ -10,8 +10,8 @@ from mmengine.utils import import_modules_from_strings
 
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
-                                       images_checksum, leaves,
-                                       numbers_in_whole, unwrap_repeats)
+                                       images_checksum, leaves, unwrap_repeats)
+from .listed_images import numbers_in_whole
 from .lists import parts_of
 from .masks import IGNORED, ignored_number
 from .relabel import has_one_class

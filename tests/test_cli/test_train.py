@@ -421,10 +421,10 @@ def test_a_policy_with_arguments_has_a_folder_of_its_own(train):
 
 
 @pytest.mark.parametrize('texts, by_iter, by_epoch', [
-    ([None, 'Neyman', 'mmib.Neyman', 'Neyman(num_strata=10)'], '', ''),
+    ([None, 'Neyman', 'mmib.Neyman', 'Neyman(num_tiers=10)'], '', ''),
     (['Neyman(ratio=0.5)'], '', '_Neyman-ratio-0.5'),
-    (['Budget(max_ratio=0.5,ratio=0.5)', 'Budget( ratio=0.5, max_ratio=0.5)'
-      ], '_Budget-max_ratio-0.5', '_Budget-max_ratio-0.5-ratio-0.5'),
+    (['Neyman(num_tiers=5,ratio=0.5)', 'Neyman( ratio=0.5, num_tiers=5)'
+      ], '_Neyman-num_tiers-5', '_Neyman-num_tiers-5-ratio-0.5'),
     (['MeanThreshold', 'MeanThreshold(ratio=0.5)'], *['_MeanThreshold'] * 2),
     (['MeanThreshold(rescale=False)'], *['_MeanThreshold-rescale-False'] * 2),
     (['QuantileTiers', 'QuantileTiers(quantiles=[0.2, 0.85])'

@@ -8,9 +8,9 @@ from mmengine.config import Config
 
 from mmib.errors import Refusal
 from mmib.labels.config import list_images
+from mmib.labels.listed_images import numbers_in_whole
 from mmib.openmmlab.data.datasets import (image_numbers, image_path,
-                                          images_checksum, numbers_in_whole,
-                                          unwrap_repeats)
+                                          images_checksum, unwrap_repeats)
 from tests.system import small_training
 from tests.system.epoch_training import by_epoch
 from tests.system.small_training import (check_resumed, column, infobatch_hook,

@@ -16,7 +16,7 @@ def unwrap_repeats(dataset: Any) -> Sized:
     A stream that never ends has no use for ``RepeatDataset``, whose indices
     begin with the indices of the dataset that it repeats.
     """
-    while isinstance(dataset, RepeatDataset) or _mixes_images(dataset):
+    while isinstance(dataset, RepeatDataset) or mixes_images(dataset):
         dataset = dataset.dataset
     return dataset
 
@@ -28,7 +28,7 @@ def image_numbers(dataset: Any) -> np.ndarray:
     All repeats of an image have the same number. In a mixture of
     ``MultiImageMixDataset`` the image that was asked for counts.
     """
-    if _mixes_images(dataset):
+    if mixes_images(dataset):
         return image_numbers(dataset.dataset)
     if isinstance(dataset, RepeatDataset):
         return np.tile(image_numbers(dataset.dataset), dataset.times)
@@ -55,7 +55,7 @@ def _is_listed(dataset: object) -> bool:
     return _has_type(dataset, 'ListedImages')
 
 
-def _mixes_images(dataset: object) -> bool:
+def mixes_images(dataset: object) -> bool:
     return _has_type(dataset, 'MultiImageMixDataset')
 
 
@@ -70,17 +70,6 @@ def leaves(dataset: Any) -> list:
     """Return the datasets within all wrappers."""
     parts = _parts(dataset)
     return sum(map(leaves, parts), []) if parts else [dataset]
-
-
-def numbers_in_whole(dataset: Any) -> np.ndarray:
-    """Return the number of each image in the dataset that ``ListedImages``
-    wraps, which a list for this dataset has to name; its own number where
-    there is no ``ListedImages``."""
-    images = np.arange(int(image_numbers(dataset).max()) + 1)
-    while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
-           or _mixes_images(dataset)):
-        dataset = dataset.dataset
-    return dataset.numbers if _is_listed(dataset) else images
 
 
 def _listed(dataset: Any) -> List[np.ndarray]:
@@ -101,7 +90,7 @@ def part_ends(dataset: Any) -> List[int]:
 
 def mixed_in(dataset: Any) -> bool:
     """Return whether a dataset, or one that it wraps, mixes its images."""
-    return _mixes_images(dataset) or any(map(mixed_in, _parts(dataset)))
+    return mixes_images(dataset) or any(map(mixed_in, _parts(dataset)))
 
 
 def image_path(dataset: Any, index: int) -> Optional[str]:
