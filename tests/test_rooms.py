@@ -14,16 +14,17 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = """
 mmib_cli tools benchmarks tests
 labels
-report
+report registry
 openmmlab
+integrations
 session
-training
+loader
+run
 planner
-clock
-visits
-plan_record
-worth pruning
-errors version
+explain ledger schedule visits
+plan_record states
+pruning
+worth weigh passes slots ranks errors version
 """.strip().splitlines()
 LEVELS = {room: i for i, line in enumerate(ROOMS) for room in line.split()}
 OUTSIDE = '__init__', '__main__'

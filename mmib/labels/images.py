@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 import numpy as np
 from mmengine.config import Config
+from mmengine.dataset import ClassBalancedDataset, RepeatDataset
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
-                                       images_checksum, leaves, unwrap_repeats)
-from .listed_images import numbers_in_whole
+                                       images_checksum, is_listed, leaves,
+                                       mixes_images, unwrap_repeats)
 from .lists import parts_of
 from .masks import IGNORED, ignored_number
 from .relabel import has_one_class
@@ -23,6 +24,17 @@ if TYPE_CHECKING:  # It needs pandas.
 class CannotShow(Exception):
     """The reason why an image, its labels or a prediction can't be shown. The
     text goes on after "because"."""
+
+
+def numbers_in_whole(dataset: Any) -> np.ndarray:
+    """Return the number of each image in the dataset that ``ListedImages``
+    wraps, which a list for this dataset has to name; its own number if there
+    is no ``ListedImages``."""
+    images = np.arange(int(image_numbers(dataset).max()) + 1)
+    while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
+           or mixes_images(dataset)):
+        dataset = dataset.dataset
+    return dataset.numbers if is_listed(dataset) else images
 
 
 def in_short(error: Exception) -> str:

@@ -4,14 +4,13 @@ import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
-from mmengine.dataset import (BaseDataset, ClassBalancedDataset, RepeatDataset,
-                              force_full_init)
+from mmengine.dataset import BaseDataset, force_full_init
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths, leaves,
-                                       mixed_in, mixes_images)
+                                       mixed_in)
 from .lists import Entry, Images, find_images
 from .masks import Folder, replace_masks
 from .relabel import change_labels
@@ -215,14 +214,3 @@ class ListedImages:
     @force_full_init
     def __len__(self) -> int:
         return len(self.indices)
-
-
-def numbers_in_whole(dataset: Any) -> np.ndarray:
-    """Return the number of each image in the dataset that ``ListedImages``
-    wraps, which a list for this dataset has to name; its own number if there
-    is no ``ListedImages``."""
-    images = np.arange(int(image_numbers(dataset).max()) + 1)
-    while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
-           or mixes_images(dataset)):
-        dataset = dataset.dataset
-    return dataset.numbers if isinstance(dataset, ListedImages) else images

@@ -106,7 +106,8 @@ def test_a_trial_prunes_as_the_real_run(train, capsys):
 
 
 @pytest.mark.parametrize('arguments, iters, policy, delta', [
-    ('--policy Neyman --ratio 0.5', 10, dict(type='Neyman', ratio=0.5), 0.85),
+    ('--policy QuantileTiers --ratio 0.5', 10, dict(type='QuantileTiers'),
+     0.85),
     ('--ratio 0.8 --delta 0.7', 16, dict(type='Neyman', ratio=0.8), 0.7),
     ('--subset hard.txt', 12, dict(type='Neyman', ratio=0.6), 0.85),
 ])

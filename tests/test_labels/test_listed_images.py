@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from mmib.errors import Refusal
 from mmib.labels.config import list_images
-from mmib.labels.listed_images import numbers_in_whole
+from mmib.labels.images import numbers_in_whole
 from mmib.openmmlab.data.datasets import (image_numbers, image_path,
                                           images_checksum, unwrap_repeats)
 from tests.system import small_training

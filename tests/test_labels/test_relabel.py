@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmib.errors import Refusal
 from mmib.labels.config import list_images, lists_checksum
-from mmib.labels.listed_images import numbers_in_whole
+from mmib.labels.images import numbers_in_whole
 from mmib.openmmlab.data.datasets import image_numbers
 from tests.system.small_training import small_config
 from tests.test_datasets import build, concat, path_dataset, wrapper

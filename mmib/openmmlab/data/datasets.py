@@ -39,7 +39,7 @@ def image_numbers(dataset: Any) -> np.ndarray:
         before = np.cumsum([0] + [part.max() + 1 for part in parts])
         return np.concatenate(
             [part + start for part, start in zip(parts, before)])
-    if _is_listed(dataset):
+    if is_listed(dataset):
         numbers = image_numbers(dataset.dataset)[dataset.indices]
         return np.unique(numbers, return_inverse=True)[1]
     return np.arange(len(dataset))
@@ -51,7 +51,7 @@ def _has_type(dataset: object, name: str) -> bool:
     return any(kind.__name__ == name for kind in type(dataset).__mro__)
 
 
-def _is_listed(dataset: object) -> bool:
+def is_listed(dataset: object) -> bool:
     return _has_type(dataset, 'ListedImages')
 
 
@@ -74,7 +74,7 @@ def leaves(dataset: Any) -> list:
 
 def _listed(dataset: Any) -> List[np.ndarray]:
     """Return the numbers of the images of each list in a dataset."""
-    own = [dataset.numbers] if _is_listed(dataset) else []
+    own = [dataset.numbers] if is_listed(dataset) else []
     return sum(map(_listed, _parts(dataset)), own)
 
 
@@ -82,7 +82,7 @@ def part_ends(dataset: Any) -> List[int]:
     """Return the index where each part of a ``ConcatDataset`` ends."""
     if isinstance(dataset, ConcatDataset):
         return list(dataset.cumulative_sizes)
-    if _is_listed(dataset):
+    if is_listed(dataset):
         ends = part_ends(unwrap_repeats(dataset.dataset))
         return np.searchsorted(dataset.indices, ends).tolist()
     return [len(dataset)]
