@@ -112,10 +112,12 @@ class InfoBatchTrainerMixin(_Trainer):
         found = [self._shifts]
         if self._shifts is None:
             found = shifts_labels(outputs, inputs.get('labels'))
-        # Both only where the losses are the same: the next batch decides.
-        self._shifts = found[0] if len(found) == 1 else None
+        if len(found) == 2:
+            # All samples have the loss of the model, which knows its gradient.
+            return outputs['loss'].expand(len(inputs['labels']))
+        self._shifts = found[0] if found else None
         return sample_losses(outputs['logits'], inputs['labels'],
-                             bool(found and found[-1]))
+                             bool(self._shifts))
 
     def compute_loss(self,
                      model: Any,
