@@ -58,6 +58,13 @@ def check_arguments(trainer: Any, session: Session, mixin: Any) -> None:
         raise Refusal('One process with several GPUs returns losses that '
                       'belong to no sample: start a process for each GPU with '
                       '`torchrun`, or set CUDA_VISIBLE_DEVICES to one.')
+    if max(trainer.get_tp_size(), trainer.get_cp_size(),
+           trainer.get_sp_size()) > 1:
+        raise Refusal(
+            'With tensor, context or sequence parallelism several processes '
+            'train on the same samples, and InfoBatchTrainerMixin would give '
+            'each its own: remove it, or write a loop of your own with '
+            '`num_replicas` and `rank` of the Session.')
 
 
 def num_steps(args: Any, session: Session, most: int, done: int = 0) -> int:

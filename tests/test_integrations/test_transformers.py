@@ -443,6 +443,10 @@ def test_refusals(tmp_path):
     ):
         with refused(match):
             trainer_of(stream(), tmp_path, **arguments)
+    model = Net()
+    model._tp_size = 2  # As of one that is sharded by tensor parallelism.
+    with refused('several processes train on the same samples'):
+        trainer_of(stream(), tmp_path, model)
     with refused('`train_dataset` .* is not the dataset of the Session'):
         Trainer(
             Net(),
