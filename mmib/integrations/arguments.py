@@ -1,18 +1,23 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which arguments of a Trainer of transformers fit a Session."""
+"""Arguments of a Trainer of transformers, and those of its loader."""
+import functools
 import math
-from typing import Any
+from typing import Any, Dict
+
+from transformers import Trainer
+from transformers.trainer_utils import seed_worker
 
 from ..errors import Refusal
 from ..session import Session
 
 
-def check_arguments(trainer: Any, session: Session) -> None:
+def check_arguments(trainer: Any, session: Session, mixin: Any) -> None:
     """Refuse arguments that contradict a Session.
 
     Args:
         trainer (Trainer): The Trainer.
         session (Session): The Session.
+        mixin (type): The class of the Trainer that weighs the losses.
     """
     args = trainer.args
     if session.num_samples is None:
@@ -26,6 +31,13 @@ def check_arguments(trainer: Any, session: Session) -> None:
             '`compute_loss_func` and `label_smoothing_factor` give one loss '
             'for a batch, and a Session needs the loss of each sample: remove '
             'them, and override `losses` of InfoBatchTrainerMixin.')
+    own_losses = type(trainer).losses is not mixin.losses
+    inherited = super(mixin, trainer).compute_loss.__func__
+    if inherited is not Trainer.compute_loss and not own_losses:
+        raise Refusal(
+            f'`compute_loss` of {type(trainer).__name__} is not called in '
+            'training, where a Session needs the loss of each sample: '
+            'override `losses` of InfoBatchTrainerMixin.')
     for name in ('eval_strategy', 'save_strategy', 'logging_strategy'):
         if getattr(args, name) == 'epoch':
             raise Refusal(
@@ -46,18 +58,47 @@ def check_arguments(trainer: Any, session: Session) -> None:
         raise Refusal('One process with several GPUs returns losses that '
                       'belong to no sample: start a process for each GPU with '
                       '`torchrun`, or set CUDA_VISIBLE_DEVICES to one.')
+    if max(trainer.get_tp_size(), trainer.get_cp_size(),
+           trainer.get_sp_size()) > 1:
+        raise Refusal(
+            'With tensor, context or sequence parallelism several processes '
+            'train on the same samples, and InfoBatchTrainerMixin would give '
+            'each its own: remove it, or write a loop of your own with '
+            '`num_replicas` and `rank` of the Session.')
 
 
-def steps_left(args: Any, session: Session) -> int:
-    """Return the steps of the optimizer that a Session still has samples for.
-
-    Args:
-        args (TrainingArguments): Arguments of the Trainer.
-        session (Session): The Session.
-    """
+def num_steps(args: Any, session: Session, most: int, done: int = 0) -> int:
+    """Return the steps of the optimizer at which the run ends: ``most``, the
+    ``max_steps`` of the user, if positive, or else ``done`` steps so far and
+    those that the Session still has samples for."""
     assert session.num_samples is not None
     left = round((1 - session.progress) * session.num_samples)
     # Fewer samples than ranks are left out.
     batches = left // args.world_size / args.train_batch_size
     batches = int(batches) if args.dataloader_drop_last else math.ceil(batches)
-    return batches // args.gradient_accumulation_steps
+    steps = done + batches // args.gradient_accumulation_steps
+    if steps < 1 or most > steps:
+        raise Refusal(
+            f'The Session has samples for {steps} steps, and `max_steps` is '
+            f'{most}: remove `max_steps`, give the Session more `epochs`, or '
+            'lower the batch size.')
+    return most if most > 0 else steps
+
+
+def loader_arguments(trainer: Any) -> Dict[str, Any]:
+    """Return the arguments of the training loader, as the Trainer has them."""
+    args = trainer.args
+    names = ('drop_last', 'in_order', 'multiprocessing_context', 'num_workers',
+             'persistent_workers', 'pin_memory', 'prefetch_factor')
+    arguments = {name: getattr(args, f'dataloader_{name}') for name in names}
+    collate_fn = trainer._get_collator_with_removed_columns(
+        trainer.data_collator, 'training')
+    worker_init_fn = functools.partial(
+        seed_worker,
+        num_workers=args.dataloader_num_workers,
+        rank=args.process_index)
+    return dict(
+        arguments,
+        batch_size=args.train_batch_size,
+        collate_fn=collate_fn,
+        worker_init_fn=worker_init_fn)

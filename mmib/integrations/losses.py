@@ -63,7 +63,7 @@ def shifts_labels(outputs: Any, labels: Optional[Tensor]) -> List[bool]:
                     target.is_floating_point()):
                 mean = F.cross_entropy(own.detach().float().flatten(0, -2),
                                        target.flatten())
-                if math.isclose(float(mean), float(loss), rel_tol=tolerance):
+                if math.isclose(mean.item(), loss.item(), rel_tol=tolerance):
                     found.append(shift)
     if not found:
         raise Refusal(

@@ -1,26 +1,17 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """A Session in the Trainer of Hugging Face's transformers."""
 import copy
-import functools
 import math
-import os
 from collections.abc import Mapping
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import (PREFIX_CHECKPOINT_DIR,
-                                        get_last_checkpoint, seed_worker)
 
-from ..errors import Refusal
-from ..loader import Loader
 from ..session import Session
-from .arguments import check_arguments, steps_left
+from .arguments import check_arguments, loader_arguments, num_steps
+from .checkpoints import resume_session, save_session
 from .losses import sample_losses, shifts_labels
-
-STATE_NAME = 'infobatch.pt'  # In each checkpoint.
 
 # The class after the mixin, for type checkers.
 _Trainer: Any = object
@@ -53,16 +44,9 @@ class InfoBatchTrainerMixin(_Trainer):
     def __init__(self, *args: Any, session: Session, **kwargs: Any) -> None:
         kwargs.setdefault('train_dataset', session.dataset)
         super().__init__(*args, **kwargs)
-        check_arguments(self, session)
-        inherited = super().compute_loss.__func__
-        if inherited is not Trainer.compute_loss and (
-                type(self).losses is InfoBatchTrainerMixin.losses):
-            raise Refusal(
-                f'`compute_loss` of {type(self).__name__} is not called in '
-                'training, where a Session needs the loss of each sample: '
-                'override `losses` of InfoBatchTrainerMixin.')
+        check_arguments(self, session, InfoBatchTrainerMixin)
         self.session = session
-        self._shifts: Optional[bool] = None
+        self._shifts: List[bool] = []  # One, once a batch has shown it.
         # A model that divides by the labels of all accumulated batches would
         # multiply the gradient by the number of these batches.
         self.model_accepts_loss_kwargs = False
@@ -71,51 +55,25 @@ class InfoBatchTrainerMixin(_Trainer):
         self.args = copy.copy(self.args)
         # The state of the Session knows what comes next.
         self.args.ignore_data_skip = True
-        self._set_max_steps(0)
+        self.args.max_steps = num_steps(self.args, session, self._most_steps)
 
-    def _set_max_steps(self, done: int) -> None:
-        """Let the Trainer end with the Session, after so many steps so far."""
-        steps, most = done + steps_left(self.args, self.session), (
-            self._most_steps)
-        if steps < 1 or most > steps:
-            raise Refusal(
-                f'The Session has samples for {steps} steps, and `max_steps` '
-                f'is {most}: remove `max_steps`, give the Session more '
-                '`epochs`, or lower the batch size.')
-        self.args.max_steps = most if most > 0 else steps
-
-    def get_train_dataloader(self) -> '_Batches':
-        """Return the loader of the Session, with the slots in each batch."""
-        args = self.args
-        return _Batches(
-            self.session,
-            self.session.loader(
-                self._train_batch_size,
-                args.dataloader_drop_last,
-                collate_fn=self._get_collator_with_removed_columns(
-                    self.data_collator, 'training'),
-                num_workers=args.dataloader_num_workers,
-                worker_init_fn=functools.partial(
-                    seed_worker,
-                    num_workers=args.dataloader_num_workers,
-                    rank=args.process_index),
-                multiprocessing_context=(
-                    args.dataloader_multiprocessing_context),
-                in_order=args.dataloader_in_order,
-                pin_memory=args.dataloader_pin_memory,
-                persistent_workers=args.dataloader_persistent_workers,
-                prefetch_factor=args.dataloader_prefetch_factor))
+    def get_train_dataloader(self) -> Iterator[Dict[str, Any]]:
+        """Return the batches of the Session, each with its slots."""
+        # A run that is over may be resumed, and trains on nothing.
+        if self.session.progress < 1:
+            for slots, batch in self.session.loader(**loader_arguments(self)):
+                yield dict(batch, slots=slots)
 
     def losses(self, outputs: Any, inputs: Dict[str, Any]) -> Tensor:
         """Return the loss of each sample, of shape (B,). Override this for
         other losses than the cross entropy of ``inputs['labels']``."""
-        found = [self._shifts]
-        if self._shifts is None:
-            found = shifts_labels(outputs, inputs.get('labels'))
-        # Both only where the losses are the same: the next batch decides.
-        self._shifts = found[0] if len(found) == 1 else None
-        return sample_losses(outputs['logits'], inputs['labels'],
-                             bool(found and found[-1]))
+        labels: Any = inputs.get('labels')
+        if len(self._shifts) != 1:
+            self._shifts = shifts_labels(outputs, labels)
+        if len(self._shifts) == 2:
+            # All samples have the loss of the model, which knows its gradient.
+            return outputs['loss'].expand(len(labels))
+        return sample_losses(outputs['logits'], labels, self._shifts == [True])
 
     def compute_loss(self,
                      model: Any,
@@ -123,16 +81,16 @@ class InfoBatchTrainerMixin(_Trainer):
                      return_outputs: bool = False,
                      **kwargs: Any) -> Any:
         """Weigh the losses of the samples in training."""
-        if 'slots' not in inputs:
+        inputs = dict(inputs)
+        slots = inputs.pop('slots', None)
+        if slots is None:
             return super().compute_loss(model, inputs, return_outputs,
                                         **kwargs)
-        inputs = dict(inputs)
-        slots = inputs.pop('slots')
         outputs = model(**inputs)
         losses = self.losses(outputs, inputs)
-        logits = outputs.get('logits') if isinstance(outputs,
-                                                     Mapping) else None
-        if torch.is_tensor(logits) and len(logits) != len(losses):
+        named = outputs if isinstance(outputs, Mapping) else {}  # Not a tuple.
+        logits = named.get('logits')
+        if not torch.is_tensor(logits) or len(logits) != len(losses):
             logits = None
         loss = self.session.weigh(losses, slots, logits).mean()
         return (loss, outputs) if return_outputs else loss
@@ -145,48 +103,15 @@ class InfoBatchTrainerMixin(_Trainer):
                 logs['infobatch/variance_ratio'] = self.session.worth.value
         super().log(logs, *args, **kwargs)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        state = self.session.state_dict()  # On all ranks.
-        if self.args.should_save:
-            folder = os.path.join(
-                self._get_output_dir(trial),
-                f'{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}')
-            os.makedirs(folder, exist_ok=True)
-            torch.save(state, os.path.join(folder, STATE_NAME))
-        super()._save_checkpoint(model, trial)
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        save_session(self.session, output_dir, self.args.should_save)
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, or go on with a checkpoint."""
-        folder = resume_from_checkpoint
-        if folder is True:
-            folder = get_last_checkpoint(self.args.output_dir)
-        if folder:
-            path = os.path.join(folder, STATE_NAME)
-            if not os.path.exists(path):
-                raise Refusal(
-                    f'{path} is missing, because the checkpoint was saved '
-                    'without a Session: resume from another one, or train '
-                    'without `resume_from_checkpoint`.')
-            self.session.load_state_dict(torch.load(path, weights_only=True))
-            # The batch size, or the number of ranks, may have changed.
-            self._set_max_steps(
-                TrainerState.load_from_json(
-                    os.path.join(folder, TRAINER_STATE_NAME)).global_step)
-        elif self.session.progress > 0:
-            raise Refusal('The Session has trained before, and a model that '
-                          'begins anew needs another one: make a new Session '
-                          'and a new Trainer.')
+        done = resume_session(self.session, resume_from_checkpoint,
+                              self.args.output_dir)
+        # The batch size, or the number of ranks, may have changed.
+        self.args.max_steps = num_steps(self.args, self.session,
+                                        self._most_steps, done)
         return super().train(resume_from_checkpoint, **kwargs)
-
-
-class _Batches:
-    """The batches of a loader, each a dict with its slots."""
-
-    def __init__(self, session: Session, loader: Loader) -> None:
-        self._session, self._loader = session, loader
-
-    def __iter__(self) -> Iterator[Dict[str, Any]]:
-        # A run that is over may be resumed, and trains on nothing.
-        if self._session.progress < 1:
-            for slots, batch in self._loader:
-                yield dict(batch, slots=slots)

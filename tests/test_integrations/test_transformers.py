@@ -138,6 +138,7 @@ def test_train(tmp_path, policy, workers):
         (dict(gradient_accumulation_steps=4), 32),
         (dict(dataloader_drop_last=True, per_device_train_batch_size=25), 7),
         (dict(bf16=True), 0),
+        (dict(torch_compile=True, torch_compile_backend='eager'), 0),
         (dict(max_steps=9), 252),
     ],
     ids=str)
@@ -209,13 +210,13 @@ class Sequences(torch.utils.data.Dataset):
         return dict(input_ids=tokens, labels=labels)
 
 
+class OfSequences(InfoBatchTrainerMixin, transformers.Trainer):
+    pass
+
+
 def test_a_language_model(tmp_path):
     """The score of a sequence is the loss that the model itself gives."""
     torch.manual_seed(0)
-
-    class OfSequences(InfoBatchTrainerMixin, transformers.Trainer):
-        pass
-
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             vocab_size=16,
@@ -359,6 +360,47 @@ def test_a_causal_model_that_begins_at_random(tmp_path):
             shifts_labels(outputs, labels)
 
 
+class Tagger(torch.nn.Module):
+    """A model that doesn't shift its labels, and at first gives all of them
+    the same loss."""
+
+    config = None
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(16, 16))
+
+    def forward(self, input_ids, labels):
+        logits = self.weights[input_ids]
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return dict(loss=loss, logits=logits)
+
+
+def test_a_batch_that_does_not_show_whether_labels_are_shifted(tmp_path):
+    """Its gradient is that of the model's own loss."""
+    session = Session(Sequences(), RandomPruning(0.5), epochs=8, stream=True)
+    trainer = OfSequences(
+        Tagger(),
+        transformers.TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=12,
+            max_steps=1,
+            learning_rate=1,
+            optim='sgd',
+            max_grad_norm=0,
+            use_cpu=True,
+            report_to='none'),
+        session=session)
+    trainer.train()
+    expected = Tagger()
+    dataset = Sequences()
+    batch = torch.utils.data.default_collate([dataset[i] for i in range(12)])
+    expected(**batch)['loss'].backward()
+    torch.testing.assert_close(trainer.model.weights, -expected.weights.grad)
+    scores = session.state_dict()['tables']['scores']
+    torch.testing.assert_close(scores, torch.full((12, ), 16.).log())
+
+
 def train_rank(rank, results, folder, port):
     with environment_of(rank, 2, port):
         audit = stream()
@@ -401,6 +443,10 @@ def test_refusals(tmp_path):
     ):
         with refused(match):
             trainer_of(stream(), tmp_path, **arguments)
+    model = Net()
+    model._tp_size = 2  # As of one that is sharded by tensor parallelism.
+    with refused('several processes train on the same samples'):
+        trainer_of(stream(), tmp_path, model)
     with refused('`train_dataset` .* is not the dataset of the Session'):
         Trainer(
             Net(),
