@@ -54,6 +54,10 @@ def check_arguments(trainer: Any, session: Session, mixin: Any) -> None:
         if getattr(args, name, value) != value:
             raise Refusal(f'`{name}={getattr(args, name)!r}` does not work '
                           f'with a Session, because {hint}: remove it.')
+    if trainer.accelerator.split_batches:
+        raise Refusal('`split_batches` of `accelerator_config` divides a batch'
+                      ' among the processes, and the batch size of a Session '
+                      'is that of one process: remove it.')
     if args.n_gpu > 1:
         raise Refusal('One process with several GPUs returns losses that '
                       'belong to no sample: start a process for each GPU with '

@@ -440,6 +440,8 @@ def test_refusals(tmp_path):
         (dict(label_smoothing_factor=0.1), 'override `losses`'),
         (dict(train_sampling_strategy='sequential'), 'which order: remove it'),
         (dict(auto_find_batch_size=True), 'from the batch size: remove it'),
+        (dict(accelerator_config=dict(split_batches=True)),
+         'is that of one process: remove it'),
     ):
         with refused(match):
             trainer_of(stream(), tmp_path, **arguments)
