@@ -12,7 +12,7 @@ MMDET ?= .venv-mmdet
 # OneDL's with Lightning, accelerate and transformers.
 FRAMEWORKS ?= .venv-frameworks
 # Of pytest:
-#   make test ARGS="-k Budget tests/test_pruning"
+#   make test ARGS="-k Neyman tests/test_pruning"
 ARGS ?=
 # All tests run in two processes, each of which takes whole files, in order:
 # the tests of a file share trainings, and the longest files are the first.

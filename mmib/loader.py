@@ -263,8 +263,9 @@ class Dealer:
         the plan is given up if a part of the plan was weighed, or if nothing
         of the plan could be delivered.
 
-        If the rest is smaller than a batch, the first iterator of it is empty
-        and keeps it. A second empty iterator gives up the rest.
+        If the rest is smaller than a batch, an iterator delivers nothing. The
+        first one keeps the rest, because it may only have looked, and a second
+        one gives it up.
         """
         cursor.finish()
         self._is_in_use = True

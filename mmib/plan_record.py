@@ -31,7 +31,7 @@ class PlanRecord(NamedTuple):
             correlation is unknown.
         histogram (ScoreHistogram, optional): Scores of the images and of its
             slots. None of full passes, and where the plan isn't logged.
-        non_finite (int): Losses until then that weren't finite.
+        non_finite (int): Scores until then that weren't finite.
         note (str): What the policy says of the plan.
         logged (bool): Whether the plan has a line in the log.
         annealing (bool): Whether the plan belongs to annealing, in which

@@ -147,7 +147,7 @@ class Run:
         # free old slots. A Session logs its visits in annealing too.
         if self.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
-        # To merge may move the position, which counts iterations.
+        # A merge may move the position, and with it the count of iterations.
         start = start._replace(iteration=self.iteration)
         plan, record, self.memory = planner.draw(self.policy, schedule,
                                                  self.tables, self.memory,
@@ -367,9 +367,8 @@ class Run:
         """Let all ranks know all visits until now, and forget their slots.
 
         Args:
-            decides_norms (bool): Whether missing norms are taken as not
-                available. If not, a backward pass of the newest batch may
-                still bring them. Defaults to False.
+            decides_norms (bool): Whether norms that are missing for all visits
+                are taken as not available from here on. Defaults to False.
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
@@ -377,11 +376,10 @@ class Run:
             self.advance(merged.position)
             for numbers in (merged.numbers, merged.unscored):
                 self.tables.count_visits(self.ledger.at(numbers).indices)
-            # In lockstep, a batch is recorded after its backward pass.
-            is_known = decides_norms or self._lockstep
             if not np.isnan(merged.norms).all():
                 self.lacks_norms = False
-            elif is_known and self.lacks_norms is None and len(merged.numbers):
+            elif (decides_norms and self.lacks_norms is None
+                  and len(merged.numbers)):
                 self.lacks_norms = True
                 hint = '' if self._lockstep else (
                     ' For a better estimate, give `weigh` the tensor that the '
@@ -406,9 +404,9 @@ class Run:
 
     @property
     def _oldest(self) -> int:
-        """int: The first slot that may still be weighed: of the newest batch,
-        or in a Session of the plan, because a loop may weigh older batches and
-        ranks may have skipped different ones."""
+        """int: The first slot that may still be weighed. In lockstep it is in
+        the newest batch. In a Session it is the first slot of the plan: a loop
+        may weigh older batches, and ranks may have skipped different ones."""
         if self._lockstep or self.current is None:
             return self._step_begin
         return self.current.first_slot
@@ -560,14 +558,18 @@ class Run:
         Args:
             position (int): Slots until then.
             iteration (int): Iterations until then.
-            epoch (int): Epochs that are over, less 1. Defaults to -1.
+            epoch (int): The last epoch that is over, from 0. Defaults to -1,
+                for none.
             saved_iters (float): Iterations saved until then. Defaults to 0.
         """
         assert self.seed is not None
         self.set_seed(self.seed)
         self.ledger, self.epoch = Ledger(position), epoch
         self.iteration, self._step_begin = iteration, position
-        self.schedule.start_afresh(position)
+        # By epochs, full passes stand for the slots before.
+        whole = iteration + saved_iters
+        share = saved_iters / whole if self.schedule.by_epoch and whole else 0.
+        self.schedule.start_afresh(position, share * position)
         self.schedule.count_from(iteration, position)
         size = self.schedule.pass_length
         if not self.schedule.by_epoch:

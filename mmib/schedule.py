@@ -118,6 +118,8 @@ class Schedule:
         # By iterations, the slot of iteration 0, extrapolated with the current
         # batch size. May be negative after a resume.
         self._zero = 0
+        # By epochs, the slots that were pruned before `fresh_from`.
+        self._unspent = 0.
 
     def count_from(self, iteration: int, position: int) -> None:
         """Set how many iterations the run has had at a position."""
@@ -202,10 +204,7 @@ class Schedule:
         spent: float = start.slot - self._zero
         if self.by_epoch:
             covered: float = start.epoch * self.pass_length
-            if self.fresh_from:
-                # Full passes stand for the slots before, of which some were
-                # pruned.
-                spent = covered - saved_iters * self.slots_per_iter
+            spent -= self._unspent
         else:
             covered = spent + saved_iters * self.slots_per_iter
         size = self.pass_length if self.by_epoch else self.slots_per_iter
@@ -239,9 +238,10 @@ class Schedule:
         passes = full_iters * self.slots_per_iter / self.pass_length
         return self.length, full_iters, passes
 
-    def start_afresh(self, position: int) -> None:
-        """Set the position at which all scores are 1."""
-        self.fresh_from = position
+    def start_afresh(self, position: int, unspent: float = 0.) -> None:
+        """Set the position at which all scores are 1, and how many slots
+        before it were pruned. Defaults to 0."""
+        self.fresh_from, self._unspent = position, unspent
 
     def state_dict(self) -> Dict[str, Any]:
         """Return plain Python values."""
@@ -250,9 +250,11 @@ class Schedule:
             pass_length=self.pass_length,
             slots_per_iter=self.slots_per_iter,
             annealing_at=self.annealing_at,
-            fresh_from=self.fresh_from)
+            fresh_from=self.fresh_from,
+            unspent=self._unspent)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was called. The length, the batch
         size and the fractions are those of the config."""
         self.fresh_from = state_dict['fresh_from']
+        self._unspent = state_dict['unspent']

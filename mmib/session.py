@@ -61,9 +61,9 @@ class Session:
             mean. If not, steps of SGD are longer by a factor of 1 / kept
             share. Advised for optimizers like Adam. Defaults to False.
         stream (bool): Whether a single iterator of the loader is the whole
-            run, for loops that count iterations. The iterator ends after a
-            share of the samples of ``epochs`` passes, the ``default_ratio`` of
-            the policy, which is ``ratio`` for Neyman. Defaults to False.
+            run, for loops that count iterations. The iterator ends after the
+            ``default_ratio`` of the policy (of Neyman its ``ratio``) times the
+            samples of ``epochs`` passes. Defaults to False.
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
             one. Defaults to None.

@@ -36,10 +36,8 @@ def readable(state: Any) -> Dict[str, Any]:
             'all scores start at 1 again.')
     # They may have been loaded to the training device.
     state = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, state)
-    if version == VERSION:
-        return state
     try:
-        return _upgraded(**state)
+        return _upgraded(**state) if version == 2 else _filled(**state)
     except (TypeError, LookupError, AttributeError) as error:
         raise damaged('state', f'lacks a value ({error})') from error
 
@@ -174,6 +172,15 @@ def to_arrays(state: Any) -> Any:
     return tree_map(to_array, state)
 
 
+def _filled(policy: str, schedule: Dict[str, Any], **others: Any) -> dict:
+    """Return a state of version 3 with the names and values of today."""
+    return dict(
+        others,
+        version=VERSION,
+        policy=policy.replace('num_strata', 'num_tiers'),
+        schedule=dict(dict(unspent=0.), **schedule))
+
+
 def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
               planner: Dict[str, Any], **others: Any) -> Dict[str, Any]:
     """Return a state of version 2, which mmib wrote before a Session had a
@@ -189,7 +196,8 @@ def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
             position += len(slots['indices'])
             slots = {name: column[:0] for name, column in slots.items()}
     logged_at, read_at = planner['starts'][:2]
-    of_planner = 'plans', 'policy_type', 'policy_state', 'normalize'
+    of_planner = ('plans', 'policy', 'policy_type', 'policy_state',
+                  'normalize')
     memory = dict(
         kept=None,
         read_at=read_at,
@@ -198,17 +206,14 @@ def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
             name: planner[name]
             for name in ('scores', 'mean_score', 'mean_ratio')
         })
-    return dict(
-        others,
-        version=VERSION,
+    return _filled(
+        **others,
         seed=sampler['seed'],
         ledger=dict(slots, position=position),
         passes=sampler['full_passes'],
         rng=sampler['plans_rng'],
         epoch=epoch,
         schedule=clock,
-        # An argument of Neyman had another name.
-        policy=planner['policy'].replace('num_strata', 'num_tiers'),
         plans_checksum=planner['checksum'],
         memory=memory,
         **{name: planner[name]

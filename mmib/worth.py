@@ -149,9 +149,10 @@ def from_sums(sums: np.ndarray) -> VarianceRatio:
 
     The interval follows from the delta method for ``log V`` with independent
     visits. A few large norms can make up most of V, and it is chance whether
-    they were visited. So the interval also covers each V with two more visits
-    of any single tier. Their norm is the mean norm of the tier times the
-    largest ratio of a norm to the mean of its tier that was seen.
+    they were visited. So the interval also covers the V that two more visits
+    would give, whichever tier they fall into. Their norm is the mean norm of
+    the tier times the largest ratio of a norm to the mean of its tier that was
+    seen.
     """
     moments, largest = sums[:, :-1], sums[:, -1]
     totals = moments.sum(0)

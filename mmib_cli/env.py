@@ -24,7 +24,8 @@ def main(parsed: argparse.Namespace) -> None:
         from mmengine.utils.dl_utils import collect_env
 
         from mmib.openmmlab.runner.checks import check_stack
-    except ImportError:  # A PyTorch loop needs no MMEngine.
+    except ImportError as error:  # A PyTorch loop needs no MMEngine.
+        facts['mmengine'] = f'not imported ({error})'
         collect_env, check_stack = _collect_env, lambda: None
     for name, value in [*facts.items(), *collect_env().items()]:
         print(f'{name}: {value}')

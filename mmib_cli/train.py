@@ -78,13 +78,13 @@ def prepare(folder: str, parsed: argparse.Namespace,
 
 
 def lists_suffix(parsed: argparse.Namespace) -> str:
-    """Name the listed images and repaired masks in the way of a folder."""
+    """Name the listed images and repaired masks, as the end of a folder."""
     files = {
         '_': parsed.subset,
         '_without_': parsed.without,
         '_relabel_': parsed.relabel
     }
-    suffix = ''.join(begin + osp.splitext(osp.basename(file))[0]
+    suffix = ''.join(begin + osp.splitext(osp.basename(osp.normpath(file)))[0]
                      for begin, file in files.items() if file)
     if parsed.repaired:
         suffix += f'_repaired_{osp.basename(osp.abspath(parsed.repaired))}'
@@ -92,7 +92,7 @@ def lists_suffix(parsed: argparse.Namespace) -> str:
 
 
 def policy_suffix(cfg: Config) -> str:
-    """Name the policy of a converted config in the way of a folder: its type,
+    """Name the policy of a converted config, as the end of a folder: its type,
     and its arguments that aren't the defaults, in one order. The default
     policy has no name, and a ratio that the length shows isn't named again.
     """
@@ -115,8 +115,8 @@ def policy_suffix(cfg: Config) -> str:
 
 
 def _word(value: Any) -> str:
-    """Write an argument without brackets and spaces, which folders don't
-    have, and so that others have another word."""
+    """Write an argument as a part of a folder's name: without brackets and
+    spaces, and another word for another value."""
     values = value if isinstance(value, (tuple, list)) else [value]
     return '-'.join(quote(str(each), safe='') for each in values)
 

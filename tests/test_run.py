@@ -383,26 +383,44 @@ def test_begin_within_a_run(at, resumed):
         assert training.saved == pytest.approx(5)
 
 
-def test_the_budget_after_beginning_within_a_run_by_epochs():
-    """What was saved before isn't spent."""
-    schedule = Schedule(1000, 10, 100, 0.85, iters_per_epoch=100)
-    run = Run(
-        np.arange(1000),
-        Neyman(),
-        schedule,
-        warn=[].append,
-        seed=0,
-        lockstep=True)
+@pytest.mark.parametrize('resumed', [False, True])
+@pytest.mark.parametrize('size, batch_size', [(1000, 10), (500, 10),
+                                              (1050, 100)])
+def test_the_budget_after_beginning_within_a_run_by_epochs(
+        size, batch_size, resumed):
+    """What was saved before isn't spent, whatever the size of the dataset and
+    of a batch then and now."""
+
+    def new():
+        schedule = Schedule(
+            size,
+            batch_size,
+            100,
+            0.85,
+            iters_per_epoch=-(-size // batch_size))
+        return Run(
+            np.arange(size),
+            Neyman(),
+            schedule,
+            warn=[].append,
+            seed=0,
+            lockstep=True)
+
+    run = new()
     # 40 epochs of 100 iterations, of which 1800 were saved.
-    run.start_afresh(40_000, 2200, 39, saved_iters=1800.)
+    run.start_afresh(40 * size, 2200, 39, saved_iters=1800.)
     for epoch in (40, 41):
-        run.next_plan(epoch, StepSize(10, False))
+        run.next_plan(epoch, StepSize(1, False))
         run.tables.last_visit[:] = 1
         if epoch == 40:
             run.advance(run.ledger.end)
-    # Of 60,000 slots 23,000 are spent, and 15,000 are those of annealing. Of
-    # 100 passes 41 are covered, and 15 are those of annealing.
-    assert run.newest.kept == 500 and not run.newest.note
+            if resumed:
+                state = state_of(run)
+                run = new()
+                run.load_state_dict(state)
+    # In passes: of 60 23 are spent, and 15 are those of annealing. Of 100 41
+    # are covered, and 15 are those of annealing.
+    assert run.newest.kept == size // 2 and not run.newest.note
     assert run.newest.epoch == 42
 
 

@@ -76,9 +76,11 @@ def test_what_a_policy_is_told_after_starting_afresh():
     assert schedule.prune_from == 6
     # 1200 slots, of which 600 are gone and 300 belong to annealing.
     assert first.kept_share(0.6) == (1200 - 600 - 300) / ((17 - 6) * 100)
-    assert schedule.progress(PlanStart(600, epoch=6), 0.) == first
-    later = schedule.progress(PlanStart(600, epoch=6), 6.)
+    assert schedule.progress(PlanStart(600, epoch=6), 6.) == first
+    schedule.start_afresh(500, unspent=60.)
+    later = schedule.first_progress()
     assert later == first._replace(spent=540)
+    assert schedule.progress(PlanStart(600, epoch=6), 6.) == later
     assert schedule.outcome(0.5) == (200 - 0.5 * 110, 200, 20)
     # At the edge of annealing, and after the end.
     for epoch in (16, 17, 20):

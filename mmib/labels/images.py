@@ -13,7 +13,7 @@ from ..errors import Refusal
 from ..openmmlab.data.datasets import (image_numbers, image_paths,
                                        images_checksum, is_listed, leaves,
                                        mixes_images, unwrap_repeats)
-from .lists import parts_of
+from .lists import find_images
 from .masks import IGNORED, ignored_number
 from .relabel import has_one_class
 
@@ -93,18 +93,21 @@ class DatasetImages:
         Raises:
             Refusal: If there is no such image, or several.
         """
-        paths, end = self.paths(), parts_of(image)
-        rows = [
-            row for row, (number, path) in enumerate(zip(self.numbers, paths))
-            if image == str(number)
-            or path and parts_of(path)[-len(end):] == end
-        ]
-        if len(rows) != 1:
+        paths, numbers = self.paths(), [*map(str, self.numbers)]
+        try:
+            if image in numbers:
+                row = numbers.index(image)
+            else:
+                row, = find_images([image], len(paths), lambda: paths)
+                if image == str(row):
+                    # A number counts in the whole dataset.
+                    raise Refusal(image)
+        except Refusal:
             raise Refusal(
                 f'{image} names no image of the dataset, or several. The first'
                 f' image is {paths[0] or "number 0"}: give a path, the end of '
-                'a path, or a number.')
-        return rows[0], self._indices[self.numbers[rows[0]]]
+                'a path, or a number.') from None
+        return row, self._indices[self.numbers[row]]
 
     @property
     def checksum(self) -> int:

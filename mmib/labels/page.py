@@ -138,8 +138,10 @@ def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
         work_dir = osp.normpath(config.work_dir)
         train += ['--work-dir', f'{work_dir}_{osp.splitext(file)[0]}']
     if osp.isfile(config.filename or '') and Config.fromfile(
-            config.filename).get('load_from') != config.get('load_from'):
-        # A test of a checkpoint has put it into the file.
+            config.filename, import_custom_modules=False).get(
+                'load_from') != config.get('load_from'):
+        # A test has written its checkpoint into the file, from which a run
+        # must not begin.
         options.append(f'load_from={config.get("load_from")}')
     if options:
         train += ['--cfg-options', *options]

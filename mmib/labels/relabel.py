@@ -23,7 +23,8 @@ def infos_of(dataset: Any) -> List[dict]:
     doesn't derive from ``BaseDataset``."""
     if not isinstance(dataset, BaseDataset):
         return [{} for _ in range(len(dataset))]
-    return [dataset.get_data_info(i) for i in range(len(dataset))]
+    # A `get_data_info` of a subclass may change what it returns.
+    return [BaseDataset.get_data_info(dataset, i) for i in range(len(dataset))]
 
 
 def put_infos(dataset: BaseDataset, infos: List[dict]) -> None:
@@ -52,7 +53,7 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
     parts = leaves(dataset)
     if sum(map(len, parts)) != len(first):
         raise _cannot(parts[0], 'of which a wrapper takes a part')
-    # Without a wrapper, each image is where its number says.
+    # Without a wrapper no image can be in another place.
     checked = wrong if parts[0] is dataset else range(len(first))
     expected, begin = _labels_of(dataset, first, checked), 0
     for part in parts:
@@ -65,18 +66,23 @@ def change_labels(dataset: Any, first: np.ndarray, wrong: Dict[int,
             expected.update((begin + row, str(label)) for row, label in labels)
         begin += len(part)
     if _labels_of(dataset, first, checked) != expected:
-        raise _cannot(
-            dataset, 'whose `get_data_info` makes `gt_label`, or '
-            'which has images in another order than the dataset that it wraps')
+        why = 'whose `get_data_info` makes `gt_label`'
+        if parts[0] is not dataset:
+            why += (', or which has images in another order than the dataset '
+                    'that it wraps')
+        raise _cannot(dataset, why)
 
 
 def _labels_of(dataset: Any, first: np.ndarray,
                images: Iterable[int]) -> Dict[int, str]:
     """The labels of images, as the pipeline finds them."""
     try:
+        infos = {n: dataset.get_data_info(int(first[n])) for n in images}
         return {
-            n: str(dataset.get_data_info(int(first[n])).get('gt_label'))
-            for n in images
+            n: str(
+                int(info['gt_label']) if has_one_class(info) else info.
+                get('gt_label'))
+            for n, info in infos.items()
         }
     except AttributeError:  # The dataset, or a wrapped one, has no data info.
         return {}

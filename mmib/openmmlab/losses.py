@@ -88,10 +88,10 @@ class InfoBatchLoss(nn.Module):
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
-        rows_per_image (int or list[int]): Number of rows of each image in a
-            call. An int holds for all images, such as the number of queries. A
-            list has a number for each image, such as that of its matched
-            masks, to which its rows are proportional. Defaults to 1.
+        rows_per_image (int or list[int]): Rows of each image in a call: a
+            number for all images, such as of queries, or a list with a number
+            for each image, such as of matched masks. A call may have a
+            multiple of the rows of a list. Defaults to 1.
         batch (BatchContext, optional): Weights and scores of the batch. The
             hook sets it. Defaults to None.
     """

@@ -15,10 +15,10 @@ class Neyman(Policy):
     """Prune most where the gradients were found to be small.
 
     The run covers the passes of the baseline in ``ratio`` of its iterations.
-    Each plan keeps an equal share of the rest of this budget, which corrects
-    earlier plans. A run by iterations is short already: the baseline has
-    ``1 / ratio`` times as many iterations. A run by epochs has as many epochs
-    as the baseline.
+    Each plan spreads the rest of this budget evenly over the rest of the
+    epochs, so later plans make up for earlier ones. A run by iterations is
+    short already: the baseline has ``1 / ratio`` times as many iterations. A
+    run by epochs has as many epochs as the baseline.
 
     The images are divided into tiers of similar score, the strata of survey
     sampling. The kept share of a tier is in proportion to the root of the
@@ -121,7 +121,7 @@ class Neyman(Policy):
         sizes = np.bincount(tier_of_image, minlength=num_tiers)
         kept = allocate(sizes, self._roots(), num_kept, self.min_keep)
         plan = prune_tiers(tier_of_image, sizes - kept, rng, uppers)
-        if len(plan) > max(num_kept, 1):
+        if share < self.min_keep and len(plan) > max(num_kept, 1):
             plan = replace(
                 plan,
                 note=f'the budget needs a kept share of {share:.3f}, but '
@@ -133,9 +133,9 @@ class Neyman(Policy):
     def _roots(self) -> np.ndarray:
         """Return the root of the mean squared norm of each tier.
 
-        Means of few visits differ by chance. They are shrunk towards their
-        common mean of 1, the more the larger the part of their spread that
-        chance explains (empirical Bayes).
+        Means of few visits differ by chance. The more of their spread chance
+        explains, the further they are shrunk towards 1, their common mean
+        (empirical Bayes).
         """
         spread = max(self._means.var() - self._variances.mean(), 0.)
         trust = spread / np.maximum(spread + self._variances, 1e-12)

@@ -220,8 +220,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         raise Refusal(
             f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], because '
             f'`tiers` has {len(tiers)} entries')
-    if len(tiers) > 1 and tiers[0].kept < len(indices) and (tier_of_slot
-                                                            == 1).all():
+    if any(tier.kept for tier in tiers[1:]) and (tier_of_slot == 1).all():
         raise Refusal('all slots are of the first of several `tiers`: give '
                       '`tier_of_slot`, the tier of each slot, from 1')
     if plan.is_full and (len(indices) != pass_length or (weights != 1).any() or

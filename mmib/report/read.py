@@ -1,6 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """Read a run from its work folder: ``infobatch.jsonl``, and of a run without
 mmib MMEngine's ``scalars.json`` and log."""
+import ast
 import glob
 import json
 import math
@@ -335,9 +336,11 @@ def _config_of(work_dir: str, starts: List[_Start],
     paths = glob.glob(osp.join(glob.escape(work_dir), '*.py'))
     paths.sort(key=osp.getmtime, reverse=True)
     for start in starts[-1:]:
-        paths.insert(0, osp.join(start.folder, 'vis_data', 'config.py'))
+        own = osp.join(start.folder, 'vis_data', 'config.py')
+        if osp.isfile(own):
+            paths = [own, *filter(_is_dumped, paths)]
     configs, reason = [], 'the folder has none'
-    for path in filter(osp.isfile, paths):
+    for path in paths:
         try:
             configs.append(
                 Config.fromfile(
@@ -345,7 +348,7 @@ def _config_of(work_dir: str, starts: List[_Start],
                     import_custom_modules=False,
                     format_python_code=False))
         # A config is code, which may raise anything.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = f'{path} can\'t be read ({type(error).__name__})'
     if not configs:
         notes.append(f'The config isn\'t known: {reason}.')
@@ -353,12 +356,24 @@ def _config_of(work_dir: str, starts: List[_Start],
     trained, *others = (
         dict(config.to_dict(), load_from=None, launcher=None, resume=None)
         for config in configs)
-    # MMEngine writes it under its name too, and so does a later test, which
-    # loads a checkpoint.
+    # MMEngine also writes the config to the work folder, under the name that
+    # it was trained by. A later test replaces that file, with its checkpoint
+    # as `load_from`.
     for config, other in zip(configs[1:], others):
         if other == trained:
             return Config(configs[0].to_dict(), filename=config.filename)
     return configs[0]
+
+
+def _is_dumped(path: str) -> bool:
+    """Return whether MMEngine may have written a config: whether the file has
+    only assignments. Other files, such as scripts, aren't executed."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            statements = ast.parse(file.read()).body
+    except (SyntaxError, ValueError):
+        return False
+    return all(isinstance(each, ast.Assign) for each in statements)
 
 
 def _run_of(work_dir: str, run: str, config: Config, starts: List[_Start],

@@ -52,10 +52,12 @@ def _has_type(dataset: object, name: str) -> bool:
 
 
 def is_listed(dataset: object) -> bool:
+    """Return whether a dataset is ``ListedImages``."""
     return _has_type(dataset, 'ListedImages')
 
 
 def mixes_images(dataset: object) -> bool:
+    """Return whether a dataset is a ``MultiImageMixDataset``."""
     return _has_type(dataset, 'MultiImageMixDataset')
 
 

@@ -164,8 +164,7 @@ def check_batch(data_batch: Any, batch_size: int) -> None:
     """Check that a batch has as many images as the loader was asked for."""
     # Inputs may be a dict with a tensor for each modality. A model that isn't
     # of a library may take anything whose parts have an entry for each sample.
-    parts = data_batch if isinstance(data_batch,
-                                     (list, tuple)) else [data_batch]
+    parts = [data_batch] if hasattr(data_batch, 'ndim') else data_batch
     if isinstance(data_batch, Mapping):
         parts = [
             data_batch.get('data_samples'),

@@ -3,9 +3,9 @@
 
 The method's weights have a mean of 1 / kept share. An optimizer whose step is
 in proportion to the gradient makes steps longer by this mean. An adaptive
-optimizer makes them too long where pruning begins and too short where
-annealing begins, until past gradients are forgotten (``docs/method.md``). With
-it, the weights of a plan are divided by their mean.
+optimizer makes steps too long when pruning begins and too short when annealing
+begins, until it has forgotten past gradients (``docs/method.md``). With such
+an optimizer the weights of a plan are divided by their mean.
 """
 from typing import Any, Iterator, NamedTuple, Optional, Tuple
 

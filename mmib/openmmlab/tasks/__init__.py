@@ -127,10 +127,10 @@ def no_scores() -> Refusal:
     """Return the refusal of a training step that hasn't scored its images."""
     return Refusal(
         'No loss of an image was seen in this iteration, so InfoBatch has no '
-        "scores. `forward(mode='loss')` of `model` must call its heads with "
-        'their losses, or return losses whose names contain "loss", and '
-        '`train_step` must call `parse_losses`: check these methods, or train '
-        'without InfoBatchHook.')
+        'scores. The heads of `model` must call their loss modules, or '
+        "`forward(mode='loss')` must return losses with \"loss\" in their "
+        'names, and `train_step` must call `parse_losses`: check these '
+        'methods, or train without InfoBatchHook.')
 
 
 def _follow_total(model: nn.Module, batch: BatchContext, task: Task) -> None:
