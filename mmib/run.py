@@ -367,8 +367,8 @@ class Run:
         """Let all ranks know all visits until now, and forget their slots.
 
         Args:
-            decides_norms (bool): Whether norms that are missing for all visits
-                are taken as not available from here on. Defaults to False.
+            decides_norms (bool): Whether norms that are missing now are taken
+                as not available. Defaults to False.
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
@@ -376,10 +376,11 @@ class Run:
             self.advance(merged.position)
             for numbers in (merged.numbers, merged.unscored):
                 self.tables.count_visits(self.ledger.at(numbers).indices)
+            # In lockstep, a batch is recorded after its backward pass.
+            is_known = decides_norms or self._lockstep
             if not np.isnan(merged.norms).all():
                 self.lacks_norms = False
-            elif (decides_norms and self.lacks_norms is None
-                  and len(merged.numbers)):
+            elif is_known and self.lacks_norms is None and len(merged.numbers):
                 self.lacks_norms = True
                 hint = '' if self._lockstep else (
                     ' For a better estimate, give `weigh` the tensor that the '

@@ -36,10 +36,17 @@ def readable(state: Any) -> Dict[str, Any]:
             'all scores start at 1 again.')
     # They may have been loaded to the training device.
     state = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, state)
-    try:
-        return _upgraded(**state) if version == 2 else _filled(**state)
-    except (TypeError, LookupError, AttributeError) as error:
-        raise damaged('state', f'lacks a value ({error})') from error
+    if version != VERSION:
+        try:
+            state = _upgraded(**state)
+        except (TypeError, LookupError, AttributeError) as error:
+            raise damaged('state', f'lacks a value ({error})') from error
+    # The first states of version 3 lack a value, and have an older name.
+    if isinstance(schedule := state.get('schedule'), dict):
+        schedule.setdefault('unspent', 0.)
+    if isinstance(policy := state.get('policy'), str):
+        state['policy'] = policy.replace('num_strata', 'num_tiers')
+    return state
 
 
 def check_form(state: Any, form: Any, where: str = 'state') -> None:
@@ -172,15 +179,6 @@ def to_arrays(state: Any) -> Any:
     return tree_map(to_array, state)
 
 
-def _filled(policy: str, schedule: Dict[str, Any], **others: Any) -> dict:
-    """Return a state of version 3 with the names and values of today."""
-    return dict(
-        others,
-        version=VERSION,
-        policy=policy.replace('num_strata', 'num_tiers'),
-        schedule=dict(dict(unspent=0.), **schedule))
-
-
 def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
               planner: Dict[str, Any], **others: Any) -> Dict[str, Any]:
     """Return a state of version 2, which mmib wrote before a Session had a
@@ -206,8 +204,9 @@ def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
             name: planner[name]
             for name in ('scores', 'mean_score', 'mean_ratio')
         })
-    return _filled(
-        **others,
+    return dict(
+        others,
+        version=VERSION,
         seed=sampler['seed'],
         ledger=dict(slots, position=position),
         passes=sampler['full_passes'],

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
@@ -49,6 +50,23 @@ class ComputedLabels(LabelledDataset):
 
     def get_data_info(self, idx):
         return dict(super().get_data_info(idx), gt_label=3)
+
+
+@DATASETS.register_module()
+class SwappedLabels(LabelledDataset):
+    """Changes labels where they are read."""
+
+    def get_data_info(self, idx):
+        info = super().get_data_info(idx)
+        return dict(info, gt_label={0: 1, 1: 0}.get(*2 * [info['gt_label']]))
+
+
+@DATASETS.register_module()
+class TensorLabels(LabelledDataset):
+
+    def get_data_info(self, idx):
+        info = super().get_data_info(idx)
+        return dict(info, gt_label=torch.tensor(info['gt_label']))
 
 
 def labelled(**kwargs):
@@ -243,6 +261,16 @@ def test_with_other_lists(review):
 def test_refusals(review, row, dataset, match):
     with pytest.raises(Refusal, match=match):
         build(relabelled(review(row), dataset))
+
+
+def test_labels_that_change_where_they_are_read(review):
+    """Only the labels of the review are others."""
+    file = review(('0.png', 'wrong', 'dog'))
+    labels = dict(labels=[0, 1, 2])
+    for kind, others in (('SwappedLabels', [0, 2]), ('TensorLabels', [1, 2])):
+        dataset = build(relabelled(file, dict(type=kind, **labels)))
+        found = [int(label) for _, label in dataset]
+        assert found == [2, *others]
 
 
 def test_what_is_no_review():

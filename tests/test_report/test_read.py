@@ -201,6 +201,9 @@ def test_times_and_losses_of_a_resumed_baseline(tmp_path):
     again = read_run(str(tmp_path)).config
     assert again.filename == str(path)
     assert again.to_dict() == run.config.to_dict()
+    # A script in the folder isn't run.
+    (tmp_path / 'plot.py').write_text('import sys\nsys.exit(1)\n')
+    assert read_run(str(tmp_path)).config.filename == str(path)
     # So may another run.
     path.write_text('test_cfg = dict()')
     again = read_run(str(tmp_path)).config
