@@ -31,7 +31,6 @@ class PlanRecord(NamedTuple):
             correlation is unknown.
         histogram (ScoreHistogram, optional): Scores of the images and of its
             slots. None of full passes, and where the plan isn't logged.
-        non_finite (int): Scores until then that weren't finite.
         note (str): What the policy says of the plan.
         logged (bool): Whether the plan has a line in the log.
         annealing (bool): Whether the plan belongs to annealing, in which
@@ -52,7 +51,6 @@ class PlanRecord(NamedTuple):
     mean_ratio: Optional[VarianceRatio] = None
     reliability: Optional[float] = None
     histogram: Optional[ScoreHistogram] = None
-    non_finite: int = 0
     note: str = ''
     logged: bool = True
     annealing: bool = False

@@ -168,7 +168,6 @@ def draw(
         saved_iters=saved_iters,
         mean_score=memory.mean_score,
         mean_ratio=memory.mean_ratio.mean(),
-        non_finite=tables.non_finite,
         note=note,
         logged=logged,
         annealing=annealing,

@@ -183,8 +183,9 @@ def _add_conversion(parser: ArgumentParser) -> None:
         relabel=('FILE', 'Train with the right labels of a review.csv, and '
                  'leave out the images that it judged wrong without a label. '
                  'Default: the labels of the dataset.'),
-        repaired=('DIR', 'Train on the masks in this folder in the place of '
-                  'those of the same names: the folder of `mmib review '
+        repaired=('DIR',
+                  'Train on the masks in this folder, which replace the '
+                  'masks of the same names: the folder of `mmib review '
                   '--export` with what Label Studio has exported, or any '
                   'folder of masks. Default: the masks of the dataset.'))
     _add_verbose(parser)
@@ -444,7 +445,7 @@ def review() -> ArgumentParser:
         out=('FILE', 'Write the merged review to this file. Default: it is '
              'not written.'),
         list=('FILE', 'Write the images that were judged wrong to this file, '
-              'one a line. Default: they are not written.'),
+              'one per line. Default: they are not written.'),
         export=('DIR', 'Write the masks that were judged wrong to this new '
                 'folder, to repair them with Label Studio: README.txt there '
                 'says how. Default: no masks are written. The options below '

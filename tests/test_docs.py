@@ -137,7 +137,7 @@ def test_what_is_said_of_the_law():
     assert text in in_one_line('research/shares/README.md')
 
 
-def told(sentence):
+def said_in_readme(sentence):
     """The numbers that README has where a sentence has a #."""
     pattern = r'(-?\d+\.?\d*)'.join(map(re.escape, sentence.split('#')))
     return [*map(float, re.search(pattern, in_one_line('README.md')).groups())]
@@ -165,18 +165,21 @@ def test_what_readme_tells_to_expect():
         expected = [costs[row[0], each] for each in row[1].split(' / ')]
         assert [*map(' / '.join, zip(*expected))] == row[2:]
     assert len(rows_of_readme) == 6
-    plain, ours, low, high = told('cost # points in a plain run and # with '
-                                  'mmib (95 % interval # to #)')
+    plain, ours, low, high = said_in_readme(
+        'cost # points in a plain run and # with '
+        'mmib (95 % interval # to #)')
     assert plain == -number(rows('shares', '0.9')[0][3])
     of_neyman = rows('shares', '76.67')[0][3]
     assert f'{-ours:.2f} [{-high:.2f}, {-low:+.2f}]' in of_neyman
-    distance, = told('our runs on all of CIFAR-10 came within # points')
+    distance, = said_in_readme(
+        'our runs on all of CIFAR-10 came within # points')
     of_paper = [
         number(rows('paper_regime', policy)[0][6])
         for policy in ('MeanThreshold', 'QuantileTiers')
     ]
     assert distance == max(map(abs, of_paper))
-    least, = told('48k instead of 80k iterations may cost UPerNet R-50 # mIoU')
+    least, = said_in_readme(
+        '48k instead of 80k iterations may cost UPerNet R-50 # mIoU')
     zoo = pd.read_csv(osp.join(ROOT, 'research/zoo/results.csv'))
     zoo = zoo[(zoo['data'] == 'ade20k') & (zoo['length'] == 80)]
     r50 = zoo[zoo['model'].str.startswith('upernet_r50_')]
@@ -207,9 +210,10 @@ def test_the_rule_for_other_trainings():
 
 def test_what_readme_tells_of_people():
     """Which errors a ranking finds, and what looking brings back."""
-    said = told('people mislabelled # %. The first # % of the ranking contain '
-                '# % of these errors after 12 epochs, and removing those '
-                'recovers # of the # points that all errors cost.')
+    said = said_in_readme(
+        'people mislabelled # %. The first # % of the ranking contain '
+        '# % of these errors after 12 epochs, and removing those '
+        'recovers # of the # points that all errors cost.')
     assert rows('real_label_errors', '`random_label1`, 17.6 % wrong')
     brings = rows_of(
         section('research/real_label_errors/README.md',

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Masks in a folder take the place of those of the same names."""
+"""Masks in a folder replace the masks of the same names."""
 import os
 import pickle
 import zlib

@@ -379,7 +379,7 @@ def test_a_budget_that_cannot_be_met():
 
 def test_epochs_without_a_batch():
     """With `drop_last` an epoch whose plan fills no batch is over, and the
-    loop is told."""
+    loop gets a warning."""
     session, sizes = own(RandomPruning(0.5)), []
     with said(
             *(f'nothing is trained on in epoch {epoch}, because its plan has '
