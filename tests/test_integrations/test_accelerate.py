@@ -27,12 +27,20 @@ def another_accelerator():
 class Loop:
     """The loop of docs/frameworks.md."""
 
-    def __init__(self, audit, batch_size=BATCH_SIZE, prepared=True, **kwargs):
+    def __init__(self,
+                 audit,
+                 batch_size=BATCH_SIZE,
+                 prepared=True,
+                 num_workers=0,
+                 **kwargs):
         self.audit = audit
         self.accelerator = accelerate.Accelerator(cpu=True, **kwargs)
         self.model = network()
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
-        self.loader = audit.loader(batch_size, device=self.accelerator.device)
+        self.loader = audit.loader(
+            batch_size,
+            device=self.accelerator.device,
+            num_workers=num_workers)
         parts = [self.model, self.optimizer, self.loader]
         # What is no DataLoader comes back as it is.
         self.model, self.optimizer, *loader = self.accelerator.prepare(
@@ -66,6 +74,7 @@ class Loop:
     'arguments', [
         {},
         dict(prepared=False),
+        dict(num_workers=2),
         dict(gradient_accumulation_steps=4),
         dict(mixed_precision='bf16'),
         dict(
@@ -83,15 +92,15 @@ def test_accelerate(arguments):
     assert audit.session.progress == 1 and len(audit.plans) == EPOCHS
 
 
-@pytest.mark.parametrize('stop', [8, 9, 13])
-def test_accelerate_resumes(tmp_path, stop):
+@pytest.mark.parametrize('stop, workers', [(8, 0), (9, 0), (13, 0), (9, 2)])
+def test_accelerate_resumes(tmp_path, stop, workers):
     """`save_state` and `load_state` are enough."""
     whole = Audit()
     expected = Loop(whole).run().parameters()
     part = Audit()
-    Loop(part).run(stop, tmp_path)
+    Loop(part, num_workers=workers).run(stop, tmp_path)
     rest = Audit()
-    loop = Loop(rest)
+    loop = Loop(rest, num_workers=workers)
     loop.accelerator.load_state(tmp_path)
     rest.follow(part)
     assert torch.equal(loop.run().parameters(), expected)
@@ -111,7 +120,10 @@ def train_rank(rank, results, port, folder, **kwargs):
 
 
 @pytest.mark.parametrize(
-    'arguments', [{}, dict(gradient_accumulation_steps=2)], ids=str)
+    'arguments',
+    [{}, dict(num_workers=2),
+     dict(gradient_accumulation_steps=2)],
+    ids=str)
 def test_accelerate_on_two_ranks(tmp_path, arguments):
     """Also where the loader was prepared."""
     results = run_ranks(
@@ -120,11 +132,11 @@ def test_accelerate_on_two_ranks(tmp_path, arguments):
         2)
     facts = check_facts([facts for facts, _ in results])
     assert len(facts.images) >= sum(len(plan.weights) for plan in facts.plans)
-    if not arguments:
+    if 'gradient_accumulation_steps' not in arguments:
         assert torch.equal(results[0][1], results[1][1])
 
 
-def train_with_fabric(rank, results, port):
+def train_with_fabric(rank, results, port, num_workers):
     from lightning.fabric import Fabric
     with environment_of(rank, 2, port):
         audit = Audit()
@@ -133,7 +145,8 @@ def train_with_fabric(rank, results, port):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         model, optimizer = fabric.setup(model, optimizer)
-        loader = audit.loader(10, device=fabric.device)
+        loader = audit.loader(
+            10, device=fabric.device, num_workers=num_workers)
         while audit.session.epoch < EPOCHS:
             for slots, (inputs, labels, images) in loader:
                 logits = model(inputs)
@@ -145,8 +158,10 @@ def train_with_fabric(rank, results, port):
         results[rank] = audit.facts()
 
 
-def test_fabric_on_two_ranks():
+@pytest.mark.parametrize('workers', [0, 2])
+def test_fabric_on_two_ranks(workers):
     pytest.importorskip('lightning')
-    facts = check_facts(
-        run_ranks(functools.partial(train_with_fabric, port=free_port()), 2))
+    train = functools.partial(
+        train_with_fabric, port=free_port(), num_workers=workers)
+    facts = check_facts(run_ranks(train, 2))
     assert len(facts.images) >= sum(len(plan.weights) for plan in facts.plans)
