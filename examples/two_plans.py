@@ -16,7 +16,7 @@ tables = Tables(images=np.arange(6))  # All scores are 1.
 
 def train(plan, iteration):
     """Visit each slot of a plan: the network gives a loss and a norm."""
-    ledger.deal(plan)
+    ledger.deal(plan, plan.mean_weight)
     slots = ledger.rest()
     ledger.go_to(ledger.end)
     tables.count_visits(slots.indices)

@@ -39,10 +39,14 @@ class Ledger:
         """int: Number of the first slot of the next plan."""
         return self.first + len(self._columns.indices)
 
-    def deal(self, plan: EpochPlan) -> None:
-        """Append the slots of a plan."""
-        size = len(plan)
-        means = np.full(size, plan.mean_weight, np.float32)
+    def deal(self, plan: EpochPlan, mean_weight: float) -> None:
+        """Append the slots of a plan.
+
+        Args:
+            plan (EpochPlan): The plan, which annealing may have cut short.
+            mean_weight (float): Mean weight of the whole plan.
+        """
+        means = np.full(len(plan), mean_weight, np.float32)
         self._columns = self._columns.followed_by(
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
 
@@ -55,11 +59,19 @@ class Ledger:
             rows = np.resize(np.arange(left), missing)
             self._columns = self._columns.followed_by(self.rest().at(rows))
 
-    def replace_rest(self, plan: EpochPlan) -> None:
-        """Replace the rest by the slots of a plan."""
+    def thin_rest(self, rows: np.ndarray, scale: float) -> None:
+        """Keep some slots of the rest alone, and multiply their weights.
+
+        Args:
+            rows (np.ndarray): Which slots of the rest to keep, increasing.
+            scale (float): The factor of their weights.
+        """
+        kept, factor = self.rest().at(rows), np.float32(scale)
         self.token = object()
-        self._columns = self._columns.at(slice(self.position - self.first))
-        self.deal(plan)
+        self._columns = self._columns.at(
+            slice(self.position - self.first)).followed_by(
+                kept._replace(
+                    weights=kept.weights * factor, means=kept.means * factor))
 
     def end_at(self, number: int) -> None:
         """Give up the slots from a number on that are still to come."""

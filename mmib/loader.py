@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from .errors import Refusal
-from .planner import StepSize
 from .ranks import all_gather, random_seed, rank_and_world_size
 from .run import Run
+from .schedule import StepSize
 from .slots import Slots
 
 # Batches of several iterators in a row that a loop may skip.
@@ -147,10 +147,10 @@ class Dealer:
             self._check_step(step, run.schedule.length)
             self._cursor = Cursor(step, position, ends_if_empty=True)
             return self._cursor
-        has_drawn = position == run.ledger.end
+        has_drawn, newest = position == run.ledger.end, run.plans.newest
         if has_drawn:
             self._draw(step, before)
-        elif run.newest is not None and position > run.newest.first_slot:
+        elif newest is not None and position > newest.first_slot:
             run.warn(f'epoch {run.epoch + 1} goes on with the '
                      f'{run.ledger.end - position} images that are left.')
         run.prepare_rest(step)
@@ -241,7 +241,7 @@ class Dealer:
         by_epoch, world_size = run.schedule.by_epoch, run.world_size
         while (not by_epoch and ledger.end - begin < step.slots
                and ledger.end != run.schedule.end):
-            if run.newest is not None:
+            if run.plans.newest is not None:
                 # One iterator may be the whole run.
                 self._agree(ledger.position)
             run.next_plan()
@@ -256,7 +256,7 @@ class Dealer:
             end = ledger.end
         return cursor.issue(
             ledger.batch(begin, size, run.rank, world_size,
-                         run.is_annealing(begin), end))
+                         run.plans.is_annealing(begin), end))
 
     def end_iterator(self, cursor: Cursor) -> None:
         """Note that an iterator has delivered all of its batches. The rest of
@@ -270,8 +270,8 @@ class Dealer:
         cursor.finish()
         self._is_in_use = True
         run, begin = self._run, cursor.begin
-        if run.schedule.by_epoch and run.newest is not None:
-            begin = run.newest.first_slot
+        if run.schedule.by_epoch and run.plans.newest is not None:
+            begin = run.plans.newest.first_slot
         if (run.ledger.position > begin
                 if cursor.num_issued else cursor.ends_if_empty):
             run.give_up_rest()

@@ -8,7 +8,7 @@ import numpy as np
 
 from .plan_record import PlanRecord
 from .pruning import EpochPlan, Policy, ScoreHistogram, Tier, draw_plan
-from .schedule import PlanStart, Schedule
+from .schedule import PlanStart, Schedule, StepSize
 from .visits import Tables
 from .worth import MeanRatio, correlation, from_sums, mean_squares
 
@@ -33,34 +33,6 @@ class Memory(NamedTuple):
     read_at: int = 0
     logged_at: float = -math.inf  # The first plan has a line.
     mean_ratio: MeanRatio = MeanRatio()
-
-
-class StepSize(NamedTuple):
-    """The size of the steps of an epoch. A plan that prunes must not end in a
-    smaller step than a full pass does.
-
-    Args:
-        slots (int): Slots of a step, of all ranks.
-        drop_last (bool): Whether the data loader leaves out the slots that
-            fill no step.
-    """
-
-    slots: int
-    drop_last: bool
-
-    def tail(self, kept: int, pass_length: int) -> int:
-        """Return how many of ``kept`` slots to give up, so that the last step
-        has at least as many slots as the last step of a full pass. BatchNorm
-        fails on a last batch of one image.
-
-        Args:
-            kept (int): Slots of a plan that prunes, or of the rest of one.
-            pass_length (int): Slots of a full pass.
-        """
-        tail = kept % self.slots
-        last_of_baseline = pass_length % self.slots or self.slots
-        needed = self.drop_last or tail < last_of_baseline
-        return tail if kept >= self.slots and needed else 0
 
 
 def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:

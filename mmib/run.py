@@ -13,10 +13,10 @@ from .explain import Explanation, explain
 from .ledger import Ledger
 from .passes import FullPasses
 from .plan_record import PlanRecord
-from .planner import Memory, StepSize
+from .planner import Memory
+from .plans import OpenPlans
 from .pruning import EpochPlan, Policy, Tier
-from .schedule import PlanStart, Schedule
-from .slots import Columns
+from .schedule import PlanStart, Schedule, StepSize
 from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
                      why_not)
 from .visits import Tables, VisitLog
@@ -95,8 +95,8 @@ class Run:
         self.warn, self._shuffle = warn, shuffle
         self._lockstep = lockstep
         self._observers = observers
-        # The plan in training, and those drawn after it.
-        self._plans: List[PlanRecord] = []
+        self.plans = OpenPlans(schedule)
+        """OpenPlans: The plan in training, and those drawn after it."""
         self.checksum = 0
         """int: CRC-32 of all plans that pruned."""
         # The end of each step since the last merge, with the iterations until
@@ -145,15 +145,16 @@ class Run:
         # Before the first plan there is nothing to merge. In annealing, plans
         # merge the visits that were in flight when annealing began, and then
         # free old slots. A Session logs its visits in annealing too.
-        if self.newest and (reads or schedule.is_annealing(start)):
+        if self.plans.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
         # A merge may move the position, and with it the count of iterations.
         start = start._replace(iteration=self.iteration)
+        mean_weight = 1.
         plan, record, self.memory = planner.draw(self.policy, schedule,
                                                  self.tables, self.memory,
-                                                 start, reads, self.newest,
-                                                 self._rng, step,
-                                                 self.normalize)
+                                                 start, reads,
+                                                 self.plans.newest, self._rng,
+                                                 step, self.normalize)
         if reads and self.memory.read_at == first_slot:
             self.tables.forget_sums()
         # Annealing begins with a new plan: end this one there.
@@ -168,22 +169,22 @@ class Run:
             is_kept = self._mask(plan.indices)
             self.tables.count_pruned(~is_kept)
             self.memory = self.memory._replace(kept=np.packbits(is_kept))
-            plan = plan.cut(limit)
+            mean_weight, plan = plan.mean_weight, plan.cut(limit)
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)
         # Warn if two plans in a row have a note. The first plan that prunes is
         # drawn from few scores, and later plans correct it.
-        if self.newest and self.newest.note and record.note and (
-                not self._has_warned):
+        before = self.plans.newest
+        if before and before.note and record.note and not self._has_warned:
             self._has_warned = True
             self.warn(record.note)
         for observe in self._observers:
             observe(record, plan)
         if plan.is_shuffled and not self._shuffle:
             plan = plan.sorted()
-        self.ledger.deal(plan)
-        self._plans.append(record)
+        self.ledger.deal(plan, mean_weight)
+        self.plans.add(record)
         self.epoch = epoch
         return True
 
@@ -205,13 +206,14 @@ class Run:
         A new plan has no tail. The rest of the plan of a checkpoint may be
         dealt in steps of another size.
         """
-        rest, newest = self.ledger.rest(), self.newest
+        newest = self.plans.newest
         # A plan of a user may prune and have as many slots as a full pass.
         if newest is not None and (self.memory.kept is not None or newest.kept
                                    != self.schedule.pass_length):
-            tail = step.tail(len(rest.indices), self.schedule.pass_length)
+            tail = step.tail(
+                len(self.ledger.rest().indices), self.schedule.pass_length)
             if tail:
-                self._cut(rest, tail, newest)
+                self._cut_rest(tail, newest)
         self.ledger.pad(self.world_size)
         begin, left = self.ledger.position, len(self.ledger.rest().indices)
         if newest and begin == newest.first_slot and (step.drop_last
@@ -222,27 +224,28 @@ class Run:
                 '`drop_last` leaves them out: lower `batch_size`, remove '
                 '`drop_last`, or let the policy keep more images.')
 
-    def _cut(self, rest: Columns, tail: int, record: PlanRecord) -> None:
-        """Give up slots of the rest, in the ledger, the record and the tables.
+    def _cut_rest(self, tail: int, record: PlanRecord) -> None:
+        """Leave out slots of the rest at random.
+
+        Args:
+            tail (int): How many slots to leave out.
+            record (PlanRecord): The plan that the rest belongs to.
         """
-        plan = EpochPlan(
-            rest.indices,
-            rest.weights,
-            tiers=record.tiers,
-            tier_of_slot=rest.tiers,
-            whole_mean=float(rest.means[0]))
-        # A mean weight of 1 stays 1: of `normalize`, or of a policy that
-        # doesn't rescale.
-        plan = plan.without_tail(tail, self._rng, record.mean_weight != 1)
-        self.ledger.replace_rest(plan)
+        indices = self.ledger.rest().indices
+        size, kept = len(indices), len(indices) - tail
+        rows = np.sort(self._rng.permutation(size)[:kept])
+        # The weights of the others make up for the slots that are left out,
+        # except where the mean weight of a plan is 1: with `normalize`, or of
+        # a policy that doesn't rescale.
+        scale = size / kept if record.mean_weight != 1 else 1.
+        self.ledger.thin_rest(rows, scale)
         # The counts of the tiers stay those of the plan as it was drawn.
-        self._plans[-1] = record._replace(
-            kept=record.kept - tail,
-            tiers=tuple(
-                old._replace(weight=new.weight)
-                for old, new in zip(record.tiers, plan.tiers)))
+        self.plans.replace_newest(
+            record._replace(
+                kept=record.kept - tail,
+                tiers=tuple(tier.scaled(scale) for tier in record.tiers)))
         # A plan of a user may have an image twice.
-        is_cut = self._mask(rest.indices) & ~self._mask(plan.indices)
+        is_cut = self._mask(indices) & ~self._mask(indices[rows])
         self.tables.count_pruned(is_cut)
         if self.memory.kept is not None:
             self.memory = self.memory._replace(kept=self.memory.kept
@@ -256,21 +259,6 @@ class Run:
             # The rest may span several plans, of which `advance` drops those
             # that are over.
             self.advance(self.ledger.end)
-
-    @property
-    def newest(self) -> Optional[PlanRecord]:
-        """PlanRecord, optional: The plan that was drawn last."""
-        return self._plans[-1] if self._plans else None
-
-    @property
-    def current(self) -> Optional[PlanRecord]:
-        """PlanRecord, optional: The plan in training."""
-        return self._plans[0] if self._plans else None
-
-    def is_annealing(self, slot: int) -> bool:
-        """Return whether a slot belongs to a plan of annealing."""
-        plans = [plan for plan in self._plans if plan.first_slot <= slot]
-        return bool(plans) and plans[-1].annealing
 
     # Progress ----------------------------------------------------------------
 
@@ -291,38 +279,17 @@ class Run:
             self._steps.append((position, self.iteration))
         else:
             self.iteration = position
-        begun = [
-            plan for plan in self._plans
-            if before <= plan.first_slot < position
-        ]
-        while len(self._plans) > 1 and self._plans[1].first_slot < position:
-            self._plans.pop(0)
-        return begun
+        return self.plans.train_until(before, position)
 
     def saved_iters(self) -> float:
         """Return the iterations saved so far, compared with the baseline."""
-        if self.current is None:
-            return 0.
-        return self.current.saved_iters + self.schedule.iters_saved_since(
-            self.current, self.ledger.position, self.iteration)
+        return self.plans.saved_iters(self.ledger.position, self.iteration)
 
     @property
     def has_ended(self) -> bool:
         """bool: Whether a stream has fewer slots left than there are ranks."""
         end = self.schedule.end
         return end is not None and end - self.ledger.position < self.world_size
-
-    @property
-    def covered(self) -> float:
-        """float: Epochs until now."""
-        return 0. if self.current is None else self.current.covered_until(
-            self.ledger.position)
-
-    @property
-    def kept_share(self) -> float:
-        """float: Share of the images that the plan in training keeps."""
-        return 1. if self.current is None else (self.current.kept /
-                                                self.schedule.pass_length)
 
     @property
     def worth(self) -> VarianceRatio:
@@ -332,7 +299,7 @@ class Run:
 
     def expected_share(self) -> float:
         """Return the kept share to expect of the next plans that prune."""
-        newest, pass_length = self.newest, self.schedule.pass_length
+        newest, pass_length = self.plans.newest, self.schedule.pass_length
         if newest is not None and newest.kept < pass_length:
             return newest.kept / pass_length
         share = self.policy.expected_share(self.schedule.first_progress())
@@ -342,14 +309,15 @@ class Run:
         """Explain what the newest plan made of the image of an index. None
         before the first plan. Call this on all ranks."""
         self.merge()
-        if self.newest is None:
+        newest = self.plans.newest
+        if newest is None:
             return None
         size = self.schedule.pass_length
         if not 0 <= index < size:
             raise Refusal(f'There is no image {index}: the dataset has the '
                           f'indices 0 to {size - 1}.')
         state = dict(
-            plans=[self.newest.to_dict()],
+            plans=[newest.to_dict()],
             schedule=self.schedule.state_dict(),
             memory=self.memory._asdict(),
             tables=vars(self.tables))
@@ -408,9 +376,10 @@ class Run:
         """int: The first slot that may still be weighed. In lockstep it is in
         the newest batch. In a Session it is the first slot of the plan: a loop
         may weigh older batches, and ranks may have skipped different ones."""
-        if self._lockstep or self.current is None:
+        current = self.plans.current
+        if self._lockstep or current is None:
             return self._step_begin
-        return self.current.first_slot
+        return current.first_slot
 
     def _iterations_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the iterations until the visits of slots, int32."""
@@ -446,7 +415,7 @@ class Run:
             iteration=self.iteration,
             epoch=self.epoch,
             schedule=self.schedule.state_dict(),
-            plans=[plan.to_dict() for plan in self._plans],
+            plans=[plan.to_dict() for plan in self.plans],
             plans_checksum=self.checksum,
             saved_iters=self.saved_iters(),
             memory=dict(
@@ -490,7 +459,8 @@ class Run:
         self._step_begin = self.ledger.position
         self.epoch = state['epoch']
         self.schedule.load_state_dict(state['schedule'])
-        self._plans = [*map(PlanRecord.from_dict, state['plans'])]
+        self.plans = OpenPlans(self.schedule,
+                               map(PlanRecord.from_dict, state['plans']))
         self.checksum = state['plans_checksum']
         memory = state['memory']
         self.memory = Memory(**dict(
@@ -535,19 +505,7 @@ class Run:
             saved_iters = self.saved_iters()
         self.iteration = iteration
         self.schedule.count_from(iteration, self.ledger.position)
-        if not self._plans:
-            return
-        current, *later = self._plans
-        missing = saved_iters - self.saved_iters()
-        last = current._replace(saved_iters=current.saved_iters + missing)
-        self._plans = [last]
-        for plan in later:
-            start = PlanStart(plan.first_slot, iteration)
-            last = plan._replace(
-                iter=self.schedule.iteration_at(start),
-                saved_iters=last.saved_iters + self.schedule.iters_saved_since(
-                    last, plan.first_slot, iteration))
-            self._plans.append(last)
+        self.plans.recount(self.ledger.position, iteration, saved_iters)
 
     def start_afresh(self,
                      position: int,
@@ -577,7 +535,7 @@ class Run:
             self._passes.skip(position, size)
         # The stream goes on with the rest of this pass.
         first_slot = position - position % size
-        self._plans = [
+        self.plans = OpenPlans(self.schedule, [
             PlanRecord(
                 kept=size,
                 tiers=(Tier(size, size), ),
@@ -587,7 +545,7 @@ class Run:
                 iter=iteration,
                 saved_iters=saved_iters,
                 logged=False)
-        ]
+        ])
 
 
 def _own(policy: Policy) -> Policy:

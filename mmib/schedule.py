@@ -22,6 +22,34 @@ class PlanStart(NamedTuple):
     epoch: int = 0
 
 
+class StepSize(NamedTuple):
+    """The size of the steps of an epoch. A plan that prunes must not end in a
+    smaller step than a full pass does.
+
+    Args:
+        slots (int): Slots of a step, of all ranks.
+        drop_last (bool): Whether the data loader leaves out the slots that
+            fill no step.
+    """
+
+    slots: int
+    drop_last: bool
+
+    def tail(self, kept: int, pass_length: int) -> int:
+        """Return how many of ``kept`` slots to give up, so that the last step
+        has at least as many slots as the last step of a full pass. BatchNorm
+        fails on a last batch of one image.
+
+        Args:
+            kept (int): Slots of a plan that prunes, or of the rest of one.
+            pass_length (int): Slots of a full pass.
+        """
+        tail = kept % self.slots
+        last_of_baseline = pass_length % self.slots or self.slots
+        needed = self.drop_last or tail < last_of_baseline
+        return tail if kept >= self.slots and needed else 0
+
+
 def check_arguments(delta: float, start: float, ema: float,
                     place: str) -> None:
     """Check arguments that InfoBatchHook and Session share.

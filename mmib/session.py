@@ -255,7 +255,8 @@ class Session:
         run, length = self._run, self._run.schedule.length
         if not run.schedule.by_epoch:
             return 1. if run.has_ended else run.ledger.position / length
-        epochs = self.epoch if self._dealer.is_over else run.covered
+        epochs = self.epoch if self._dealer.is_over else run.plans.covered(
+            run.ledger.position)
         # A resumed run may have fewer epochs than before.
         return min(epochs / length, 1.)
 
@@ -269,7 +270,7 @@ class Session:
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
-        return self._run.kept_share
+        return self._run.plans.kept_share
 
     def explain(self, index: int) -> Optional[Explanation]:
         """Explain why the newest plan keeps or leaves out the image of a

@@ -10,8 +10,7 @@ from mmib.ledger import Ledger
 from mmib.pruning import EpochPlan
 from tests.training import state_of
 
-NAMES = ('deal', 'pad', 'go_to', 'forget', 'replace_rest', 'forget_tiers',
-         'save')
+NAMES = ('deal', 'pad', 'go_to', 'forget', 'thin_rest', 'forget_tiers', 'save')
 
 
 def plan_of(rng, size):
@@ -35,9 +34,9 @@ def test_the_ledger_is_a_list(operations, begin, seed):
     for name, number in operations:
         left = first + len(rows) - position
         if name == 'deal':
-            plan = plan_of(rng, number)
-            ledger.deal(plan)
-            mean = float(np.float32(plan.weights.mean(dtype=np.float64)))
+            # Annealing may have cut the plan, whose mean weight stays.
+            plan, mean = plan_of(rng, number), rng.integers(1, 9) / 4
+            ledger.deal(plan, mean)
             rows += zip(plan.indices.tolist(), plan.weights.tolist(),
                         plan.tier_of_slot.tolist(), number * [mean])
         elif name == 'pad':
@@ -56,12 +55,14 @@ def test_the_ledger_is_a_list(operations, begin, seed):
             ledger.forget(target)
             rows = rows[max(target - first, 0):]
             first = max(target, first)
-        elif name == 'replace_rest':
-            plan = plan_of(rng, number)
-            ledger.replace_rest(plan)
-            rows = rows[:position - first] + rows_of(ledger.rest())
-            assert [row[0] for row in rows[position - first:]
-                    ] == plan.indices.tolist()
+        elif name == 'thin_rest':
+            kept = np.flatnonzero(rng.random(left) < 0.7)
+            ledger.thin_rest(kept, number / 4)
+            rest = [rows[position - first + row] for row in kept]
+            rows = rows[:position - first] + [
+                (index, weight * number / 4, tier, mean * number / 4)
+                for index, weight, tier, mean in rest
+            ]
         elif name == 'forget_tiers':
             ledger.forget_tiers()
             rows = [(index, weight, 0, mean)
@@ -90,7 +91,7 @@ def test_ranks_share_a_batch(world_size, size, begin):
     """Rank k of W has the slots k, k + W, ..."""
     rng = np.random.default_rng(0)
     ledger = Ledger(3)
-    ledger.deal(plan_of(rng, 40))
+    ledger.deal(plan_of(rng, 40), 1.5)
     rows = ledger.rest()
     last = 3 + begin + size * world_size
     for rank in range(world_size):
@@ -110,14 +111,14 @@ def test_ranks_share_a_batch(world_size, size, begin):
 
 def test_the_token_changes_where_numbers_are_of_other_slots():
     ledger, rng = Ledger(), np.random.default_rng(0)
-    ledger.deal(plan_of(rng, 9))
+    ledger.deal(plan_of(rng, 9), 1.5)
     token = ledger.token
     ledger.go_to(3)
     ledger.forget(2)
     ledger.pad(4)
-    ledger.deal(plan_of(rng, 5))
+    ledger.deal(plan_of(rng, 5), 1.5)
     assert ledger.token is token
-    ledger.replace_rest(plan_of(rng, 3))
+    ledger.thin_rest(np.arange(3), 1.5)
     assert ledger.token is not token is not Ledger().token
 
 
@@ -125,7 +126,7 @@ def test_memory_does_not_grow():
     """What is forgotten is free."""
     ledger, rng = Ledger(), np.random.default_rng(0)
     for _ in range(30):
-        ledger.deal(plan_of(rng, 100))
+        ledger.deal(plan_of(rng, 100), 1.5)
         ledger.go_to(ledger.end)
         ledger.forget(ledger.end - 5)
         for column in ledger.at(np.arange(ledger.first, ledger.end)):
@@ -135,10 +136,10 @@ def test_memory_does_not_grow():
 
 def test_a_state_is_a_copy():
     ledger = Ledger()
-    ledger.deal(plan_of(np.random.default_rng(0), 5))
+    ledger.deal(plan_of(np.random.default_rng(0), 5), 1.5)
     state = ledger.state_dict()
     before = str(state)
-    ledger.replace_rest(plan_of(np.random.default_rng(0), 2))
+    ledger.thin_rest(np.arange(2), 1.5)
     ledger.go_to(3)
     ledger.forget_tiers()
     assert str(state) == before
@@ -149,7 +150,7 @@ def test_a_state_is_a_copy():
 def test_more_ranks_than_slots(world_size, expected):
     """The first slots come again, more than once if needed."""
     ledger = Ledger()
-    ledger.deal(plan_of(np.random.default_rng(0), 5))
+    ledger.deal(plan_of(np.random.default_rng(0), 5), 1.5)
     ledger.pad(world_size)
     indices = ledger.rest().indices
     assert len(indices) == expected

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mmib.planner import Memory, StepSize, draw, reads_scores
+from mmib.planner import Memory, draw, reads_scores
 from mmib.pruning import (FunctionPolicy, MeanThreshold, QuantileTiers,
                           RandomPruning)
-from mmib.schedule import PlanStart, Schedule
+from mmib.schedule import PlanStart, Schedule, StepSize
 from mmib.slots import Columns
 from mmib.visits import Tables
 from tests.training import POLICIES, SIZE, DrivenTraining, dealt

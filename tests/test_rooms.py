@@ -20,7 +20,7 @@ integrations
 session
 loader
 run
-planner
+planner plans
 explain ledger schedule visits
 plan_record states
 pruning

@@ -148,12 +148,13 @@ def test_schedulers_make_the_steps_of_the_baseline(per_epoch, sizes,
     """Whatever the epochs keep, each ends where that of the baseline does,
     also where a run goes on with another batch size. The next epoch makes
     up for one that has no whole batch."""
-    run = SimpleNamespace(ledger=Ledger())
+    run = SimpleNamespace(ledger=Ledger(), plans=SimpleNamespace())
     schedule = ScheduleSteps(run, per_epoch)
     position = iteration = steps = 0
     for epoch, size in enumerate(sizes):
         run.ledger.go_to(position)
-        run.epoch, run.newest = epoch, SimpleNamespace(first_slot=position)
+        run.epoch = epoch
+        run.plans.newest = SimpleNamespace(first_slot=position)
         begin, is_over, made_up = position, False, steps < epoch * per_epoch
         while True:
             left = begin + size - position

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from mmib import InfoBatchSampler
 from mmib.openmmlab.batch import BatchContext
 from mmib.openmmlab.data.datasets import image_numbers
-from mmib.planner import StepSize
 from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning, ScoreOnly, Tier,
                           as_policy)
 from mmib.run import Run
-from mmib.schedule import Schedule
+from mmib.schedule import Schedule, StepSize
 from mmib.states import readable, what_changed
 from mmib.visits import Entry
 
@@ -178,7 +177,7 @@ class DrivenTraining:
         """A step with the images of these indices."""
         run, begin = self.run, self.run.ledger.position
         slots = run.ledger.batch(begin, len(indices), run.rank, run.world_size,
-                                 run.is_annealing(begin))
+                                 run.plans.is_annealing(begin))
         assert slots.indices.tolist() == indices
         self.records += run.advance(slots.end)
         self.slots += zip(indices, slots.weights.tolist())

@@ -95,7 +95,10 @@ class Recorder(Hook):
         if hook := hook_of(runner):
             v, *interval, _ = hook.worth
             found.update(
-                virtual_epochs=hook.run.covered, v=v, v_interval=interval)
+                virtual_epochs=hook.run.plans.covered(
+                    hook.run.ledger.position),
+                v=v,
+                v_interval=interval)
         return found
 
 

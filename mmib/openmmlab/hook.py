@@ -121,7 +121,7 @@ class InfoBatchHook(Hook):
     @property
     def kept_share(self) -> float:
         """float: Share of the images that the plan in training keeps."""
-        return self.run.kept_share if self.has_begun else 1.
+        return self.run.plans.kept_share if self.has_begun else 1.
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the state until it is known whether the run is resumed: this
@@ -238,7 +238,7 @@ class InfoBatchHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Add everything that is needed to continue to the checkpoint."""
-        if self.has_begun and self.run.current is not None:
+        if self.has_begun and self.run.plans.current is not None:
             checkpoint['infobatch'] = seal(
                 dict(
                     self.run.state_dict(merge=False),
@@ -264,9 +264,9 @@ class InfoBatchHook(Hook):
         size = self._sampler.batch_size(runner.train_dataloader.batch_size)
         check_batch(data_batch, size)
         position = run.ledger.position
-        slots = self._slots = run.ledger.batch(position, size, run.rank,
-                                               run.world_size,
-                                               run.is_annealing(position))
+        slots = self._slots = run.ledger.batch(
+            position, size, run.rank, run.world_size,
+            run.plans.is_annealing(position))
         for record in run.advance(slots.end):
             self._reporter.plan_begins(record)
         if slots.annealing:

@@ -47,15 +47,12 @@ class EpochPlan:
             ().
         note (str): What the user should know about this plan. Defaults to ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
-            int16 of shape (K,). 0 excludes the visit of a slot from V and from
-            what the policy learns. If None, all slots are of tier 1.
+            int16 of shape (K,). If None, all slots are of tier 1.
         is_full (bool): Whether each image comes once, with weight 1. The run
             then takes the baseline's order in the place of ``indices``.
             Defaults to False.
         is_shuffled (bool): Whether the order is random. A run with
             ``shuffle=False`` then sorts the slots. Defaults to False.
-        whole_mean (float, optional): Mean weight of the plan before slots were
-            cut off. None if nothing was cut off. Defaults to None.
     """
 
     indices: np.ndarray
@@ -66,7 +63,6 @@ class EpochPlan:
     tier_of_slot: np.ndarray = None  # type: ignore[assignment]
     is_full: bool = False
     is_shuffled: bool = False
-    whole_mean: Optional[float] = None
 
     def __post_init__(self) -> None:
         if self.tier_of_slot is None:
@@ -86,9 +82,7 @@ class EpochPlan:
 
     @property
     def mean_weight(self) -> float:
-        """float: Mean weight of the plan, also of one that was cut."""
-        if self.whole_mean is not None:
-            return self.whole_mean
+        """float: Mean weight of the slots."""
         return float(self.weights.mean(dtype=np.float64))
 
     def normalized(self) -> 'EpochPlan':
@@ -111,19 +105,19 @@ class EpochPlan:
         chance = np.sqrt(np.maximum(weights * (weights - 1), 0).sum())
         return bool(off <= 1e-3 * pass_length + 4 * chance)
 
-    def _at(self, rows: Any, **changes: Any) -> 'EpochPlan':
-        """Return the plan with some of the slots, and other changes."""
+    def _at(self, rows: Any) -> 'EpochPlan':
+        """Return the plan with some of the slots."""
         slots = {
             name: getattr(self, name)[rows]
             for name in ('indices', 'weights', 'tier_of_slot')
         }
-        return replace(self, **slots, **changes)
+        return replace(self, **slots)
 
     def cut(self, limit: Optional[int]) -> 'EpochPlan':
         """Return the plan's first ``limit`` slots. None is no limit."""
         if limit is None or len(self) <= limit:
             return self
-        return self._at(slice(limit), whole_mean=self.mean_weight)
+        return self._at(slice(limit))
 
     def sorted(self) -> 'EpochPlan':
         """Return the plan in the order of the dataset."""
@@ -145,19 +139,12 @@ class EpochPlan:
         if not self.is_shuffled:
             rows = np.sort(rng.permutation(len(self))[:kept])
         scale = len(self) / kept if rescale else 1.
-        mean = self.whole_mean
-        plan, counts = self._at(rows), np.bincount(
-            self.tier_of_slot[rows], minlength=len(self.tiers) + 1)[1:]
-        if not plan.tier_of_slot.all():
-            # Slots of tier 0 can't be counted by tier, so the counts stay.
-            counts = [
-                kept if len(self.tiers) == 1 else tier.kept
-                for tier in self.tiers
-            ]
+        plan = self._at(rows)
+        counts = np.bincount(
+            plan.tier_of_slot, minlength=len(self.tiers) + 1)[1:]
         return replace(
             plan,
             weights=plan.weights * np.float32(scale),
-            whole_mean=mean and float(np.float32(mean) * np.float32(scale)),
             tiers=tuple(
                 tier._replace(kept=int(n)).scaled(scale)
                 for tier, n in zip(self.tiers, counts)))
@@ -216,9 +203,10 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
     except (TypeError, ValueError):
         raise Refusal('`tiers` must be Tier(size, kept) for each tier, but '
                       f'got {plan.tiers!r}') from None
-    if tier_of_slot.min() < 0 or tier_of_slot.max() > max(len(tiers), 1):
+    is_below = tier_of_slot.min() < (0 if plan.is_full else 1)
+    if is_below or tier_of_slot.max() > max(len(tiers), 1):
         raise Refusal(
-            f'`tier_of_slot` must be in [0, {max(len(tiers), 1)}], because '
+            f'`tier_of_slot` must be in [1, {max(len(tiers), 1)}], because '
             f'`tiers` has {len(tiers)} entries')
     if any(tier.kept for tier in tiers[1:]) and (tier_of_slot == 1).all():
         raise Refusal('all slots are of the first of several `tiers`: give '

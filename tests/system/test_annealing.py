@@ -64,7 +64,7 @@ def train_rank(rank, results, work_dir, loop):
         def note(runner, data_batch, outputs):
             return dict(
                 is_full=hook.kept_share == 1,
-                epoch=hook.run.current.epoch,
+                epoch=hook.run.plans.current.epoch,
                 collectives=sum(each.call_count for each in mocks),
                 asked=hook._slots.indices.tolist(),
                 delivered=[int(x[0, 0, 0]) for x in data_batch['inputs']])

@@ -127,7 +127,7 @@ def test_what_is_pruned_and_what_it_weighs(tmp_path, reads, num_workers):
     steps = train(runner)
     assert reader.count == 2 + MAX_EPOCHS * (1 if reads is ReadsData else 2)
     images = column(steps, 'images')
-    assert infobatch_hook(runner).run.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(runner).run.plans.current.epoch == MAX_EPOCHS
     # The first epoch, and the last after delta * 8 = 7, are full.
     assert sorted(sum(images[:8], [])) == list(range(SIZE))
     assert sorted(sum(images[-8:], [])) == list(range(SIZE))
@@ -185,7 +185,7 @@ def test_another_hook_that_reads_ahead_of_the_loop(tmp_path, num_workers):
     # Nothing was trained on in that epoch.
     run = infobatch_hook(runner).run
     assert runner.iter == run.iteration < 2 * 8
-    assert run.current.epoch == 2
+    assert run.plans.current.epoch == 2
 
 
 def test_a_plan_that_fills_no_batch(tmp_path):
@@ -307,7 +307,7 @@ def test_validation_at_its_epochs(tmp_path):
         tmp_path / 'again',
         **by_epoch(custom_hooks=hooks[:2], resume=True, load_from=str(best)))
     steps = train(again)
-    assert infobatch_hook(again).run.current.epoch == MAX_EPOCHS
+    assert infobatch_hook(again).run.plans.current.epoch == MAX_EPOCHS
     assert sorted(sum(column(steps[-8:], 'images'), [])) == list(range(SIZE))
 
 

@@ -102,7 +102,7 @@ class SoakLog(Hook):
         self.epochs, self.memory, self.sizes = [], [], []
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        epoch = infobatch_hook(runner).run.current
+        epoch = infobatch_hook(runner).run.plans.current
         if not self.epochs or epoch.first_slot != self.epochs[-1].first_slot:
             self.epochs.append(epoch)
             self.memory.append(own_memory(runner))
@@ -175,7 +175,7 @@ def test_accounts(trained, record_property):
     """mmib's accounts are those of what was trained on."""
     soak, log, runner = trained
     hook = infobatch_hook(runner)
-    assert len(log.epochs) == hook.run.current.epoch
+    assert len(log.epochs) == hook.run.plans.current.epoch
     saved = runner.message_hub.get_scalar('infobatch/saved_iters').current()
     assert soak.max_iters + saved == pytest.approx(soak.full_iters, rel=0.25)
     num_nan = log.num_nan[:soak.annealing_iter].sum()

@@ -354,7 +354,7 @@ def test_a_position_by_epochs():
     run.start_afresh(24, 12, 2)
     sampler.connect(run)
     begin_epoch(sampler, run, 3)
-    assert run.newest.kept == 4 and run.ledger.position == 24
+    assert run.plans.newest.kept == 4 and run.ledger.position == 24
     assert len(list(sampler)) == len(sampler) == 2
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from mmib.errors import Refusal
 from mmib.openmmlab.registry import build_policy
-from mmib.planner import StepSize
 from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           Progress, QuantileTiers, RandomPruning, as_policy,
                           draw_plan)
 from mmib.pruning.plan import checked, prune_tiers
+from mmib.schedule import StepSize
 from tests.test_pruning.inputs import (KEEPS, RATIOS, RNGS, SCORES, SELECTIONS,
                                        SHARES, drawn, needing)
 

@@ -30,7 +30,7 @@ def stopped(tmp_path_factory):
 def test_each_image_of_the_newest_plan(stopped):
     """The answer of the command is that of the run, and that of the plan."""
     work_dir, run, _ = stopped
-    record, scores = run.newest, run.memory.scores
+    record, scores = run.plans.newest, run.memory.scores
     assert record.kept < 12
     # The dataset sorts the names.
     for index, name in enumerate(sorted(f'{i}.jpg' for i in range(12))):
@@ -47,7 +47,7 @@ def test_each_image_of_the_newest_plan(stopped):
 def test_the_command_prints_and_writes_no_page(stopped, capsys):
     work_dir, run, _ = stopped
     mmib_cli.main(['report', str(work_dir), '--image', '3.jpg'])
-    assert f'Epoch {run.newest.epoch}' in capsys.readouterr().out
+    assert f'Epoch {run.plans.newest.epoch}' in capsys.readouterr().out
     assert not (work_dir / 'report.html').exists()
 
 

@@ -132,7 +132,7 @@ class Audit:
         weights = dict(zip(plan.indices.tolist(), plan.weights.tolist()))
         assert len(weights) == len(plan)
         self.plans.append(
-            Plan(record.first_slot, weights, plan.mean_weight,
+            Plan(record.first_slot, weights, record.mean_weight,
                  record.annealing))
 
     def _note_cut(self, begin, left, cut):
@@ -187,8 +187,9 @@ class Audit:
         np.testing.assert_allclose(slots.weights, np.multiply(weights, scales),
                                    1e-6)
         values = losses.detach().cpu().numpy()
+        # The mean weight in a record has 6 decimals.
         np.testing.assert_allclose(weighed.detach().cpu(), relative * values,
-                                   1e-6)
+                                   2e-6)
         gradient, = torch.autograd.grad(
             weighed.sum(), losses, retain_graph=True)
         assert gradient.tolist() == slots.weights.tolist()
@@ -235,13 +236,14 @@ class _Loader:
 
     def __iter__(self):
         audit, run = self._audit, self._audit.run
-        before, end = run.newest, run.ledger.end
+        plans, end = run.plans, run.ledger.end
+        before = plans.newest
         position = None
         for slots, batch in self._loader:
             if position is None:
                 begin = int(slots.numbers[0]) - run.rank
                 cut = end - run.ledger.end
-                if cut > 0 and before.first_slot == run.newest.first_slot:
+                if cut > 0 and before.first_slot == plans.newest.first_slot:
                     audit._note_cut(begin, end - begin, cut)
             begin = int(slots.numbers[0]) - run.rank
             assert slots.annealing == audit._plan_at(begin).annealing

@@ -163,7 +163,7 @@ def test_a_loader_begins_with_its_first_batch():
     batches = iter(loader)
     for _ in range(3):
         iter(loader), iter(session.loader(5))
-    assert session._run.newest is None
+    assert session._run.plans.newest is None
     assert len([*batches]) == 4
 
 

@@ -149,8 +149,9 @@ class Reporter:
         """Say that a run goes on with the plan of the checkpoint, and what has
         changed since then."""
         run = self._run
-        place = (f'the run goes on in virtual epoch {run.current.epoch} at '
-                 f'slot {run.ledger.position}')
+        place = (
+            f'the run goes on in virtual epoch {run.plans.current.epoch} at '
+            f'slot {run.ledger.position}')
         self._info('; '.join([place, *changes]) + '.')
 
     def run_starts_afresh(self, reason: str) -> None:
@@ -235,7 +236,8 @@ class Reporter:
         # Since all scores were 1.
         pass_length = self._schedule.pass_length
         fresh_from = self._schedule.fresh_from
-        covered = run.covered - fresh_from / pass_length
+        covered = run.plans.covered(
+            run.ledger.position) - fresh_from / pass_length
         visits = covered * pass_length
         pruned = max(visits - (run.ledger.position - fresh_from), 0)
         self._write(

@@ -6,9 +6,8 @@ from typing import Any, Dict, List, Optional
 from mmengine.hooks import Hook, ParamSchedulerHook
 from mmengine.runner import Runner
 
-from ...planner import StepSize
 from ...run import Run
-from ...schedule import PlanStart
+from ...schedule import PlanStart, StepSize
 from .compat import expect_iters
 
 
@@ -50,8 +49,8 @@ class ScheduleSteps(ParamSchedulerHook):
     def due(self) -> int:
         """Return how many steps this iteration stands for."""
         run, per_epoch = self._run, self._steps_per_epoch
-        assert run.newest is not None and self._num_steps is not None
-        start = run.newest.first_slot
+        assert run.plans.newest is not None and self._num_steps is not None
+        start = run.plans.newest.first_slot
         done = per_epoch * (run.ledger.position - start) // (self._end - start)
         due = max(run.epoch * per_epoch + done - self._num_steps, 0)
         self._num_steps += due
