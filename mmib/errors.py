@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Refusals: errors that a user can correct, with a text that says how."""
+"""Refusals: errors that the user can correct, with a text that says how."""
 import difflib
 import inspect
 
@@ -13,10 +13,10 @@ class Refusal(ValueError):
 
 
 def check_no_others(unknown: dict, owner: type, where: str) -> None:
-    """Refuse arguments that a class of mmib doesn't have.
+    """Refuse arguments that a class of mmib doesn't take.
 
     Args:
-        unknown (dict): The other arguments, as the class collects them.
+        unknown (dict): The arguments that aren't parameters of the class.
         owner (type): The class.
         where (str): Place of the class in a config.
     """
@@ -36,7 +36,7 @@ def check_no_others(unknown: dict, owner: type, where: str) -> None:
 
 
 def damaged(where: str, problem: str) -> Refusal:
-    """Return the error for a state with a problem at some key."""
+    """Return the refusal of a state that has a problem at some key."""
     return Refusal(
         f'The state of InfoBatch in the checkpoint is damaged: `{where}` '
         f'{problem}. Resume from an earlier checkpoint, or without this '

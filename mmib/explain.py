@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Why a plan kept an image or left it out."""
+"""Why a plan keeps an image or leaves it out."""
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
@@ -16,18 +16,21 @@ class Explanation:
         index (int): Dataset index of the image.
         epoch (int): Epoch of the plan, from 1.
         is_full (bool): Whether the plan keeps every image.
-        kept (bool, optional): Whether the plan has the image. None if this
-            isn't known any more.
+        kept (bool, optional): Whether the plan keeps the image. None for plans
+            in states of version 2, which lack this.
         score (float): Score of the image when the plan was drawn.
         tier (int, optional): Tier of the image, from 1. None where the policy
             has no bands of scores.
-        num_tiers (int): Tiers of the plan.
-        lower (float, optional): Lower edge of the tier. None for the first.
-        upper (float, optional): Upper edge of the tier. None for the last.
+        num_tiers (int): Number of tiers of the plan.
+        lower (float, optional): Lower edge of the tier. None for the first
+            tier.
+        upper (float, optional): Upper edge of the tier. None for the last
+            tier.
         probability (float, optional): Share of the tier that the plan keeps.
         weight (float, optional): Weight of the slots of the tier.
-        last_visit (int): Iterations of the run until the last visit with a
-            score; in a Session, slots of the stream. 0 before the first one.
+        last_visit (int): Iteration of the last visit with a score, from 1; in
+            a Session, the number of slots until then. 0 before the first such
+            visit.
         visits (int): How often the image was visited.
         pruned (int): How often plans left the image out.
     """
@@ -51,7 +54,7 @@ class Explanation:
         return self.describe(f'image {self.index}')
 
     def describe(self, name: str) -> str:
-        """Return the explanation in words, for an image of this name."""
+        """Return the explanation in words, for an image with this name."""
         counts = (f'Visits of the image until now: {self.visits}; left out: '
                   f'{self.pruned}.')
         if self.is_full:
@@ -84,15 +87,15 @@ def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
 
     Args:
         index (int): Dataset index of the image.
-        image (int): Number of the image, which repeats of it share.
-        state (dict): State of the run, with a plan. Arrays may stand for
-            tensors.
+        image (int): Number of the image, which its repeats share.
+        state (dict): State of the run, with at least one plan. The state may
+            have arrays in the place of tensors.
     """
     record = PlanRecord.from_dict(state['plans'][-1])
     pass_length = state['schedule']['pass_length']
     tables, scores, kept = (state['tables'], *(state['memory'][name]
                                                for name in ('scores', 'kept')))
-    # A plan of a user may have as many slots as a pass, and an image twice.
+    # A user's policy may draw as many slots as a pass has, with images twice.
     is_full = record.kept == pass_length and kept is None
     # By iterations, a repeated index stands for the original one.
     place = index % pass_length
@@ -107,7 +110,7 @@ def explain(index: int, image: int, state: Dict[str, Any]) -> Explanation:
     if len(tiers) == 1:
         number = 1
     elif tiers and all(upper is not None for upper in uppers):
-        # As the plan was drawn: a score at an edge lies above the edge.
+        # As where the plan was drawn: a score at an edge lies above the edge.
         value = np.float32(score)
         number = 1 + sum(not value < np.float32(upper) for upper in uppers)
     weight = probability = lower = upper = None

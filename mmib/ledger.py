@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The stream of slots of all plans, and how far a run is in it."""
+"""The stream of the slots of all plans, and the position of a run in it."""
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -12,12 +12,13 @@ from .slots import Columns, Slots
 class Ledger:
     """The slots of all ranks, in the order in which they are dealt.
 
-    A slot has a number: its place in the stream of all plans. Rank ``k`` of
+    The number of a slot is its place in the stream of all plans. Rank ``k`` of
     ``W`` has the slots ``k, k + W, ...`` of a batch. :attr:`position` is the
     only record of progress: slots before the position were trained on or given
-    up, and slots from there on were not trained on. After a resume, those that
-    were in flight are issued again. Slots before the position are kept as long
-    as they may be weighed or merged.
+    up, and all later slots are still to be trained on. Slots that are in
+    flight when a run stops lie after the position, so a resumed run issues
+    these slots again. The ledger keeps slots before the position as long as
+    their losses may still be weighed, or their visits merged.
 
     Args:
         position (int): Number of the first slot. Defaults to 0.
@@ -28,15 +29,15 @@ class Ledger:
         """int: The end of the newest batch of which any slot was trained
         on."""
         self.first = position
-        """int: Number of the first slot that is kept."""
+        """int: Number of the first slot that the ledger keeps."""
         self._columns = Columns()
         self.token = object()
-        """object: A new object whenever numbers of slots are used again, so
-        that :meth:`Session.weigh` refuses slots from before."""
+        """object: Replaced where numbers are given to other slots than before,
+        so that :meth:`Session.weigh` refuses slots with the old numbers."""
 
     @property
     def end(self) -> int:
-        """int: Number of the first slot of the next plan."""
+        """int: Number that the first slot of the next plan will have."""
         return self.first + len(self._columns.indices)
 
     def deal(self, plan: EpochPlan, mean_weight: float) -> None:
@@ -51,7 +52,7 @@ class Ledger:
             Columns(plan.indices, plan.weights, plan.tier_of_slot, means))
 
     def pad(self, world_size: int) -> None:
-        """Repeat the first slots of the rest, so that the rest divides evenly
+        """Repeat the first slots of the rest until the rest divides evenly
         among the ranks."""
         left = self.end - self.position
         missing = -left % world_size
@@ -60,7 +61,7 @@ class Ledger:
             self._columns = self._columns.followed_by(self.rest().at(rows))
 
     def thin_rest(self, rows: np.ndarray, scale: float) -> None:
-        """Keep some slots of the rest alone, and multiply their weights.
+        """Drop slots of the rest, and multiply the weights of the others.
 
         Args:
             rows (np.ndarray): Which slots of the rest to keep, increasing.
@@ -74,7 +75,7 @@ class Ledger:
                     weights=kept.weights * factor, means=kept.means * factor))
 
     def end_at(self, number: int) -> None:
-        """Give up the slots from a number on that are still to come."""
+        """Drop the slots of the rest from a number on."""
         kept = max(number, self.position) - self.first
         self._columns = self._columns.at(slice(kept))
 
@@ -93,8 +94,9 @@ class Ledger:
             rank (int): The rank.
             world_size (int): Number of ranks.
             annealing (bool): Whether the batch belongs to annealing.
-            end (int, optional): Position after the batch, if slots after the
-                batch are left out. Defaults to None, for none.
+            end (int, optional): Position after the batch, if slots that follow
+                the batch are given up. If None, the end of the batch. Defaults
+                to None.
         """
         last = begin + size * world_size
         numbers = np.arange(begin + rank, last, world_size)
@@ -117,8 +119,9 @@ class Ledger:
 
     def indices(self, begin: int, rank: int, world_size: int,
                 count: int) -> List[int]:
-        """Return up to ``count`` dataset indices of a rank, in the slots from
-        ``begin`` on. Slots that don't suffice for all ranks are left out."""
+        """Return up to ``count`` dataset indices of a rank, from the slot with
+        the number ``begin`` on. A rest of fewer slots than ranks is left out.
+        """
         begin -= self.first
         left = (len(self._columns.indices) - begin) // world_size
         end = begin + min(count, left) * world_size
@@ -139,12 +142,14 @@ class Ledger:
         self.first = number
 
     def forget_tiers(self) -> None:
-        """Let no slot count for V and the policy: another policy drew them."""
+        """Exclude all slots from V and from what the policy learns, because
+        another policy drew them."""
         tiers = np.zeros_like(self._columns.tiers)
         self._columns = self._columns._replace(tiers=tiers)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position, and the slots from there on, as tensors."""
+        """Return the position, and the slots from the position on as tensors.
+        """
         return dict(
             position=self.position,
             **{
@@ -153,7 +158,7 @@ class Ledger:
             })
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called."""
+        """Resume where :meth:`state_dict` was called."""
         self.first = self.position = state_dict['position']
         self._columns = Columns(*(state_dict[name].numpy()
                                   for name in Columns._fields))

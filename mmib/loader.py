@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The loader of a Session: a DataLoader inside, whose batches come with their
-slots, and the rules by which iterators share one stream."""
+"""The loader of a Session: a wrapper of a DataLoader that delivers each batch
+with its slots, and the rules by which iterators share one stream of slots."""
 import operator
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
@@ -15,20 +15,20 @@ from .run import Run
 from .schedule import StepSize
 from .slots import Slots
 
-# Batches of several iterators in a row that a loop may skip.
+# How many batches of consecutive iterators a loop may skip.
 _MOST_UNWEIGHED = 20
-# Arguments that the plans take over.
+# Arguments of DataLoader that plans take the place of.
 _OF_PLANS = ('shuffle', 'sampler', 'batch_sampler')
 
 
 class Cursor:
-    """How far one iterator of a loader has come.
+    """The progress of one iterator of a loader.
 
     Args:
         step (StepSize): The steps of the iterator.
-        begin (int): Position of the stream where the iterator begins.
-        ends_if_empty (bool): Whether the epoch is over if the iterator can
-            deliver nothing. Defaults to False.
+        begin (int): Position in the stream where the iterator begins.
+        ends_if_empty (bool): Whether the epoch is over if the iterator has no
+            batch to deliver. Defaults to False.
     """
 
     def __init__(self,
@@ -43,7 +43,7 @@ class Cursor:
         self._in_flight: Deque[Slots] = deque()
 
     def issue(self, slots: Slots) -> List[int]:
-        """Note a batch that is requested from the workers, and return its
+        """Add a batch that is requested from the workers, and return its
         dataset indices."""
         self.next_slot = slots.end
         self.num_issued += 1
@@ -55,7 +55,7 @@ class Cursor:
         return self._in_flight.popleft()
 
     def finish(self) -> None:
-        """Note that all batches were delivered."""
+        """Mark that all batches were delivered."""
         self.has_ended = True
 
     @property
@@ -65,13 +65,13 @@ class Cursor:
 
 
 class Dealer:
-    """Deals the slots of a run to the iterators of its loaders, one iterator
-    at a time.
+    """Deals the slots of a run to the iterators of its loaders. One iterator
+    is active at a time.
 
-    The stream has one position, the end of the newest batch of which any slot
-    was weighed. Slots before the position were trained on or given up, and the
-    next iterator begins at the position. So a look at the first batch, a
-    ``break``, an exception, a retry and a resumed run need no special case.
+    The stream has one position: the end of the newest batch with a weighed
+    slot. Slots before the position were trained on or given up, and the next
+    iterator begins at the position. Therefore a look at the first batch, a
+    ``break``, an exception, a retry and a resume need no special case.
 
     Args:
         run (Run): The run.
@@ -84,19 +84,21 @@ class Dealer:
                  ranks: Optional[Tuple[int, int]] = None) -> None:
         self._run, self._ranks = run, ranks
         self._cursor: Optional[Cursor] = None
-        # Of the newest iterator, what must be the same on all ranks.
+        # The arguments of the newest iterator, which all ranks must share.
         self._same: Tuple[int, ...] = ()
         self._has_ranks = False
-        # Whether something was weighed, or an iterator has ended. Before, a
-        # single rank may iterate by itself if a seed was given.
+        # Whether any slot was weighed, or any iterator has ended. Until then,
+        # a single rank may iterate by itself if the Session got a seed.
         self._is_in_use = False
-        self._weighed_until = 0  # The furthest position that was weighed.
-        # Batches in a row of iterators that have ended with nothing weighed.
+        self._weighed_until = 0  # The furthest end of a weighed batch.
+        # Batches of the last iterators, all of which ended with nothing
+        # weighed.
         self._num_unweighed = 0
 
     def fix_ranks(self) -> None:
-        """Read the rank and the number of ranks, at the first iterator or
-        state, and check that they stay. All ranks agree on a seed."""
+        """Read the rank and the number of ranks at the first call, and refuse
+        other ones at later calls. At the first call, all ranks agree on a
+        seed."""
         run, now = self._run, self._ranks or rank_and_world_size()
         if not self._has_ranks:
             num_processes = rank_and_world_size()[1]
@@ -119,13 +121,16 @@ class Dealer:
     def begin_iterator(self, batch_size: int, drop_last: bool,
                        num_prefetched: int) -> Cursor:
         """Begin an iterator. Older iterators are refused at their next batch.
-        Slots that they have delivered may still be weighed, unless the rest is
-        cut for another batch size.
+        Slots that older iterators have delivered may still be weighed, unless
+        slots of the rest are left out for another batch size.
 
         Args:
-            batch_size (int): Samples of a batch of this rank.
-            drop_last (bool): Whether samples that fill no batch are left out.
+            batch_size (int): Samples of a batch on this rank.
+            drop_last (bool): Whether to leave out samples that fill no batch.
             num_prefetched (int): Batches that workers load in advance.
+
+        Returns:
+            Cursor: The progress of the iterator.
         """
         self.fix_ranks()
         run, before = self._run, self._cursor
@@ -140,7 +145,7 @@ class Dealer:
             position = self._agree(position)
         run.advance(position)
         if not run.schedule.by_epoch:
-            # If the iterator before was empty, it may only have looked whether
+            # An empty iterator before this one may only have checked whether
             # the stream has ended.
             if run.has_ended and (before is None or not before.was_empty):
                 raise _over('The stream of the Session is over')
@@ -156,16 +161,16 @@ class Dealer:
         run.prepare_rest(step)
         position = run.ledger.position
         # An empty iterator may only have looked at the first batch. A second
-        # one at the same place ends the epoch.
+        # empty iterator at the same position ends the epoch.
         is_repeated = before is not None and before.was_empty and (before.begin
                                                                    == position)
         self._cursor = Cursor(step, position, has_drawn or is_repeated)
         return self._cursor
 
     def _note_unweighed(self, num_batches: int) -> None:
-        """Warn of an iterator with nothing weighed, and refuse to go on after
-        several: no epoch of the run would ever end. A loop may skip a few
-        batches in a row, which may be all batches of an epoch."""
+        """Warn that an iterator has ended with nothing weighed. After several
+        such iterators, refuse to go on, because no epoch would ever end. A
+        loop may skip a few batches, even if an epoch has no others."""
         text = ('an iterator of the loader has ended, and nothing was weighed.'
                 ' Call `session.weigh` in each step of training. To look at '
                 'all images, for validation or statistics of BatchNorm, take a'
@@ -195,8 +200,8 @@ class Dealer:
                 'remove `drop_last`.')
 
     def _agree(self, position: int) -> int:
-        """Return the furthest position of all ranks, and refuse what differs
-        between them."""
+        """Return the furthest position of all ranks, and refuse arguments that
+        differ between ranks."""
         run = self._run
         assert run.seed is not None
         own = [
@@ -217,15 +222,15 @@ class Dealer:
         return int(rows[:, 0].max())
 
     def __iter__(self) -> Iterator[List[int]]:
-        """Yield the dataset indices of the batches of the newest iterator, as
-        the batch sampler of a DataLoader."""
+        """Yield the dataset indices of each batch of the newest iterator: the
+        dealer is the batch sampler of a DataLoader."""
         cursor = self._cursor
         assert cursor is not None
         while (indices := self._next_batch(cursor)) is not None:
             yield indices
 
     def check(self, cursor: Cursor) -> None:
-        """Refuse an older iterator."""
+        """Refuse an iterator that isn't the newest one."""
         if cursor is not self._cursor:
             raise Refusal(
                 'A newer iterator of a loader of this Session has begun, and '
@@ -242,7 +247,7 @@ class Dealer:
         while (not by_epoch and ledger.end - begin < step.slots
                and ledger.end != run.schedule.end):
             if run.plans.newest is not None:
-                # One iterator may be the whole run.
+                # One iterator may be the whole run, so the ranks agree here.
                 self._agree(ledger.position)
             run.next_plan()
         left = (ledger.end - begin) // world_size
@@ -252,20 +257,20 @@ class Dealer:
         end = begin + size * world_size
         is_last = by_epoch or ledger.end == run.schedule.end
         if step.drop_last and is_last and ledger.end - end < step.slots:
-            # With the last batch, the slots that fill no batch are left out.
+            # The slots after the last whole batch are given up with it.
             end = ledger.end
         return cursor.issue(
             ledger.batch(begin, size, run.rank, world_size,
                          run.plans.is_annealing(begin), end))
 
     def end_iterator(self, cursor: Cursor) -> None:
-        """Note that an iterator has delivered all of its batches. The rest of
-        the plan is given up if a part of the plan was weighed, or if nothing
+        """End an iterator that has delivered all of its batches. The rest of
+        the plan is given up if any slot of the plan was weighed, or if nothing
         of the plan could be delivered.
 
-        If the rest is smaller than a batch, an iterator delivers nothing. The
-        first one keeps the rest, because it may only have looked, and a second
-        one gives it up.
+        An iterator delivers nothing if the rest is smaller than a batch. The
+        first such iterator keeps the rest, because the loop may only have
+        looked, and a second one gives the rest up.
         """
         cursor.finish()
         self._is_in_use = True
@@ -277,14 +282,14 @@ class Dealer:
             run.give_up_rest()
 
     def weighed(self, slots: Slots) -> None:
-        """Note that a part of a batch was weighed."""
+        """Move the position, because a part of a batch was weighed."""
         self._is_in_use = True
         self._num_unweighed = 0
         self._weighed_until = max(slots.end, self._weighed_until)
         self._run.advance(slots.end)
 
     def reset(self) -> None:
-        """Note that the run was resumed."""
+        """Forget the iterators, because the run was resumed."""
         self._cursor = None
         self._is_in_use = True
         self._weighed_until = 0
@@ -305,22 +310,22 @@ def _over(text: str) -> Refusal:
 class Loader:
     """The batches of a Session, each with its slots.
 
-    Iterating over a loader yields ``(slots, batch)``. A loader is no
+    Iterating over a loader yields ``(slots, batch)``. A loader is not a
     ``DataLoader`` and has no length, so that frameworks neither replace its
-    sampler nor cut an epoch that is longer than the one before.
+    sampler nor cut an epoch that is longer than the epoch before.
 
     Args:
         dataset (Dataset): The dataset.
         dealer (Dealer): Deals the slots of the batches.
-        batch_size (int): Samples of a batch of this rank.
-        drop_last (bool): Whether samples that fill no batch are left out.
-        device (torch.device or str, optional): Where tensors of a batch are
-            moved to. None leaves them.
+        batch_size (int): Samples of a batch on this rank.
+        drop_last (bool): Whether to leave out samples that fill no batch.
+        device (torch.device or str, optional): Where to move the tensors of a
+            batch. None leaves the tensors where they are.
         arguments (dict): Other arguments of ``DataLoader``.
 
     Raises:
-        Refusal: If an argument would change which samples come, or in which
-            order.
+        Refusal: If an argument would change which samples are delivered, or
+            in which order.
     """
 
     def __init__(self, dataset: Dataset, dealer: Dealer, batch_size: int,
@@ -330,14 +335,14 @@ class Loader:
             if name in arguments:
                 raise Refusal(
                     f'`{name}` is no argument of `Session.loader`, because '
-                    'the plans of the Session decide which samples come, and '
-                    f'in which order: remove `{name}`. The Session itself has '
-                    'an argument `shuffle`.')
+                    'the plans of the Session decide which samples are '
+                    f'delivered, and in which order: remove `{name}`. The '
+                    'Session itself has an argument `shuffle`.')
         if not arguments.get('in_order', True):
             raise Refusal(
-                'With `in_order=False` batches come in any order, and '
-                '`Session.loader` could not know which samples they have: '
-                'remove `in_order`.')
+                'With `in_order=False`, a DataLoader delivers batches in any '
+                'order, and `Session.loader` could not know which samples they'
+                ' have: remove `in_order`.')
         try:
             size = operator.index(batch_size)
         except TypeError:
@@ -355,15 +360,15 @@ class Loader:
             dataset, batch_sampler=dealer, **arguments)
 
     def __iter__(self) -> Iterator[Tuple[Slots, Any]]:
-        # This runs at the first `next`: frameworks call `iter` to see whether
-        # a loader can be iterated over.
+        # A generator, so nothing runs before the first `next`: frameworks call
+        # `iter` to check whether a loader is iterable.
         cursor = self._dealer.begin_iterator(self._batch_size, self._drop_last,
                                              self._num_prefetched)
         for batch in self._batches:
             if self._device is not None:
                 batch = tree_map(self._move, batch)
             yield cursor.deliver(), batch
-            del batch  # Not kept while the next one is loaded.
+            del batch  # Free the batch while the next one is loaded.
             self._dealer.check(cursor)
         self._dealer.end_iterator(cursor)
 

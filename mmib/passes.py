@@ -20,8 +20,8 @@ class FullPasses:
         self._seed = seed
         self._generator = torch.Generator()
         self._generator.manual_seed(seed)
-        # The order of the shuffle in use, how much of it came already, and the
-        # generator before it.
+        # The permutation in use, how many of its indices were returned, and
+        # the state of the generator before the permutation.
         self._order, self._used = np.empty(0, np.int64), 0
         self._before = self._generator.get_state()
 
@@ -32,8 +32,9 @@ class FullPasses:
         return self._permutation(generator)
 
     def next(self, size: int, limit: Optional[int] = None) -> np.ndarray:
-        """Return the next ``size`` indices of MMEngine's ``InfiniteSampler``,
-        at most ``limit``. A pass that was cut short goes on."""
+        """Return the next indices of MMEngine's ``InfiniteSampler``, up to the
+        end of a pass of ``size`` indices, and at most ``limit``. A pass that
+        was cut short goes on."""
         if self._used == len(self._order):
             self._before = self._generator.get_state()
             self._order, self._used = self._permutation(self._generator), 0
@@ -42,7 +43,7 @@ class FullPasses:
         return self._order[begin:self._used]
 
     def skip(self, position: int, size: int) -> None:
-        """Go from the first index to the one at a position."""
+        """Skip the indices before a position, in passes of ``size``."""
         passes, rest = divmod(position, self._num_indices)
         for _ in range(passes):
             self._permutation(self._generator)
@@ -60,7 +61,7 @@ class FullPasses:
         return dict(generator=self._before, used=self._used)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called."""
+        """Resume where :meth:`state_dict` was called."""
         self._before = state_dict['generator']
         self._generator.set_state(self._before)
         self._used = state_dict['used']

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Records of plans, which stay when the slots are gone."""
+"""The record of a plan, which stays when the slots of the plan are gone."""
 import math
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -8,30 +8,31 @@ from .worth import VarianceRatio
 
 
 class PlanRecord(NamedTuple):
-    """A plan as checkpoints, ``infobatch.jsonl`` and reports have it.
+    """A plan in a checkpoint, in ``infobatch.jsonl`` and in a report.
 
     Args:
         kept (int): Slots of the plan, before annealing cut it short.
         tiers (tuple[Tier]): Tiers of the plan, by increasing score.
-        covered (float): Epochs before the plan. A plan that annealing cut
+        covered (float): Epochs before the plan. An epoch that annealing cut
             short counts in part.
-        epoch (int): Number of the epoch of the plan, from 1.
-        first_slot (int): Number of its first slot in the stream of all plans.
+        epoch (int): Epoch of the plan, from 1.
+        first_slot (int): Number of the first slot of the plan in the stream of
+            all plans.
         iter (float): Iterations of the run before the plan.
         saved_iters (float): Iterations saved before the plan.
-        threshold (float): Threshold of the scores. 0 if nothing was pruned,
-            or if the policy has none.
-        mean_weight (float): Mean weight of its slots.
+        threshold (float): The score from which on every image is kept. 0 if
+            nothing was pruned, or if the policy has no such threshold.
+        mean_weight (float): Mean weight of the slots, rounded.
         mean_score (float): Mean of all scores when the plan was drawn.
-        variance_ratio (VarianceRatio, optional): V of the visits since scores
-            were read before. None where V is unknown.
-        mean_ratio (VarianceRatio, optional): Mean V of the run until then.
-        reliability (float, optional): Correlation of the score that an image
-            had with its next one, over these visits. None where the
+        variance_ratio (VarianceRatio, optional): V of the visits between this
+            read of the scores and the read before. None where V is unknown.
+        mean_ratio (VarianceRatio, optional): Mean V of the run until the plan.
+        reliability (float, optional): Correlation between the score of an
+            image and its next score, over the same visits as V. None where the
             correlation is unknown.
-        histogram (ScoreHistogram, optional): Scores of the images and of its
-            slots. None of full passes, and where the plan isn't logged.
-        note (str): What the policy says of the plan.
+        histogram (ScoreHistogram, optional): Scores of all images and of the
+            slots. None for full passes, and where the plan isn't logged.
+        note (str): What the policy says about the plan.
         logged (bool): Whether the plan has a line in the log.
         annealing (bool): Whether the plan belongs to annealing, in which
             losses are those of the baseline.
@@ -56,13 +57,13 @@ class PlanRecord(NamedTuple):
     annealing: bool = False
 
     def covered_until(self, position: int) -> float:
-        """Return the epochs that are covered until a position in the plan. A
-        plan that annealing cuts short counts in part."""
-        # In an epoch some slots may come again, to fill a step of all ranks.
+        """Return the epochs until a position in the plan. A plan that
+        annealing cuts short counts in part."""
+        # A plan may repeat some slots, so that all ranks have equally many.
         return self.covered + min((position - self.first_slot) / self.kept, 1.)
 
     def to_dict(self) -> dict:
-        """Return the record as values that checkpoints and JSON know."""
+        """Return the record as values that checkpoints and JSON can hold."""
         histogram = self.histogram and {
             name: list(values)
             for name, values in self.histogram._asdict().items()
@@ -76,8 +77,8 @@ class PlanRecord(NamedTuple):
 
     @classmethod
     def from_dict(cls, values: dict) -> 'PlanRecord':
-        """Make a record of what :meth:`to_dict` returned. Other values of a
-        line are left out."""
+        """Return a record from what :meth:`to_dict` returned. Other keys are
+        ignored."""
         # Before 1.0.0, the first slot was called the start.
         values = dict(first_slot=values.get('start', 0)) | values
         known: Any = {
@@ -94,15 +95,15 @@ class PlanRecord(NamedTuple):
 
 
 def without_nan(ratio: Optional[VarianceRatio]) -> Optional[list]:
-    """Return a ratio as a list in which None stands for NaN, as JSON has none.
-    """
+    """Return a ratio as a list in which None stands for NaN, which JSON
+    lacks."""
     if ratio is None or not math.isfinite(ratio.value):
         return None
     return [value if math.isfinite(value) else None for value in ratio]
 
 
 def with_nan(ratio: Optional[list]) -> Optional[VarianceRatio]:
-    """Read what :func:`without_nan` has made."""
+    """Return the ratio from what :func:`without_nan` returned."""
     if ratio is None:
         return None
     return VarianceRatio(*(math.nan if value is None else value

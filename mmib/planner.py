@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How a plan is drawn: functions without a state of their own."""
+"""How a plan is drawn: functions without state."""
 import math
 from functools import partial
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -14,16 +14,16 @@ from .worth import MeanRatio, correlation, from_sums, mean_squares
 
 
 class Memory(NamedTuple):
-    """What one plan hands on to the next.
+    """What is kept from one plan for the next.
 
     Args:
         scores (np.ndarray, optional): Score of each index when scores were
             last read for a plan, float32 of shape (pass_length,).
-        kept (np.ndarray, optional): Mask of the indices that the plan keeps,
-            as of :func:`np.packbits`, uint8. None for a full plan.
+        kept (np.ndarray, optional): Whether the plan keeps each index, packed
+            by :func:`np.packbits`, uint8. None for a full plan.
         mean_score (float): Mean of the scores. Defaults to 1.
-        read_at (int): First slot of the plan for which scores were read.
-        logged_at (float): First slot of the last plan with a line of log.
+        read_at (int): First slot of the last plan that scores were read for.
+        logged_at (float): First slot of the last plan with a line in the log.
         mean_ratio (MeanRatio): V of the run until scores were last read.
     """
 
@@ -36,13 +36,14 @@ class Memory(NamedTuple):
 
 
 def reads_scores(schedule: Schedule, memory: Memory, start: PlanStart) -> bool:
-    """Return whether scores are read for a plan, for which the visits of all
-    ranks are merged.
+    """Return whether scores are read for a plan. The visits of all ranks are
+    merged first.
 
     A plan that soon follows another one (:attr:`Schedule.min_gap`) would see
     few new scores. Such a plan is drawn from the same scores, without
-    waiting for the device, and has no line of log. Before pruning begins,
-    visits are merged so that the log doesn't grow over many passes.
+    waiting for the device, and has no line in the log. Scores are read before
+    pruning begins, too, so that the log of visits doesn't grow over many
+    passes.
     """
     if schedule.is_annealing(start):
         return False
@@ -62,22 +63,22 @@ def draw(
         step: Optional[StepSize] = None,
         normalize: bool = False
 ) -> Tuple[Optional[EpochPlan], PlanRecord, Memory]:
-    """Draw the plan of the next epoch. Nothing is changed except ``rng`` and
-    the policy.
+    """Draw the plan of the next epoch. Only ``rng`` and the policy change.
 
     Args:
         policy (Policy): Draws the plans that prune.
         schedule (Schedule): How long the run is.
-        tables (Tables): What is known of the images.
-        memory (Memory): What the plan before has handed on.
-        start (PlanStart): When the plan is drawn.
+        tables (Tables): The records of the images.
+        memory (Memory): What was kept from the plan before.
+        start (PlanStart): Where the plan begins.
         reads (bool): Whether scores are read for this plan, as
-            :func:`reads_scores` says. If not, the plan is drawn from the
+            :func:`reads_scores` returned. If not, the plan is drawn from the
             scores of the plan before.
         last (PlanRecord, optional): The plan before. None for the first one.
         rng (np.random.Generator): Source of every random choice.
-        step (StepSize, optional): The steps of an epoch. None where plans make
-            one stream, and a step may span two plans. Defaults to None.
+        step (StepSize, optional): The steps of the epoch. None if the run
+            counts iterations, where a step may span two plans. Defaults to
+            None.
         normalize (bool): Whether the mean weight of a plan is 1. Defaults to
             False.
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The ranks of a run: which one this is, and what all of them know."""
+"""The rank of this process, and exchanges between ranks."""
 from typing import List, Tuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def rank_and_world_size() -> Tuple[int, int]:
-    """Return the rank of this process and the number of ranks, ``(0, 1)``
+    """Return the rank of this process and the number of processes: ``(0, 1)``
     without a process group."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -36,7 +36,7 @@ def _device_of_group(tensor: Tensor) -> torch.device:
     if backend in ('gloo', 'mpi'):
         return torch.device('cpu')
     if ':' in backend or tensor.device.type != 'cpu':
-        # A backend for each type of device, or the device of the training.
+        # One backend for each type of device, or the device of the training.
         return tensor.device
     return torch.device('cuda' if backend == 'nccl' else 'cpu')
 

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""A run: its stream of slots, its plans, what it knows of images, its state.
-"""
+"""A run: the stream of slots, the plans, the tables of images, and the state
+that checkpoints keep."""
 import copy
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -19,19 +19,19 @@ from .pruning import EpochPlan, Policy, Tier
 from .schedule import PlanStart, Schedule, StepSize
 from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
                      why_not)
-from .visits import Tables, VisitLog
+from .visits import Merged, Tables, VisitLog
 from .worth import MeanRatio, VarianceRatio
 
 _LARGEST = np.iinfo(np.int32).max
 
 
 class Run:
-    """One run with InfoBatch.
+    """One training with InfoBatch, from its first to its last step.
 
-    A run holds the parts and hands data from one to the next. The sampler or
-    loader calls :meth:`next_plan` where no slot is left. Visits are written to
-    :attr:`log`. Where scores are read for a plan, :meth:`merge` brings the
-    visits into :attr:`tables`.
+    A run holds the parts and passes data between them. The sampler or the
+    loader calls :meth:`next_plan` when no slot is left. Each step adds its
+    visits to :attr:`log`. When a plan needs the scores, :meth:`merge` moves
+    the visits from the log to :attr:`tables`.
 
     :class:`~mmib.openmmlab.InfoBatchHook` and :class:`~mmib.session.Session`
     each have a run.
@@ -41,20 +41,21 @@ class Run:
             int64. An image that the dataset repeats has several indices.
         policy (Policy): Draws the plans.
         schedule (Schedule): How long the run is.
-        warn (Callable): Takes a sentence for the user.
-        shuffle (bool): Whether to shuffle. If not, plans of mmib keep the
-            order of the dataset. Defaults to True.
+        warn (Callable): Shows a sentence to the user.
+        shuffle (bool): Whether to shuffle. If not, plans in random order are
+            sorted into the order of the dataset. Defaults to True.
         seed (int, optional): Random seed. None until :meth:`set_seed` is
             called. Defaults to None.
-        ema (float): Share of the old score in the new one at each visit but
+        ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). Defaults to 0.
         normalize (bool): Whether the weights of a plan are divided by their
             mean. Defaults to False.
         score (str): What the score of a visit is: ``'loss'``, or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
-        lockstep (bool): Whether all ranks train on all batches, as MMEngine's
-            loops do. If not, ranks exchange how far they are, and which
-            slots they left out. Defaults to False.
+        lockstep (bool): Whether every rank trains on each of its batches, as
+            in MMEngine's loops. If not, a rank may skip batches, so the ranks
+            exchange their positions and the slots that they trained on.
+            Defaults to False.
         observers (Sequence[Callable]): Each is called as ``observe(record,
             plan)`` with every plan, before its first slot is dealt. Defaults
             to none.
@@ -79,18 +80,18 @@ class Run:
         self.ledger = Ledger()
         """Ledger: The stream of slots, and the position in it."""
         self.log = VisitLog()
-        """VisitLog: The visits that were not merged yet."""
+        """VisitLog: The visits since the last merge."""
         self.tables = Tables(images, ema, score)
-        """Tables: What is known of each image."""
+        """Tables: The record of each image."""
         self.memory = Memory()
-        """Memory: What the newest plan hands on to the next."""
+        """Memory: What is kept from the newest plan for the next."""
         self.iteration = 0
-        """int: Iterations that have begun; in a Session the position."""
+        """int: Iterations that have begun; in a Session, the position."""
         self.epoch = -1
         """int: The epoch of the newest plan, from 0. -1 before the first."""
         self.lacks_norms: Optional[bool] = None
-        """bool, optional: Whether losses stand in for norms, which can't be
-        seen. None until this is known."""
+        """bool, optional: Whether losses stand in for norms, because norms
+        can't be seen. None until this is known."""
         self.rank, self.world_size = 0, 1
         self.warn, self._shuffle = warn, shuffle
         self._lockstep = lockstep
@@ -117,7 +118,7 @@ class Run:
         self._rng = np.random.default_rng(seed)
 
     def set_rank(self, rank: int, world_size: int) -> None:
-        """Set which rank this is, of how many."""
+        """Set the rank and the number of ranks."""
         self.rank, self.world_size = rank, world_size
 
     # Plans -------------------------------------------------------------------
@@ -125,8 +126,8 @@ class Run:
     def next_plan(self,
                   epoch: int = 0,
                   step: Optional[StepSize] = None) -> bool:
-        """Draw the next plan and append its slots to the ledger: the one event
-        that draws a plan.
+        """Draw the next plan, and append its slots to the ledger. This is the
+        only event that draws a plan.
 
         Args:
             epoch (int): The epoch of the plan, from 0, if the run counts
@@ -135,21 +136,20 @@ class Run:
                 counts iterations. Defaults to None.
 
         Returns:
-            bool: Whether there is a plan. If not, the stream has ended.
+            bool: Whether there is another plan. If not, the stream has ended.
         """
         schedule, first_slot = self.schedule, self.ledger.end
         if schedule.end is not None and first_slot >= schedule.end:
             return False
         start = PlanStart(first_slot, epoch=epoch)
         reads = planner.reads_scores(schedule, self.memory, start)
-        # Before the first plan there is nothing to merge. In annealing, plans
-        # merge the visits that were in flight when annealing began, and then
-        # free old slots. A Session logs its visits in annealing too.
+        # Before the first plan there is nothing to merge. In annealing, merges
+        # take the visits that were in flight when annealing began, and free
+        # old slots. A Session logs its visits in annealing too.
         if self.plans.newest and (reads or schedule.is_annealing(start)):
             self.merge(decides_norms=reads)
-        # A merge may move the position, and with it the count of iterations.
+        # A merge may move the position and, with it, the count of iterations.
         start = start._replace(iteration=self.iteration)
-        mean_weight = 1.
         plan, record, self.memory = planner.draw(self.policy, schedule,
                                                  self.tables, self.memory,
                                                  start, reads,
@@ -157,11 +157,7 @@ class Run:
                                                  step, self.normalize)
         if reads and self.memory.read_at == first_slot:
             self.tables.forget_sums()
-        # Annealing begins with a new plan: end this one there.
-        limit = None if record.annealing else schedule.until_annealing(
-            first_slot)
-        if limit is None and schedule.end is not None:
-            limit = schedule.end - first_slot
+        limit, mean_weight = schedule.most_slots(start), 1.
         if plan is None:
             plan = EpochPlan.full(self._full_pass(epoch, limit))
             self.memory = self.memory._replace(kept=None)
@@ -173,12 +169,7 @@ class Run:
             for column in (plan.indices, plan.weights):
                 self.checksum = zlib.crc32(
                     np.ascontiguousarray(column).data, self.checksum)
-        # Warn if two plans in a row have a note. The first plan that prunes is
-        # drawn from few scores, and later plans correct it.
-        before = self.plans.newest
-        if before and before.note and record.note and not self._has_warned:
-            self._has_warned = True
-            self.warn(record.note)
+        self._show_note(record)
         for observe in self._observers:
             observe(record, plan)
         if plan.is_shuffled and not self._shuffle:
@@ -188,8 +179,16 @@ class Run:
         self.epoch = epoch
         return True
 
+    def _show_note(self, record: PlanRecord) -> None:
+        """Warn if two plans in a row have a note. The first plan that prunes
+        is drawn from few scores, and later plans correct it."""
+        before = self.plans.newest
+        if before and before.note and record.note and not self._has_warned:
+            self._has_warned = True
+            self.warn(record.note)
+
     def _mask(self, indices: np.ndarray) -> np.ndarray:
-        """Return whether each index of a pass is one of these, bool."""
+        """Return whether each index of a pass is among ``indices``, bool."""
         mask = np.zeros(self.schedule.pass_length, bool)
         mask[indices] = True
         return mask
@@ -200,14 +199,18 @@ class Run:
         return self._passes.next(self.schedule.pass_length, limit)
 
     def prepare_rest(self, step: StepSize) -> None:
-        """Prepare the rest of the open plan for the steps of this run: give up
-        a tail, and let all ranks have equally many slots.
+        """Prepare the rest of the open plan for the steps of this run.
 
-        A new plan has no tail. The rest of the plan of a checkpoint may be
-        dealt in steps of another size.
+        Slots are left out if the last step would be too small, and repeated
+        until all ranks have equally many. A plan was drawn so that its last
+        step isn't too small. The rest of a plan may be dealt in steps of
+        another size, such as after a resume.
+
+        Args:
+            step (StepSize): The steps.
         """
         newest = self.plans.newest
-        # A plan of a user may prune and have as many slots as a full pass.
+        # A user's policy may prune and have as many slots as a full pass.
         if newest is not None and (self.memory.kept is not None or newest.kept
                                    != self.schedule.pass_length):
             tail = step.tail(
@@ -225,7 +228,7 @@ class Run:
                 '`drop_last`, or let the policy keep more images.')
 
     def _cut_rest(self, tail: int, record: PlanRecord) -> None:
-        """Leave out slots of the rest at random.
+        """Leave out random slots of the rest.
 
         Args:
             tail (int): How many slots to leave out.
@@ -234,9 +237,9 @@ class Run:
         indices = self.ledger.rest().indices
         size, kept = len(indices), len(indices) - tail
         rows = np.sort(self._rng.permutation(size)[:kept])
-        # The weights of the others make up for the slots that are left out,
-        # except where the mean weight of a plan is 1: with `normalize`, or of
-        # a policy that doesn't rescale.
+        # The weights of the other slots make up for those that are left out,
+        # except where the mean weight of a plan is 1: with `normalize`, and
+        # for policies that don't rescale.
         scale = size / kept if record.mean_weight != 1 else 1.
         self.ledger.thin_rest(rows, scale)
         # The counts of the tiers stay those of the plan as it was drawn.
@@ -244,7 +247,7 @@ class Run:
             record._replace(
                 kept=record.kept - tail,
                 tiers=tuple(tier.scaled(scale) for tier in record.tiers)))
-        # A plan of a user may have an image twice.
+        # A user's policy may draw an image twice.
         is_cut = self._mask(indices) & ~self._mask(indices[rows])
         self.tables.count_pruned(is_cut)
         if self.memory.kept is not None:
@@ -256,17 +259,21 @@ class Run:
         if self._lockstep:
             self.ledger.go_to(self.ledger.end)
         else:
-            # The rest may span several plans, of which `advance` drops those
-            # that are over.
+            # The rest may span several plans, and `advance` closes those that
+            # are over.
             self.advance(self.ledger.end)
 
     # Progress ----------------------------------------------------------------
 
     def advance(self, position: int) -> List[PlanRecord]:
-        """Move to the position up to which batches were trained on.
+        """Move the position forward.
+
+        Args:
+            position (int): The end of the newest batch that was trained on.
 
         Returns:
-            list[PlanRecord]: The plans that have begun with these batches.
+            list[PlanRecord]: The plans that have begun since the position
+            before.
         """
         before = self.ledger.position
         if position <= before:
@@ -287,18 +294,19 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """bool: Whether a stream has fewer slots left than there are ranks."""
+        """bool: Whether the stream has fewer slots left than there are ranks.
+        """
         end = self.schedule.end
         return end is not None and end - self.ledger.position < self.world_size
 
     @property
     def worth(self) -> VarianceRatio:
-        """VarianceRatio: Mean V of the plans until the last merge, see
+        """VarianceRatio: Mean V of the run until the last merge, see
         :mod:`mmib.worth`. NaN before V is known."""
         return self.memory.mean_ratio.add(self.tables.sums).mean()
 
     def expected_share(self) -> float:
-        """Return the kept share to expect of the next plans that prune."""
+        """Return the kept share to expect from the next plans that prune."""
         newest, pass_length = self.plans.newest, self.schedule.pass_length
         if newest is not None and newest.kept < pass_length:
             return newest.kept / pass_length
@@ -306,8 +314,15 @@ class Run:
         return 1. if share is None else share
 
     def explain(self, index: int) -> Optional[Explanation]:
-        """Explain what the newest plan made of the image of an index. None
-        before the first plan. Call this on all ranks."""
+        """Explain why the newest plan keeps or leaves out an image. Call this
+        method on all ranks.
+
+        Args:
+            index (int): Dataset index of the image.
+
+        Returns:
+            Explanation, optional: None before the first plan.
+        """
         self.merge()
         newest = self.plans.newest
         if newest is None:
@@ -326,17 +341,18 @@ class Run:
     # Visits ------------------------------------------------------------------
 
     def count_visits(self, begin: int) -> None:
-        """Count all slots from ``begin`` to the position as visits. Every rank
-        knows that all of them were trained on."""
+        """Count all slots from ``begin`` to the position as visits. In
+        lockstep, every rank knows that all of these slots were trained on."""
         numbers = np.arange(begin, self.ledger.position)
         self.tables.count_visits(self.ledger.at(numbers).indices)
 
     def merge(self, decides_norms: bool = False) -> None:
-        """Let all ranks know all visits until now, and forget their slots.
+        """Add the visits of all ranks to the tables, and forget old slots.
+        Without lockstep, call this method on all ranks.
 
         Args:
-            decides_norms (bool): Whether norms that are missing now are taken
-                as not available. Defaults to False.
+            decides_norms (bool): Whether to conclude that norms can't be seen
+                if none is known by now. Defaults to False.
         """
         if not self._lockstep or len(self.log):
             merged = self.log.merge(self.ledger.first, self.ledger.position,
@@ -344,19 +360,8 @@ class Run:
             self.advance(merged.position)
             for numbers in (merged.numbers, merged.unscored):
                 self.tables.count_visits(self.ledger.at(numbers).indices)
-            # In lockstep, a batch is recorded after its backward pass.
-            is_known = decides_norms or self._lockstep
-            if not np.isnan(merged.norms).all():
-                self.lacks_norms = False
-            elif is_known and self.lacks_norms is None and len(merged.numbers):
-                self.lacks_norms = True
-                hint = '' if self._lockstep else (
-                    ' For a better estimate, give `weigh` the tensor that the '
-                    'losses were computed from, not a part or a copy of it.')
-                self.warn(
-                    'the gradient at the predictions cannot be seen, so V, '
-                    'what the choice of images is worth, is estimated from '
-                    f'the losses.{hint}')
+            # In lockstep, a batch is logged after its backward pass.
+            self._look_for_norms(merged, decides_norms or self._lockstep)
             before = self.tables.non_finite
             self.tables.add(
                 self.ledger.at(merged.numbers),
@@ -364,30 +369,53 @@ class Run:
                 merged.scores if self.lacks_norms else merged.norms)
             total = self.tables.non_finite
             if total > before:
-                # Another text each time: MMEngine drops warnings that repeat.
+                # The text differs each time, because MMEngine drops a warning
+                # that repeats.
                 self.warn(f'{total - before} scores of images were NaN or '
                           f'infinite, {total} so far; these images keep the '
                           'score they had before.')
         self.ledger.forget(self._oldest)
         del self._steps[:-1]
 
+    def _look_for_norms(self, merged: Merged, decides: bool) -> None:
+        """Find out whether losses must stand in for norms, and warn if so.
+
+        Args:
+            merged (Merged): Visits of all ranks.
+            decides (bool): Whether to conclude that norms can't be seen if
+                none is known by now.
+        """
+        if not np.isnan(merged.norms).all():
+            self.lacks_norms = False
+        elif decides and self.lacks_norms is None and len(merged.numbers):
+            self.lacks_norms = True
+            hint = '' if self._lockstep else (
+                ' For a better estimate, give `weigh` the tensor that the '
+                'losses were computed from, not a part or a copy of it.')
+            self.warn(
+                'the gradient at the predictions cannot be seen, so V, what '
+                'the choice of images is worth, is estimated from the losses.'
+                f'{hint}')
+
     @property
     def _oldest(self) -> int:
-        """int: The first slot that may still be weighed. In lockstep it is in
-        the newest batch. In a Session it is the first slot of the plan: a loop
-        may weigh older batches, and ranks may have skipped different ones."""
+        """int: The first slot whose loss may still be weighed. In lockstep,
+        this is the first slot of the newest batch. In a Session, this is the
+        first slot of the plan in training, because a loop may weigh older
+        batches, and ranks may have skipped different batches."""
         current = self.plans.current
         if self._lockstep or current is None:
             return self._step_begin
         return current.first_slot
 
     def _iterations_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the iterations until the visits of slots, int32."""
+        """Return the iteration of the visit of each slot, from 1, int32."""
         if not self._lockstep:
-            # The ranks may have skipped different batches.
+            # A step has no number that all ranks share, because ranks may have
+            # skipped different batches.
             return np.minimum(numbers + 1, _LARGEST).astype(np.int32)
         ends, iterations = np.array(self._steps).T
-        # Both increase: search for the few ends among the many numbers.
+        # Both increase, so search for the few ends among the many numbers.
         bounds = np.searchsorted(numbers, ends)
         return np.repeat(
             iterations.astype(np.int32), np.diff(bounds, prepend=0))
@@ -395,13 +423,13 @@ class Run:
     # State -------------------------------------------------------------------
 
     def state_dict(self, merge: bool = True) -> Dict[str, Any]:
-        """Return everything that the rest of the run follows from, as tensors
-        and plain Python values. Call this on all ranks, as the method merges
-        what they have seen.
+        """Return everything that determines the rest of the run, as tensors
+        and plain Python values. Call this method on all ranks.
 
         Args:
-            merge (bool): Whether to merge. If not, all ranks must have merged
-                before, and a single rank may call this. Defaults to True.
+            merge (bool): Whether to merge first. If not, all ranks must have
+                merged before, and a single rank may call the method. Defaults
+                to True.
         """
         if merge:
             self.merge()
@@ -432,8 +460,11 @@ class Run:
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> List[str]:
         """Resume where :meth:`state_dict` was called, on any number of ranks.
-        The open plan is kept, and the policy of this run draws the next plans.
-        What this run was trained on before is discarded.
+        The open plans go on, and the policy of this run draws the next plans.
+        What this run has done before is discarded.
+
+        Args:
+            state_dict (dict): The state.
 
         Returns:
             list[str]: What has changed since the state was written.
@@ -449,7 +480,7 @@ class Run:
         is_same_policy = state['policy'] == repr(self.policy)
         if state['policy_type'] == _type_name(self.policy):
             self._load_policy(to_arrays(state['policy_state']))
-        # Slots of the ledger before are refused from here on.
+        # With a new ledger, slots that were dealt before are refused.
         self.ledger, self.log = Ledger(), VisitLog()
         self.ledger.load_state_dict(state['ledger'])
         self.set_seed(state['seed'])
@@ -474,7 +505,7 @@ class Run:
             # This run may be shorter than the one before.
             self.ledger.end_at(self.schedule.end)
         if not is_same_policy:
-            # The tiers of the old policy mean nothing to the new one.
+            # The tiers of the old policy mean nothing to the new policy.
             self.tables.forget_sums()
             self.ledger.forget_tiers()
         self.count_from(state['iteration'], state['saved_iters'])
@@ -483,7 +514,7 @@ class Run:
     def _load_policy(self, policy_state: Dict[str, Any]) -> None:
         try:
             self.policy.load_state_dict(policy_state)
-        # A policy may be anyone's.
+        # A user's policy may raise anything.
         except Exception as error:
             raise damaged(
                 'policy_state',
@@ -492,14 +523,14 @@ class Run:
     def count_from(self,
                    iteration: int,
                    saved_iters: Optional[float] = None) -> None:
-        """Set the iterations until now, which a Runner may count in another
-        way. With another batch size, an iteration has another size from here
-        on.
+        """Set how many iterations the run has made. A Runner may have another
+        count than the checkpoint, and iterations have another size if the
+        batch size has changed.
 
         Args:
             iteration (int): Iterations until now.
             saved_iters (float, optional): Iterations saved until now. If None,
-                as many as before. Defaults to None.
+                this number stays. Defaults to None.
         """
         if saved_iters is None:
             saved_iters = self.saved_iters()
@@ -512,20 +543,22 @@ class Run:
                      iteration: int,
                      epoch: int = -1,
                      saved_iters: float = 0.) -> None:
-        """Start in the middle of a run that has no scores yet.
+        """Go on from the middle of a training without scores: all scores are
+        1.
 
         Args:
-            position (int): Slots until then.
-            iteration (int): Iterations until then.
-            epoch (int): The last epoch that is over, from 0. Defaults to -1,
-                for none.
-            saved_iters (float): Iterations saved until then. Defaults to 0.
+            position (int): Slots of the training so far.
+            iteration (int): Iterations so far.
+            epoch (int): The last epoch that is over, from 0. -1 if none is
+                over. Defaults to -1.
+            saved_iters (float): Iterations saved so far. Defaults to 0.
         """
         assert self.seed is not None
         self.set_seed(self.seed)
         self.ledger, self.epoch = Ledger(position), epoch
         self.iteration, self._step_begin = iteration, position
-        # By epochs, full passes stand for the slots before.
+        # By epochs, the position counts full passes in the place of the epochs
+        # before, which may have been pruned.
         whole = iteration + saved_iters
         share = saved_iters / whole if self.schedule.by_epoch and whole else 0.
         self.schedule.start_afresh(position, share * position)
@@ -533,7 +566,7 @@ class Run:
         size = self.schedule.pass_length
         if not self.schedule.by_epoch:
             self._passes.skip(position, size)
-        # The stream goes on with the rest of this pass.
+        # The stream goes on with the rest of a full pass.
         first_slot = position - position % size
         self.plans = OpenPlans(self.schedule, [
             PlanRecord(
@@ -549,7 +582,8 @@ class Run:
 
 
 def _own(policy: Policy) -> Policy:
-    """Copy a policy: what one run has taught it is wrong in another one."""
+    """Return a copy of a policy, so that what the policy learns in one run
+    stays in this run."""
     try:
         return copy.deepcopy(policy)
     except Exception as error:

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How long a run is, and what a plan may do at each place of it."""
+"""How long a run is, and when its plans may prune."""
 import numbers
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -9,12 +9,13 @@ from .pruning import Progress
 
 
 class PlanStart(NamedTuple):
-    """When a plan is drawn.
+    """Where in a run a plan begins.
 
     Args:
-        slot (int): Number of its first slot in the stream of all plans.
-        iteration (int): Iterations of the run until then.
-        epoch (int): The epoch of the plan, from 0, if the run counts epochs.
+        slot (int): Number of the first slot of the plan in the stream of all
+            plans.
+        iteration (int): Iterations of the run before the plan.
+        epoch (int): Epoch of the plan, from 0, if the run counts epochs.
     """
 
     slot: int
@@ -23,8 +24,8 @@ class PlanStart(NamedTuple):
 
 
 class StepSize(NamedTuple):
-    """The size of the steps of an epoch. A plan that prunes must not end in a
-    smaller step than a full pass does.
+    """The size of the steps of an epoch. The last step of a plan that prunes
+    must not be smaller than the last step of a full pass.
 
     Args:
         slots (int): Slots of a step, of all ranks.
@@ -36,9 +37,9 @@ class StepSize(NamedTuple):
     drop_last: bool
 
     def tail(self, kept: int, pass_length: int) -> int:
-        """Return how many of ``kept`` slots to give up, so that the last step
-        has at least as many slots as the last step of a full pass. BatchNorm
-        fails on a last batch of one image.
+        """Return how many of ``kept`` slots to give up. The last step is then
+        at least as large as the last step of a full pass: BatchNorm fails on a
+        batch of one image.
 
         Args:
             kept (int): Slots of a plan that prunes, or of the rest of one.
@@ -52,13 +53,14 @@ class StepSize(NamedTuple):
 
 def check_arguments(delta: float, start: float, ema: float,
                     place: str) -> None:
-    """Check arguments that InfoBatchHook and Session share.
+    """Check the arguments that InfoBatchHook and Session share.
 
     Args:
         delta (float): See :class:`Schedule`.
         start (float): See :class:`Schedule`.
         ema (float): See :class:`~mmib.visits.Tables`.
-        place (str): Where the user gives them, such as ``'of a Session'``.
+        place (str): Where the user gives the arguments, such as ``'of a
+            Session'``.
     """
     for name, value in dict(delta=delta, start=start, ema=ema).items():
         if not isinstance(value, numbers.Real):
@@ -80,25 +82,27 @@ def check_arguments(delta: float, start: float, ema: float,
 
 
 class Schedule:
-    """Turns slots into iterations and savings, and says what a plan may do.
+    """The length of a run, and when its plans may prune.
 
-    A run counts iterations or epochs. By epochs, each epoch is a virtual one:
-    the run has as many epochs as the baseline, of fewer iterations, and each
-    epoch has the validation, the checkpoints and the learning rate that it has
-    in the baseline.
+    A schedule also converts slots to iterations, and estimates how many
+    iterations pruning saves.
+
+    A run counts iterations or epochs. A run that counts epochs has as many
+    epochs as the baseline, with fewer iterations in each. An epoch keeps its
+    validation, its checkpoints and its learning rate.
 
     Args:
         pass_length (int): Slots of a full pass.
         slots_per_iter (int): Slots of an iteration, of all ranks.
         length (int): Length of the run in :attr:`unit`.
         delta (float): Fraction of the run after which nothing is pruned, in
-            [0, 1].
+            [0, 1]. The number of epochs or iterations is rounded.
         start (float): Fraction of the run before which nothing is pruned.
             Defaults to 0.
         iters_per_epoch (int, optional): Iterations of an epoch of the
             baseline. None if the run counts iterations. Defaults to None.
-        first_pass (int, optional): Slots until each index of the dataset was
-            dealt once. For a RepeatDataset these are several passes. If None,
+        first_pass (int, optional): Slots after which each index of the dataset
+            was dealt once: several passes for a RepeatDataset. If None,
             ``pass_length``. Defaults to None.
         lookahead (int): Slots that may be in flight when a plan is drawn.
             Defaults to 0.
@@ -125,32 +129,32 @@ class Schedule:
         self.unit = 'epoch' if self.by_epoch else 'iteration'
         """str: What the run counts."""
         self.pruning_at = round(start * length)
-        """int: Pruning may begin after so many of :attr:`unit`."""
+        """int: How many of :attr:`unit` come before pruning may begin."""
         self.annealing_at = round(delta * length)
-        """int: Annealing begins after so many of :attr:`unit`."""
+        """int: How many of :attr:`unit` come before annealing begins."""
         self.fresh_from = 0
-        """int: The slot at which scores last started from 1."""
+        """int: The slot at which all scores were last reset to 1."""
         self.end = length * slots_per_iter if ends else None
         """int, optional: The slot at which the stream ends. None where the
         loop ends the run."""
         self.schedule_iters = length * (1 if iters_per_epoch is None else
                                         iters_per_epoch)
-        """int: Iterations for which learning rates are made: by iterations
-        those of the run, by epochs those of the baseline."""
+        """int: Iterations that learning rate schedulers are built for: those
+        of the run by iterations, those of the baseline by epochs."""
         self.min_gap = max(lookahead,
                            self.schedule_iters // 1000 * slots_per_iter)
         """int: Minimum number of slots between two reads of the scores, and
         between two lines of log: a thousandth of the run, and the lookahead.
         """
         self._first_pass = first_pass or pass_length
-        # By iterations, the slot of iteration 0, extrapolated with the current
-        # batch size. May be negative after a resume.
+        # By iterations: the slot of iteration 0, extrapolated with the current
+        # batch size. The slot may be negative after a resume.
         self._zero = 0
-        # By epochs, the slots that were pruned before `fresh_from`.
+        # By epochs: how many slots were pruned before `fresh_from`.
         self._unspent = 0.
 
     def count_from(self, iteration: int, position: int) -> None:
-        """Set how many iterations the run has had at a position."""
+        """Set how many iterations the run has made at a position."""
         if not self.by_epoch:
             self._zero = position - iteration * self.slots_per_iter
 
@@ -158,15 +162,15 @@ class Schedule:
         return self._zero + iteration * self.slots_per_iter
 
     def _place_of(self, start: PlanStart) -> int:
-        """Return what :attr:`prune_from` and :attr:`anneal_from` are compared
-        with: the epoch of a plan if the run counts epochs, or else the first
-        slot of the plan."""
+        """Return the epoch of a plan if the run counts epochs, or else its
+        first slot: the unit of :attr:`prune_from` and :attr:`anneal_from`."""
         return start.epoch if self.by_epoch else start.slot
 
     @property
     def prune_from(self) -> int:
-        """int: The first epoch in which plans may prune, or the first such
-        slot if the run counts iterations. Each image is dealt once before."""
+        """int: The first epoch whose plan may prune, or the first slot of such
+        a plan if the run counts iterations. Each image is dealt once before.
+        """
         if self.by_epoch:
             return max(self.pruning_at,
                        self.fresh_from // self.pass_length + 1)
@@ -196,10 +200,13 @@ class Schedule:
         """bool: Whether annealing begins before anything can be pruned."""
         return self.prune_from >= self.anneal_from
 
-    def until_annealing(self, slot: int) -> Optional[int]:
-        """Return how many slots lie between ``slot`` and annealing. None by
-        epochs, where annealing begins with a plan."""
-        return None if self.by_epoch else self.anneal_from - slot
+    def most_slots(self, start: PlanStart) -> Optional[int]:
+        """Return how many slots a plan may have until annealing begins or the
+        stream ends, or None for any number. By epochs, annealing begins with a
+        new plan anyway."""
+        if not self.by_epoch and not self.is_annealing(start):
+            return self.anneal_from - start.slot
+        return None if self.end is None else self.end - start.slot
 
     def iteration_at(self, start: PlanStart) -> float:
         """Return the iterations of the run before a plan."""
@@ -213,8 +220,8 @@ class Schedule:
 
         Args:
             plan (PlanRecord): The plan.
-            position (int): A slot of the plan, or the one after it.
-            iteration (int): Iterations of the run until then.
+            position (int): A slot of the plan, or the slot after the plan.
+            iteration (int): Iterations of the run until this slot.
         """
         if self.iters_per_epoch is not None:
             passed = plan.covered_until(position) - plan.covered
@@ -223,11 +230,11 @@ class Schedule:
         return (position - plan.first_slot) * left_out / self.slots_per_iter
 
     def progress(self, start: PlanStart, saved_iters: float) -> Progress:
-        """Return the progress that a policy gets for a plan.
+        """Return the progress that a policy gets when it draws a plan.
 
         Args:
-            start (PlanStart): When the plan is drawn.
-            saved_iters (float): Iterations saved until then.
+            start (PlanStart): Where the plan begins.
+            saved_iters (float): Iterations saved before the plan.
         """
         spent: float = start.slot - self._zero
         if self.by_epoch:
@@ -244,8 +251,8 @@ class Schedule:
             of_baseline=self.by_epoch)
 
     def first_progress(self) -> Progress:
-        """Return the progress that a policy gets for the first plan that
-        prunes."""
+        """Return the progress that a policy gets when it draws the first plan
+        that prunes."""
         first = self.prune_from
         if self.by_epoch:
             # Epochs until then are full ones.
@@ -254,8 +261,13 @@ class Schedule:
         return self.progress(PlanStart(first), 0.)
 
     def outcome(self, share: float) -> Tuple[float, float, float]:
-        """Forecast a run whose pruning plans keep ``share``: its iterations,
-        the iterations of the baseline for as many passes, and these passes."""
+        """Forecast a run whose pruning plans keep ``share`` of the images.
+
+        Returns:
+            tuple[float, float, float]: The iterations of the run, the
+            iterations in which the baseline makes as many passes, and the
+            number of these passes.
+        """
         pruned = max(self.anneal_from - self.prune_from, 0)
         if self.iters_per_epoch is not None:
             saved = pruned * self.iters_per_epoch * (1 - share)
@@ -267,8 +279,12 @@ class Schedule:
         return self.length, full_iters, passes
 
     def start_afresh(self, position: int, unspent: float = 0.) -> None:
-        """Set the position at which all scores are 1, and how many slots
-        before it were pruned. Defaults to 0."""
+        """Begin anew with scores of 1.
+
+        Args:
+            position (int): The position.
+            unspent (float): Slots that were pruned before. Defaults to 0.
+        """
         self.fresh_from, self._unspent = position, unspent
 
     def state_dict(self) -> Dict[str, Any]:
@@ -282,7 +298,7 @@ class Schedule:
             unspent=self._unspent)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called. The length, the batch
-        size and the fractions are those of the config."""
+        """Resume where :meth:`state_dict` was called. The length, the batch
+        size and the fractions stay those of this run."""
         self.fresh_from = state_dict['fresh_from']
         self._unspent = state_dict['unspent']

@@ -27,8 +27,8 @@ from .worth import VarianceRatio
 class Session:
     """InfoBatch in a training loop of your own.
 
-    The loader delivers the slots of each batch beside the batch, and
-    :meth:`weigh` weighs the losses of these slots:
+    The loader delivers each batch with its slots, and :meth:`weigh` weighs the
+    losses of these slots:
 
         >>> session = mmib.Session(dataset, Neyman(ratio=0.6), epochs=90)
         >>> loader = session.loader(64, num_workers=8)
@@ -41,40 +41,41 @@ class Session:
     One pass over the loader is an epoch without the images that are pruned.
     Each index of the dataset is an image.
 
-    With several processes, each makes a Session with the same arguments, and
-    ``batch_size`` is that of one process. Begin an iterator, and call
-    :meth:`state_dict`, on all ranks.
+    With several processes, each process creates a Session with the same
+    arguments, and ``batch_size`` counts the samples of one process. Begin
+    iterators, and call :meth:`state_dict`, on all ranks.
 
     Args:
         dataset (Dataset): The dataset, with a length.
         policy (Policy or Callable, optional): Draws the plans. The Session
-            has a copy of a Policy. If None, ``Neyman(ratio=0.6)``. Defaults to
-            None.
+            copies a Policy. If None, ``Neyman(ratio=0.6)``. Defaults to None.
         epochs (int): Passes over the dataset, at least 2.
-        delta (float): Fraction of the run after which nothing is pruned any
-            more. Defaults to 0.85.
+        delta (float): Fraction of the run after which nothing is pruned.
+            Defaults to 0.85.
         start (float): Fraction of the run before which nothing is pruned.
             The first pass is full in any case. Defaults to 0.
-        ema (float): Share of the old score in the new one at each visit but
+        ema (float): Share of the old score in the new one at each visit except
             the first, in [0, 1). Defaults to 0.
-        normalize (bool): Whether the weights of a plan are divided by their
+        normalize (bool): Whether to divide the weights of a plan by their
             mean. If not, steps of SGD are longer by a factor of 1 / kept
-            share. Advised for optimizers like Adam. Defaults to False.
+            share. True is advised for optimizers such as Adam. Defaults to
+            False.
         stream (bool): Whether a single iterator of the loader is the whole
-            run, for loops that count iterations. The iterator ends after the
-            ``default_ratio`` of the policy (of Neyman its ``ratio``) times the
-            samples of ``epochs`` passes. Defaults to False.
+            run, for loops that count iterations. The iterator ends after
+            ``epochs`` passes times the ``default_ratio`` of the policy (the
+            ``ratio`` of Neyman). Defaults to False.
         shuffle (bool): Whether to shuffle. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a random
-            one. Defaults to None.
-        num_replicas (int, optional): Number of ranks, where several processes
+            seed. Defaults to None.
+        num_replicas (int, optional): Number of ranks if several processes
             train on the same batches, as in tensor parallelism. All processes
-            make a Session. If None, each process is a rank. Defaults to None.
-        rank (int, optional): Rank of this process within ``num_replicas``.
-            Needed with ``num_replicas``. Defaults to None.
+            create a Session. If None, each process is a rank. Defaults to
+            None.
+        rank (int, optional): Rank of this process, less than
+            ``num_replicas``. Required with ``num_replicas``. Defaults to None.
 
     Raises:
-        Refusal: If an argument is of a wrong type or out of range.
+        Refusal: If an argument has a wrong type or is out of range.
     """
 
     def __init__(self,
@@ -107,8 +108,9 @@ class Session:
         self.epochs = None if stream else num_epochs
         """int, optional: Epochs of the run. None with ``stream=True``."""
         self.num_samples = schedule.length if stream else None
-        """int, optional: Samples that all ranks together train on in the run.
-        None by epochs, where the number depends on the plans."""
+        """int, optional: Samples that all ranks together train on in the run,
+        with ``stream=True``. None by epochs, where the number depends on the
+        plans."""
         self._run = Run(
             np.arange(size), policy, schedule, _warn, shuffle,
             None if seed is None else int(seed), ema, normalize)
@@ -122,11 +124,11 @@ class Session:
         """Return a loader, which yields ``(slots, batch)``.
 
         A Session may have several loaders, such as one for each batch size.
-        Their iterators share one stream of slots: each goes on where the
-        losses of the one before were last weighed.
+        Their iterators share one stream of slots: an iterator goes on after
+        the last batch whose losses were weighed.
 
         Args:
-            batch_size (int): Samples of a batch of this process. Defaults to
+            batch_size (int): Samples of a batch in this process. Defaults to
                 1.
             drop_last (bool): Whether to leave out the samples of an epoch that
                 fill no batch. Defaults to False.
@@ -136,8 +138,8 @@ class Session:
                 ``num_workers`` and ``collate_fn``.
 
         Raises:
-            Refusal: If an argument decides which samples come, or in which
-                order.
+            Refusal: If an argument decides which samples are delivered, or in
+                which order.
         """
         return Loader(self.dataset, self._dealer, batch_size, drop_last,
                       device, arguments)
@@ -149,26 +151,29 @@ class Session:
         """Weigh the losses of a batch, and keep them as scores.
 
         The value of each loss is multiplied by the relative weight of its
-        slot, and its gradient by the weight. So the mean of the result
-        estimates the mean loss of all images, and its gradient is that of
-        InfoBatch. Reduce the result as you would reduce the losses.
+        slot, and its gradient by the weight. Therefore the mean of the result
+        estimates the mean loss of all images, and the gradient of this mean is
+        the gradient of InfoBatch. Reduce the result as you would reduce the
+        losses.
 
-        A part of a batch has a part of the slots, such as ``slots[:8]``. If a
-        slot is weighed twice, the last loss is its score: add the losses of
-        several heads first. A batch that is never weighed is skipped. Losses
-        without a gradient, as in validation, are returned as they are.
+        For a part of a batch, give the slots of this part, such as
+        ``slots[:8]``. If a slot is weighed twice, its score is the last loss,
+        so add the losses of several heads first. A batch that is never weighed
+        is skipped. Losses without a gradient, as in validation, are returned
+        as they are.
 
         Args:
             losses (Tensor): Loss of each sample, of shape (B,).
             slots (Slots): The slots of these samples.
-            predictions (Tensor, optional): What the losses are computed from,
-                of shape (B, ...), such as logits. The gradient there shows
-                what the choice of images is worth. If None, losses stand in
-                for gradient norms. Defaults to None.
+            predictions (Tensor, optional): The tensor that the losses are
+                computed from, such as logits, of shape (B, ...). Its gradient
+                shows what the choice of images is worth. If None, losses stand
+                in for the norms of gradients. Defaults to None.
 
         Returns:
-            Tensor: Losses of shape (B,), float32 or wider. In annealing, and
-            where nothing is differentiated, the losses themselves.
+            Tensor: Weighed losses of shape (B,), float32 or wider. In
+            annealing, and where nothing is differentiated, the losses
+            themselves.
 
         Raises:
             Refusal: If losses and slots don't belong together.
@@ -194,7 +199,7 @@ class Session:
         if slots.annealing:
             self._run.log.record_unscored(slots.numbers)
             return losses
-        # A copy: a view would keep the memory of the whole batch.
+        # A copy, because a view would keep the memory of the whole batch.
         scores = losses.detach().to(torch.float32, copy=True)
         entry = Entry(slots.numbers, scores)
         relative_weights, weights = to_device(
@@ -262,9 +267,9 @@ class Session:
 
     @property
     def worth(self) -> VarianceRatio:
-        """VarianceRatio: Mean V of the plans so far, see :mod:`mmib.worth`:
-        below 1 the choice of images can save steps. As of the last plan that
-        prunes, or of the last :meth:`state_dict`. NaN before."""
+        """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. If V
+        is below 1, the choice of images can save steps. V is updated at each
+        plan that prunes and at each :meth:`state_dict`, and NaN before."""
         return self._run.worth
 
     @property
@@ -282,15 +287,18 @@ class Session:
         return self._run.explain(index)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return everything that the rest of the run follows from, as tensors
-        and plain Python values. Call this on all ranks; they return the same.
-        """
+        """Return everything that determines the rest of the run, as tensors
+        and plain Python values. Call this method on all ranks, which return
+        the same state."""
         self._dealer.fix_ranks()
         return self._run.state_dict()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called, on any number of ranks,
+        """Resume where :meth:`state_dict` was called, on any number of ranks,
         with any batch size. Begin a new iterator afterwards.
+
+        Args:
+            state_dict (dict): The state.
 
         Raises:
             Refusal: If the state is damaged, or of another dataset.
@@ -302,7 +310,7 @@ class Session:
 
 
 def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
-    """Return the rank and the number of ranks that a user gave, if any."""
+    """Return the rank and the number of ranks that the user gave, if any."""
     if rank is None and num_replicas is None:
         return None
     try:
@@ -317,9 +325,9 @@ def _ranks_of(rank: Any, num_replicas: Any) -> Optional[Tuple[int, int]]:
 
 
 def _warn(text: str) -> None:
-    """Say something to the user, on the first rank."""
+    """Warn the user, on the first rank."""
     if rank_and_world_size()[0] == 0:
-        # Point the warning at the line of the user's loop.
+        # The warning points at the line of the user's loop.
         inside = __name__.partition('.')[0], 'torch'
         frame, level = inspect.currentframe(), 0
         while frame is not None and frame.f_globals.get(
@@ -329,7 +337,7 @@ def _warn(text: str) -> None:
 
 
 def _length_of(dataset: Any) -> int:
-    """Return the length of a dataset, or refuse what has no fixed images."""
+    """Return the length of a dataset, or refuse a dataset without one."""
     if isinstance(dataset, IterableDataset):
         raise Refusal(
             f'{type(dataset).__name__} is an IterableDataset, which has no '
@@ -364,8 +372,7 @@ def _checked_epochs(epochs: Any) -> int:
 
 def _schedule_of(size: int, stream: bool, policy: Policy, epochs: int,
                  delta: float, start: float) -> Schedule:
-    """Return the schedule of a loop of your own, in which an iteration is one
-    image."""
+    """Return the schedule of a Session, in which an iteration is one image."""
     if not stream:
         return Schedule(size, 1, epochs, delta, start, iters_per_epoch=size)
     ratio = policy.default_ratio

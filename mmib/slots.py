@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Slots, the entries of plans: `Slots` of a batch, and `Columns` of many."""
+"""Slots, the entries of plans: `Slots` for a batch, and `Columns` for many."""
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -9,10 +9,10 @@ import torch
 class Slots:
     """The slots of this rank in a batch.
 
-    A slot is one entry of a plan. :meth:`Session.loader` delivers the slots
-    of each batch beside the batch, and :meth:`Session.weigh` takes them.
+    A slot is one entry of a plan. :meth:`Session.loader` delivers each batch
+    together with its slots, and :meth:`Session.weigh` takes the slots.
     ``slots[a:b]``, ``slots[mask]`` and ``slots[permutation]`` are the slots of
-    a part of the batch; a mask may be a tensor.
+    a part of the batch. A mask may be a tensor.
 
     Frameworks that move batches to a device leave slots as they are, because
     the class is neither a tuple nor a dataclass nor an iterable, and has no
@@ -25,17 +25,17 @@ class Slots:
         weights (np.ndarray): Weight of each slot, float32 of shape (B,).
         relative_weights (np.ndarray): Weight of each slot over the mean weight
             of its plan, float32 of shape (B,).
-        end (int): Position of the stream after the batch on all ranks.
+        end (int): Position in the stream after the batches of all ranks.
         annealing (bool): Whether the batch belongs to annealing, in which
-            losses are those of the baseline.
-        token (Any): The token of the ledger that dealt the slots, see
-            :attr:`Ledger.token <mmib.ledger.Ledger.token>`.
+            losses are not weighed.
+        token (Any): The :attr:`~mmib.ledger.Ledger.token` of the ledger that
+            dealt the slots.
     """
 
     __slots__ = ('numbers', 'indices', 'weights', 'relative_weights', 'end',
                  'annealing', 'token')
-    # Without this, the method `__getitem__` would make slots iterable, and
-    # Lightning would look for tensors in them.
+    # Without this line, `__getitem__` would make slots iterable, and Lightning
+    # would look for tensors in them.
     __iter__ = None
 
     def __init__(self, numbers: np.ndarray, indices: np.ndarray,
@@ -68,14 +68,15 @@ class Slots:
 
 
 class Columns(NamedTuple):
-    """Many slots as columns, one array for each property.
+    """Many slots as columns: one array for each property.
 
     Args:
         indices (np.ndarray): Dataset index of each slot, int64 of shape (K,).
         weights (np.ndarray): Weight of each slot, float32 of shape (K,).
         tiers (np.ndarray): Tier of each slot in its plan, from 1, int16 of
             shape (K,). 0 excludes the visit of the slot from V and
-            from what the policy learns.
+            from what the policy learns: in full and biased plans, and in plans
+            of another policy.
         means (np.ndarray): Mean weight of the plan of each slot, float32 of
             shape (K,).
     """

@@ -1,6 +1,6 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""States in checkpoints: which versions are read, what a state must have, and
-how two states differ."""
+"""States in checkpoints: the versions that mmib reads, the form of a state,
+and the differences between two states."""
 import functools
 import operator
 from typing import Any, Dict, List, Optional
@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_map
 from .errors import Refusal, damaged
 
 VERSION = 3
-"""int: Version of the states that are written."""
+"""int: Version of the states that mmib writes."""
 VERSIONS = 2, VERSION
-"""tuple[int]: Versions of the states that are read."""
-# What may be None.
+"""tuple[int]: Versions of the states that mmib reads."""
+# Keys whose value may be None.
 _OPTIONAL = 'memory.scores', 'memory.kept', 'lacks_norms'
 
 
 def readable(state: Any) -> Dict[str, Any]:
-    """Return a state on the host, in the form of today's version.
+    """Return a state on the host, in the form of the current version.
 
     Raises:
         Refusal: If the state is of an unknown version, or no state.
@@ -34,14 +34,15 @@ def readable(state: Any) -> Dict[str, Any]:
             f', and this mmib reads the versions 2 and {VERSION}: go on with '
             'the mmib that wrote the checkpoint, or without this state, and '
             'all scores start at 1 again.')
-    # They may have been loaded to the training device.
+    # Tensors may have been loaded to the training device.
     state = tree_map(lambda x: x.cpu() if torch.is_tensor(x) else x, state)
     if version != VERSION:
         try:
             state = _upgraded(**state)
         except (TypeError, LookupError, AttributeError) as error:
             raise damaged('state', f'lacks a value ({error})') from error
-    # The first states of version 3 lack a value, and have an older name.
+    # The first states of version 3 lack a value, and have an old name of an
+    # argument.
     if isinstance(schedule := state.get('schedule'), dict):
         schedule.setdefault('unspent', 0.)
     if isinstance(policy := state.get('policy'), str):
@@ -52,8 +53,8 @@ def readable(state: Any) -> Dict[str, Any]:
 def check_form(state: Any, form: Any, where: str = 'state') -> None:
     """Refuse a state that lacks a value, or has one of another type.
 
-    A state is checked before it is loaded. So an error while loading is a bug
-    of mmib, and isn't reported as a damaged checkpoint.
+    A state is checked before it is loaded. Therefore an error while loading is
+    a bug in mmib, and isn't reported as a damaged checkpoint.
 
     Args:
         state (Any): The state, or a part of it.
@@ -133,8 +134,8 @@ def why_not(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
 
 
 def what_changed(state: Dict[str, Any], own: Dict[str, Any]) -> List[str]:
-    """Return what has changed since a state was written, for the log. The
-    arguments are those of :func:`why_not`."""
+    """Return sentences for the log on what has changed since a state was
+    written. Takes the arguments of :func:`why_not`."""
     unit = own['schedule']['unit']
     mean = '1' if own['normalize'] else '1 / kept share'
     texts = (
@@ -157,10 +158,10 @@ def what_changed(state: Dict[str, Any], own: Dict[str, Any]) -> List[str]:
 
 
 def to_tensors(state: Any) -> Any:
-    """Return a policy's state with tensors in the place of arrays."""
+    """Return a state with tensors in the place of arrays."""
 
     def to_tensor(value: Any) -> Any:
-        # A copy, because a policy may go on writing to its arrays.
+        # A copy, because the owner may go on writing to its arrays.
         return torch.from_numpy(value.copy()) if isinstance(
             value, np.ndarray) else value
 
@@ -182,7 +183,7 @@ def to_arrays(state: Any) -> Any:
 def _upgraded(sampler: Dict[str, Any], clock: Dict[str, Any],
               planner: Dict[str, Any], **others: Any) -> Dict[str, Any]:
     """Return a state of version 2, which mmib wrote before a Session had a
-    loader, as one of version 3."""
+    loader, as a state of version 3."""
     slots, position = sampler['slots'], sampler['position']
     epoch, is_over = clock.get('epoch', 0), others.pop('is_over', None)
     others.pop('batch_size', None)

@@ -1,12 +1,12 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What a run knows of its visits: the log that the steps write, and the tables
-of images that are made of the log.
+"""The log of visits, which the steps write, and the tables of images, which
+are computed from the log.
 
 A visit is a slot that was trained on. In a step, a rank keeps the numbers of
 its slots on the host, and their scores and norms on the training device. Where
-scores are read for a plan, the ranks exchange their rows, which are copied to
-the host once. From there on everything is a function of arrays, equal on all
-ranks.
+a plan needs the scores, the ranks exchange their rows, and each rank copies
+them to the host once. All later computations are on arrays that are equal on
+all ranks.
 """
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
@@ -23,42 +23,42 @@ from .weigh import row_norms
 # Entries whose rows are packed at once: launching an operation costs more than
 # its few numbers.
 _PACKED_ENTRIES = 32
-# Entries that wait for a backward pass, which a loop may never call.
+# Most entries that wait for a backward pass, which a loop may never call.
 _MOST_WAITING = 1024
 # Visits that tables take in at once: their arrays stay in the processor's
 # cache.
 _BLOCK = 1 << 17
 # `np.add.at` takes 30 times as long where it has to convert a number.
 _ONE = np.int32(1)
-# What is known of an image. A visit reads and writes all of it, so it lies in
-# one place, and numpy copies records of 16 bytes fast.
+# The record of an image. A visit reads and writes the whole record, so its
+# fields lie side by side, and numpy copies records of 16 bytes fast.
 _FIELDS = dict(
     scores=np.float32,
     averages=np.float32,
     last_visit=np.int32,
     visits=np.int32)
-# In a larger dataset, V and the correlation of scores are estimated from a
-# random sample of so many images. That is enough for the third digit of V, and
-# the edge of a plan takes less time.
+# In a dataset of more images, V and the correlation of scores are estimated
+# from a random sample of this many images. The sample suffices for the third
+# digit of V, and saves time where a plan is drawn.
 _SAMPLED = 1 << 18
 # Share of the old average in the new one at a visit, where `ema` is 0.
 AVERAGE = 0.8
 
 
 class Entry:
-    """The scores of some slots in the log, and the norms that follow in the
-    backward pass.
+    """An entry of the log: the scores of some slots, and the norms that follow
+    in the backward pass.
 
     The norm of image ``i`` is the norm of the gradient at row ``i`` of the
-    predictions, divided by the gradient that flows into loss ``i``. The result
-    is the norm of the gradient of the image's own loss, whatever the
-    reduction, loss scaling, gradient accumulation and weights are. The log
-    divides many entries at once.
+    predictions, divided by the gradient that flows into loss ``i``. The
+    quotient is the norm of the gradient of the image's own loss, whatever the
+    reduction, the loss scaling, the gradient accumulation and the weights are.
+    The log divides many entries at once.
 
     Args:
         numbers (np.ndarray): Number of each slot, int64 of shape (B,).
-        scores (Tensor): Raw score of each slot, float32 of shape (B,), which
-            nothing else writes to.
+        scores (Tensor): Raw score of each slot, float32 of shape (B,). The
+            entry keeps the tensor, so nothing else may write to it.
         norms (Tensor, optional): Norm of each slot, float32 of shape (B,).
             Defaults to None.
     """
@@ -101,15 +101,15 @@ def _without_graph(gradient: Tensor) -> Tensor:
 
 
 class Merged(NamedTuple):
-    """What all ranks have written into their logs.
+    """The merged logs of all ranks.
 
     Args:
         position (int): The furthest position of all ranks.
         numbers (np.ndarray): Numbers of the slots with a score, int64 of shape
             (V,), increasing.
-        scores (np.ndarray): Their scores, float32 of shape (V,).
-        norms (np.ndarray): Their norms, float32 of shape (V,). NaN where the
-            norm wasn't seen.
+        scores (np.ndarray): Score of each slot, float32 of shape (V,).
+        norms (np.ndarray): Norm of each slot, float32 of shape (V,). NaN where
+            the norm wasn't seen.
         unscored (np.ndarray): Numbers of the slots that were visited without
             a score, int64.
     """
@@ -124,8 +124,8 @@ class Merged(NamedTuple):
 class VisitLog:
     """The visits of this rank since the last merge.
 
-    Nothing waits for the device except :meth:`merge`. On the device, the log
-    takes 8 bytes for each visit of this rank.
+    Only :meth:`merge` waits for the device. On the device, the log takes 8
+    bytes for each visit of this rank.
     """
 
     def __init__(self) -> None:
@@ -140,8 +140,8 @@ class VisitLog:
         return len(self._entries) + len(self._numbers) + len(self._unscored)
 
     def record(self, entry: Entry) -> None:
-        """Note the scores of some slots. Of several entries with the same
-        slot, the last one counts."""
+        """Add an entry. If several entries have the same slot, the last one
+        counts."""
         entries = self._entries
         entries.append(entry)
         if len(entries) >= self._pack_at:
@@ -154,7 +154,7 @@ class VisitLog:
             self._pack_at = len(self._entries) + _PACKED_ENTRIES
 
     def record_unscored(self, numbers: np.ndarray) -> None:
-        """Note slots that were visited without a score."""
+        """Add slots that were visited without a score."""
         self._unscored.append(numbers)
 
     def _pack(self, count: int) -> None:
@@ -181,16 +181,16 @@ class VisitLog:
               checksum: int,
               rank: int = 0,
               world_size: int = 1) -> Merged:
-        """Empty the log, and return what the logs of all ranks have: one
-        collective of a few numbers, and one of the rows.
+        """Merge the logs of all ranks, and empty the log of this rank. This
+        takes one collective of a few numbers and one of the rows.
 
         Args:
             first (int): Number of the first slot that the ledger keeps. Visits
-                of slots before it are left out.
+                of earlier slots are left out.
             position (int): The position of this rank.
             checksum (int): A number that must be the same on all ranks.
             rank (int): The rank. If several processes have the same rank, the
-                values of the last process count. Defaults to 0.
+                values of the last of these processes count. Defaults to 0.
             world_size (int): Number of ranks. Defaults to 1.
 
         Raises:
@@ -254,7 +254,7 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
         empty = np.empty(0, np.float32)
         return Merged(position, numbers, empty, empty, unscored)
     # On the CPU, because a rank without rows doesn't know the device of the
-    # others.
+    # other ranks.
     signed = np.concatenate([numbers - first, ~(unscored - first)])
     rows = torch.full((3, int(sizes.max())), torch.nan)
     rows[:2, :count] = values.cpu()
@@ -271,10 +271,10 @@ def _gather(values: Tensor, numbers: np.ndarray, unscored: np.ndarray,
 
 def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
               norms: np.ndarray, unscored: np.ndarray, first: int) -> Merged:
-    """Bring visits into the order of the stream, the last one of each slot."""
+    """Sort visits by their numbers, and keep the last visit of each slot."""
     if (numbers[1:] <= numbers[:-1]).any():
         rows = np.full(int(numbers.max()) + 1 - first, -1, np.int64)
-        # Of several values for one entry numpy writes the last one.
+        # If an entry gets several values, numpy writes the last one.
         rows[numbers - first] = np.arange(len(numbers))
         rows = rows[rows >= 0]
         numbers, scores, norms = numbers[rows], scores[rows], norms[rows]
@@ -285,16 +285,16 @@ def _in_order(position: int, numbers: np.ndarray, scores: np.ndarray,
 
 
 class Tables:
-    """What is known of each image, and of the visits since a plan was drawn.
+    """A record of each image, and sums over the visits since a plan was drawn.
 
     Args:
         images (np.ndarray): Number of the image of each dataset index, from 0,
             int64. An image that the dataset repeats has several indices and
             one score.
-        ema (float): Share of the old score in the new one at each visit but
-            the first, in [0, 1). With 0, only the last score counts for plans.
-            A moving average is kept too, because the average finds more label
-            errors. Defaults to 0.
+        ema (float): Share of the old score in the new one at each visit except
+            the first, in [0, 1). With 0, plans depend on the last score alone.
+            The tables then still keep a moving average, because the average
+            finds more label errors. Defaults to 0.
         score (str): What the score of a visit is, ``'loss'`` or
             ``'gradient'``, the norm of the gradient. Defaults to ``'loss'``.
     """
@@ -315,20 +315,20 @@ class Tables:
         self.averages = self._records['averages']
         """np.ndarray: Moving average of the scores of each image."""
         self.last_visit = self._records['last_visit']
-        """np.ndarray: Iterations until the last visit of each image that gave
-        a score, including that of the visit; 0 before the first one."""
+        """np.ndarray: The iteration, from 1, of the last visit of each image
+        that gave a score; 0 before the first such visit."""
         self.visits = self._records['visits']
-        """np.ndarray: Number of visits of each image. A visit counts also if
-        another image was delivered in its place."""
+        """np.ndarray: Number of visits of each image, including visits in
+        which another image was delivered in its place."""
         self.scores[:] = self.averages[:] = 1
         self.pruned = np.zeros(size, np.int32)
         """np.ndarray: How often plans left each image out."""
         self.non_finite = 0
-        """int: Scores that weren't finite."""
+        """int: Number of scores that weren't finite."""
         self.forget_sums()
 
     def forget_sums(self) -> None:
-        """Begin the sums over visits anew."""
+        """Reset the sums over visits."""
         self.sums = np.zeros((0, len(worth.MOMENTS) + 1))
         """np.ndarray: :func:`~mmib.worth.tier_sums` of the visits since the
         sums were last read for a plan, in a larger dataset of a random sample
@@ -338,7 +338,8 @@ class Tables:
         after these visits."""
 
     def count_visits(self, indices: np.ndarray) -> None:
-        """Count visits, with and without a score, by their indices."""
+        """Count visits, with and without a score, by the indices of the slots.
+        """
         np.add.at(self.visits, self._images_of(indices), _ONE)
 
     def _images_of(self, indices: np.ndarray) -> np.ndarray:
@@ -356,16 +357,16 @@ class Tables:
 
     def add(self, slots: Columns, iterations: np.ndarray, scores: np.ndarray,
             norms: np.ndarray) -> None:
-        """Take visits in: scores, averages, and the sums for V.
+        """Add visits to the scores, the averages and the sums.
 
         Args:
             slots (Columns): Slots with a score, of all ranks, in the order of
                 the stream, of shape (V,).
-            iterations (np.ndarray): Iterations of the run until each visit was
-                over, int32 of shape (V,).
-            scores (np.ndarray): Raw score of each, float32 of shape (V,).
-            norms (np.ndarray): Norm of the gradient of each, float32 of shape
+            iterations (np.ndarray): Iteration of each visit, from 1, int32 of
+                shape (V,).
+            scores (np.ndarray): Raw score of each visit, float32 of shape
                 (V,).
+            norms (np.ndarray): Norm of each visit, float32 of shape (V,).
         """
         for begin in range(0, len(scores), _BLOCK):
             rows = slice(begin, begin + _BLOCK)
@@ -377,7 +378,7 @@ class Tables:
         counts = np.ones(len(scores), bool)
         if self.score == 'gradient':
             scores = norms
-            # With weight 0 nothing flows back, so the norm isn't known.
+            # No gradient flows back through weight 0, so the norm isn't known.
             counts &= slots.weights > 0
         finite = np.isfinite(scores)
         self.non_finite += int((counts & ~finite).sum())
@@ -398,8 +399,8 @@ class Tables:
 
     def _score(self, images: np.ndarray, counts: np.ndarray,
                scores: np.ndarray, iterations: np.ndarray) -> np.ndarray:
-        """Write the scores that count, and return the score that each image
-        had before its visit, NaN before its first one."""
+        """Update the scores of the visits that count. Return the score that
+        each image had before its visit, NaN at its first visit."""
         before = np.empty(len(images), np.float32)
         all_count, share = counts.all(), np.float32(self.ema or AVERAGE)
         for rows in rounds(images, self._seen):
@@ -441,7 +442,7 @@ class Tables:
             arrays, ema=self.ema, score=self.score, non_finite=self.non_finite)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called."""
+        """Resume where :meth:`state_dict` was called."""
         for name in (*_FIELDS, 'pruned'):
             getattr(self, name)[:] = state_dict[name].numpy()
         self.sums = state_dict['sums'].numpy().copy()
@@ -453,8 +454,8 @@ class Tables:
 
 
 def _draw_sampled(size: int) -> Optional[np.ndarray]:
-    """Return which images V is estimated from, bool of shape (size,), always
-    the same for a dataset of this size. None is all."""
+    """Return whether V is estimated from each image, bool of shape (size,), or
+    None for all images. The sample depends on the size alone."""
     if size <= _SAMPLED:
         return None
     sampled = np.zeros(size, bool)
@@ -463,13 +464,13 @@ def _draw_sampled(size: int) -> Optional[np.ndarray]:
 
 
 def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
-    """Divide visits into rounds: an image comes at most once in each, and its
-    visits stay in their order.
+    """Divide visits into rounds. An image occurs at most once in a round, and
+    its visits stay in their order.
 
     Args:
         images (np.ndarray): Image of each visit, integer of shape (V,).
-        seen (np.ndarray): A buffer of False for each image of the dataset,
-            bool. This is written to, and left as it was.
+        seen (np.ndarray): A buffer with False for each image of the dataset,
+            bool. Its values change meanwhile, and are False again at the end.
 
     Yields:
         np.ndarray or slice: Numbers of the visits of a round, increasing.
@@ -478,13 +479,13 @@ def rounds(images: np.ndarray, seen: np.ndarray) -> Iterator[Any]:
     once = np.count_nonzero(seen) == len(images)
     seen[images] = False
     if once:
-        # Mostly so: a plan has an image once.
+        # The usual case: a plan has an image once.
         yield slice(None)
         return
     rest = np.arange(len(images))
     places = np.empty(len(seen), np.int32)
     while len(rest):
-        # Of several values for one entry numpy writes the last.
+        # If an entry gets several values, numpy writes the last one.
         places[images[rest[::-1]]] = rest[::-1]
         is_first = places[images[rest]] == rest
         yield rest[is_first]

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""How weights multiply losses and gradients, and how norms are seen."""
+"""How losses and gradients are weighed, and how norms are computed."""
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
@@ -9,23 +9,23 @@ from torch.autograd import forward_ad
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy an array to the training device without waiting for it."""
+    """Copy an array to the training device without waiting for the copy."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == 'cuda':
-        # Only copies from pinned memory leave the host free to go on.
+        # Only a copy from pinned memory is asynchronous.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Return whether a tensor is one of a transform of ``torch.func``, such as
+    """Return whether a tensor is inside a transform of ``torch.func``, such as
     ``vmap``, or has a tangent of forward-mode differentiation."""
     return (torch._C._functorch.is_functorch_wrapped_tensor(tensor)
             or forward_ad.unpack_dual(tensor).tangent is not None)
 
 
 class _WeighLosses(torch.autograd.Function):
-    """Multiply the value by one factor and the gradient by another one."""
+    """Multiply the value by one factor, and the gradient by another factor."""
 
     @staticmethod
     def forward(ctx: Any, losses: Tensor, of_value: Tensor,
@@ -53,16 +53,16 @@ def weigh_losses(losses: Tensor,
     """Weigh the losses of images.
 
     The value of a loss is multiplied by the relative weight of the image, and
-    the gradient by the full weight. So the mean of the values estimates the
-    mean loss of all images, as in the baseline, and the gradient is that of
-    InfoBatch's Eq. 5 (Qin et al., ICLR 2024).
+    its gradient by the full weight. Therefore the mean of the values estimates
+    the mean loss of all images, as in the baseline, and the gradient is the
+    gradient of Eq. 5 of InfoBatch (Qin et al., ICLR 2024).
 
     Args:
         losses (Tensor): Loss of each image, of shape (B,).
         of_value (Tensor): Relative weight of each image, of shape (B,).
         of_gradient (Tensor): Weight of each image, of shape (B,).
-        note (Callable, optional): Takes, in the backward pass, the gradient
-            that flows on into the losses. Defaults to None.
+        note (Callable, optional): Called in the backward pass with the weighed
+            gradient, which flows on into the losses. Defaults to None.
 
     Returns:
         Tensor: Losses of shape (B,).
@@ -72,8 +72,8 @@ def weigh_losses(losses: Tensor,
 
 def weighed_sum(losses: Tensor, of_value: Tensor,
                 of_gradient: Tensor) -> Tensor:
-    """Return the sum of what :func:`weigh_losses` returns, in one operation.
-    """
+    """Return the sum of the weighed losses of :func:`weigh_losses`, in one
+    operation."""
     return _WeighLosses.apply(losses, of_value, of_gradient, True, None)
 
 
@@ -86,8 +86,8 @@ class _WeighGradients(torch.autograd.Function):
                                         None]], *predictions: Tensor) -> Any:
         ctx.weights, ctx.dim, ctx.note = weights, dim, note
         ctx.set_materialize_grads(False)
-        # With the tensor itself, or a view, a head that adds to its
-        # predictions in place would fail.
+        # A head that adds to its predictions in place would fail with the
+        # tensor itself or a view of it.
         return tuple(prediction.detach() for prediction in predictions)
 
     @staticmethod
@@ -99,7 +99,7 @@ class _WeighGradients(torch.autograd.Function):
             for dims in {x.dim()
                          for x in seen}
         }
-        # One operation for all. Weights aren't rounded to half precision.
+        # One operation for all tensors. The weights stay in full precision.
         rows = torch._foreach_mul(seen, [weights[x.dim()] for x in seen])
         if ctx.note is not None:
             ctx.note(rows)
@@ -114,14 +114,14 @@ def weigh_gradients(
     dim: int = 0,
     note: Optional[Callable[[Sequence[Tensor]], None]] = None
 ) -> Tuple[Tensor, ...]:
-    """Weigh the gradients at predictions, for losses that are no sum over
-    images. The values stay.
+    """Weigh the gradients at predictions, for losses that aren't a sum over
+    images. The predictions keep their values.
 
     Args:
         weights (Tensor): Weight of each row of the predictions, of shape (R,).
         predictions (Sequence[Tensor]): Tensors with R rows.
-        dim (int): The dimension of their rows. Defaults to 0.
-        note (Callable, optional): Takes, in the backward pass, the weighed
+        dim (int): The dimension of the rows. Defaults to 0.
+        note (Callable, optional): Called in the backward pass with the weighed
             gradients of the predictions that a loss uses. Defaults to None.
     """
     return _WeighGradients.apply(weights, dim, note, *predictions)

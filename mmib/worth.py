@@ -69,8 +69,8 @@ class MeanRatio(NamedTuple):
     above: float = 0.
 
     def add(self, sums: np.ndarray) -> 'MeanRatio':
-        """The mean with V of more visits, whose :func:`tier_sums` are given.
-        """
+        """Return the mean with V of more visits, given their
+        :func:`tier_sums`."""
         ratio, visits = from_sums(sums), float(sums[:, 0].sum())
         if not math.isfinite(ratio.value):
             return self
@@ -81,7 +81,7 @@ class MeanRatio(NamedTuple):
                          self.above + above)
 
     def mean(self) -> VarianceRatio:
-        """Mean V and its 95 % interval, without a limit."""
+        """Return mean V and its 95 % interval, without a limit."""
         if self.visits == 0:
             return VarianceRatio(*[math.nan] * 4)
         below, above = (1.96 * math.sqrt(x) / self.visits for x in self[2:])
@@ -90,7 +90,7 @@ class MeanRatio(NamedTuple):
 
 
 def moments(weights: Any, norms: Any) -> List[np.ndarray]:
-    """The :data:`MOMENTS` of each visit, 10 arrays, float64 of shape (K,).
+    """Return the :data:`MOMENTS` of each visit, float64 of shape (K,) each.
 
     Args:
         weights (np.ndarray): Weight of each visit, of shape (K,): in
@@ -112,16 +112,16 @@ def tier_sums(tiers: np.ndarray,
               norms: np.ndarray,
               num_tiers: int,
               before: Optional[np.ndarray] = None) -> np.ndarray:
-    """Sums over the visits to each tier. They have the same bits however the
-    visits are split over several calls.
+    """Return sums over the visits to each tier. The sums have the same bits
+    however the visits are split over several calls.
 
     Args:
         tiers (np.ndarray): Tier of each visit, from 1, integer of shape (K,).
         weights (np.ndarray): See :func:`moments`.
         norms (np.ndarray): See :func:`moments`.
-        num_tiers (int): Tiers, of which some may have no visit.
-        before (np.ndarray, optional): Sums over the visits before. Defaults to
-            None.
+        num_tiers (int): Number of tiers. Some may have no visit.
+        before (np.ndarray, optional): Sums over earlier visits, to add to.
+            Defaults to None.
 
     Returns:
         np.ndarray: Sums of :func:`moments`, and the largest norm as the last
@@ -144,8 +144,8 @@ def tier_sums(tiers: np.ndarray,
 
 
 def from_sums(sums: np.ndarray) -> VarianceRatio:
-    """V from :func:`tier_sums`. NaN unless there are more than 5 visits, with
-    norms above 0.
+    """Return V from :func:`tier_sums`: NaN unless there are more than 5 visits
+    and norms above 0.
 
     The interval follows from the delta method for ``log V`` with independent
     visits. A few large norms can make up most of V, and it is chance whether
@@ -199,9 +199,8 @@ def variance_ratio(keep: np.ndarray, norms: np.ndarray) -> VarianceRatio:
 
 
 def mean_squares(sums: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Mean squared norm over the images of each tier, and its standard error.
-
-    NaN where a tier has no visit. ``sums`` are those of :func:`tier_sums`.
+    """Return the mean squared norm over the images of each tier, and its
+    standard error, from :func:`tier_sums`. NaN where a tier has no visit.
     """
     _, images, _, squares, mixed, images_2, _, squares_2 = sums[:, :8].T
     with np.errstate(invalid='ignore', divide='ignore'):
@@ -213,9 +212,9 @@ def mean_squares(sums: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 def pair_sums(x: np.ndarray,
               y: np.ndarray,
               before: Optional[np.ndarray] = None) -> np.ndarray:
-    """Sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of shape (6,),
-    and those ``before``. They have the same bits however the pairs are split
-    over several calls."""
+    """Return the sums of 1, x, y, x^2, x y and y^2 over pairs, float64 of
+    shape (6,), added to the sums ``before``. The sums have the same bits
+    however the pairs are split over several calls."""
     sums = np.zeros(6) if before is None else before.copy()
     rows = np.tile(np.arange(6), min(len(x), _BLOCK))
     for begin in range(0, len(x), _BLOCK):
@@ -229,8 +228,8 @@ def pair_sums(x: np.ndarray,
 
 
 def correlation(sums: np.ndarray) -> float:
-    """Correlation of the pairs of :func:`pair_sums`. NaN where it is
-    unknown."""
+    """Return the correlation of pairs from :func:`pair_sums`. NaN where the
+    correlation is unknown."""
     count = sums[0]
     if count < 2:
         return math.nan

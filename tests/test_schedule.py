@@ -22,7 +22,8 @@ def test_annealing_and_pruning_begin_with_an_epoch(start, first):
     for epoch in range(20):
         assert schedule._place_of(PlanStart(100 * epoch, epoch=epoch)) == epoch
     assert (schedule.prune_from, schedule.anneal_from) == (first, 17)
-    assert schedule.until_annealing(100) is None and schedule.by_epoch
+    assert schedule.most_slots(PlanStart(100, epoch=1)) is None
+    assert schedule.by_epoch
 
 
 @pytest.mark.parametrize('by_epoch', [True, False])
@@ -49,7 +50,7 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
         start = PlanStart(position, position // 10, epoch)
         unit = schedule._place_of(start)
         if unit < schedule.anneal_from:
-            limit = schedule.until_annealing(position) or 10**9
+            limit = schedule.most_slots(start) or 10**9
             if unit >= schedule.prune_from:
                 progress = schedule.progress(start, saved)
                 kept = int(1000 * progress.kept_share(policy.ratio) + 1e-6)
@@ -110,7 +111,7 @@ def test_another_batch_size():
     assert schedule.fresh_from == 70
     assert (schedule.slots_per_iter, schedule.annealing_at) == (20, 30)
     schedule.count_from(16, 160)
-    assert schedule.until_annealing(160) == 14 * 20
+    assert schedule.most_slots(PlanStart(160)) == 14 * 20
     assert schedule.anneal_from == 440
     assert schedule._place_of(PlanStart(440)) == 440
     assert schedule.iteration_at(PlanStart(180)) == 17

@@ -46,7 +46,7 @@ def check_arguments(trainer: Any, session: Session, mixin: Any) -> None:
                 f'and `{name.partition("_")[0]}_steps`.')
     for name, value, hint in (
         ('train_sampling_strategy', 'random', 'the plans of the Session '
-         'decide which samples come, and in which order'),
+         'decide which samples are delivered, and in which order'),
         ('auto_find_batch_size', False, 'the number of steps follows from the '
          'batch size'),
         ('use_liger_kernel', False, 'its loss is that of a batch'),

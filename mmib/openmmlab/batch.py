@@ -17,20 +17,20 @@ Factor = Union[float, Tensor]
 class BatchContext:
     """Weights, scores and norms of the batch in training.
 
-    The hook sets the weights, the losses take them and add scores, and the
-    backward pass adds norms. A run has one context. Without weights, as in
-    annealing and outside of training, losses are those of the baseline.
+    The hook sets the weights, the losses use the weights and add scores, and
+    the backward pass adds norms. A run has one context. Without weights, as in
+    annealing and outside of training, losses are computed as in the baseline.
 
     Args:
-        only_scores (bool): Whether losses keep the baseline's value to the
-            last bit, because nothing is pruned. Defaults to False.
+        only_scores (bool): Whether losses keep the value of the baseline to
+            the last bit, because nothing is pruned. Defaults to False.
     """
 
     def __init__(self, only_scores: bool = False) -> None:
         self.only_scores = only_scores
         self.weights: Optional[Tensor]
         """Tensor, optional: Weight of each image, float32 of shape (B,). None
-        where losses are those of the baseline."""
+        where losses are computed as in the baseline."""
         self.row_weights: Tensor
         """Tensor: Weight of each row of the predictions, of an image or of a
         mixture (:meth:`mix`), float32 of shape (B,)."""
@@ -51,7 +51,8 @@ class BatchContext:
         self.relative_weights = relative_weights
 
     def clear(self) -> None:
-        """Forget the batch. Losses are those of the baseline from here on."""
+        """Forget the batch. Until weights are set again, losses are computed
+        as in the baseline."""
         self.weights = None
         self._share: Optional[Tensor] = None  # Of mixtures.
         self._parts: Optional[Sequence[Tensor]] = None
@@ -68,19 +69,20 @@ class BatchContext:
         return len(self.weights)
 
     def mix(self, share: Factor) -> None:
-        """Declare, before any loss, that row k is a mixture of the images k
-        and B - 1 - k.
+        """Declare that row k is a mixture of the images k and B - 1 - k. Call
+        this method before any loss.
 
-        The weight of a row is the mean weight of its two images, and the score
-        of an image the sum over its two rows, by their shares.
+        The weight of a row is the mean of the weights of its two images. The
+        score of an image is the sum of the losses of its two rows. Both are
+        weighted by the shares.
 
         Args:
-            share (float or Tensor): Share of image k in row k, in [0, 1], for
-                all rows or of shape (B,).
+            share (float or Tensor): Share of image k in row k, in [0, 1]: one
+                for all rows, or of shape (B,).
         """
         if self.weights is None:
             return
-        # A tensor, because `torch.compile` takes numbers for constants.
+        # A tensor, because `torch.compile` treats numbers as constants.
         self._share = (
             share.to(self.weights)
             if torch.is_tensor(share) else self.weights.new_full((), share))
@@ -98,14 +100,14 @@ class BatchContext:
         return self._parts
 
     def mean(self, losses: Tensor, factor: Factor = 1.) -> Tensor:
-        """Return the loss of the batch, the weighted mean of raw losses, which
-        count as scores.
+        """Return the loss of the batch: the weighted mean of raw losses. The
+        raw losses are added to the scores.
 
         Args:
             losses (Tensor): Raw loss of each row, float32 of shape (B,).
-            factor (float or Tensor): Another factor of the losses, for all or
-                of shape (B,). 1 where the baseline takes the mean over the
-                images. Defaults to 1.
+            factor (float or Tensor): Another factor of the losses: one for all
+                rows, or of shape (B,). 1 if the baseline takes the mean over
+                the images. Defaults to 1.
         """
         self.add_scores(losses)
         if not is_one(factor):
@@ -113,18 +115,18 @@ class BatchContext:
         return weighed_sum(losses, *self.parts)
 
     def add_scores(self, scores: Tensor) -> None:
-        """Add to the raw loss of each row, float32 of shape (B,)."""
+        """Add raw losses of the rows, float32 of shape (B,), to the scores."""
         self._scores.append(scores)
 
     @property
     def has_scores(self) -> bool:
-        """bool: Whether a loss was called."""
+        """bool: Whether a loss has added scores."""
         return bool(self._scores)
 
     @property
     def scores(self) -> Optional[Tensor]:
-        """Tensor, optional: Raw loss of each image, float32 of shape (B,),
-        summed over all calls of losses. None before the first call."""
+        """Tensor, optional: Raw loss of each image, summed over all calls of
+        losses, float32 of shape (B,). None before the first call."""
         if not self._scores:
             return None
         with torch.no_grad():
@@ -137,8 +139,8 @@ class BatchContext:
               pred: Tensor,
               rows_per_image: RowsPerImage = 1,
               factor: Factor = 1.) -> None:
-        """Watch the gradient that will flow into a prediction, for
-        :attr:`norms`. A prediction that several losses share is watched once.
+        """Watch the gradient at a prediction, for :attr:`norms`. A prediction
+        that several losses share is watched once.
 
         Args:
             pred (Tensor): The prediction.
@@ -161,7 +163,7 @@ class BatchContext:
     @torch.compiler.disable
     def _note_gradient(self, rows_per_image: RowsPerImage, factor: Factor,
                        gradient: Tensor) -> None:
-        """Take the norm of each image from the gradient at a prediction."""
+        """Add the norm of each image, from the gradient at a prediction."""
         norms = row_norms(gradient)
         if len(norms) != self.size or isinstance(rows_per_image, list):
             squares, _ = sum_images(norms.square(), rows_per_image, self.size)
@@ -174,13 +176,13 @@ class BatchContext:
         self.add_norms(norms)
 
     def add_norms(self, norms: Tensor) -> None:
-        """Add, in the backward pass, the norm of the weighed gradient of each
-        row at some predictions, float32 of shape (B,)."""
+        """Add the norm of the weighed gradient at some predictions, float32 of
+        shape (B,). Called in the backward pass."""
         self._norms.append(norms)
 
     def watch_total(self, loss: Tensor) -> None:
-        """Watch the gradient that will flow into the total loss: AMP and
-        gradient accumulation scale the loss."""
+        """Watch the gradient at the total loss, which AMP and gradient
+        accumulation scale."""
         if loss.requires_grad:
             loss.register_hook(self._note_scale)
 
@@ -191,9 +193,9 @@ class BatchContext:
     def norms(self) -> Optional[Tensor]:
         """Tensor, optional: Norm of the gradient of each image's own raw loss
         with respect to all predictions, float32 of shape (B,), whatever else
-        is in the batch. Where losses with different divisors share a
-        prediction, the norm is approximate. Known after the backward pass, or
-        None.
+        is in the batch. If losses with different divisors share a prediction,
+        the norm is approximate. None before the backward pass, and where the
+        gradients can't be seen.
         """
         if not self._norms or self._scale is None or self._hides_norms:
             return None
@@ -211,8 +213,8 @@ class BatchContext:
 
 
 def is_one(factor: Factor) -> bool:
-    """Return whether a factor is 1, up to the epsilon in the divisors of
-    losses."""
+    """Return whether a factor is 1, up to the epsilon that losses add to
+    their divisors."""
     return isinstance(factor, (int, float)) and abs(factor - 1) < 1e-6
 
 
@@ -224,8 +226,8 @@ def mean_images(elements: Tensor,
     and the number of these elements.
 
     Args:
-        elements (Tensor): Elements whose first dimension runs over the rows,
-            image by image.
+        elements (Tensor): Elements of a loss. The first dimension runs over
+            the rows, image by image.
         rows_per_image (int or list[int]): See :class:`InfoBatchLoss`.
         num_images (int): Images of the batch.
         counts (Tensor, optional): Elements of each image that count, of shape
@@ -247,13 +249,13 @@ def mean_images(elements: Tensor,
 
 def sum_images(elements: Tensor, rows_per_image: RowsPerImage,
                num_images: int) -> Tuple[Tensor, Sequence[int]]:
-    """Return the sum over the elements of each image, and their number.
-    See :func:`mean_images`."""
+    """Return the sum over the elements of each image, and the number of these
+    elements. See :func:`mean_images`."""
     if isinstance(rows_per_image, int):
         images = elements.reshape(num_images, -1)
         return (images.sum(1, dtype=torch.float32),
                 [images.shape[1]] * num_images)
-    # Rows of each image, in proportion to its `rows_per_image`.
+    # The rows of an image are proportional to its `rows_per_image`.
     shares = max(sum(rows_per_image), 1)
     images = elements.split(
         [share * len(elements) // shares for share in rows_per_image])

@@ -36,12 +36,12 @@ from .runner.epochs import ScheduleSteps, begin_epoch
 class InfoBatchHook(Hook):
     """Train with InfoBatch, unbiased dynamic data pruning.
 
-    In each virtual epoch images with a low score are pruned at random, and
-    the gradients of those that stay are scaled up (Qin et al., ICLR 2024). The
-    score of an image is its loss at its last visit, or with ``ema`` a moving
+    In each virtual epoch, images with a low score are pruned at random, and
+    the gradients of the kept images are scaled up (Qin et al., ICLR 2024). The
+    score of an image is its loss at its last visit or, with ``ema``, a moving
     average of the losses at its visits. Detectors use the norm of the gradient
-    at the predictions instead of the loss. The last part of the run, after
-    ``delta``, has full plans with weight 1.
+    at the predictions instead of the loss. In the last part of the run, after
+    ``delta``, plans are full, and all weights are 1.
 
     The data loader of the run needs ``InfoBatchSampler``. A run that counts
     iterations also needs a schedule that is shortened by what pruning saves.
@@ -54,21 +54,21 @@ class InfoBatchHook(Hook):
         policy (dict, Policy or Callable): Config of the policy that draws the
             plans, or the policy itself. Defaults to ``dict(type='Neyman')``.
         delta (float): Fraction of the run after which plans are full again
-            (annealing), in [0, 1]. With 1 there is no annealing.
-            The paper advises at most 0.875. Defaults to 0.85.
+            (annealing), in [0, 1]. With 1, there is no annealing. The paper
+            advises at most 0.875. Defaults to 0.85.
         ema (float, optional): Share of the old score in the new one at each
-            visit except the first, in [0, 1). If None, the task decides: 0,
-            only the last loss, except for masked images and detectors, which
-            have 0.8. Defaults to None.
+            visit except the first, in [0, 1). If None, the task decides: 0.8
+            for masked images and detectors, or else 0, the last loss alone.
+            Defaults to None.
         start (float): Fraction of the run before which nothing is pruned, in
             [0, 1), less than ``delta``. Defaults to 0, from the
             second pass on.
-        normalize (bool, optional): Whether the weights of a plan are divided
-            by their mean. If not, the mean is 1 / kept share, as in the
-            method, and steps of SGD are longer by this factor. If None, the
-            optimizer decides: the weights of the method where steps are in
-            proportion to the gradient (SGD without clipping by norm), and a
-            mean of 1 for all others. Defaults to None.
+        normalize (bool, optional): Whether to divide the weights of a plan by
+            their mean. If not, the mean is 1 / kept share, as in the method,
+            and steps of SGD are longer by this factor. If None, the optimizer
+            decides: False if steps are proportional to the gradient (SGD
+            without clipping by norm), and True for all other optimizers.
+            Defaults to None.
 
     Raises:
         Refusal: If an argument is unknown or out of range.
@@ -100,22 +100,23 @@ class InfoBatchHook(Hook):
         self.normalize = normalize
         self.plan_observers: List[Callable] = []
         """list[Callable]: Each is called as ``observe(record, plan)`` with the
-        ``PlanRecord`` and the ``EpochPlan`` of every plan, before its first
-        slot is issued. Append in ``before_run``."""
+        ``PlanRecord`` and the ``EpochPlan`` of every plan, before the first
+        slot of the plan is issued. Append to the list in ``before_run``."""
         self.batch = BatchContext(only_scores=not self.policy.prunes)
         """BatchContext: Weights and scores of the batch in training."""
         self.run: Run
         """Run: The run, from ``before_train`` on."""
         self.has_begun = False
         """bool: Whether there is a :attr:`run`."""
-        self._slots: Slots  # Of this rank in the batch in training.
-        self._steps: Optional[ScheduleSteps] = None  # Of a run by epochs.
+        self._slots: Slots  # Slots of the batch in training.
+        self._steps: Optional[ScheduleSteps] = None  # None by iterations.
         self._loaded: Optional[Dict[str, Any]] = None
 
     @property
     def worth(self) -> VarianceRatio:
-        """VarianceRatio: Mean V of the plans so far, see :mod:`mmib.worth`. As
-        of the last plan that prunes, or of the last checkpoint. NaN before."""
+        """VarianceRatio: Mean V of the run so far, see :mod:`mmib.worth`. V is
+        updated at each plan that prunes and at each checkpoint, and NaN
+        before."""
         return self.run.worth if self.has_begun else MeanRatio().mean()
 
     @property
@@ -124,8 +125,8 @@ class InfoBatchHook(Hook):
         return self.run.plans.kept_share if self.has_begun else 1.
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Keep the state until it is known whether the run is resumed: this
-        also runs for ``load_from`` and in testing."""
+        """Keep the state until it is known whether the run is resumed. This
+        event also occurs for ``load_from`` and in testing."""
         self._loaded = checkpoint.get('infobatch')
 
     def before_train(self, runner: Runner) -> None:
@@ -197,8 +198,8 @@ class InfoBatchHook(Hook):
         self._delivery = DeliveryCheck(loader.dataset, runner.logger.warning)
 
     def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
-        """Go on with the state of the checkpoint, or with full passes if the
-        state is of another dataset."""
+        """Go on from the state of the checkpoint, or afresh if the state is of
+        another dataset."""
         state = readable(opened(state))
         reason = why_not(state, self.run.state_dict(merge=False))
         if reason is None and (state.get('images_checksum')
@@ -214,7 +215,7 @@ class InfoBatchHook(Hook):
             form['schedule_steps'] = dict.fromkeys(self._steps.state_dict(), 0)
         check_form(state, form)
         changes = self.run.load_state_dict(state)
-        # The count of a Runner may differ.
+        # The Runner may have another count than the state.
         self.run.count_from(runner.iter)
         self._delivery.load(state['paths_comparable'])
         if self._steps is not None:
@@ -225,7 +226,7 @@ class InfoBatchHook(Hook):
                       runner: Runner,
                       reason: str,
                       saved_iters: float = 0.) -> None:
-        """Go on with full passes, without the scores before."""
+        """Go on with full passes, and discard the scores."""
         schedule = self.run.schedule
         by_epoch = schedule.by_epoch
         self.run.start_afresh(
@@ -237,7 +238,7 @@ class InfoBatchHook(Hook):
         self._reporter.run_starts_afresh(reason)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Add everything that is needed to continue to the checkpoint."""
+        """Add everything that a resume needs to the checkpoint."""
         if self.has_begun and self.run.plans.current is not None:
             checkpoint['infobatch'] = seal(
                 dict(
@@ -255,7 +256,7 @@ class InfoBatchHook(Hook):
                           runner: Runner,
                           batch_idx: int,
                           data_batch: Optional[dict] = None) -> None:
-        """Give the losses the weights of this batch."""
+        """Set the weights of this batch."""
         if batch_idx == 0:
             # A hook may have changed the losses, as MMPretrain's
             # SwitchRecipeHook does.
@@ -301,8 +302,8 @@ class InfoBatchHook(Hook):
                 'The score of an image is the norm of the gradient at the '
                 'predictions in this model, and this gradient cannot be seen '
                 'here: train without InfoBatchHook.')
-        # An image that can't be loaded, for which another one is delivered,
-        # keeps its score.
+        # An image that can't be loaded keeps its score. Another image is
+        # delivered in its place.
         delivered = self._delivery(slots.indices, data_batch)
         if not delivered.all():
             log.record_unscored(slots.numbers[~delivered])
@@ -328,6 +329,6 @@ class InfoBatchHook(Hook):
             self._reporter.after_val(metrics or {})
 
     def after_train(self, runner: Runner) -> None:
-        """Log what the run saved."""
+        """Log what the run has saved."""
         self.run.merge()
         self._reporter.run_ends()

@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""From the loss of a batch to one raw score and one weight for each image.
+"""The losses of a model, with a score and a weight for each image.
 
-:func:`register_unreduced` says how a class of losses falls into images. The
-task of a library registers the losses of that library.
+:func:`register_unreduced` registers how a class of losses is split into
+images. The task of a library registers the losses of the library.
 """
 import copy
 import inspect
@@ -33,32 +33,32 @@ def register_unreduced(
         *loss_types: type,
         reduces: bool = True,
         always: Callable[[nn.Module], bool] = lambda loss: False) -> Callable:
-    """Register how a loss falls into images.
+    """Register how a loss is split into images.
 
     The decorated function ``unreduced(loss, pred, target, **kwargs)`` returns
     the loss without reduction: a tensor whose first dimension runs over the
-    images, or over their queries or masks, image by image. Elements may depend
-    on the whole batch, as a selection of hard pixels does.
+    images, or over their queries or masks, image by image. An element may
+    depend on the whole batch, as in losses that select hard pixels.
 
-    If the mean of the loss doesn't divide by the number of these elements, the
+    If the mean isn't the sum of these elements divided by their number, the
     function returns a tuple of the tensor and
 
-    - the ``avg_factor`` by which the mean divides the sum of the elements,
-    - optionally the number of elements of each image that count, of shape
-      (B,), as within a mask. The others are 0.
+    - the ``avg_factor`` that the mean divides the sum of the elements by,
+    - optionally, the number of elements of each image that count, of shape
+      (B,), such as the elements within a mask. The other elements are 0.
 
-    If the loss is no sum over images, the function returns ``(losses, None)``,
-    where ``losses`` of shape (B,) has the loss of each image by itself. Then
-    the loss of the batch keeps its value, and the weights multiply the
+    If the loss isn't a sum over images, the function returns ``(losses,
+    None)``, where ``losses`` of shape (B,) has the loss of each image alone.
+    Then the loss of the batch keeps its value, and the weights multiply the
     gradients at the predictions.
 
     Args:
-        *loss_types (type): Classes of losses, without their subclasses, which
-            may compute anything.
-        reduces (bool): Whether the loss follows its ``reduction``. If not, it
-            always takes the mean. Defaults to True.
+        *loss_types (type): Classes of losses. Their subclasses are not
+            registered, because they may compute anything.
+        reduces (bool): Whether the loss follows its ``reduction``. If not, the
+            loss always takes the mean. Defaults to True.
         always (Callable): ``always(loss)`` returns whether to replace the loss
-            also without weights, because its own computation fails. Defaults
+            even without weights, because its own computation fails. Defaults
             to never.
 
     Examples:
@@ -80,20 +80,20 @@ class InfoBatchLoss(nn.Module):
     """Multiply the loss of each image by its weight, and keep its raw value.
 
     :class:`InfoBatchHook` wraps the losses of a model in this module. Without
-    weights the wrapped loss is called as it is. With weights, the loss of each
-    image is weighed as :func:`mmib.weigh.weigh_losses` does, and the sum is
-    divided as the wrapped loss divides. The mean of an image's elements,
-    mostly pixels, is its score. Other attributes, such as ``loss_weight``, are
-    the attributes of the wrapped loss.
+    weights, the wrapped loss is called as it is. With weights, the loss of
+    each image is weighed as in :func:`mmib.weigh.weigh_losses`, and the sum is
+    divided by the divisor of the wrapped loss. The score of an image is the
+    mean over its elements, which usually are pixels. Other attributes, such as
+    ``loss_weight``, are read from the wrapped loss and set on it.
 
     Args:
         loss (dict or nn.Module): The loss to wrap.
-        rows_per_image (int or list[int]): Rows of each image in a call: a
-            number for all images, such as of queries, or a list with a number
-            for each image, such as of matched masks. A call may have a
-            multiple of the rows of a list. Defaults to 1.
-        batch (BatchContext, optional): Weights and scores of the batch. The
-            hook sets it. Defaults to None.
+        rows_per_image (int or list[int]): Rows of each image in a call: one
+            number for all images, such as the number of queries, or a list
+            with a number for each image, such as its matched masks. A call may
+            have a multiple of the rows of a list. Defaults to 1.
+        batch (BatchContext, optional): Weights and scores of the batch, which
+            the hook gives. Defaults to None.
     """
 
     def __init__(self,
@@ -103,9 +103,9 @@ class InfoBatchLoss(nn.Module):
         super().__init__()
         self.rows_per_image = rows_per_image
         self.batch = batch or BatchContext()
-        # From here on, other attributes are set on the loss.
+        # After this line, other attributes are set on the loss.
         self.loss = MODELS.build(loss) if isinstance(loss, dict) else loss
-        # MMPretrain's losses of masked images take a mask as third argument.
+        # MMPretrain's losses of masked images have a mask as third argument.
         parameters = inspect.signature(self.loss.forward).parameters
         self._third = 'mask' if 'mask' in parameters else 'weight'
         # Buffers of a loss keep their names in checkpoints.
@@ -130,8 +130,8 @@ class InfoBatchLoss(nn.Module):
         else:
             setattr(wrapped, name, value)
 
-    # The batch takes Python values, for which `torch.compile` would compile
-    # anew in each step.
+    # The batch has Python values, for which `torch.compile` would compile
+    # again in each step.
     @torch.compiler.disable
     def forward(self,
                 pred: Tensor,
@@ -148,17 +148,16 @@ class InfoBatchLoss(nn.Module):
                 pixel, of shape (B, H, W), which counts in score and loss; or
                 the mask of a loss that takes one. Defaults to None.
             **kwargs: Other arguments of the wrapped loss. Nothing is scored or
-                weighted with ``reduction_override='none'``, with which pixel
-                samplers call losses, or without gradients.
+                weighed without gradients, or with
+                ``reduction_override='none'``, as pixel samplers call losses.
 
         Raises:
             Refusal: If it isn't known which rows belong to which image.
         """
-        # Some losses don't know the argument.
+        # Some losses don't have this argument.
         if weight is not None:
             kwargs[self._third] = weight
-        # A loss that isn't differentiated isn't trained: a pixel sampler, or a
-        # hook, looks at losses.
+        # Pixel samplers and hooks compute losses that aren't trained.
         is_trained = (
             torch.is_grad_enabled()
             and kwargs.get('reduction_override') != 'none')
@@ -187,8 +186,8 @@ class InfoBatchLoss(nn.Module):
         return self.loss(pred, target, **kwargs)
 
     def _score(self, pred: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-        """Return the baseline's loss to the last bit. A copy of the loss
-        scores, because a loss may count what it has seen."""
+        """Return the loss of the baseline to the last bit. A copy of the loss
+        computes the scores, because a loss may count its calls."""
         with torch.no_grad():
             losses, factor = self._by_image(
                 copy.deepcopy(self.loss), pred, target, **kwargs)
@@ -200,15 +199,15 @@ class InfoBatchLoss(nn.Module):
     def _by_image(self, loss: nn.Module, pred: Tensor, target: Tensor,
                   **kwargs: Any) -> Tuple[Tensor, Optional[Factor]]:
         """Return the mean over the elements of each image, float32 of shape
-        (B,), and the factor with which the mean of ``factor * means`` is the
-        baseline's loss. The factor is None for a loss that is no sum over
-        images."""
+        (B,), and the factor for which the mean of ``factor * means`` is the
+        loss of the baseline. The factor is None for a loss that isn't a sum
+        over images."""
         elements, divisor, counts = self._unreduced(loss, pred, target,
                                                     **kwargs)
         size, rows = self.batch.size, self.rows_per_image
         num_rows = len(elements)
         if divisor is None:
-            # A row of the predictions for each image, and its loss.
+            # One row of predictions and one loss for each image.
             num_rows = len(pred)
             fits = num_rows == size and elements.shape == (size, )
         elif isinstance(rows, int):
@@ -232,8 +231,8 @@ class InfoBatchLoss(nn.Module):
 
     def _unreduced(self, loss: nn.Module, pred: Tensor, target: Tensor,
                    **kwargs: Any) -> Tuple[Tensor, Any, Optional[Tensor]]:
-        """Return the elements of the loss, by what the baseline divides their
-        sum, and how many elements of each image count."""
+        """Return the elements of the loss, the divisor of their sum in the
+        baseline, and how many elements of each image count."""
         function, reduces, _ = _UNREDUCED[type(loss)]
         reduction = kwargs.pop('reduction_override', None)
         if not reduces:
@@ -256,11 +255,11 @@ class InfoBatchLoss(nn.Module):
         if reduction == 'sum':
             divisor = 1
         elif reduction == 'none':
-            # The model takes the mean of a loss that isn't a scalar.
+            # If a loss isn't a scalar, the model takes its mean.
             divisor = elements.numel()
         else:
-            # As in OpenMMLab's losses: a batch of ignored pixels gives 0, not
-            # NaN.
+            # As in OpenMMLab's losses, the loss of a batch without labelled
+            # pixels is 0, not NaN.
             divisor = ((divisor if avg_factor is None else avg_factor) +
                        torch.finfo(torch.float32).eps)
         return elements, divisor, counts[0] if counts else None
@@ -289,7 +288,7 @@ def check_loss(loss: nn.Module) -> None:
             '`mmib.openmmlab.losses.register_unreduced(..., reduces=False)`.')
     parameters = [name for name, _ in loss.named_parameters()]
     if parameters:
-        # Their names, by which EMA and others know them, would change.
+        # The names of the parameters, which EMA and others use, would change.
         raise Refusal(
             f'InfoBatch cannot wrap {name}, which has parameters of its own '
             f'({", ".join(parameters)}): keep them in the head, or train '

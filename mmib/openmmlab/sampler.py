@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The sampler, from which MMEngine's data loader reads the slots of a run."""
+"""The sampler, which gives MMEngine's data loader the slots of a run."""
 import sys
 from itertools import chain, count, islice
 from typing import Any, Iterator, Optional, Sized
@@ -13,7 +13,7 @@ from ..passes import FullPasses
 from ..run import Run
 from .data.datasets import unwrap_repeats
 
-# Slots of a rank that are read at once: one by one takes longer.
+# Number of slots that a rank reads from the ledger at once, to save time.
 _CHUNK = 1024
 # Samplers of the baseline, by iterations and by epochs.
 BASELINES = ('InfiniteSampler', 'DefaultSampler')
@@ -21,33 +21,35 @@ BASELINES = ('InfiniteSampler', 'DefaultSampler')
 
 @DATA_SAMPLERS.register_module()
 class InfoBatchSampler(DefaultSampler):
-    """The baseline's sampler without what :class:`InfoBatchHook` prunes.
+    """The sampler of the baseline, without the images that
+    :class:`InfoBatchHook` prunes.
 
-    By iterations, the plans of all virtual epochs make one infinite stream of
+    By iterations, the plans of all virtual epochs form one infinite stream of
     slots, as in ``InfiniteSampler``. By epochs, each epoch is one plan, as in
-    ``DefaultSampler``, and shorter by what is pruned. Full passes have the
-    indices of these samplers with the same seed. Until a hook has connected a
-    run, the stream is that of ``InfiniteSampler``, and the length that of
-    ``DefaultSampler``, because a loop by epochs asks for it.
+    ``DefaultSampler``, without the pruned images. Full passes have the same
+    indices as these samplers with the same seed. Until a hook has connected a
+    run, the stream is the stream of ``InfiniteSampler``, and the length is the
+    length of ``DefaultSampler``, because a loop by epochs asks for the length.
 
     Rank ``k`` of ``W`` reads the slots ``k, k + W, ...``, and all ranks ask
     for the next plan at the same request. By iterations, a rest of fewer than
     ``W`` slots is issued together with the next plan. By epochs, the first
     slots of a plan are repeated until all ranks have equally many.
 
-    A data loader returns batches in the order of its requests, so that slots
-    are matched with batches in order. By iterations only the training loop may
-    read. By epochs, the first iterator of an epoch is that of the loop, and
-    others, such as that of ``PreciseBNHook``, get full passes.
+    A data loader returns batches in the order of its requests, so slots are
+    matched with batches by order. By iterations, only the training loop may
+    read from the sampler. By epochs, the first iterator of an epoch belongs to
+    the loop, and other iterators, such as that of ``PreciseBNHook``, get full
+    passes.
 
-    A ``RepeatDataset`` is several passes by iterations, one by epochs.
+    A ``RepeatDataset`` is several passes by iterations, and one by epochs.
 
     Args:
         dataset (Sized): The dataset.
         shuffle (bool): Whether to shuffle. If not, plans of mmib keep the
             order of the dataset. Defaults to True.
         seed (int, optional): Random seed. If None, all ranks agree on a
-            random one. Defaults to None.
+            random seed. Defaults to None.
 
     Raises:
         Refusal: If there is another argument, or the dataset is empty.
@@ -70,19 +72,20 @@ class InfoBatchSampler(DefaultSampler):
         self.num_images = len(unwrap_repeats(dataset))
         """int: Indices of the dataset, without repeats."""
         self._run: Optional[Run] = None
-        # By iterations: the end of what was issued, of all ranks, and how many
-        # iterators have begun.
+        # By iterations: the end of the slots that all ranks have issued, and
+        # how many iterators have begun.
         self._cursor = self._num_readers = 0
         # By epochs: the first slot of the epoch, None between epochs.
         self._epoch_begin: Optional[int] = None
-        # By epochs: whether the loop reads next.
+        # By epochs: whether the next iterator belongs to the loop.
         self._awaits_loop = False
-        # A sampler of another data loader, which a hook builds.
+        # Whether a hook builds this sampler, for a data loader of its own.
         self._built_in_training = _in_training()
 
     def __iter__(self) -> Iterator[int]:
         """Issue the slots of this rank."""
-        # This runs at the first `next`: torch may call `iter` without it.
+        # A generator, so nothing runs before the first `next`: torch may call
+        # `iter` alone.
         run = self._run
         if run is None or not run.schedule.by_epoch:
             yield from self._stream()
@@ -93,7 +96,7 @@ class InfoBatchSampler(DefaultSampler):
                                           run.ledger.end - begin)
         elif (run.ledger.position == self._epoch_begin
               and run.ledger.end > self._epoch_begin):
-            # Nothing distinguishes batches of the loop and of another reader.
+            # Batches of the loop can't be distinguished from other batches.
             raise _other_reader()
         else:
             # A full pass of the baseline.
@@ -125,8 +128,9 @@ class InfoBatchSampler(DefaultSampler):
                     yield index
 
     def __len__(self) -> int:
-        """Return the slots of a full pass by iterations, and the slots of this
-        rank in the epoch by epochs, as the baseline's samplers count them."""
+        """Return the length, as the samplers of the baseline count it: the
+        slots of a full pass by iterations, and the slots of this rank in the
+        epoch by epochs."""
         if self._run is not None and not self._run.schedule.by_epoch:
             return self.num_images
         if self._run is None or self._epoch_begin is None:
@@ -138,8 +142,8 @@ class InfoBatchSampler(DefaultSampler):
         """Issue the slots of a run from now on.
 
         OpenMMLab's training loop starts its workers before any hook can act.
-        The indices that these workers already have are of full passes, and the
-        run draws the same.
+        These workers already have indices of full passes, and the run draws
+        the same full passes.
         """
         if self._num_readers > 1 and not run.schedule.by_epoch:
             raise _other_reader()
@@ -147,7 +151,7 @@ class InfoBatchSampler(DefaultSampler):
         run.set_rank(self.rank, self.world_size)
         in_flight, self._cursor = self._cursor, run.ledger.position
         if run.ledger.position > 0:
-            # A run that goes on: the loop begins to read anew.
+            # After a resume, the loop reads with a new iterator.
             self._num_readers = 0
         elif in_flight and not run.schedule.by_epoch:
             while run.ledger.end < in_flight and run.next_plan():
@@ -155,8 +159,8 @@ class InfoBatchSampler(DefaultSampler):
             self._cursor = in_flight
 
     def batch_size(self, full: int) -> int:
-        """Return the size of this rank's next batch, which may be smaller than
-        the ``full`` size of the data loader at the end of an epoch."""
+        """Return the size of the next batch of this rank, which may be smaller
+        than ``full``, the batch size, at the end of an epoch."""
         assert self._run is not None
         ledger = self._run.ledger
         issued = ledger.end if self._run.schedule.by_epoch else self._cursor
@@ -169,7 +173,7 @@ class InfoBatchSampler(DefaultSampler):
         self._awaits_loop = True
 
     def end_epoch(self) -> None:
-        """Note that the epoch is over."""
+        """End the epoch."""
         self._epoch_begin, self._awaits_loop = None, False
 
     def skip(self, num_indices: int) -> None:
@@ -198,9 +202,9 @@ def _other_reader() -> Refusal:
 
 
 def _in_training() -> bool:
-    """Return whether a training loop is running in this thread. MMEngine's
-    message hub doesn't show this, because the stage of a run that was
-    interrupted stays there."""
+    """Return whether a training loop is running in this thread. The message
+    hub of MMEngine doesn't show this, because it keeps the stage of a run that
+    was interrupted."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == 'run':

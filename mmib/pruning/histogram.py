@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Which scores a plan keeps, as a histogram."""
+"""A histogram of the scores that a plan keeps."""
 from typing import List, NamedTuple
 
 import numpy as np
@@ -28,11 +28,11 @@ class ScoreHistogram(NamedTuple):
 
     @classmethod
     def of(cls, scores: np.ndarray, plan: EpochPlan) -> 'ScoreHistogram':
-        """Count the scores of all images, and of those in a plan. Of many
-        images every k-th one is counted, k times."""
+        """Count the scores of all images, and of the slots of a plan. In a
+        large dataset, every k-th image is counted, k times."""
         every = max(len(scores) // _COUNTED, 1)
         limits = float(scores.min()), float(scores.max())
-        # float32 has too few numbers between scores that are nearly equal.
+        # float32 has too few numbers between nearly equal scores.
         some, kept = (
             each.astype(np.float64)
             for each in (scores[::every], scores[plan.indices[::every]]))

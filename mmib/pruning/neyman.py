@@ -14,32 +14,32 @@ from .policy import Policy, Progress, check_argument, is_count
 class Neyman(Policy):
     """Prune most where the gradients were found to be small.
 
-    The run covers the passes of the baseline in ``ratio`` of its iterations.
-    Each plan spreads the rest of this budget evenly over the rest of the
-    epochs, so later plans make up for earlier ones. A run by iterations is
-    short already: the baseline has ``1 / ratio`` times as many iterations. A
-    run by epochs has as many epochs as the baseline.
+    The run makes as many passes as the baseline, in ``ratio`` times the
+    iterations. Each plan spreads the rest of this budget evenly over the
+    remaining epochs, so later plans make up for earlier plans. A run that
+    counts iterations is short already: the baseline has ``1 / ratio`` times as
+    many iterations. A run that counts epochs has as many epochs as the
+    baseline.
 
     The images are divided into tiers of similar score, the strata of survey
-    sampling. The kept share of a tier is in proportion to the root of the
-    mean squared gradient norm of its images
-    (Neyman's allocation), which makes the noise of the gradient as small as
-    these tiers allow, see :mod:`mmib.worth`. The norms are those of the
-    visits that followed the last plans. Pruning is random until norms are
-    known, and where scores say nothing about norms.
+    sampling. The kept share of a tier is proportional to the root of the mean
+    squared gradient norm of its images (Neyman's allocation). This makes the
+    noise of the gradient as small as these tiers allow, see :mod:`mmib.worth`.
+    The norms come from the visits that followed the last plans. Pruning is
+    random until norms are known, and where scores don't predict norms.
 
     Args:
-        num_tiers (int): Tiers, of equal size where scores differ. A small
-            dataset has fewer: each tier has ``1 / min_keep`` images or more.
-            Defaults to 10.
-        min_keep (float): Least share that is kept of a tier, in (0, 1). No
-            weight exceeds ``1 / min_keep``, except for the rounding of small
-            tiers. Defaults to 0.1.
-        ratio (float): Iterations of the run over those of the baseline,
+        num_tiers (int): Number of tiers, of equal size where scores differ. A
+            small dataset has fewer tiers: each tier has at least
+            ``1 / min_keep`` images. Defaults to 10.
+        min_keep (float): Smallest share to keep of a tier, in (0, 1). No
+            weight exceeds ``1 / min_keep``, except where small tiers are
+            rounded. Defaults to 0.1.
+        ratio (float): Iterations of the run over iterations of the baseline,
             in (0, 1]. Defaults to 0.6.
     """
 
-    _MEMORY = 5  # Plans that the moving averages remember.
+    _MEMORY = 5  # Number of plans in the moving averages.
 
     def __init__(self,
                  num_tiers: int = 10,
@@ -76,14 +76,14 @@ class Neyman(Policy):
         return max(progress.kept_share(self.ratio), self.min_keep)
 
     def _learn(self, mean_squares: np.ndarray, errors: np.ndarray) -> None:
-        """Take norms that followed the last plan into the moving averages."""
+        """Add the norms that followed the last plan to the moving averages."""
         num_tiers = len(self._means)
         # A checkpoint may be of plans with another number of tiers.
         if (len(errors) < num_tiers
                 or np.isfinite(mean_squares[num_tiers:]).any()):
             return
         mean_squares, errors = mean_squares[:num_tiers], errors[:num_tiers]
-        # The error of a single visit is 0, except for rounding: that tier
+        # A tier with a single visit has the error 0, except for rounding, and
         # counts as not seen.
         seen = errors > 1e-6 * mean_squares
         if not seen.any():
@@ -91,10 +91,10 @@ class Neyman(Policy):
         # Relative to all tiers, because gradients shrink while a network
         # trains.
         means = np.where(seen, mean_squares / mean_squares[seen].mean(), 1)
-        # A few visits estimate their own error badly, so all tiers share one
-        # relative error.
+        # A few visits are too few to estimate their own error, so all tiers
+        # share one relative error.
         relative = np.mean((errors[seen] / mean_squares[seen])**2)
-        # The mean of the first plans, then a moving average.
+        # The mean over the first plans, and then a moving average.
         share = seen / np.minimum(self._num_plans + 1, self._MEMORY)
         self._means = self._means + share * (means - self._means)
         self._variances = ((1 - share)**2 * self._variances +
@@ -109,7 +109,7 @@ class Neyman(Policy):
         share = self._progress.kept_share(self.ratio)
         # Round down, so that the budget is never exceeded.
         num_kept = math.floor(share * len(scores) + 1e-6)
-        # `min_keep` of a tier is an image or more.
+        # `min_keep` of a tier is at least one image.
         num_tiers = min(
             max(int(self.min_keep * len(scores)), 1), self.num_tiers)
         if num_tiers != len(self._means):
@@ -133,9 +133,9 @@ class Neyman(Policy):
     def _roots(self) -> np.ndarray:
         """Return the root of the mean squared norm of each tier.
 
-        Means of few visits differ by chance. The more of their spread chance
-        explains, the further they are shrunk towards 1, their common mean
-        (empirical Bayes).
+        Means over few visits differ by chance. The more of their spread is
+        explained by chance, the further the means are shrunk towards 1, their
+        common mean (empirical Bayes).
         """
         spread = max(self._means.var() - self._variances.mean(), 0.)
         trust = spread / np.maximum(spread + self._variances, 1e-12)
@@ -148,7 +148,7 @@ class Neyman(Policy):
             num_plans=self._num_plans)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        # The next plan begins anew if it has another number of tiers.
+        # If the next plan has another number of tiers, it begins anew.
         self._means = state_dict['means']
         self._variances = state_dict['variances']
         self._num_plans = state_dict['num_plans']
@@ -158,16 +158,17 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
              min_keep: float) -> np.ndarray:
     """Return how many images of each tier to keep for the least noise.
 
-    The kept share of a tier is in proportion to its entry of ``roots``, in
-    ``[min_keep, 1]``, and at least one image. The sum is ``num_kept``, or more
-    where these lower limits need it.
+    The kept share of a tier is proportional to its entry of ``roots``, within
+    ``[min_keep, 1]``, and at least one image is kept. The sum is ``num_kept``,
+    or more where these lower limits require more.
 
     Args:
-        sizes (np.ndarray): Images of each tier, integer of shape (T,).
+        sizes (np.ndarray): Number of images of each tier, integer of shape
+            (T,).
         roots (np.ndarray): Root of the mean squared norm of each tier,
             positive, of shape (T,).
-        num_kept (int): Images to keep in all.
-        min_keep (float): Least share to keep of a tier, in (0, 1).
+        num_kept (int): Number of images to keep in total.
+        min_keep (float): Smallest share to keep of a tier, in (0, 1).
 
     Returns:
         np.ndarray: Integers of shape (T,).
@@ -177,12 +178,12 @@ def allocate(sizes: np.ndarray, roots: np.ndarray, num_kept: int,
     def shares(scales: np.ndarray) -> np.ndarray:
         return np.clip(np.multiply.outer(scales, roots), least, 1)
 
-    # The sum is linear between these scales.
+    # The number of kept images is linear between these scales.
     scales = np.sort(np.concatenate([least / roots, 1 / roots]))
     scale = np.interp(num_kept, shares(scales) @ sizes, scales)
     exact = shares(scale) * sizes
     kept = np.floor(exact + 1e-6).astype(np.int64)
-    # The largest remainders round up.
+    # The largest remainders are rounded up.
     least_in_all = math.ceil(min_keep * sizes.sum() - 1e-6)
     missing = max(max(num_kept, least_in_all) - kept.sum(), 0)
     kept[np.argsort(kept - exact, kind='stable')[:missing]] += 1

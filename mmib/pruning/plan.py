@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Plans, which say what an epoch trains on, and how tiers are pruned.
-"""
+"""Plans of epochs, and how the images of a tier are pruned."""
 from dataclasses import dataclass, replace
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -13,10 +12,10 @@ class Tier(NamedTuple):
     """A band of scores with one pruning ratio.
 
     Args:
-        size (int): Images whose score lies in the band.
-        kept (int): How many of these images the plan keeps.
+        size (int): Number of images whose score lies in the band.
+        kept (int): Number of these images that the plan keeps.
         upper (float, optional): Upper edge of the band: all scores in the band
-            are lower. None for the last tier, and for tiers that are no bands
+            are lower. None for the last tier, and for tiers that aren't bands
             of scores. Defaults to None.
         weight (float, optional): Weight of each slot of the tier. None if the
             policy doesn't say. Defaults to None.
@@ -28,7 +27,7 @@ class Tier(NamedTuple):
     weight: Optional[float] = None
 
     def scaled(self, factor: float) -> 'Tier':
-        """Return the tier with its weight times a factor."""
+        """Return the tier with its weight multiplied by a factor."""
         return self if self.weight is None else self._replace(
             weight=float(np.float32(self.weight) * np.float32(factor)))
 
@@ -45,12 +44,13 @@ class EpochPlan:
             Defaults to 0, for plans without a threshold.
         tiers (tuple[Tier]): Tiers in increasing order of score. Defaults to
             ().
-        note (str): What the user should know about this plan. Defaults to ''.
+        note (str): A sentence that warns the user about this plan. Defaults to
+            ''.
         tier_of_slot (np.ndarray, optional): Tier of each slot, from 1,
             int16 of shape (K,). If None, all slots are of tier 1.
-        is_full (bool): Whether each image comes once, with weight 1. The run
-            then takes the baseline's order in the place of ``indices``.
-            Defaults to False.
+        is_full (bool): Whether the plan has each image once, with weight 1.
+            The run then uses the order of the baseline in the place of
+            ``indices``. Defaults to False.
         is_shuffled (bool): Whether the order is random. A run with
             ``shuffle=False`` then sorts the slots. Defaults to False.
     """
@@ -71,7 +71,7 @@ class EpochPlan:
 
     @classmethod
     def full(cls, indices: np.ndarray) -> 'EpochPlan':
-        """A plan that prunes nothing: every weight is 1."""
+        """Return a plan that prunes nothing: every weight is 1."""
         size = len(indices)
         return cls(
             indices,
@@ -94,7 +94,7 @@ class EpochPlan:
             tiers=tuple(tier.scaled(float(1 / mean)) for tier in self.tiers))
 
     def is_unbiased(self, pass_length: int) -> bool:
-        """Return whether the weights sum to the number of images, within
+        """Return whether the sum of the weights is the number of images, up to
         chance."""
         off = abs(self.weights.sum(dtype=np.float64) - pass_length)
         if off <= 1e-3 * pass_length:
@@ -114,7 +114,7 @@ class EpochPlan:
         return replace(self, **slots)
 
     def cut(self, limit: Optional[int]) -> 'EpochPlan':
-        """Return the plan's first ``limit`` slots. None is no limit."""
+        """Return the first ``limit`` slots of the plan, or all if None."""
         if limit is None or len(self) <= limit:
             return self
         return self._at(slice(limit))
@@ -125,14 +125,14 @@ class EpochPlan:
 
     def without_tail(self, count: int, rng: np.random.Generator,
                      rescale: bool) -> 'EpochPlan':
-        """Return the plan without some slots: the last ones if the order is
-        random, else slots at random.
+        """Return the plan without some slots: without the last slots if the
+        order is random, or else without random slots.
 
         Args:
-            count (int): Slots to leave out.
+            count (int): Number of slots to leave out.
             rng (np.random.Generator): Source of every random choice.
             rescale (bool): Whether the weights of the other slots make up for
-                those left out, so that each image has weight 1 on average.
+                these slots, so that each image has weight 1 on average.
         """
         kept = len(self) - count
         rows = np.arange(kept)
@@ -161,7 +161,7 @@ def checked(plan: Any, pass_length: int) -> EpochPlan:
         pass_length (int): Length of the scores that the policy was given.
 
     Raises:
-        Refusal: If ``plan`` is no plan, if the plan is empty, or if an array
+        Refusal: If ``plan`` isn't a plan, if the plan is empty, or if an array
             has a wrong type or shape, or values out of range.
     """
     if not isinstance(plan, EpochPlan):
@@ -246,14 +246,14 @@ def prune(scores: np.ndarray,
 
     Tier ``i`` holds the images with ``thresholds[i - 1] <= score <
     thresholds[i]``. Of its ``n`` images ``floor(ratios[i] * n)`` are pruned at
-    random. Kept images get the weight ``n / kept``. So the weight of each
-    image is 1 on average, also where counts round, and no weight exceeds
-    ``1 / (1 - r)`` of InfoBatch's Eq. 5 (Qin et al., ICLR 2024). Images at or
-    above the last threshold are all kept, with weight 1.
+    random. Kept images get the weight ``n / kept``. Therefore the weight of
+    each image is 1 on average, even where counts are rounded, and no weight
+    exceeds ``1 / (1 - r)`` of InfoBatch's Eq. 5 (Qin et al., ICLR 2024).
+    Images at or above the last threshold are all kept, with weight 1.
 
     Args:
         scores (np.ndarray): Score of each image, float32 of shape (N,).
-        thresholds (Sequence[float]): Upper ends of the tiers, increasing.
+        thresholds (Sequence[float]): Upper edges of the tiers, increasing.
         ratios (Sequence[float]): Share to prune of each tier, in [0, 1).
         rng (np.random.Generator): Source of every random choice.
         rescale (bool): Whether weights make up for the pruned images. If not,
@@ -278,8 +278,8 @@ def prune(scores: np.ndarray,
 
 
 def divide(scores: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
-    """Return the tier of each image, from 0, by the upper ends of all tiers
-    but the last. A score equal to a threshold belongs to the tier above it."""
+    """Return the tier of each image, from 0, given the upper edges of all
+    tiers except the last. A score at an edge belongs to the tier above."""
     if not np.isfinite(thresholds).all():
         raise Refusal(
             f'The scores give thresholds {list(thresholds)}: scores must be '
@@ -304,7 +304,7 @@ def prune_tiers(tier_of_image: np.ndarray,
         tier_of_image (np.ndarray): Tier of each image, from 0, of shape (N,).
         num_pruned (Sequence[int]): How many images to prune of each tier.
         rng (np.random.Generator): Source of every random choice.
-        uppers (Sequence[float]): Upper edge of each tier but the last.
+        uppers (Sequence[float]): Upper edge of each tier except the last.
         threshold (float): Threshold of the plan. Defaults to 0.
         rescale (bool): See :func:`prune`. Defaults to True.
 
@@ -339,7 +339,7 @@ def prune_tiers(tier_of_image: np.ndarray,
 
 
 def _members(tier_of_image: np.ndarray, num_tiers: int) -> List[np.ndarray]:
-    """Increasing indices of the images of each tier."""
+    """Return the indices of the images of each tier, increasing."""
     sizes = np.bincount(tier_of_image, minlength=num_tiers)
     order = np.argsort(tier_of_image, kind='stable')
     return np.split(order, np.cumsum(sizes)[:-1])

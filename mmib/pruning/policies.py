@@ -26,8 +26,8 @@ class MeanThreshold(Policy):
         ratio (float): Share of the images below the mean that is pruned, in
             [0, 1). The paper keeps the accuracy up to 0.5. Defaults to 0.5.
         rescale (bool): Whether weights make up for the pruned images. If not,
-            all weights are 1, which is biased: the paper's ablation. Defaults
-            to True.
+            all weights are 1, which is biased, as in the ablation of the
+            paper. Defaults to True.
     """
 
     default_ratio = 0.8  # As in the paper.
@@ -42,24 +42,24 @@ class MeanThreshold(Policy):
 
     def __call__(self, scores: np.ndarray,
                  rng: np.random.Generator) -> EpochPlan:
-        # The mean of equal scores must be that score, otherwise ties would be
-        # pruned. Sums of float32 are exact in float64 up to 2^29 images.
+        # The mean of equal scores must be exact, or else ties would be pruned.
+        # Sums of float32 are exact in float64 up to 2^29 images.
         mean = scores.mean(dtype=np.float64)
         return prune(scores, [mean], [self.ratio], rng, self.rescale)
 
 
 class QuantileTiers(Policy):
-    """Prune more of the lowest scores than of those above them.
+    """Prune more images with the lowest scores than images above.
 
-    The policy of InfoBatch's semantic segmentation (Qin et al., ICLR 2024,
-    Sec. 4.4). With the defaults 52.5 % of the images are kept.
+    The policy of InfoBatch for semantic segmentation (Qin et al., ICLR 2024,
+    Sec. 4.4). With the defaults, 52.5 % of the images are kept.
 
     Args:
-        quantiles (Sequence[float]): Upper end of each tier as a quantile of
+        quantiles (Sequence[float]): Upper edge of each tier as a quantile of
             all scores, increasing, in (0, 1]. Defaults to (0.2, 0.85).
-        ratios (Sequence[float]): Share that is pruned of each tier, in
+        ratios (Sequence[float]): Share of each tier that is pruned, in
             [0, 1). Defaults to (0.75, 0.5).
-        rescale (bool): As of :class:`MeanThreshold`. Defaults to True.
+        rescale (bool): See :class:`MeanThreshold`. Defaults to True.
     """
 
     def __init__(self,

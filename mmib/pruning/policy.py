@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""The base class of policies, and what a policy knows of a run."""
+"""The base class of policies, and what a policy knows about a run."""
 import inspect
 import re
 from dataclasses import replace
@@ -12,21 +12,21 @@ from .plan import EpochPlan, checked
 
 
 class Progress(NamedTuple):
-    """How far a run is when a plan is drawn, in slots.
+    """The progress of a run when a plan is drawn, in slots.
 
     Args:
         spent (float): Slots of the run before the plan.
-        covered (float): Slots in which the baseline comes as far.
+        covered (float): Slots in which the baseline makes as many passes.
         annealing (float): Slots of annealing.
-        length (float): Slots of the whole run; by epochs those of the
+        length (float): Slots of the whole run; by epochs, slots of the
             baseline.
         of_baseline (bool): Whether ``length`` is the length of the baseline,
             and not of the shorter run. Defaults to False.
-        norms (tuple[np.ndarray, np.ndarray], optional): Of each tier of the
+        norms (tuple[np.ndarray, np.ndarray], optional): For each tier of the
             last plan, the mean squared norm of the gradients of its images,
             NaN for a tier without visits, and the standard error of this mean,
-            float64 of shape (T,). None where no scores were read since then.
-            Defaults to None.
+            float64 of shape (T,). None where no scores were read since the
+            last plan. Defaults to None.
     """
 
     spent: float
@@ -37,8 +37,9 @@ class Progress(NamedTuple):
     norms: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
     def kept_share(self, ratio: float) -> float:
-        """Return the share to keep from here on, in [0, 1], for a run of
-        ``ratio`` times the baseline's slots to cover as many passes."""
+        """Return the share of the images to keep from here on, in [0, 1], so
+        that the run makes as many passes as the baseline in ``ratio`` times
+        its slots."""
         own = self.length * (ratio if self.of_baseline else 1)
         baseline = self.length / (1 if self.of_baseline else ratio)
         left = own - self.annealing - self.spent
@@ -49,10 +50,10 @@ class Progress(NamedTuple):
 
 
 class Policy:
-    """Decides by the scores which images an epoch trains on.
+    """Chooses by the scores which images an epoch trains on.
 
-    A policy of your own derives from this class and implements
-    :meth:`__call__`. Each argument of its ``__init__`` is an attribute of the
+    Derive a policy of your own from this class, and implement
+    :meth:`__call__`. Keep each argument of ``__init__`` in an attribute of the
     same name. What changes from plan to plan belongs in :meth:`state_dict`.
 
     Examples:
@@ -68,11 +69,11 @@ class Policy:
     """bool: Whether weights make up for the pruned images. If not, all
     weights are 1."""
     prunes = True
-    """bool: Whether plans leave images out. If not, the run trains as the
+    """bool: Whether plans leave images out. If not, the run trains like the
     baseline, and keeps scores."""
     default_ratio = 0.6
-    """float: Iterations of the run over those of the baseline, in (0, 1], if
-    a config is converted without a ratio, and in a Session with
+    """float: Iterations of the run over iterations of the baseline, in (0, 1],
+    for a config that is converted without a ratio, and for a Session with
     ``stream=True``."""
 
     def __call__(self, scores: np.ndarray,
@@ -94,20 +95,21 @@ class Policy:
         the losses.
 
         Args:
-            progress (Progress): Where the first plan that prunes begins.
+            progress (Progress): The progress before the first plan that
+                prunes.
         """
         return None
 
     def begin_plan(self, progress: Progress) -> None:
-        """Take how far the run is where the next plan begins."""
+        """Receive the progress of the run before the next plan is drawn."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return arrays and plain Python values on which the next plans
-        depend, besides the scores."""
+        """Return arrays and plain Python values that the next plans depend on,
+        besides the scores."""
         return {}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Go on from a state that :meth:`state_dict` returned."""
+        """Resume where :meth:`state_dict` was called."""
 
     def __repr__(self) -> str:
         arguments = []
@@ -123,7 +125,7 @@ class Policy:
 
 
 class FunctionPolicy(Policy):
-    """A plain function as a policy.
+    """A policy that calls a function.
 
     Args:
         function (Callable): ``function(scores, rng) -> EpochPlan``.
@@ -145,7 +147,7 @@ class FunctionPolicy(Policy):
         return self.function(scores, rng)
 
     def __deepcopy__(self, memo: dict) -> 'FunctionPolicy':
-        # A copy of a bound method would read another object.
+        # A copy of a bound method would call a copy of its object.
         return self
 
     def __repr__(self) -> str:
@@ -153,12 +155,12 @@ class FunctionPolicy(Policy):
 
 
 def _without_addresses(text: str) -> str:
-    """Return a description that is the same in another process."""
+    """Return a description without what differs between processes."""
     return re.sub(' at 0x[0-9a-f]+', '', text)
 
 
 def as_policy(policy: Union[Policy, Callable]) -> Policy:
-    """Wrap a plain function in a policy. A policy stays as it is.
+    """Return a policy as it is, and a function as a policy.
 
     Raises:
         Refusal: If ``policy`` is neither.
@@ -183,22 +185,22 @@ def draw_plan(policy: Policy,
     Args:
         policy (Policy): The policy.
         scores (np.ndarray): Score of each image, float32 of shape (N,).
-        progress (Progress): How far the run is.
+        progress (Progress): The progress of the run.
         rng (np.random.Generator): Source of every random choice.
         tail (Callable, optional): ``tail(n)`` returns how many of the ``n``
             slots of a plan that prunes to leave out, see
             :meth:`EpochPlan.without_tail`. Defaults to None, for none.
 
     Returns:
-        EpochPlan: The plan, checked. The slots of a biased plan have tier 0,
+        EpochPlan: The checked plan. The slots of a biased plan have tier 0,
         which excludes their visits from V and from what a policy learns.
 
     Raises:
-        Refusal: If the policy draws no plan that can be trained on.
+        Refusal: If the plan can't be trained on.
     """
     policy.begin_plan(progress)
-    # The next plans are drawn from the same scores, so a policy that sorts
-    # them in place must fail.
+    # The next plans may be drawn from the same scores, so a policy that sorts
+    # the scores in place must fail.
     scores = scores.view()
     scores.flags.writeable = False
     plan = policy(scores, rng)
@@ -218,7 +220,7 @@ def draw_plan(policy: Policy,
 
 
 def check_argument(name: str, value: Any, fits: bool, says: str) -> None:
-    """Raise a Refusal that names an argument of a policy, unless its value
+    """Raise a Refusal that names the argument of a policy, unless the value
     fits."""
     if not fits:
         raise Refusal(f'`{name}` {says}, but got {value!r}: change it in the '
@@ -232,5 +234,5 @@ def check_ratio(ratio: float, name: str = 'ratio') -> None:
 
 
 def is_count(number: Any) -> bool:
-    """Return whether something is a positive integer."""
+    """Return whether a value is a positive integer."""
     return type(number) is int and number > 0

@@ -138,7 +138,7 @@ def test_numbers_of_numpy():
       for name, value in dict(shuffle=True, sampler=[0],
                               batch_sampler=[[0]]).items()),
     (dict(shuffle=False), '`shuffle` is no argument'),
-    (dict(in_order=False), 'With `in_order=False` batches come in any order'),
+    (dict(in_order=False), 'With `in_order=False`, a DataLoader delivers'),
     *((dict(batch_size=size), '`batch_size` of `Session.loader` must be a '
        f'positive integer, but got {size!r}')
       for size in (None, 0, -1, True, 2.5, '4')),

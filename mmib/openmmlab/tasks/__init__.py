@@ -1,8 +1,8 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What mmib knows of a library: which losses its models call.
+"""Tasks, which connect mmib to the losses of a library.
 
 The core knows images, weights and scores. A task connects these to the losses
-of one library, and is imported where that library is in use.
+of one library, and is imported if the library is in use.
 """
 import importlib
 import sys
@@ -21,11 +21,11 @@ from .replace import replace_method
 class Task:
     """The connection to a library. Derive a task from this class.
 
-    In each batch with weights, all losses must be weighed, by
+    In each batch with weights, a task weighs all losses by
     :func:`~mmib.weigh.weigh_losses`, :func:`~mmib.weigh.weigh_gradients` or
-    :class:`InfoBatchLoss`, and each image must get a score, by
+    :class:`InfoBatchLoss`, and gives each image a score by
     :meth:`BatchContext.add_scores` or InfoBatchLoss. The score is NaN if only
-    gradients are known. For V, predictions are watched by
+    gradients are known. For V, a task watches predictions by
     :meth:`BatchContext.watch`.
     """
 
@@ -43,18 +43,18 @@ class Task:
 
     def attach(self, model: nn.Module, batch: BatchContext,
                hooks: Sequence[Hook]) -> None:
-        """Let each loss of the model take the weights of the batch and add to
-        its scores. The arguments are those of :func:`attach`."""
+        """Connect each loss of the model to the weights and the scores of the
+        batch. See :func:`attach` for the arguments."""
 
     def weigh(self, losses: Dict[str, Any],
               batch: BatchContext) -> Dict[str, Any]:
-        """Weigh the losses of single images that ``forward(mode='loss')``
-        returns, and add to the scores of the batch. Losses that were weighed
+        """Weigh losses of single images that ``forward(mode='loss')`` returns,
+        and add them to the scores of the batch. Losses that were weighed
         within the model are returned as they are."""
         return losses
 
 
-# An imported library, and its task or the module whose `TASK` it is.
+# A library, and its task or the name of the module that has it as `TASK`.
 _TASKS: List[Tuple[str, Union[str, Task]]] = [
     ('mmseg', f'{__name__}.segmentation'),
     ('mmpretrain', f'{__name__}.classification'),
@@ -68,13 +68,13 @@ _TASKS: List[Tuple[str, Union[str, Task]]] = [
 
 def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
     """Register a task for the models of another library, or another task for
-    known models. The task that was registered last comes first.
+    known models. The task that was registered last is asked first.
 
     Args:
-        task (Task or str): The task, or the name of a module whose ``TASK``
-            it is, which is imported where the library is in use.
-        library (str): The module that is always imported where such models
-            are used. Defaults to ``'mmengine'``.
+        task (Task or str): The task, or the name of a module that has the task
+            as ``TASK`` and is imported if the library is in use.
+        library (str): A module that is always imported where such models are
+            used. Defaults to ``'mmengine'``.
 
     Examples:
         >>> register_task(MyTask())
@@ -84,10 +84,10 @@ def register_task(task: Union[str, Task], library: str = 'mmengine') -> None:
 
 def attach(model: nn.Module, batch: BatchContext,
            hooks: Sequence[Hook] = ()) -> Task:
-    """Let the task of a model connect the losses of the model with the hook.
+    """Connect the losses of a model by the first task that matches the model.
 
-    Connected losses stay connected: call the function again where something
-    changes the losses of the model.
+    Losses stay connected. Call the function again after the losses of the
+    model have changed.
 
     Args:
         model (nn.Module): The model that will be trained, changed in place. It
@@ -124,7 +124,7 @@ def attach(model: nn.Module, batch: BatchContext,
 
 
 def no_scores() -> Refusal:
-    """Return the refusal of a training step that hasn't scored its images."""
+    """Return the refusal of a training step without scores."""
     return Refusal(
         'No loss of an image was seen in this iteration, so InfoBatch has no '
         'scores. The heads of `model` must call their loss modules, or '
@@ -137,7 +137,7 @@ def _follow_total(model: nn.Module, batch: BatchContext, task: Task) -> None:
     """Weigh the losses that a model returns, and watch the total loss.
     ``parse_losses`` is the only place between forward and backward pass."""
 
-    # A batch has Python values, for which each step would be compiled anew.
+    # A batch has Python values, for which each step would be compiled again.
     @torch.compiler.disable
     def parse(parse_losses: Callable, losses: Dict[str, Any]) -> Any:
         if batch.weights is None or not torch.is_grad_enabled():
