@@ -160,6 +160,10 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     assert 'Iter(test) [4/4]' in text and 'mIoU: ' in text
     call(mmib, 'report', 'out')
     page = (folder / 'out' / 'report.html').read_text()
+    ranked = re.search('<pre>(mmib rank .*)</pre>', page)[1]
+    assert 'data:image/svg+xml;base64,' in page
+    call(mmib, *ranked.split()[1:])
+    page = (folder / 'out' / 'rank_train.html').read_text()
     assert 'Look at these' in page and 'data:image/webp;base64,' in page
     for command in ('convert', 'shorten'):
         call(mmib, command, BASELINE, '.')

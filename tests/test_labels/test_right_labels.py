@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from html import unescape
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -85,9 +86,18 @@ def write_config(path):
     path.write_text(cfg.pretty_text)
 
 
+def rank(work_dir, *options):
+    """Rank the images of a run by their scores."""
+    config, = Path(work_dir).glob('*.py')
+    checkpoint = Path(work_dir, 'last_checkpoint').read_text()
+    mmib_cli.main(
+        ['rank',
+         str(config), checkpoint, '--rank-by', 'score', *options])
+
+
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-    """The folder of a finished training with scores, and its report."""
+    """The folder of a finished training with scores, and its ranking."""
     base = tmp_path_factory.mktemp('labels')
     write_images(base / 'data')
     write_config(base / 'small.py')
@@ -95,7 +105,7 @@ def base(tmp_path_factory):
     os.chdir(base)
     try:
         mmib_cli.main(['train', 'small.py', '--score', '--work-dir', 'run'])
-        mmib_cli.main(['report', 'run', '--images', '12'])
+        rank('run', '--images', '12')
     finally:
         os.chdir(here)
     return base
@@ -103,7 +113,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, base):
-    page = base / 'run' / 'report.html'
+    page = base / 'run' / 'rank_train.html'
     browser.errors.clear()
     browser.open(page)
     browser.run('localStorage.clear()')
@@ -149,7 +159,7 @@ def test_labels_by_keys(opened, base):
     assert [*rows[0]][-1] == 'label'
     assert [row['label'] for row in rows[:5]] == [WHITE, WHITE, 'grey', '', '']
     assert [row['verdict'] for row in rows[:4]] == ['wrong'] * 4
-    opened.open(base / 'run' / 'report.html')
+    opened.open(base / 'run' / 'rank_train.html')
     assert given(opened)[:4] == [WHITE, WHITE, 'grey', '']
 
 
@@ -252,7 +262,7 @@ def test_the_whole_way(opened, base, monkeypatch):
     expected = {f'{name}/{i}.png': name for name in CLASSES for i in range(6)}
     expected.update({names[0]: WHITE, names[1]: 'grey'})
     del expected[names[2]]
-    text = (base / 'run' / 'report.html').read_text('utf-8')
+    text = (base / 'run' / 'rank_train.html').read_text('utf-8')
     command = unescape(re.search('<pre>(.*?)</pre>', text, re.S)[1])
     _, train, *arguments = shlex.split(command)
     assert train == 'train' and arguments[1:3] == ['--relabel', 'review.csv']
@@ -264,12 +274,9 @@ def test_the_whole_way(opened, base, monkeypatch):
     assert 'the dataset has 23 of 24 images; with labels of review.csv: 2; ' \
         'left out by review.csv: 1' in log
     # Of the next round numbers are those of all images, and it goes on.
-    mmib_cli.main([
-        'report', 'run_review', '--no-predictions', '--images', '50',
-        '--review', 'review.csv'
-    ])
-    report = (base / 'run_review' / 'report.html').read_text('utf-8')
-    assert len(rows_of(base / 'run_review' / 'report_images.csv')) == 23
+    rank('run_review', '--images', '50', '--review', 'review.csv')
+    report = (base / 'run_review' / 'rank_train.html').read_text('utf-8')
+    assert len(rows_of(base / 'run_review' / 'rank_train_images.csv')) == 23
     assert names[0] not in re.findall('class="path">(.*?)<', report)
     command = unescape(re.search('<pre>(.*?)</pre>', report, re.S)[1])
     assert ('--cfg-options train_dataloader.dataset.relabel=reviews-2.csv'
