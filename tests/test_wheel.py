@@ -113,7 +113,7 @@ def test_the_readme_renders_on_a_package_page(built, tmp_path, repository):
 
 @pytest.mark.slow
 def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
-    """It trains on two ranks, resumes on one, tests, reports and converts,
+    """It trains on two ranks, resumes on one, tests, reports, ranks, converts,
     where nothing of the source is in sight."""
     venv, folder = tmp_path / 'venv', tmp_path / 'empty'
     folder.mkdir()

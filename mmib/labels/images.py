@@ -204,6 +204,8 @@ class DatasetImages:
                 for load in self._loaders:
                     results = load(results)
                 image = results['img']
+        except KeyError as error:
+            raise CannotShow(f'the dataset has no {error} of it') from error
         except Exception as error:
             raise CannotShow(in_short(error)) from error
         image = results['img'] = as_picture(image)

@@ -17,7 +17,7 @@ from mmib.labels.verdicts import Judged, read_review, write_review
 
 from ..system.small_training import read_log, write_images
 from ..test_datasets import build
-from ..test_report.work_dirs import files_config
+from ..test_report.work_dirs import files_config, rank_by_score
 from .test_train import SHORT, text_of
 
 HEADER = 'image,verdict,rank,score,date\n'
@@ -229,11 +229,8 @@ def rank(run):
     """Ranks the images of a run by its scores, and returns the page."""
 
     def write_page(work_dir, *options, out=None):
-        config, = Path(work_dir).glob('*.py')
-        checkpoint = Path(work_dir, 'last_checkpoint').read_text()
         out = out or work_dir
-        run('rank', config, checkpoint, '--rank-by', 'score', '--out', out,
-            *options)
+        run(*rank_by_score(work_dir), '--out', out, *options)
         return Path(out, 'rank_train.html').read_text()
 
     return write_page

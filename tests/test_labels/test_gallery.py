@@ -180,8 +180,6 @@ def test_cards_of_both_ends(root):
         np.arange(4.))), 'its training images alone: leave out --data'),
     ('train', Checkpoint('a.pth'),
      'because a.pth has none. `mmib train CONFIG --score` trains'),
-    ('train', Checkpoint('a.pth', images_of(np.arange(3.))),
-     'because the dataset has 4 images here, and the checkpoint 3. `mmib'),
 ])
 def test_no_scores_to_rank_by(root, split, checkpoint, match):
     config = config_of(root)
@@ -196,10 +194,17 @@ def test_a_model_whose_images_rank_by_score_alone(root):
         rank_images(config_of(root), checkpoint, 'train', None, 1)
 
 
-def test_a_dataset_without_files():
+@pytest.mark.parametrize('base, note', [
+    (torch.utils.data.Dataset, 'the dataset has no files'),
+    (BaseDataset, "the dataset has no 'img_path' of it"),
+])
+def test_a_dataset_without_files(base, note):
     """Its images have numbers, and take verdicts."""
 
-    class Rows(torch.utils.data.Dataset):
+    class Rows(base):
+
+        def load_data_list(self):
+            return [dict(row=i) for i in range(3)]
 
         def __len__(self):
             return 3
@@ -209,7 +214,7 @@ def test_a_dataset_without_files():
     gallery = gallery_of(config, [1., 0., 2.], 1)
     card, = gallery.highest
     assert (card.name, card.path, card.pictures) == ('2', None, [])
-    assert card.note == 'No picture: the dataset has no files.'
+    assert card.note == f'No picture: {note}.'
     html = render(gallery, 'key', config, [], 'a.csv')
     assert 'aria-label="image 2"' in html and 'save review.csv' in html
 

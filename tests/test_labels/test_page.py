@@ -18,7 +18,7 @@ from mmib.report.checkpoint import read_checkpoint
 
 from ..system.small_training import write_images
 from ..test_report.browser import CHROMIUM, WIDTHS
-from ..test_report.work_dirs import files_config
+from ..test_report.work_dirs import files_config, rank_by_score
 from .devtools import Browser
 
 # Of the images: a formula, which has all that a cell may not hold as it is.
@@ -40,11 +40,7 @@ def page(tmp_path_factory):
             data_prefix=dict(
                 img_path=FOLDER, seg_map_path='data/annotations/training'))
         Runner.from_cfg(config).train()
-        config, = (base / 'run').glob('*.py')
-        rank = [
-            'rank',
-            str(config), 'run/iter_40.pth', '--rank-by', 'score', '--images'
-        ]
+        rank = [*rank_by_score('run'), '--images']
         mmib_cli.main([*rank, '15'])
         mmib_cli.main([*rank, '3', '--out', 'run/few'])
     finally:

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 from html import unescape
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -20,6 +19,7 @@ import mmib_cli  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 
+from ..test_report.work_dirs import rank_by_score  # noqa: E402
 from . import test_page  # noqa: E402
 from .test_page import current, rows_of, said, save, verdicts  # noqa: E402
 
@@ -86,15 +86,6 @@ def write_config(path):
     path.write_text(cfg.pretty_text)
 
 
-def rank(work_dir, *options):
-    """Rank the images of a run by their scores."""
-    config, = Path(work_dir).glob('*.py')
-    checkpoint = Path(work_dir, 'last_checkpoint').read_text()
-    mmib_cli.main(
-        ['rank',
-         str(config), checkpoint, '--rank-by', 'score', *options])
-
-
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
     """The folder of a finished training with scores, and its ranking."""
@@ -105,7 +96,7 @@ def base(tmp_path_factory):
     os.chdir(base)
     try:
         mmib_cli.main(['train', 'small.py', '--score', '--work-dir', 'run'])
-        rank('run', '--images', '12')
+        mmib_cli.main([*rank_by_score('run'), '--images', '12'])
     finally:
         os.chdir(here)
     return base
@@ -274,7 +265,10 @@ def test_the_whole_way(opened, base, monkeypatch):
     assert 'the dataset has 23 of 24 images; with labels of review.csv: 2; ' \
         'left out by review.csv: 1' in log
     # Of the next round numbers are those of all images, and it goes on.
-    rank('run_review', '--images', '50', '--review', 'review.csv')
+    mmib_cli.main([
+        *rank_by_score('run_review'), '--images', '50', '--review',
+        'review.csv'
+    ])
     report = (base / 'run_review' / 'rank_train.html').read_text('utf-8')
     assert len(rows_of(base / 'run_review' / 'rank_train_images.csv')) == 23
     assert names[0] not in re.findall('class="path">(.*?)<', report)
