@@ -85,8 +85,7 @@ setup(
     package_data={
         'mmib': ['py.typed'],
         'mmib.labels': [
-            'gallery.css', 'gallery.html', 'rank.html', 'repair.txt',
-            'review.js'
+            'gallery.css', 'gallery.html', 'repair.txt', 'review.js'
         ],
         'mmib.report': ['run.html', 'shell.html'],
         'mmib_cli': ['py.typed']

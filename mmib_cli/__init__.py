@@ -30,7 +30,7 @@ COMMANDS = dict(
     forecast='say what a run will prune and save',
     report='write one HTML file that shows a run',
     rank='find wrong labels in a dataset by a finished network',
-    review='say what a review of a report has found, and what is left',
+    review='say what a review has found, and what is left',
     env='print versions and devices, for a bug report')
 
 

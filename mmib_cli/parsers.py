@@ -42,26 +42,26 @@ Test a checkpoint of MMSegmentation, MMPretrain or MMDetection: the library's
 own tools/test.py with mmib's parts registered, so with the same options.
 """
 _REPORT = """
-Write one HTML file that shows a run: what was saved, metrics, what was
-pruned, and the images with the highest and the lowest scores. It opens without
-a server. The run may be finished, running or stopped. The config in its
-folder is code, and is run.
+Write one HTML file that shows a run: what was saved, metrics, and what was
+pruned. It opens without a server. The run may be finished, running or stopped.
+The config in its folder is code, and is run. `mmib rank` shows the images.
 """
 _RANK = """
 Rank the images of a dataset by how unlike their labels the predictions of a
 finished network are, to find wrong labels: of MMSegmentation, MMPretrain and
 MMDetection, trained with or without mmib. The command writes a page to look at
 the images and judge them, a table of all images, and for a detector one of
-suspicious boxes. Nothing is trained. CONFIG is code, and is run.
+suspicious boxes. `--rank-by score` ranks by the scores of a run with mmib
+instead, of any model. Nothing is trained. CONFIG is code, and is run.
 """
 _REVIEW = """
 Say what a review has found, and what to expect of the next images.
 
-A review.csv is what a page of `mmib rank` or `mmib report` saves. Those of
-several people are merged. An image of which they say different things counts
-as unsure, and one that they give different labels stays wrong without a label,
-until somebody changes a file. The masks of wrong images can be exported, to be
-repaired with Label Studio.
+A review.csv is what a page of `mmib rank` saves. Those of several people are
+merged. An image of which they say different things counts as unsure, and one
+that they give different labels stays wrong without a label, until somebody
+changes a file. The masks of wrong images can be exported, to be repaired with
+Label Studio.
 """
 _ENV = """
 Print the versions of the packages and what MMEngine knows of the machine, for
@@ -357,24 +357,10 @@ def report() -> ArgumentParser:
     _add_values(
         parser,
         out=('FILE', 'Write the page to this file. Default: report.html in '
-             'WORK_DIR.'))
-    parser.add_argument(
-        '--images',
-        type=_number(0),
-        default=12,
-        metavar='N',
-        help='Show so many images with the highest scores, and as many with '
-        'the lowest. Default: %(default)s.')
-    _add_values(
-        parser,
+             'WORK_DIR.'),
         image=('PATH', 'Print why the newest plan kept this image or left it '
                'out, and write no page; the end of a path or a number is '
                'enough. Default: write the page.'))
-    _add_flags(
-        parser,
-        no_predictions='Show no predictions: no network runs, which is '
-        'faster. Default: predict the images that are shown.')
-    _add_review(parser)
     return parser
 
 
@@ -409,7 +395,13 @@ def rank() -> ArgumentParser:
         parser,
         out=('DIR', 'Write the page and the table to this folder. Default: '
              'that of CHECKPOINT.'))
-    _add_review(parser)
+    parser.add_argument(
+        '--review',
+        nargs='+',
+        default=(),
+        metavar='FILE',
+        help='Leave out the images that these review.csv files have judged. '
+        'Default: all are shown.')
     _add_cfg_options(parser)
     return parser
 
@@ -420,16 +412,6 @@ def _add_split(parser: ArgumentParser, text: str) -> None:
         choices=('train', 'val', 'test'),
         default='train',
         help=f'{text} Default: %(default)s.')
-
-
-def _add_review(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        '--review',
-        nargs='+',
-        default=(),
-        metavar='FILE',
-        help='Leave out the images that these review.csv files have judged. '
-        'Default: all are shown.')
 
 
 def review() -> ArgumentParser:

@@ -14,8 +14,7 @@ from .report import check_writable, needs_report
 @needs_report
 def main(parsed: argparse.Namespace) -> None:
     from mmib.labels.gallery import rank_images
-    from mmib.labels.page import (render_gallery, render_page, write_boxes,
-                                  write_table)
+    from mmib.labels.page import render, write_boxes, write_table
     from mmib.report.checkpoint import read_checkpoint
     from mmib.report.page import write_text
     split, path = parsed.data, parsed.checkpoint
@@ -36,10 +35,10 @@ def main(parsed: argparse.Namespace) -> None:
     if gallery.boxes is not None:
         tables.append(boxes)
         write_boxes(boxes, gallery.boxes, gallery.images)
-    section = render_gallery(
-        gallery, f'{osp.abspath(path)} {split} {gallery.checksum}',
-        osp.basename(table), config, parsed.review,
-        *map(osp.basename, tables[1:]))
-    write_text(out, render_page(config, gallery, section))
+    key = f'{osp.abspath(path)} {split} {gallery.checksum}'
+    write_text(
+        out,
+        render(gallery, key, config, parsed.review, *map(osp.basename,
+                                                         tables)))
     print('\n'.join(gallery.notes), file=sys.stderr)
     print('\n'.join([out, *tables]))

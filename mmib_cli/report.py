@@ -4,68 +4,42 @@ import argparse
 import functools
 import os
 import os.path as osp
-import sys
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from mmib.errors import Refusal
-from mmib.labels.verdicts import read_review
 
 _NEEDED = ('jinja2', 'matplotlib', 'pandas')
 
 
 def write_report(work_dir: str,
                  compare: Sequence[str] = (),
-                 out: Optional[str] = None,
-                 num_images: int = 12,
-                 predictions: bool = True,
-                 reviews: Optional[Sequence[str]] = None) -> List[str]:
-    """Write the report of a run, and the images to look at with it.
+                 out: Optional[str] = None) -> str:
+    """Write the report of a run.
 
     Args:
         work_dir (str): Folder of the run.
         compare (Sequence[str]): Folders of other runs. Defaults to ().
         out (str, optional): The page. Defaults to ``report.html`` in the
             folder.
-        num_images (int): Images of each end of the ranking. Defaults to 12.
-        predictions (bool): Whether to predict these images. Defaults to True.
-        reviews (Sequence[str], optional): Files of reviews, whose images
-            aren't shown again. Defaults to None.
 
     Returns:
-        list[str]: Paths of the page, and of the table of all images.
+        str: Path of the page.
 
     Raises:
-        Refusal: If a folder has nothing of a run, a file can't be
-            written, or judged images can't be found.
+        Refusal: If a folder has nothing of a run, or the page can't be
+            written.
     """
-    from mmib.labels.gallery import take_pictures
-    from mmib.labels.page import render_gallery, write_table
     from mmib.report.checkpoint import read_newest
-    from mmib.report.page import notes_on, render, write_text
+    from mmib.report.page import render, write_text
     from mmib.report.read import read_run
-    reviews = reviews or ()
-    judged = {row.image for path in reviews for row in read_review(path)}
     run = read_run(work_dir)
     others = [read_run(folder) for folder in compare]
     out = osp.join(work_dir, 'report.html') if out is None else out
-    check_writable(out, reviews)
-    checkpoint, unread = read_newest(work_dir, run.start)
-    notes = notes_on(run, others, checkpoint, unread)
-    if checkpoint is None or checkpoint.images is None:
-        write_text(out, render(run, others, notes))
-        return [out]
-    table = f'{osp.splitext(out)[0]}_images.csv'
-    check_writable(table, reviews)
-    gallery = take_pictures(run.config, checkpoint, num_images, predictions,
-                            judged)
-    write_table(table, gallery.images)
-    section = render_gallery(
-        gallery, f'{run.name} {run.start} {checkpoint.images_checksum}',
-        osp.basename(table), run.config, reviews)
-    write_text(out, render(run, others, notes + gallery.notes, section))
-    return [out, table]
+    check_writable(out)
+    write_text(out, render(run, others, *read_newest(work_dir, run.start)))
+    return out
 
 
 def explain_image(work_dir: str, image: str) -> str:
@@ -119,7 +93,7 @@ def needs_report(main: Callable[[argparse.Namespace], None]) -> Callable:
     return checked
 
 
-def check_writable(path: str, reviews: Sequence[str]) -> None:
+def check_writable(path: str, reviews: Sequence[str] = ()) -> None:
     """Check that a page or a table can be written, and is no review."""
     if osp.realpath(path) in map(osp.realpath, reviews):
         raise Refusal(f'{path} is a review: give another file with --out.')
@@ -141,11 +115,4 @@ def main(parsed: argparse.Namespace) -> None:
     if parsed.image is not None:
         print(explain_image(parsed.work_dir, parsed.image))
         return
-    print(
-        f'Reading {parsed.work_dir}, which takes up to a minute ...',
-        file=sys.stderr,
-        flush=True)
-    paths = write_report(parsed.work_dir, parsed.compare, parsed.out,
-                         parsed.images, not parsed.no_predictions,
-                         parsed.review)
-    print('\n'.join(paths))
+    print(write_report(parsed.work_dir, parsed.compare, parsed.out))

@@ -113,7 +113,7 @@ def test_the_readme_renders_on_a_package_page(built, tmp_path, repository):
 
 @pytest.mark.slow
 def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
-    """It trains on two ranks, resumes on one, tests, reports and converts,
+    """It trains on two ranks, resumes on one, tests, reports, ranks, converts,
     where nothing of the source is in sight."""
     venv, folder = tmp_path / 'venv', tmp_path / 'empty'
     folder.mkdir()
@@ -160,6 +160,10 @@ def test_an_installed_wheel_from_an_empty_folder(built, tmp_path):
     assert 'Iter(test) [4/4]' in text and 'mIoU: ' in text
     call(mmib, 'report', 'out')
     page = (folder / 'out' / 'report.html').read_text()
+    ranked = re.search('<pre>(mmib rank .*)</pre>', page)[1]
+    assert 'data:image/svg+xml;base64,' in page
+    call(mmib, *ranked.split()[1:])
+    page = (folder / 'out' / 'rank_train.html').read_text()
     assert 'Look at these' in page and 'data:image/webp;base64,' in page
     for command in ('convert', 'shorten'):
         call(mmib, command, BASELINE, '.')

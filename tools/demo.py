@@ -69,7 +69,7 @@ def main():
     seconds = time.time() - start
     print('\n' + summarize(read_run(WORK_DIR), seconds))
     print(f'  log          {output}')
-    page, *_ = write_report(WORK_DIR)
+    page = write_report(WORK_DIR)
     print(f'  report       {osp.abspath(page)}: open it in a browser')
 
 

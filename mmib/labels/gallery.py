@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Pictures of the images at both ends of a ranking."""
+"""Rank the images of a dataset, and show both ends of the ranking."""
 import os.path as osp
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,25 +12,15 @@ from mmengine.device import get_device
 
 from ..errors import Refusal
 from ..report.checkpoint import Checkpoint
-from .boxes import KINDS, Boxes, Suspect
+from .boxes import KINDS, Suspect
+from .cards import Card, add_pictures
 from .images import CannotShow, DatasetImages
-from .layers import (box_layer, class_layer, confusions, heat_layer, side_of,
-                     to_uri)
+from .layers import side_of
 from .lists import names_of
 from .masks import IGNORED
-from .predictions import Predictor, compare, compare_all, labelled_boxes
-from .rankings import DEFAULTS, RANKINGS, largest_region
+from .predictions import Predictor, compare_all
+from .rankings import DEFAULTS, RANKINGS
 
-# Name of a layer, and the layer.
-_Layer = Tuple[str, np.ndarray]
-# How many confused pairs of classes a card has.
-_PAIRS = 2
-# Boxes of lower scores aren't drawn, as in MMDetection's visualizer.
-_PROBABLE = 0.3
-# How many of the boxes that rank an image its card has in words.
-_LISTED = 5
-# RGB colours of labels and predictions where both are drawn.
-BOX_COLOURS = ((0, 114, 178), (230, 159, 0))
 # Columns of the table of boxes.
 _BOX_COLUMNS = ('image', 'path', 'left', 'top', 'right', 'bottom', 'label',
                 'predicted', 'confidence', 'iou', 'kind')
@@ -40,39 +30,6 @@ _FIGURES = dict(
     last_score='last score',
     visits='visits',
     pruned='times pruned')
-
-
-@dataclass
-class Card:
-    """An image in the gallery.
-
-    Args:
-        number (int): Its number in the whole dataset.
-        path (str, optional): Its path below the folder of all cards.
-        name (str): Its name in a review.
-        figures (list[tuple[str, float]]): Names and values of what is known of
-            it, first of what ranks it.
-        rank (int): Its rank, from 1.
-        size (tuple[int, int]): Width and height of its pictures.
-        pictures (list[tuple[str, str]]): Names and data URIs, first of the
-            image and then of layers over it.
-        classes (list[tuple[str, str]]): Labels and predictions in words.
-        pair (str): The labelled and the predicted class where they differ.
-        predicted (str): The predicted class where it isn't the label.
-        note (str): Why pictures are missing.
-    """
-
-    number: int
-    path: Optional[str]
-    name: str
-    figures: List[Tuple[str, float]]
-    rank: int
-    size: Tuple[int, int] = (0, 0)
-    pictures: List[Tuple[str, str]] = field(default_factory=list)
-    classes: List[Tuple[str, str]] = field(default_factory=list)
-    pair: str = ''
-    predicted: str = ''
-    note: str = ''
 
 
 @dataclass
@@ -86,6 +43,7 @@ class Gallery:
         network (str): Name of the checkpoint.
         split (str): Whose images these are: ``'train'``, the default,
             ``'val'`` or ``'test'``.
+        checksum (int): Of the images and their order.
         rank_by (str): Name of the ranking. Defaults to ``'score'``.
         highest (list[Card]): Those to look at.
         lowest (list[Card]): Those to compare them with.
@@ -97,8 +55,6 @@ class Gallery:
             class that pixels may have.
         labels (list[str]): Names of the classes of which each image has one.
         notes (list[str]): Sentences on what is missing and why.
-        checksum (int, optional): Of the images and their order, where they
-            aren't those of a run.
         boxes (pd.DataFrame, optional): Boxes that may be wrong, of detectors
             that rank their images.
     """
@@ -106,6 +62,7 @@ class Gallery:
     images: pd.DataFrame
     network: str
     split: str = 'train'
+    checksum: int = 0
     rank_by: str = 'score'
     highest: List[Card] = field(default_factory=list)
     lowest: List[Card] = field(default_factory=list)
@@ -115,47 +72,7 @@ class Gallery:
     classes: List[Tuple[str, List[int]]] = field(default_factory=list)
     labels: List[str] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
-    checksum: Optional[int] = None
     boxes: Optional[pd.DataFrame] = None
-
-    @property
-    def takes_verdicts(self) -> bool:
-        """bool: Whether a run can leave out by name what is judged."""
-        return bool(self.highest) and 'path' in self.images
-
-
-def take_pictures(config: Config,
-                  checkpoint: Checkpoint,
-                  count: int,
-                  predictions: bool = True,
-                  judged: Optional[Set[str]] = None) -> Gallery:
-    """Show the images with the highest and the lowest scores of a run, as
-    far as possible. Notes say what is missing.
-
-    Args:
-        config (Config): Of the dataset and the network. It is code, and is
-            run.
-        checkpoint (Checkpoint): What the run has noted of each image, and
-            the network.
-        count (int): How many images to show of each end.
-        predictions (bool): Whether to predict these images. Defaults to True.
-        judged (set[str], optional): Names of images that aren't shown.
-            Defaults to None.
-
-    Raises:
-        Refusal: If images were judged, and the images can't be found.
-    """
-    assert checkpoint.images is not None
-    gallery = Gallery(checkpoint.images.copy(), checkpoint.name)
-    reader, predictor = _open_reader(config, gallery, checkpoint), None
-    if reader is not None:
-        _add_unlabelled(gallery, _without_labels(gallery.images, reader))
-        if predictions and count:
-            try:
-                predictor = Predictor(config, checkpoint.weights, get_device())
-            except CannotShow as error:
-                gallery.notes.append(f'There are no predictions: {error}.')
-    return _show(gallery, count, reader, predictor, judged)
 
 
 def rank_images(config: Config,
@@ -164,14 +81,13 @@ def rank_images(config: Config,
                 rank_by: Optional[str],
                 count: int,
                 judged: Optional[Set[str]] = None) -> Gallery:
-    """Rank the images of any dataset of a config by what a network predicts,
-    and show both ends. Training images have the scores of the run too, if
-    the checkpoint has scores of these images.
+    """Rank the images of a dataset of a config, and show both ends: by the
+    scores of a run, or by what a network predicts of each image.
 
     Args:
         config (Config): Of the dataset and the network. It is code, and is
             run.
-        checkpoint (Checkpoint): The network.
+        checkpoint (Checkpoint): The network, and the scores of its run.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
         rank_by (str, optional): Name of the ranking. If None, the first of
             :data:`~mmib.labels.rankings.DEFAULTS` that there is.
@@ -182,23 +98,64 @@ def rank_images(config: Config,
     Raises:
         Refusal: If the images can't be ranked.
     """
-    problem = f'The images of `{split}_dataloader.dataset` can\'t be ranked'
     try:
         reader = DatasetImages(config, split)
-        problem = 'The checkpoint can\'t be used with this config'
-        predictor = Predictor(config, checkpoint.weights, get_device())
     except CannotShow as error:
-        raise Refusal(f'{problem}: {error}.') from error
-    images = pd.DataFrame(index=range(len(reader.numbers)))
-    gallery = Gallery(images, checkpoint.name, split, checksum=reader.checksum)
-    if checkpoint.images is not None and split == 'train':
+        raise Refusal(f'The images of `{split}_dataloader.dataset` can\'t be '
+                      f'ranked: {error}.') from error
+    images = pd.DataFrame(
+        dict(path=reader.paths()), reader.numbers, dtype=object)
+    gallery = Gallery(images, checkpoint.name, split, reader.checksum)
+    if rank_by == 'score':
+        predictor = _rank_by_score(gallery, reader, config, checkpoint)
+    else:
+        predictor = _rank_by_prediction(gallery, reader, config, checkpoint,
+                                        rank_by)
+    _add_cards(gallery, count, reader, predictor, judged)
+    return gallery
+
+
+def _rank_by_score(gallery: Gallery, reader: DatasetImages, config: Config,
+                   checkpoint: Checkpoint) -> Optional[Predictor]:
+    """Take the scores of a run, which need no predictions. Return the network
+    for the images that are shown, if it can be built."""
+    if gallery.split != 'train':
+        raise Refusal('A run scores its training images alone: leave out '
+                      '--data, or give another --rank-by.')
+    try:
+        gallery.images = gallery.images.join(_scores_of(reader, checkpoint))
+    except CannotShow as error:
+        raise Refusal(
+            f'There are no scores to rank by, because {error}. `mmib train '
+            'CONFIG --score` trains and scores the images of CONFIG, and '
+            '--infobatch prunes them too.') from error
+    _add_unlabelled(gallery, _without_labels(gallery.images, reader))
+    try:
+        return Predictor(config, checkpoint.weights, get_device())
+    except CannotShow as error:
+        gallery.notes.append(f'There are no predictions: {error}.')
+        return None
+
+
+def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
+                        config: Config, checkpoint: Checkpoint,
+                        rank_by: Optional[str]) -> Predictor:
+    """Predict all images. The scores of a run are columns of their table
+    too."""
+    if gallery.split == 'train' and checkpoint.images is not None:
         try:
-            reader.check(checkpoint)
-            gallery.images = checkpoint.images.copy()
+            scores = _scores_of(reader, checkpoint)
+            gallery.images = gallery.images.join(scores)
         except CannotShow as error:
             gallery.notes.append('There are no scores of the run, because '
                                  f'{error}.')
-    _add_paths(gallery.images, reader)
+    try:
+        predictor = Predictor(config, checkpoint.weights, get_device())
+    except CannotShow as error:
+        raise Refusal(
+            f'The checkpoint can\'t be used with this config: {error}.' +
+            ' --rank-by score ranks the images by the scores of the run.' *
+            ('score' in gallery.images)) from error
     loader = config.get('val_dataloader') or {}
     _measure(gallery, reader, compare_all(reader, predictor, loader))
     found = [name for name in RANKINGS if name in gallery.images]
@@ -207,31 +164,15 @@ def rank_images(config: Config,
                       f'--rank-by {" or ".join(found)}.')
     gallery.rank_by = rank_by or next(name
                                       for name in DEFAULTS if name in found)
-    return _show(gallery, count, reader, predictor, judged)
+    return predictor
 
 
-def _open_reader(config: Config, gallery: Gallery,
-                 checkpoint: Checkpoint) -> Optional[DatasetImages]:
-    """Open the images of a run, if they are there."""
-    try:
-        reader = DatasetImages(config)
-        reader.check(checkpoint)
-    except CannotShow as error:
-        gallery.notes.append(
-            'Images have their numbers in the run, no paths or pictures, '
-            f'and take no verdicts, because of the dataset: {error}.')
-        return None
-    _add_paths(gallery.images, reader)
-    if gallery.images['path'].any():
-        return reader
-    gallery.notes.append('Images have numbers instead of paths: the dataset '
-                         'has no files.')
-    return reader if reader.has_pixels else None
-
-
-def _add_paths(images: pd.DataFrame, reader: DatasetImages) -> None:
-    images['path'] = pd.Series(reader.paths(), dtype=object)
-    images.index = pd.Index(reader.numbers)
+def _scores_of(reader: DatasetImages, checkpoint: Checkpoint) -> pd.DataFrame:
+    """What a run has noted of each image, by its number."""
+    if checkpoint.images is None:
+        raise CannotShow(f'{checkpoint.name} has none')
+    reader.check(checkpoint)
+    return checkpoint.images.set_axis(reader.numbers)
 
 
 def _without_labels(images: pd.DataFrame, reader: DatasetImages) -> List[int]:
@@ -314,22 +255,21 @@ def _measure(gallery: Gallery, reader: DatasetImages,
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
               reader: DatasetImages) -> pd.DataFrame:
     """The boxes that may be wrong, by number of the image."""
-    rows = [(number, images['path'][number], *each.box,
-             _name(reader, each.label), _name(reader, each.predicted),
-             each.confidence, each.iou, each.kind)
+
+    def name(label: Optional[int]) -> Optional[str]:
+        return None if label is None else reader.names(label)
+
+    rows = [(number, images['path'][number], *each.box, name(each.label),
+             name(each.predicted), each.confidence, each.iou, each.kind)
             for number, each in suspects]
     return pd.DataFrame(rows, columns=_BOX_COLUMNS)
 
 
-def _name(reader: DatasetImages, label: Optional[int]) -> Optional[str]:
-    return None if label is None else reader.names(label)
-
-
-def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
-          predictor: Optional[Predictor],
-          judged: Optional[Set[str]]) -> Gallery:
-    """Fill a gallery whose table of images has the column of the ranking, and
-    sort the table by rank."""
+def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
+               predictor: Optional[Predictor],
+               judged: Optional[Set[str]]) -> None:
+    """Sort the table of images by its column of the ranking, and add the cards
+    of both ends."""
     rank_by = gallery.rank_by
     images = gallery.images = gallery.images.sort_values(
         rank_by, ascending=False, kind='stable')
@@ -337,12 +277,8 @@ def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
     order = images.index[:gallery.num_ranked].tolist()
     ranks = pd.Series(range(1, len(order) + 1), order, dtype='Int64')
     images['rank'] = ranks
-    paths = images.get('path', [None])
-    names = dict(zip(images.index, names_of([*paths], images.index)))
+    names = dict(zip(images.index, names_of([*images['path']], images.index)))
     if judged:
-        if 'path' not in images:
-            raise Refusal('--review finds no images. ' +
-                          ' '.join(gallery.notes))
         # The numbers of a round before, where images shared a path there.
         left = [
             number for number in order
@@ -355,25 +291,21 @@ def _show(gallery: Gallery, count: int, reader: Optional[DatasetImages],
     highest = order[:count]
     lowest = order[len(highest):][-count:][::-1] if count else []
     cards = [
-        Card(number, images['path'][number] if 'path' in images else None,
-             names[number], _figures_of(images, rank_by, number),
-             int(ranks[number])) for number in highest + lowest
+        Card(number, images['path'][number], names[number],
+             _figures_of(images, rank_by, number), int(ranks[number]))
+        for number in highest + lowest
     ]
     gallery.highest, gallery.lowest = cards[:count], cards[count:]
     gallery.folder = _shorten_paths(cards)
-    if reader is not None:
-        for card in cards:
-            _add_pictures(card, reader, predictor, rank_by,
-                          side_of(len(cards)))
-        if cards and reader.has_one_class:
-            # --relabel can't distinguish classes with the same name.
-            gallery.labels = [
-                name for name in reader.classes
-                if reader.classes.count(name) == 1
-            ]
-        if any(len(card.pictures) > 1 for card in cards):
-            gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
-    return gallery
+    for card in cards:
+        add_pictures(card, reader, predictor, rank_by, side_of(len(cards)))
+    if cards and reader.has_one_class:
+        # --relabel can't distinguish classes with the same name.
+        gallery.labels = [
+            name for name in reader.classes if reader.classes.count(name) == 1
+        ]
+    if any(len(card.pictures) > 1 for card in cards):
+        gallery.classes = [*zip(reader.classes, reader.palette.tolist())]
 
 
 def _figures_of(images: pd.DataFrame, rank_by: str,
@@ -385,121 +317,6 @@ def _figures_of(images: pd.DataFrame, rank_by: str,
     # A card doesn't have what is 0 for all images.
     return [(title, images[name][number]) for name, title in titles.items()
             if name == rank_by or name in images and images[name].any()]
-
-
-def _add_pictures(card: Card, reader: DatasetImages,
-                  predict: Optional[Predictor], rank_by: str,
-                  side: int) -> None:
-    try:
-        for name, layer in _layers(card, reader, predict, rank_by):
-            card.pictures.append((name, to_uri(layer, side)))
-    except (CannotShow, Refusal) as error:
-        what = 'prediction' if card.pictures else 'picture'
-        card.note = f'No {what}: {str(error).rstrip(".")}.'
-
-
-def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
-            rank_by: str) -> Iterator[_Layer]:
-    """Draw the image, its labels and its prediction. Add to the card in words
-    what can't be drawn."""
-    results = reader.read(card.number)
-    image, labels = results['img'], results.get('gt_seg_map')
-    card.size = image.shape[1], image.shape[0]
-    yield 'image', image
-    boxes = labelled_boxes(results)  # Of datasets of MMDetection.
-    if labels is not None:
-        yield 'labels', class_layer(labels, reader.palette)
-    elif boxes:
-        yield _boxes(card, reader, 'labels', [each['bbox'] for each in boxes],
-                     [each.get('bbox_label', 0) for each in boxes])
-    label = results.get('gt_label')
-    if label is not None:
-        card.classes.append(('class', reader.names(label)))
-    if predict is None:
-        return
-    sample = predict(reader.info(card.number))
-    if 'pred_sem_seg' in sample:
-        yield from _pixels(card, reader, sample, results)
-    elif 'pred_label' in sample:
-        _add_class(card, reader, sample, label)
-    elif 'bboxes' in sample.get('pred_instances', {}):
-        found = sample.pred_instances
-        found = found[found.scores >= _PROBABLE]
-        yield _boxes(card, reader, 'prediction', found.bboxes.tolist(),
-                     found.labels.tolist())
-        if rank_by in KINDS:
-            compared = compare(sample, results)
-            yield _suspects(card, reader, compared['boxes'], compared[rank_by])
-
-
-def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
-           labels: List[int]) -> _Layer:
-    names = reader.names(sorted(set(labels)))
-    card.classes.append((f'{name}:', names or 'none'))
-    return name, box_layer(card.size[::-1], boxes, labels, reader.palette)
-
-
-def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
-              suspects: List[Suspect]) -> _Layer:
-    """Draw labels and predictions in two colours, thick those that rank."""
-    suspects = sorted(suspects, key=lambda each: -each.weight)
-    for each in suspects[:_LISTED]:
-        said = [
-            f'{is_what} {_name(reader, label)}'
-            for is_what, label in (('labelled', each.label), ('predicted',
-                                                              each.predicted))
-            if label is not None
-        ]
-        if each.predicted is not None:
-            said.append(f'confidence {each.confidence:.2f}')
-        said.append(f'IoU {each.iou:.2f}')
-        card.classes.append(
-            (f'{each.kind.replace("_", " ")}:', ', '.join(said)))
-    if len(suspects) > _LISTED:
-        card.classes.append(('and', f'{len(suspects) - _LISTED} more'))
-    shown = boxes.predicted[boxes.confidences >= _PROBABLE]
-    drawn = [*shown, *boxes.labelled, *(each.box for each in suspects)]
-    colours = [1] * len(shown) + [0] * len(boxes.labelled) + [
-        int(each.label is None) for each in suspects
-    ]
-    return 'boxes', box_layer(card.size[::-1], drawn, colours,
-                              np.array(BOX_COLOURS), len(suspects))
-
-
-def _pixels(card: Card, reader: DatasetImages, sample: Any,
-            results: dict) -> Iterator[_Layer]:
-    """Draw the prediction, the loss, and where prediction and labels
-    differ."""
-    labels = results.get('gt_seg_map')
-    predicted = sample.pred_sem_seg.data[0].cpu().numpy()
-    layer = class_layer(predicted, reader.palette)
-    yield 'prediction', layer
-    if labels is None:
-        return
-    compared = compare(sample, results)
-    yield 'loss', heat_layer(compared['losses'])
-    for label, other, share in confusions(labels, predicted)[:_PAIRS]:
-        known, seen = reader.names(label), reader.names(other)
-        card.pair = card.pair or f'{known}, {seen}'
-        card.classes.append((f'labelled {known}, predicted {seen}:',
-                             f'{100 * share:.0f} % of the pixels'))
-    differs = (labels != predicted) & (labels != IGNORED)
-    yield 'differences', layer * differs[..., None]
-    region = largest_region(compared['gaps'])
-    if region.any():
-        yield 'region', layer * region[..., None]
-
-
-def _add_class(card: Card, reader: DatasetImages, sample: Any,
-               label: Any) -> None:
-    predicted = reader.names(sample.pred_label.cpu())
-    if label is not None and reader.names(label) != predicted:
-        card.pair = f'{reader.names(label)}, {predicted}'
-        card.predicted = predicted
-    if 'pred_score' in sample and sample.pred_label.numel() == 1:
-        probability = sample.pred_score[sample.pred_label].item()
-        predicted += f', {100 * probability:.0f} %'
-    card.classes.append(('predicted', predicted))
 
 
 def _shorten_paths(cards: List[Card]) -> str:

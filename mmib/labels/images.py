@@ -153,12 +153,6 @@ class DatasetImages:
         return ignored_number(leaves(self._dataset)[0])
 
     @property
-    def has_pixels(self) -> bool:
-        """bool: Whether the dataset holds its images itself."""
-        return (hasattr(self._dataset, 'get_data_info')
-                and 'img' in self._dataset.get_data_info(0))
-
-    @property
     def has_one_class(self) -> bool:
         """bool: Whether each image has one class."""
         return (hasattr(self._dataset, 'get_data_info')
@@ -210,6 +204,8 @@ class DatasetImages:
                 for load in self._loaders:
                     results = load(results)
                 image = results['img']
+        except KeyError as error:
+            raise CannotShow(f'the dataset has no {error} of it') from error
         except Exception as error:
             raise CannotShow(in_short(error)) from error
         image = results['img'] = as_picture(image)

@@ -1,5 +1,7 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Write a ranking: a part of a page, and the tables of images and boxes."""
+"""Write a ranking: its page, and the tables of images and boxes."""
+import base64
+import hashlib
 import os.path as osp
 import re
 import shlex
@@ -10,11 +12,12 @@ import pandas as pd
 from markupsafe import Markup
 from mmengine.config import Config
 
-from ..report.page import Section, environment_of
+from ..report.page import environment_of
 from ..version import __version__
 from .boxes import KINDS
+from .cards import BOX_COLOURS
 from .config import listed_images, listed_name
-from .gallery import BOX_COLOURS, Gallery
+from .gallery import Gallery
 from .rankings import RANKINGS
 from .verdicts import escaped
 
@@ -57,49 +60,40 @@ def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
         **options)
 
 
-def render_page(config: Config, gallery: Gallery, section: Section) -> str:
-    """Return a page that has nothing but a gallery, of the images of a
-    dataset."""
-    name = osp.splitext(osp.basename(config.filename))[0]
-    return environment_of(
-        osp.dirname(__file__)).get_template('rank.html').render(
-            version=__version__,
-            title=name,
-            gallery=gallery,
-            config=config.filename,
-            notes=gallery.notes,
-            section=section)
-
-
-def render_gallery(gallery: Gallery,
-                   key: str,
-                   table: str,
-                   config: Config,
-                   reviews: Sequence[str],
-                   boxes: Optional[str] = None) -> Section:
-    """Return the part of a page that shows a gallery and takes verdicts.
+def render(gallery: Gallery,
+           key: str,
+           config: Config,
+           reviews: Sequence[str],
+           table: str,
+           boxes: Optional[str] = None) -> str:
+    """Return the page that shows a gallery and takes verdicts.
 
     Args:
         gallery (Gallery): The images.
         key (str): By which the browser keeps the verdicts.
-        table (str): Name of the table of all images, beside the page.
         config (Config): Of the run. Only training images can be left out.
         reviews (Sequence[str]): Files of the reviews before.
+        table (str): Name of the table of all images, beside the page.
         boxes (str, optional): Name of the table of boxes, beside the page.
             Defaults to None.
     """
     environment = environment_of(osp.dirname(__file__))
+    environment.filters['digest'] = _digest
     number = _round(reviews)
     file = 'review.csv' if number == 1 else f'review-{number}.csv'
     script, commands = '', []
-    if gallery.takes_verdicts:
+    if gallery.highest:
         script = Path(__file__).with_name('review.js').read_text('utf-8')
         if gallery.split == 'train':
             commands = _commands(config, reviews, file,
                                  f'reviews-{number}.csv',
                                  'relabel' if gallery.labels else 'without')
-    html = environment.get_template('gallery.html').render(
+    return environment.get_template('gallery.html').render(
+        version=__version__,
+        title=osp.splitext(osp.basename(config.filename or ''))[0],
+        notes=gallery.notes,
         gallery=gallery,
+        config=config.filename,
         is_detector=config.get('default_scope') == 'mmdet',
         boxes=boxes,
         box_colours=[*zip(('label', 'prediction'), BOX_COLOURS)]
@@ -108,9 +102,14 @@ def render_gallery(gallery: Gallery,
         table=table,
         columns=['image', *_columns_of(gallery.images)],
         file=file,
-        commands=commands)
-    style = environment.get_template('gallery.css').render()
-    return Section(Markup(html), Markup(style), Markup(script))
+        commands=commands,
+        script=Markup(script))
+
+
+def _digest(script: str) -> str:
+    """The digest by which the page allows its script."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
 
 
 def _round(reviews: Sequence[str]) -> int:

@@ -9,7 +9,7 @@
   const find = (root, name) => root.querySelector(`[data-is="${name}"]`);
   const labels = [...gallery.querySelectorAll('#labels option')].map(
     option => option.value);
-  const storageKey = `mmib-review-${gallery.dataset.report}`;
+  const storageKey = `mmib-review-${gallery.dataset.key}`;
 
   let cards = [...gallery.querySelectorAll('.card')];
   let current = cards[0];

@@ -1,13 +1,10 @@
 # Copyright (c) mmib contributors. All rights reserved.
 """The page of a run, in one HTML file."""
-import base64
-import hashlib
 import math
 import os.path as osp
+import shlex
 from datetime import timedelta
-from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
-from urllib.parse import quote
 
 import jinja2
 import numpy as np
@@ -37,15 +34,6 @@ class Figure(NamedTuple):
     note: str = ''
 
 
-class Section(NamedTuple):
-    """A part of the page that isn't of the run: HTML, its style and its
-    script, or none."""
-
-    html: Markup
-    style: Markup
-    script: Markup
-
-
 def environment_of(folder: str = '') -> jinja2.Environment:
     """Return what renders templates in a folder, and those of a report."""
     environment = jinja2.Environment(
@@ -54,21 +42,20 @@ def environment_of(folder: str = '') -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True)
-    environment.filters.update(
-        digest=_digest,
-        figure=number,
-        sentence=_sentence,
-        # A file name may be no text in UTF-8.
-        url=partial(quote, errors='surrogateescape'))
+    environment.filters.update(figure=number, sentence=_sentence)
     return environment
 
 
-def render(run: Run,
-           others: Sequence[Run],
-           notes: List[str],
-           section: Optional[Section] = None) -> str:
-    """Return the page of a run, beside others or alone, with notes on top
-    and a section at the end."""
+def render(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
+           unread: Sequence[str]) -> str:
+    """Return the page of a run, beside others or alone.
+
+    Args:
+        run (Run): The run.
+        others (Sequence[Run]): Those that it is compared with.
+        checkpoint (Checkpoint, optional): The newest one of the run.
+        unread (Sequence[str]): Sentences on checkpoints that can't be read.
+    """
     progress = figures.progress(run, others)
     return environment_of().get_template('run.html').render(
         version=__version__,
@@ -76,14 +63,14 @@ def render(run: Run,
         run=run,
         others=others,
         summary=summary(run, others),
-        notes=notes,
+        notes=_notes_on(run, others, checkpoint, unread),
         # The plots of the first metric and the loss, and all others.
         progress=progress[:4],
         more_progress=progress[4:],
         worth=figures.worth(run),
         pruning=figures.pruning(run),
         histograms=figures.histograms(run),
-        section=section or Section(*[Markup()] * 3))
+        rank_command=_rank_command(run, checkpoint))
 
 
 def write_text(path: str, text: str) -> None:
@@ -92,10 +79,11 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
-             unread: List[str]) -> List[str]:
-    """Return sentences on what is missing of a run, and why, and on scores
-    that are too unreliable to rank images."""
+def _notes_on(run: Run, others: Sequence[Run],
+              checkpoint: Optional[Checkpoint],
+              unread: Sequence[str]) -> List[str]:
+    """Sentences on what is missing of a run, and why, and on scores that are
+    too unreliable to rank images."""
     notes = list(run.notes)
     for other in others:
         notes += [f'{other.name}: {note}' for note in other.notes]
@@ -112,17 +100,21 @@ def notes_on(run: Run, others: Sequence[Run], checkpoint: Optional[Checkpoint],
                      'scores of the images aren\'t known.')
     elif checkpoint is not None and known and known[-1] < _RELIABLE:
         notes.append(
-            'The ranking of the images may be no better than chance: the '
-            'correlation of a score with the next one of its image is '
-            f'{known[-1]:.2f}. Train longer, or rank the images by `mmib '
-            'rank`.')
+            'The ranking of the images by score may be no better than chance: '
+            'the correlation of a score with the next one of its image is '
+            f'{known[-1]:.2f}. Train longer, or rank the images by what the '
+            'network predicts: `mmib rank` without `--rank-by score`.')
     return notes
 
 
-def _digest(script: str) -> str:
-    """The digest by which the page allows its script."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return base64.b64encode(digest).decode()
+def _rank_command(run: Run, checkpoint: Optional[Checkpoint]) -> str:
+    """The command that shows images by their scores, '' where there are
+    none."""
+    if checkpoint is None or checkpoint.images is None:
+        return ''
+    config = run.config.filename or 'CONFIG'
+    return shlex.join(
+        ['mmib', 'rank', config, checkpoint.path, '--rank-by', 'score'])
 
 
 def _sentence(text: str) -> Markup:

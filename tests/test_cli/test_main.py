@@ -81,7 +81,7 @@ def test_the_help_names_all_rankings():
     (['trian'], 2, 'trian is no command: did you mean train?'),
     (['qqq'], 2, 'qqq is no command: give one of train, test, '),
     ('rank a.py a.pth --rank-by pixel'.split(), 2, 'pixel is no ranking: '),
-    (['report', 'a', '--images', '-1'], 2, 'give 0 or more, but got -1'),
+    ('rank a.py a.pth --images -1'.split(), 2, 'give 0 or more, but got -1'),
     (['forecast', 'a.py', '--gpus', '0'], 2, 'give 1 or more, but got 0'),
     (['forecast', 'a.py', '--cfg-options', 'a'], 2, 'write KEY=VALUE'),
     (['test', 'a.py'], 2, 'usage: mmib test CONFIG CHECKPOINT'),

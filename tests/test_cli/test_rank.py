@@ -184,6 +184,17 @@ def test_review_goes_on(rank, trained):
     assert shown and first not in shown
 
 
+@pytest.mark.parametrize('name', ['rank_train.html', 'rank_train_images.csv'])
+def test_a_review_is_not_written_over(rank, name):
+    Path('out').mkdir()
+    review = Path('out', name)
+    review.write_text('image,verdict,rank\n1.jpg,wrong,1\n')
+    before = review.read_text()
+    with pytest.raises(SystemExit, match=f'Error: {review} is a review'):
+        rank('--review', review)
+    assert review.read_text() == before
+
+
 def test_a_config_with_a_base_of_a_library(run, trained):
     """Which MMEngine alone finds on one of the stacks."""
     base = 'mmseg::fcn/fcn_r50-d8_4xb2-40k_cityscapes-512x1024.py'

@@ -17,8 +17,7 @@ from mmib.labels.verdicts import Judged, read_review, write_review
 
 from ..system.small_training import read_log, write_images
 from ..test_datasets import build
-from ..test_report.work_dirs import (files_config, write_checkpoint,
-                                     write_finished)
+from ..test_report.work_dirs import files_config, rank_by_score
 from .test_train import SHORT, text_of
 
 HEADER = 'image,verdict,rank,score,date\n'
@@ -212,9 +211,8 @@ def test_forecast_and_convert(run, capsys):
             write('b.csv', [('9.jpg', 'wrong')]))
 
 
-def shown(path):
-    """Number and rank of each card."""
-    text = Path(path).read_text()
+def shown(text):
+    """Number and rank of each card of a page."""
     rows = re.findall(r'aria-label="image of image (\d+)".*?rank <b>(\d+)</b>',
                       text, re.DOTALL)
     return [(int(number), int(rank)) for number, rank in rows]
@@ -226,12 +224,26 @@ def commands(text):
                                    re.S)[1]).split('\n')
 
 
-def test_the_commands_of_a_page(run, monkeypatch):
+@pytest.fixture
+def rank(run):
+    """Ranks the images of a run by its scores, and returns the page."""
+
+    def write_page(work_dir, *options, out=None):
+        out = out or work_dir
+        run(*rank_by_score(work_dir), '--out', out, *options)
+        return Path(out, 'rank_train.html').read_text()
+
+    return write_page
+
+
+SAVED = '--cfg-options', 'default_hooks.checkpoint.interval=4'
+
+
+def test_the_commands_of_a_page(run, rank):
     """As they can be copied."""
-    run('train', file_config('page-20k_files'), '--score')
+    run('train', file_config('page-20k_files'), '--score', *SAVED)
     work_dir, = Path('work_dirs').iterdir()
-    run('report', work_dir, '--no-predictions')
-    text = (work_dir / 'report.html').read_text()
+    text = rank(work_dir)
     command, = commands(text)
     assert 'data-file="review.csv"' in text and 'save review.csv' in text
     write('review.csv', [('2.jpg', 'wrong')])
@@ -242,29 +254,24 @@ def test_the_commands_of_a_page(run, monkeypatch):
     # One round after the other.
     for given, name in (('review-2', 'review-3'), ('reviews-4', 'review-5')):
         write(f'{given}.csv', [('2.jpg', 'wrong')])
-        run('report', work_dir, '--no-predictions', '--review', f'{given}.csv')
-        text = (work_dir / 'report.html').read_text()
+        text = rank(work_dir, '--review', f'{given}.csv')
         assert f'data-file="{name}.csv"' in text
         assert commands(text)[0] == (
             f'mmib review {given}.csv {name}.csv --out reviews{name[6:]}.csv')
 
 
-def test_the_next_round(run, capsys):
-    """A report of a training without some images has numbers of the whole
+def test_the_next_round(run, rank):
+    """A ranking of a training without some images has numbers of the whole
     dataset, and shows what wasn't judged."""
     config = file_config('round-20k_files')
     images = Path.cwd() / 'data/images/training'
     review = write('review.csv', [(images / '2.jpg', 'wrong'),
                                   (images / '4.jpg', 'hard')])
     listed = write('listed.csv', [('2.jpg', 'wrong')])
-    run('train', config, '--infobatch', '--without', listed, '--cfg-options',
-        'default_hooks.checkpoint.interval=4')
+    run('train', config, '--infobatch', '--without', listed, *SAVED)
     work_dir = 'work_dirs/round-12k-infobatch_files_without_listed'
-    capsys.readouterr()
-    run('report', work_dir, '--no-predictions')
-    assert f'Reading {work_dir}, which takes' in capsys.readouterr().err
-    cards = shown(f'{work_dir}/report.html')
-    table = pd.read_csv(f'{work_dir}/report_images.csv')
+    cards = shown(rank(work_dir))
+    table = pd.read_csv(f'{work_dir}/rank_train_images.csv')
     by_rank = table.image
     table = table.sort_values('image', ignore_index=True)
     names = ["'=6.jpg", *(f'{i}.jpg' for i in range(6))]
@@ -277,12 +284,8 @@ def test_the_next_round(run, capsys):
         ]
     # Those of the first round, and another one.
     second = write('second.csv', [(table.path[0], 'unsure')])
-    run('report', work_dir, '--no-predictions', '--review', review, second,
-        '--out', 'next.html')
-    assert shown('next.html') == [
-        card for card in cards if card[0] not in (0, 5)
-    ]
-    text = Path('next.html').read_text()
+    text = rank(work_dir, '--review', review, second, out='next')
+    assert shown(text) == [card for card in cards if card[0] not in (0, 5)]
     assert '2 of 3 judged images are in the ranking, and aren' in text
     # Nothing of the rounds before is lost. The config has a list already.
     assert 'data-file="review-3.csv"' in text
@@ -292,39 +295,26 @@ def test_the_next_round(run, capsys):
     assert train.startswith(f'mmib train {work_dir}/') and train.endswith(
         f'.py --work-dir {work_dir}_reviews-3 --cfg-options '
         'train_dataloader.dataset.without=reviews-3.csv')
-    # Where the data are gone, nothing can be found.
-    Path('data').rename('gone')
-    with pytest.raises(SystemExit, match='--review finds no images. Images h'):
-        run('report', work_dir, '--review', second, '--out', 'last.html')
-    run('report', work_dir, '--out', 'last.html')
-    text = Path('last.html').read_text()
-    assert 'Images have their numbers in the run, no paths' in text
-    assert '<script>' not in text
 
 
-def test_scores_are_not_those_of_other_images(run):
+def test_scores_are_not_those_of_other_images(run, rank):
     """Of as many: of another list, or with another name."""
     config = file_config('others-20k_files')
     review = write('review.csv', [('1.jpg', 'wrong')])
-    run('train', config, '--score', '--without', review)
+    run('train', config, '--score', '--without', review, *SAVED)
     work_dir, = Path('work_dirs').iterdir()
-
-    def report():
-        run('report', work_dir, '--no-predictions')
-        return Path(work_dir, 'report.html').read_text()
-
-    assert '<script>' in report()
+    assert shown(rank(work_dir))
+    refused = partial(
+        pytest.raises, SystemExit, match='the dataset has other images here')
     write(review, [('4.jpg', 'wrong')])
-    assert '<script>' not in report()
+    with refused():
+        rank(work_dir)
     write(review, [('1.jpg', 'wrong')])
     for path in ('images/training/0.jpg', 'annotations/training/0.png'):
         path = Path('data', path)
         path.rename(path.with_stem('x'))
-    text = report()
-    assert '<script>' not in text and 'aria-label="image of' not in text
-    assert 'the dataset has other images here than the checkpoint, or' in text
-    table = pd.read_csv(f'{work_dir}/report_images.csv')
-    assert table.path.isna().all() and table.score.notna().all()
+    with refused():
+        rank(work_dir)
 
 
 def test_names_that_are_no_text(run, monkeypatch):
@@ -339,13 +329,3 @@ def test_names_that_are_no_text(run, monkeypatch):
     terminal.flush()
     assert b'Verdicts differ on \\udcff.jpg: ' in terminal.buffer.getvalue()
     assert [row.image for row in read_review('both.csv')] == [name]
-
-
-@pytest.mark.parametrize('review, out', [('report.csv', 'report.csv'),
-                                         ('report_images.csv', 'report.html')])
-def test_a_review_is_not_written_over(run, review, out):
-    write_checkpoint(write_finished(Path('work_dir')))
-    write(review, [('1.jpg', 'wrong')])
-    with pytest.raises(SystemExit, match=f'Error: {review} is a review'):
-        run('report', 'work_dir', '--review', review, '--out', out)
-    assert len(read_review(review)) == 1

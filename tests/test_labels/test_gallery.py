@@ -17,11 +17,11 @@ from mmengine.structures import BaseDataElement, PixelData
 from mmseg.structures import SegDataSample
 
 from mmib.errors import Refusal
-from mmib.labels.gallery import Gallery, rank_images, take_pictures
+from mmib.labels.gallery import Gallery, rank_images
 from mmib.labels.images import CannotShow, DatasetImages, as_picture
 from mmib.labels.layers import (box_layer, class_layer, confusions, heat_layer,
                                 side_of, to_uri)
-from mmib.labels.page import render_gallery, write_table
+from mmib.labels.page import render, write_table
 from mmib.labels.predictions import Predictor, compare
 from mmib.labels.rankings import RANKINGS, top_pixels
 from mmib.report.checkpoint import Checkpoint
@@ -146,27 +146,77 @@ def images_of(scores):
             pruned=0))
 
 
-def gallery_of(config, scores, count, **others):
+def gallery_of(config, scores, count):
     checkpoint = Checkpoint('a.pth', images_of(scores))
-    return take_pictures(config, checkpoint, count, **others)
+    return rank_images(config, checkpoint, 'train', 'score', count)
 
 
-def test_cards_of_both_ends():
+def test_cards_of_both_ends(root):
+    """Of a model that can't be built, too."""
     scores = np.float32([0.5, 3, np.nan, 1])
-    gallery = gallery_of(Config(), scores, 2)
+    gallery = gallery_of(config_of(root), scores, 2)
     assert [(c.number, c.rank) for c in gallery.highest] == [(1, 1), (3, 2)]
     # Nothing was pruned, and the last scores are the averages.
     assert gallery.highest[1].figures == [('average score', 1), ('visits', 3)]
     images = images_of(scores)
     images['last_score'] += 1
-    card = take_pictures(Config(), Checkpoint('a.pth', images), 2).highest[1]
+    card = rank_images(
+        config_of(root), Checkpoint('a.pth', images), 'train', 'score',
+        2).highest[1]
     assert card.figures[:2] == [('average score', 1), ('last score', 2)]
     # None is in both.
     assert [(c.number, c.rank) for c in gallery.lowest] == [(0, 3)]
     note, = gallery.notes
-    assert 'because of the dataset: the config has none.' in note
-    none = gallery_of(Config(), scores, 0)
+    assert note == ('There are no predictions: the config has no pipeline for '
+                    'tests.')
+    assert [name
+            for name, _ in gallery.highest[0].pictures] == ['image', 'labels']
+    none = gallery_of(config_of(root), scores, 0)
     assert none.highest == none.lowest == []
+
+
+@pytest.mark.parametrize('split, checkpoint, match', [
+    ('val', Checkpoint('a.pth', images_of(
+        np.arange(4.))), 'its training images alone: leave out --data'),
+    ('train', Checkpoint('a.pth'),
+     'because a.pth has none. `mmib train CONFIG --score` trains'),
+])
+def test_no_scores_to_rank_by(root, split, checkpoint, match):
+    config = config_of(root)
+    config.val_dataloader = config.train_dataloader
+    with pytest.raises(Refusal, match=match):
+        rank_images(config, checkpoint, split, 'score', 1)
+
+
+def test_a_model_whose_images_rank_by_score_alone(root):
+    checkpoint = Checkpoint('a.pth', images_of(np.arange(4.)))
+    with pytest.raises(Refusal, match='for tests. --rank-by score ranks the'):
+        rank_images(config_of(root), checkpoint, 'train', None, 1)
+
+
+@pytest.mark.parametrize('base, note', [
+    (torch.utils.data.Dataset, 'the dataset has no files'),
+    (BaseDataset, "the dataset has no 'img_path' of it"),
+])
+def test_a_dataset_without_files(base, note):
+    """Its images have numbers, and take verdicts."""
+
+    class Rows(base):
+
+        def load_data_list(self):
+            return [dict(row=i) for i in range(3)]
+
+        def __len__(self):
+            return 3
+
+    DATASETS.register_module(module=Rows, force=True)
+    config = Config(dict(train_dataloader=dict(dataset=dict(type='Rows'))))
+    gallery = gallery_of(config, [1., 0., 2.], 1)
+    card, = gallery.highest
+    assert (card.name, card.path, card.pictures) == ('2', None, [])
+    assert card.note == f'No picture: {note}.'
+    html = render(gallery, 'key', config, [], 'a.csv')
+    assert 'aria-label="image 2"' in html and 'save review.csv' in html
 
 
 def test_pictures(root, monkeypatch):
@@ -301,11 +351,8 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
 
     monkeypatch.setattr('mmib.labels.gallery.Predictor', Predicts)
     scores = np.float32([0.3, 0, 0, 0.1])
-    if ranking == 'score':
-        gallery = gallery_of(config_of(tmp_path), scores, 4)
-    else:
-        gallery = rank_images(
-            config_of(tmp_path), Checkpoint('a.pth'), 'train', ranking, 4)
+    checkpoint = Checkpoint('a.pth', images_of(scores))
+    gallery = rank_images(config_of(tmp_path), checkpoint, 'train', ranking, 4)
     assert gallery.unlabelled == [
         str(tmp_path / 'images' / 'training' / '2.jpg')
     ]
@@ -316,9 +363,8 @@ def test_images_without_labels(tmp_path, ranking, monkeypatch):
         note.split(':')[0] for note in gallery.notes
     ] == ['The network predicts these labelled classes in no image'] * (
         ranking != 'score')
-    section = render_gallery(gallery, 'key', 'a.csv', config_of(tmp_path), [])
-    assert 'Images without any labelled pixel, which teach nothing: 1.' in (
-        section.html)
+    html = render(gallery, 'key', config_of(tmp_path), [], 'a.csv')
+    assert 'Images without any labelled pixel, which teach nothing: 1.' in html
     write_table(str(tmp_path / 'a.csv'), gallery.images)
     table = pd.read_csv(tmp_path / 'a.csv')
     assert table.image[table[ranking].isna()].tolist() == [2]
@@ -348,10 +394,10 @@ def test_a_run_that_was_tested(root, tmp_path):
     for options in ('', ' --cfg-options load_from=None'):
         config.dump(path)
         trained = Config(config_of(root).to_dict(), filename=str(path))
-        gallery = gallery_of(trained, np.arange(4.), 1, predictions=False)
-        section = render_gallery(gallery, 'key', 'a.csv', trained, [])
+        gallery = gallery_of(trained, np.arange(4.), 1)
+        html = render(gallery, 'key', trained, [], 'a.csv')
         command = f'mmib train {path} --without review.csv{options}'
-        assert f'<pre>{command}</pre>' in section.html
+        assert f'<pre>{command}</pre>' in html
         config.load_from = 'a.pth'
 
 
@@ -359,8 +405,8 @@ def test_a_run_that_was_tested(root, tmp_path):
 def test_each_ranking_is_explained(name):
     gallery = Gallery(
         pd.DataFrame({name: [1.]}), 'a.pth', rank_by=name, unlabelled=['a'])
-    section = render_gallery(gallery, 'key', 'a.csv', Config(), [])
-    assert section.html.count('Images rank by ') == 1
+    html = render(gallery, 'key', Config(), [], 'a.csv')
+    assert html.count('Images rank by ') == 1
 
 
 def test_layers():

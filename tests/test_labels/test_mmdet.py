@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Reports of detectors."""
+"""Rankings of detectors."""
 import json
 
 import cv2
@@ -19,11 +19,11 @@ from mmengine.runner import Runner  # noqa: E402
 from mmengine.structures import InstanceData  # noqa: E402
 
 from mmib import convert  # noqa: E402
-from mmib.labels import boxes  # noqa: E402
-from mmib.labels import gallery as pictures  # noqa: E402
+from mmib.labels import boxes, cards  # noqa: E402
+from mmib.labels.gallery import rank_images  # noqa: E402
 from mmib.labels.images import CannotShow, DatasetImages  # noqa: E402
 from mmib.labels.layers import box_layer, to_uri  # noqa: E402
-from mmib.labels.page import render_gallery  # noqa: E402
+from mmib.labels.page import render  # noqa: E402
 from mmib.labels.predictions import Predictor, compare  # noqa: E402
 from mmib.report.checkpoint import read_newest  # noqa: E402
 from mmib_cli import main  # noqa: E402
@@ -98,8 +98,8 @@ def test_boxes_of_labels_and_of_predictions(trained, predicted, monkeypatch):
     reader, samples = predicted
     # A network so young is sure of nothing.
     least = samples[0].scores.median().item()
-    monkeypatch.setattr(pictures, '_PROBABLE', least)
-    gallery = pictures.take_pictures(cfg, checkpoint, 4)
+    monkeypatch.setattr(cards, '_PROBABLE', least)
+    gallery = rank_images(cfg, checkpoint, 'train', 'score', 4)
     assert not gallery.notes and len(gallery.highest) == 4
     hidden = []
     for card in gallery.highest:
@@ -122,8 +122,8 @@ def test_boxes_of_labels_and_of_predictions(trained, predicted, monkeypatch):
 def test_what_a_score_of_boxes_is(trained):
     """No loss and no crop, and a moving average that is told once."""
     cfg, checkpoint = trained
-    gallery = pictures.take_pictures(cfg, checkpoint, 1)
-    html = render_gallery(gallery, 'key', 'a.csv', cfg, []).html
+    gallery = rank_images(cfg, checkpoint, 'train', 'score', 1)
+    html = render(gallery, 'key', cfg, [], 'a.csv')
     assert 'the norm of the gradient of its loss' in html
     assert 'a high loss' not in html and 'random crops' not in html
     figures = dict(gallery.highest[0].figures)

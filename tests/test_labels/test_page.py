@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Verdicts on the images of a report, in a browser that is driven by keys and
+"""Verdicts on the images of a ranking, in a browser that is driven by keys and
 clicks. The fixtures take 10 s on a quiet core."""
 import base64
 import csv
@@ -14,12 +14,11 @@ from mmengine.runner import Runner
 import mmib_cli
 from mmib.labels.lists import find_images
 from mmib.labels.verdicts import read_review
-from mmib.report.checkpoint import read_newest
-from mmib.report.read import read_run
+from mmib.report.checkpoint import read_checkpoint
 
 from ..system.small_training import write_images
 from ..test_report.browser import CHROMIUM, WIDTHS
-from ..test_report.work_dirs import files_config
+from ..test_report.work_dirs import files_config, rank_by_score
 from .devtools import Browser
 
 # Of the images: a formula, which has all that a cell may not hold as it is.
@@ -28,7 +27,7 @@ FOLDER = '=1+2,"<img src=x onerror=alert(1)>\''
 
 @pytest.fixture(scope='module')
 def page(tmp_path_factory):
-    """The report of 40 images, of which 30 are shown."""
+    """The ranking of 40 images, of which 30 are shown."""
     base = tmp_path_factory.mktemp('review')
     write_images(str(base / 'data'), 40)
     here = os.getcwd()
@@ -41,14 +40,12 @@ def page(tmp_path_factory):
             data_prefix=dict(
                 img_path=FOLDER, seg_map_path='data/annotations/training'))
         Runner.from_cfg(config).train()
-        mmib_cli.main(['report', 'run', '--images', '15'])
-        mmib_cli.main([
-            'report', 'run', '--images', '3', '--no-predictions', '--out',
-            'run/few.html'
-        ])
+        rank = [*rank_by_score('run'), '--images']
+        mmib_cli.main([*rank, '15'])
+        mmib_cli.main([*rank, '3', '--out', 'run/few'])
     finally:
         os.chdir(here)
-    return base / 'run' / 'report.html'
+    return base / 'run' / 'rank_train.html'
 
 
 @pytest.fixture(scope='module')
@@ -118,8 +115,8 @@ def rows_of(path):
 
 
 def table(page):
-    """What the report knows of all images, by number."""
-    rows = rows_of(page.with_name('report_images.csv'))
+    """What is known of all images, by number."""
+    rows = rows_of(page.with_name('rank_train_images.csv'))
     return sorted(rows, key=lambda row: int(row['image']))
 
 
@@ -221,13 +218,13 @@ def test_a_browser_that_keeps_nothing(opened):
             for row in rows_of(save(browser))] == ['wrong', 'hard']
 
 
-def test_verdicts_are_those_of_a_training(opened, page):
-    """Other reports of it show them, as far as they show these images."""
+def test_verdicts_are_those_of_a_checkpoint(opened, page):
+    """Other pages of it show them, as far as they show these images."""
     browser = opened()
     browser.press('1', 'ArrowRight', '1')
     browser.click(button(2, 'value=hard'))
     browser.click(button(7, 'value=wrong'))
-    browser.open(page.with_name('few.html'))
+    browser.open(page.parent / 'few' / page.name)
     assert verdicts(browser) == ['', 'wrong', 'hard', '', '', '']
     assert said(browser) == '2 of 3 looked at, 1 wrong'
     # What another tab has changed since then is saved, too.
@@ -238,13 +235,11 @@ def test_verdicts_are_those_of_a_training(opened, page):
             for row in rows_of(save(browser))] == ['wrong', 'unsure']
 
 
-def test_of_which_training_verdicts_are(page):
-    """Of its images, too: those of other ones aren't shown on them."""
-    text = page.read_text(encoding='utf-8')
-    checkpoint = read_newest(str(page.parent))[0]
-    assert re.search('data-report="run (\\S+) (\\d+)"',
-                     text).groups() == (read_run(str(page.parent)).start,
-                                        str(checkpoint.images_checksum))
+def test_of_which_images_verdicts_are(page):
+    """Those of other ones aren't shown on them."""
+    path = page.with_name('iter_40.pth')
+    checksum = read_checkpoint(str(path)).images_checksum
+    assert f'data-key="{path} train {checksum}"' in page.read_text('utf-8')
 
 
 def large(browser):

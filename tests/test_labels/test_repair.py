@@ -19,7 +19,7 @@ from mmseg.registry import DATASETS
 
 from mmib.labels import repair
 from mmib.labels.config import list_images
-from mmib.labels.gallery import take_pictures
+from mmib.labels.gallery import rank_images
 from mmib.labels.images import DatasetImages
 from mmib.labels.predictions import Predictor
 from mmib.labels.repair import masks_in, painted
@@ -498,8 +498,8 @@ def test_pixels_of_no_class_stay_ignored(config, ignored):
         assert not changed[:9].any()
     scores = np.isin(range(6), (1, 4, 5)).astype(float)
     images = pd.DataFrame(dict(score=scores, last_score=scores))
-    for card in take_pictures(cfg, Checkpoint('a.pth', images, weights),
-                              3).highest:
+    checkpoint = Checkpoint('a.pth', images, weights)
+    for card in rank_images(cfg, checkpoint, 'train', 'score', 3).highest:
         layers = {name: decoded(uri) for name, uri in card.pictures[1:]}
         assert {*layers} >= {'labels', 'loss', 'differences'}
         for name, layer in layers.items():

@@ -19,6 +19,7 @@ import mmib_cli  # noqa: E402
 from tests.test_tasks.test_classification.small_classifier import \
     config  # noqa: E402
 
+from ..test_report.work_dirs import rank_by_score  # noqa: E402
 from . import test_page  # noqa: E402
 from .test_page import current, rows_of, said, save, verdicts  # noqa: E402
 
@@ -87,7 +88,7 @@ def write_config(path):
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory):
-    """The folder of a finished training with scores, and its report."""
+    """The folder of a finished training with scores, and its ranking."""
     base = tmp_path_factory.mktemp('labels')
     write_images(base / 'data')
     write_config(base / 'small.py')
@@ -95,7 +96,7 @@ def base(tmp_path_factory):
     os.chdir(base)
     try:
         mmib_cli.main(['train', 'small.py', '--score', '--work-dir', 'run'])
-        mmib_cli.main(['report', 'run', '--images', '12'])
+        mmib_cli.main([*rank_by_score('run'), '--images', '12'])
     finally:
         os.chdir(here)
     return base
@@ -103,7 +104,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, base):
-    page = base / 'run' / 'report.html'
+    page = base / 'run' / 'rank_train.html'
     browser.errors.clear()
     browser.open(page)
     browser.run('localStorage.clear()')
@@ -149,7 +150,7 @@ def test_labels_by_keys(opened, base):
     assert [*rows[0]][-1] == 'label'
     assert [row['label'] for row in rows[:5]] == [WHITE, WHITE, 'grey', '', '']
     assert [row['verdict'] for row in rows[:4]] == ['wrong'] * 4
-    opened.open(base / 'run' / 'report.html')
+    opened.open(base / 'run' / 'rank_train.html')
     assert given(opened)[:4] == [WHITE, WHITE, 'grey', '']
 
 
@@ -252,7 +253,7 @@ def test_the_whole_way(opened, base, monkeypatch):
     expected = {f'{name}/{i}.png': name for name in CLASSES for i in range(6)}
     expected.update({names[0]: WHITE, names[1]: 'grey'})
     del expected[names[2]]
-    text = (base / 'run' / 'report.html').read_text('utf-8')
+    text = (base / 'run' / 'rank_train.html').read_text('utf-8')
     command = unescape(re.search('<pre>(.*?)</pre>', text, re.S)[1])
     _, train, *arguments = shlex.split(command)
     assert train == 'train' and arguments[1:3] == ['--relabel', 'review.csv']
@@ -265,11 +266,11 @@ def test_the_whole_way(opened, base, monkeypatch):
         'left out by review.csv: 1' in log
     # Of the next round numbers are those of all images, and it goes on.
     mmib_cli.main([
-        'report', 'run_review', '--no-predictions', '--images', '50',
-        '--review', 'review.csv'
+        *rank_by_score('run_review'), '--images', '50', '--review',
+        'review.csv'
     ])
-    report = (base / 'run_review' / 'report.html').read_text('utf-8')
-    assert len(rows_of(base / 'run_review' / 'report_images.csv')) == 23
+    report = (base / 'run_review' / 'rank_train.html').read_text('utf-8')
+    assert len(rows_of(base / 'run_review' / 'rank_train_images.csv')) == 23
     assert names[0] not in re.findall('class="path">(.*?)<', report)
     command = unescape(re.search('<pre>(.*?)</pre>', report, re.S)[1])
     assert ('--cfg-options train_dataloader.dataset.relabel=reviews-2.csv'

@@ -309,7 +309,7 @@ def test_iou_of_each_class(tmp_path):
     assert np.nanmean(ious) == pytest.approx(values[-1], abs=0.011)
     other = read_run(str(write_finished(tmp_path / 'other')))
     assert other.class_ious == {}
-    page = render(run, [other], [])
+    page = render(run, [other], None, [])
     assert re.search(r'<tr><td>odd</td><td>%s</td><td>–</td></tr>' % ious[1],
                      page)
     # A kill may have left a part of the table.

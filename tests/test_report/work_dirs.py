@@ -3,6 +3,7 @@
 one."""
 import json
 from math import nan
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -160,6 +161,13 @@ def write_checkpoint(work_dir, iteration=40, **changes):
     torch.save(checkpoint, path)
     (work_dir / 'last_checkpoint').write_text(f'/elsewhere/{path.name}')
     return path
+
+
+def rank_by_score(work_dir):
+    """The command that ranks the images of a training by its scores."""
+    config, = Path(work_dir).glob('*.py')
+    checkpoint = Path(work_dir, 'last_checkpoint').read_text()
+    return ['rank', str(config), checkpoint, '--rank-by', 'score']
 
 
 class StoppedAt(Hook):
