@@ -17,8 +17,8 @@ from .planner import Memory
 from .plans import OpenPlans
 from .pruning import EpochPlan, Policy, Tier
 from .schedule import PlanStart, Schedule, StepSize
-from .states import (VERSION, readable, to_arrays, to_tensors, what_changed,
-                     why_not)
+from .states import (VERSION, mismatch, to_arrays, to_current, to_tensors,
+                     what_changed)
 from .visits import Merged, Tables, VisitLog
 from .worth import MeanRatio, VarianceRatio
 
@@ -473,8 +473,8 @@ class Run:
             Refusal: If the state is damaged, of other data, or of an unknown
                 version of mmib.
         """
-        state, own = readable(state_dict), self.state_dict(merge=False)
-        reason = why_not(state, own)
+        state, own = to_current(state_dict), self.state_dict(merge=False)
+        reason = mismatch(state, own)
         if reason is not None:
             raise Refusal(f'The run can\'t go on: {reason}.')
         is_same_policy = state['policy'] == repr(self.policy)

@@ -149,19 +149,19 @@ class Schedule:
         self._first_pass = first_pass or pass_length
         # By iterations: the slot of iteration 0, extrapolated with the current
         # batch size. The slot may be negative after a resume.
-        self._zero = 0
+        self._slot_zero = 0
         # By epochs: how many slots were pruned before `fresh_from`.
         self._unspent = 0.
 
     def count_from(self, iteration: int, position: int) -> None:
         """Set how many iterations the run has made at a position."""
         if not self.by_epoch:
-            self._zero = position - iteration * self.slots_per_iter
+            self._slot_zero = position - iteration * self.slots_per_iter
 
     def _slot_of(self, iteration: int) -> int:
-        return self._zero + iteration * self.slots_per_iter
+        return self._slot_zero + iteration * self.slots_per_iter
 
-    def _place_of(self, start: PlanStart) -> int:
+    def _unit_at(self, start: PlanStart) -> int:
         """Return the epoch of a plan if the run counts epochs, or else its
         first slot: the unit of :attr:`prune_from` and :attr:`anneal_from`."""
         return start.epoch if self.by_epoch else start.slot
@@ -189,11 +189,11 @@ class Schedule:
 
     def may_prune(self, start: PlanStart) -> bool:
         """Return whether a plan may prune."""
-        return (self.prune_from <= self._place_of(start) < self.anneal_from)
+        return (self.prune_from <= self._unit_at(start) < self.anneal_from)
 
     def is_annealing(self, start: PlanStart) -> bool:
         """Return whether a plan belongs to annealing."""
-        return self._place_of(start) >= self.anneal_from
+        return self._unit_at(start) >= self.anneal_from
 
     @property
     def prunes_nothing(self) -> bool:
@@ -212,7 +212,7 @@ class Schedule:
         """Return the iterations of the run before a plan."""
         if self.by_epoch:
             return start.iteration
-        return (start.slot - self._zero) / self.slots_per_iter
+        return (start.slot - self._slot_zero) / self.slots_per_iter
 
     def iters_saved_since(self, plan: PlanRecord, position: int,
                           iteration: int) -> float:
@@ -236,7 +236,7 @@ class Schedule:
             start (PlanStart): Where the plan begins.
             saved_iters (float): Iterations saved before the plan.
         """
-        spent: float = start.slot - self._zero
+        spent: float = start.slot - self._slot_zero
         if self.by_epoch:
             covered: float = start.epoch * self.pass_length
             spent -= self._unspent

@@ -19,7 +19,7 @@ VERSIONS = 2, VERSION
 _OPTIONAL = 'memory.scores', 'memory.kept', 'lacks_norms'
 
 
-def readable(state: Any) -> Dict[str, Any]:
+def to_current(state: Any) -> Dict[str, Any]:
     """Return a state on the host, in the form of the current version.
 
     Raises:
@@ -94,11 +94,11 @@ def _kind(value: Any) -> str:
     return f'of type {kind.__name__}'
 
 
-def why_not(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
-    """Return why a state can't be loaded into a run, or None.
+def mismatch(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
+    """Return why a state doesn't fit a run, or None if it fits.
 
     Args:
-        state (dict): A :func:`readable` state.
+        state (dict): A state in the current form, see :func:`to_current`.
         own (dict): The state of the run.
 
     Raises:
@@ -135,7 +135,7 @@ def why_not(state: Dict[str, Any], own: Dict[str, Any]) -> Optional[str]:
 
 def what_changed(state: Dict[str, Any], own: Dict[str, Any]) -> List[str]:
     """Return sentences for the log on what has changed since a state was
-    written. Takes the arguments of :func:`why_not`."""
+    written. Takes the arguments of :func:`mismatch`."""
     unit = own['schedule']['unit']
     mean = '1' if own['normalize'] else '1 / kept share'
     texts = (

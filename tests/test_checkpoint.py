@@ -9,7 +9,7 @@ import torch
 
 from mmib.errors import Refusal
 from mmib.ledger import Ledger
-from mmib.openmmlab.runner.checkpoint import opened, seal
+from mmib.openmmlab.runner.checkpoint import seal, unsealed
 from mmib.pruning import Neyman, RandomPruning
 from mmib.states import VERSION, what_changed
 from tests.training import DrivenTraining, state_of
@@ -44,7 +44,7 @@ def damages(value):
 def test_each_damage_is_told():
     """And nothing else."""
     state = seal(state_of(DrivenTraining(Neyman()).train(30).run))
-    assert opened(state) is state
+    assert unsealed(state) is state
     number = 0
     for owner, key in owners(state):
         if key == 'checksum' and owner is state:
@@ -60,11 +60,11 @@ def test_each_damage_is_told():
                     Refusal,
                     match='`infobatch` is not what mmib has '
                     'written' + WHAT_TO_DO):
-                opened(state)
+                unsealed(state)
         owner[key] = value
     assert number > 150
     with pytest.raises(Refusal, match='`infobatch` is no dict'):
-        opened([state])
+        unsealed([state])
 
 
 def test_what_has_no_text_of_its_own_is_not_sealed():

@@ -20,7 +20,7 @@ from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           QuantileTiers, RandomPruning)
 from mmib.run import Run
 from mmib.schedule import Schedule, StepSize
-from mmib.states import readable, why_not
+from mmib.states import mismatch, to_current
 from tests.system.processes import run_ranks
 from tests.test_datasets import Listed
 from tests.training import (POLICIES, SIZE, DrivenTraining, dealt, facts, loop,
@@ -476,7 +476,7 @@ def test_other_data_or_scores():
     rest = DrivenTraining(EpsilonGreedy(), dataset=range(11))
     before = str(state_of(rest.run))
     reason = 'the checkpoint is of 13 images, and the dataset has 11 images'
-    assert why_not(readable(state), rest.run.state_dict()) == reason
+    assert mismatch(to_current(state), rest.run.state_dict()) == reason
     with pytest.raises(Refusal, match=f"The run can't go on: {reason}."):
         rest.run.load_state_dict(state)
     assert str(state_of(rest.run)) == before
@@ -487,11 +487,11 @@ def test_other_data_or_scores():
                                  epochs=3)._run, 'counts iterations'),
                         (DrivenTraining(score='gradient').run,
                          '"loss", and those of this run are "gradient"')):
-        assert reason in why_not(readable(state), run.state_dict())
+        assert reason in mismatch(to_current(state), run.state_dict())
     state = state_of(DrivenTraining(by_epoch=True).train(30).run)
     repeated = RepeatDataset(Listed([str(i) for i in range(SIZE)]), 3)
     repeated = DrivenTraining(dataset=repeated, by_epoch=True).run
-    assert why_not(readable(state), repeated.state_dict()) == (
+    assert mismatch(to_current(state), repeated.state_dict()) == (
         'the checkpoint is of 13 images, and the dataset has 13 images, 39 '
         'with repeats')
 

@@ -20,7 +20,7 @@ from mmib.schedule import PlanStart, Schedule
 def test_annealing_and_pruning_begin_with_an_epoch(start, first):
     schedule = Schedule(100, 10, 20, 0.85, start, iters_per_epoch=10)
     for epoch in range(20):
-        assert schedule._place_of(PlanStart(100 * epoch, epoch=epoch)) == epoch
+        assert schedule._unit_at(PlanStart(100 * epoch, epoch=epoch)) == epoch
     assert (schedule.prune_from, schedule.anneal_from) == (first, 17)
     assert schedule.most_slots(PlanStart(100, epoch=1)) is None
     assert schedule.by_epoch
@@ -48,7 +48,7 @@ def test_the_budget_is_met(by_epoch, policy, delta, start):
             break
         kept = limit = 1000
         start = PlanStart(position, position // 10, epoch)
-        unit = schedule._place_of(start)
+        unit = schedule._unit_at(start)
         if unit < schedule.anneal_from:
             limit = schedule.most_slots(start) or 10**9
             if unit >= schedule.prune_from:
@@ -113,7 +113,7 @@ def test_another_batch_size():
     schedule.count_from(16, 160)
     assert schedule.most_slots(PlanStart(160)) == 14 * 20
     assert schedule.anneal_from == 440
-    assert schedule._place_of(PlanStart(440)) == 440
+    assert schedule._unit_at(PlanStart(440)) == 440
     assert schedule.iteration_at(PlanStart(180)) == 17
 
 

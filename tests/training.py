@@ -19,7 +19,7 @@ from mmib.pruning import (EpochPlan, EpsilonGreedy, MeanThreshold, Neyman,
                           as_policy)
 from mmib.run import Run
 from mmib.schedule import Schedule, StepSize
-from mmib.states import readable, what_changed
+from mmib.states import to_current, what_changed
 from mmib.visits import Entry
 
 SIZE = 13
@@ -204,7 +204,7 @@ class DrivenTraining:
         iterations."""
         state = state_of(self.run)
         other.changes = what_changed(
-            readable(state), other.run.state_dict(merge=False))
+            to_current(state), other.run.state_dict(merge=False))
         other.run.load_state_dict(state)
         other.run.count_from(iteration or self.run.iteration)
         return other

@@ -14,7 +14,7 @@ from ..pruning import Policy
 from ..run import Run
 from ..schedule import Schedule, check_arguments
 from ..slots import Slots
-from ..states import check_form, readable, why_not
+from ..states import check_form, mismatch, to_current
 from ..visits import Entry
 from ..weigh import to_device
 from ..worth import MeanRatio, VarianceRatio
@@ -25,7 +25,7 @@ from .data.datasets import image_numbers
 from .data.delivery import DeliveryCheck
 from .registry import build_policy
 from .runner import step_size
-from .runner.checkpoint import opened, seal
+from .runner.checkpoint import seal, unsealed
 from .runner.checks import (check_batch, check_length, check_ranks,
                             check_training)
 from .runner.compat import before_saving, restart_loader
@@ -200,8 +200,8 @@ class InfoBatchHook(Hook):
     def _resume(self, runner: Runner, state: Dict[str, Any]) -> None:
         """Go on from the state of the checkpoint, or afresh if the state is of
         another dataset."""
-        state = readable(opened(state))
-        reason = why_not(state, self.run.state_dict(merge=False))
+        state = to_current(unsealed(state))
+        reason = mismatch(state, self.run.state_dict(merge=False))
         if reason is None and (state.get('images_checksum')
                                != self._delivery.checksum):
             reason = ('the checkpoint is of other images than '

@@ -12,8 +12,8 @@ import torch
 
 from ..errors import Refusal
 from ..openmmlab.console.reporter import RUN_KEY
-from ..openmmlab.runner.checkpoint import opened
-from ..states import VERSIONS, readable
+from ..openmmlab.runner.checkpoint import unsealed
+from ..states import VERSIONS, to_current
 
 # What MMEngine puts into a checkpoint beside tensors and plain values.
 _IGNORED = ('builtins.getattr', 'numpy.dtype', 'numpy.ndarray', 'slice',
@@ -144,7 +144,7 @@ def read_checkpoint(path: str) -> Checkpoint:
         raise Refusal(f'{name} has a state of InfoBatch of another version.')
     try:
         checksum = state.get('images_checksum')
-        state = readable(opened(state))
+        state = to_current(unsealed(state))
         return Checkpoint(path, _images(state['tables']), weights, run,
                           checksum, state)
     except (ValueError, LookupError, TypeError, AttributeError) as error:

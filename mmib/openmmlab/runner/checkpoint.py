@@ -17,8 +17,8 @@ def seal(state: Dict[str, Any]) -> Dict[str, Any]:
     return dict(state, checksum=_checksum(state))
 
 
-def opened(state: Any) -> Dict[str, Any]:
-    """Check the checksum of a state, if there is one."""
+def unsealed(state: Any) -> Dict[str, Any]:
+    """Return a state after its checksum is checked, if the state has one."""
     if not isinstance(state, dict):
         raise damaged('infobatch', 'is no dict')
     if 'checksum' in state and state['checksum'] != _checksum(state):
@@ -33,7 +33,7 @@ def _checksum(state: Dict[str, Any]) -> int:
 
 
 def _describe(value: Any) -> str:
-    """Return a text that is the same in each process and with each version of
+    """Return a text that is the same in each process and for each version of
     numpy, whatever the policy of a user has kept."""
     if not torch.is_tensor(value):
         return ''
