@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Boxes of which the labels and the predictions contradict each other.
-Functions of arrays."""
+"""Boxes whose labels contradict the predictions: functions of arrays."""
 from typing import Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -10,21 +9,22 @@ _CONFIDENT = 0.4
 # Boxes that overlap less than `_APART` are of different objects, and those
 # that overlap `_SAME` and more are one box.
 _APART, _SAME = 0.2, 0.5
-# Least confidence of a prediction that supports the label of its box, and
-# weight of a label that has no prediction beside it either.
+# Least confidence of a prediction that supports the label of a box, and the
+# weight of a label without a prediction beside it.
 _SUPPORTED, _ALONE = 0.2, 0.3
 
 
 class Boxes(NamedTuple):
-    """The labelled and the predicted boxes of an image. A box is left, top,
+    """The labelled and the predicted boxes of an image. A box has left, top,
     right and bottom in pixels.
 
     Args:
-        labelled (np.ndarray): Of shape (N, 4).
-        labels (np.ndarray): Class of each, int of shape (N,).
-        predicted (np.ndarray): Of shape (M, 4).
-        classes (np.ndarray): Class of each, int of shape (M,).
-        confidences (np.ndarray): Of each, from 0 to 1, of shape (M,).
+        labelled (np.ndarray): Labelled boxes, of shape (N, 4).
+        labels (np.ndarray): Class of each labelled box, int of shape (N,).
+        predicted (np.ndarray): Predicted boxes, of shape (M, 4).
+        classes (np.ndarray): Class of each predicted box, int of shape (M,).
+        confidences (np.ndarray): Confidence of each predicted box, from 0 to
+            1, of shape (M,).
     """
 
     labelled: np.ndarray
@@ -38,17 +38,16 @@ class Suspect(NamedTuple):
     """A box that may be wrong.
 
     Args:
-        kind (str): Name in :data:`KINDS`.
-        box (list[float]): Left, top, right and bottom: of the label, or of the
-            prediction where there is no label.
-        label (int, optional): The labelled class, None where there is no
-            label.
+        kind (str): Name of the kind in :data:`KINDS`.
+        box (list[float]): Left, top, right and bottom of the label, or of the
+            prediction if there is no label.
+        label (int, optional): The labelled class. None if there is no label.
         predicted (int, optional): The class of the prediction that contradicts
-            the label, None where there is none.
-        confidence (float): Of this prediction, 0 where there is none.
-        iou (float): Of label and prediction. Where there is one of them, its
-            highest with any box.
-        weight (float): What the box adds to the number of its image.
+            the label. None if there is no prediction.
+        confidence (float): Confidence of this prediction. 0 if there is none.
+        iou (float): IoU of label and prediction. If one of them is missing,
+            the highest IoU of the other with any box.
+        weight (float): What the box adds to the ranking of its image.
     """
 
     kind: str
@@ -61,20 +60,21 @@ class Suspect(NamedTuple):
 
 
 def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of each of N boxes with each of M, of
-    shape (N, M), 0 where both are empty."""
+    """Return the intersection over union of N boxes with M other boxes, of
+    shape (N, M). 0 where both are empty."""
     both = _intersections(boxes, others)
     union = _areas(boxes)[:, None] + _areas(others) - both
     return both / np.where(union > 0, union, 1)
 
 
 def without_ignored(boxes: Boxes, ignored: np.ndarray) -> Boxes:
-    """Leave out labels that are ignored, such as of crowds, and predictions of
-    which half lies in one of them.
+    """Return the boxes without ignored labels, such as those of crowds, and
+    without predictions of which half lies in an ignored label.
 
     Args:
-        boxes (Boxes): All of an image.
-        ignored (np.ndarray): Whether each label is, bool of shape (N,).
+        boxes (Boxes): All boxes of an image.
+        ignored (np.ndarray): Whether each label is ignored, bool of shape
+            (N,).
     """
     inside = _intersections(boxes.labelled[ignored], boxes.predicted)
     in_crowd = inside.max(0, initial=0) >= 0.5 * _areas(boxes.predicted)
@@ -99,9 +99,9 @@ def missing(boxes: Boxes) -> List[Suspect]:
 
 def unsupported(boxes: Boxes) -> List[Suspect]:
     """Find labels that no prediction of any class supports: the labels may be
-    extra, or misplaced. The weight of each is the confidence of the prediction
-    beside it to which no other label is nearer, or little where there is
-    none."""
+    extra or misplaced. The weight of a label is the confidence of a prediction
+    beside it, unless another label is nearer to the prediction. Without such a
+    prediction, the weight is small."""
     ious = overlaps(boxes.labelled, boxes.predicted)
     support = np.where(ious >= _SAME, boxes.confidences, 0).max(1, initial=0)
     is_beside = ((ious >= _APART) & (ious < _SAME) &
@@ -124,8 +124,8 @@ def unsupported(boxes: Boxes) -> List[Suspect]:
 
 def other_class(boxes: Boxes) -> List[Suspect]:
     """Find labels that a confident prediction of another class overlaps well.
-    The weight of each is by how much this prediction is more confident than
-    one of the labelled class."""
+    The weight of a label is the confidence of this prediction less the
+    confidence of a prediction of the labelled class."""
     ious = overlaps(boxes.labelled, boxes.predicted)
     sure = np.where(ious >= _SAME, boxes.confidences, 0)
     is_own = boxes.labels[:, None] == boxes.classes

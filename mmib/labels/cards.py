@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Cards, each of an image with its labels and what a network predicts."""
+"""Cards: an image with its labels and the predictions of a network."""
 from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Optional, Tuple
 
@@ -13,13 +13,13 @@ from .masks import IGNORED
 from .predictions import Predictor, compare, labelled_boxes
 from .rankings import largest_region
 
-# Name of a layer, and the layer.
+# The name of a layer, and the layer.
 _Layer = Tuple[str, np.ndarray]
-# How many confused pairs of classes a card has.
+# How many confused pairs of classes a card lists.
 _PAIRS = 2
 # Boxes of lower scores aren't drawn, as in MMDetection's visualizer.
 _PROBABLE = 0.3
-# How many of the boxes that rank an image its card has in words.
+# How many of the boxes that rank an image its card lists.
 _LISTED = 5
 # RGB colours of labels and predictions where both are drawn.
 BOX_COLOURS = ((0, 114, 178), (230, 159, 0))
@@ -30,18 +30,18 @@ class Card:
     """An image in the gallery.
 
     Args:
-        number (int): Its number in the whole dataset.
-        path (str, optional): Its path below the folder of all cards.
-        name (str): Its name in a review.
-        figures (list[tuple[str, float]]): Names and values of what is known of
-            it, first of what ranks it.
-        rank (int): Its rank, from 1.
-        size (tuple[int, int]): Width and height of its pictures.
-        pictures (list[tuple[str, str]]): Names and data URIs, first of the
-            image and then of layers over it.
+        number (int): Number of the image in the whole dataset.
+        path (str, optional): Path of the image below the folder of all cards.
+        name (str): Name of the image in a review.
+        figures (list[tuple[str, float]]): Titles and values of the figures of
+            the image. The first one ranks it.
+        rank (int): Rank of the image, from 1.
+        size (tuple[int, int]): Width and height of the pictures.
+        pictures (list[tuple[str, str]]): Names and data URIs of the image and
+            of the layers to draw over it.
         classes (list[tuple[str, str]]): Labels and predictions in words.
-        pair (str): The labelled and the predicted class where they differ.
-        predicted (str): The predicted class where it isn't the label.
+        pair (str): The labelled and the predicted class, if they differ.
+        predicted (str): The predicted class, if it isn't the label.
         note (str): Why pictures are missing.
     """
 
@@ -61,11 +61,11 @@ class Card:
 def add_pictures(card: Card, reader: DatasetImages,
                  predict: Optional[Predictor], rank_by: str,
                  side: int) -> None:
-    """Add what can be drawn of an image, and why the rest can't.
+    """Add the pictures of an image, or a note that says why one is missing.
 
     Args:
         card (Card): The card of the image.
-        reader (DatasetImages): Of the dataset.
+        reader (DatasetImages): The images of the dataset.
         predict (Predictor, optional): The network. If None, nothing is
             predicted.
         rank_by (str): Name of the ranking.
@@ -81,13 +81,13 @@ def add_pictures(card: Card, reader: DatasetImages,
 
 def _layers(card: Card, reader: DatasetImages, predict: Optional[Predictor],
             rank_by: str) -> Iterator[_Layer]:
-    """Draw the image, its labels and its prediction. Add to the card in words
-    what can't be drawn."""
+    """Draw the image, its labels and its prediction. Classes that can't be
+    drawn are added to the card in words."""
     results = reader.read(card.number)
     image, labels = results['img'], results.get('gt_seg_map')
     card.size = image.shape[1], image.shape[0]
     yield 'image', image
-    boxes = labelled_boxes(results)  # Of datasets of MMDetection.
+    boxes = labelled_boxes(results)  # In datasets of MMDetection.
     if labels is not None:
         yield 'labels', class_layer(labels, reader.palette)
     elif boxes:
@@ -122,7 +122,8 @@ def _boxes(card: Card, reader: DatasetImages, name: str, boxes: List[list],
 
 def _suspects(card: Card, reader: DatasetImages, boxes: Boxes,
               suspects: List[Suspect]) -> _Layer:
-    """Draw labels and predictions in two colours, thick those that rank."""
+    """Draw labels and predictions in two colours, with thick lines where they
+    rank the image."""
     suspects = sorted(suspects, key=lambda each: -each.weight)
     for each in suspects[:_LISTED]:
         said = [

@@ -24,7 +24,7 @@ from .rankings import DEFAULTS, RANKINGS
 # Columns of the table of boxes.
 _BOX_COLUMNS = ('image', 'path', 'left', 'top', 'right', 'bottom', 'label',
                 'predicted', 'confidence', 'iou', 'kind')
-# Columns of the table of images that a card has, and their titles.
+# Columns of the table of images that a card shows, and their titles there.
 _FIGURES = dict(
     score='average score',
     last_score='last score',
@@ -34,29 +34,29 @@ _FIGURES = dict(
 
 @dataclass
 class Gallery:
-    """The images at both ends of a ranking, the outermost first. None is in
-    both.
+    """The images at both ends of a ranking, the outermost first. No image is
+    at both ends.
 
     Args:
-        images (pd.DataFrame): What is known of all images, by number in the
-            whole dataset.
+        images (pd.DataFrame): A row for each image, by its number in the whole
+            dataset.
         network (str): Name of the checkpoint.
-        split (str): Whose images these are: ``'train'``, the default,
-            ``'val'`` or ``'test'``.
-        checksum (int): Of the images and their order.
+        split (str): The data loader that the images come from: ``'train'``,
+            ``'val'`` or ``'test'``. Defaults to ``'train'``.
+        checksum (int): Checksum of the images and their order.
         rank_by (str): Name of the ranking. Defaults to ``'score'``.
-        highest (list[Card]): Those to look at.
-        lowest (list[Card]): Those to compare them with.
-        num_ranked (int): How many images have a rank.
-        unlabelled (list[str]): Paths or numbers of images without any labelled
-            pixel, which have none.
+        highest (list[Card]): The images to look at.
+        lowest (list[Card]): The images to compare with.
+        num_ranked (int): Number of images that have a rank.
+        unlabelled (list[str]): Paths or numbers of the images without any
+            labelled pixel, which have no rank.
         folder (str): The folder that all cards have in common.
         classes (list[tuple[str, list[int]]]): Name and RGB colour of each
-            class that pixels may have.
-        labels (list[str]): Names of the classes of which each image has one.
-        notes (list[str]): Sentences on what is missing and why.
-        boxes (pd.DataFrame, optional): Boxes that may be wrong, of detectors
-            that rank their images.
+            class that is drawn.
+        labels (list[str]): Names of the classes, if each image has one class.
+        notes (list[str]): Sentences on what is missing, and why.
+        boxes (pd.DataFrame, optional): The boxes that may be wrong. None
+            unless the images are ranked by what a detector predicts.
     """
 
     images: pd.DataFrame
@@ -81,17 +81,17 @@ def rank_images(config: Config,
                 rank_by: Optional[str],
                 count: int,
                 judged: Optional[Set[str]] = None) -> Gallery:
-    """Rank the images of a dataset of a config, and show both ends: by the
-    scores of a run, or by what a network predicts of each image.
+    """Rank the images of a dataset by the scores of a run, or by the
+    predictions of a network, and draw the images at both ends of the ranking.
 
     Args:
-        config (Config): Of the dataset and the network. It is code, and is
-            run.
+        config (Config): Config of the dataset and the network. Modules that
+            the config imports are imported.
         checkpoint (Checkpoint): The network, and the scores of its run.
         split (str): ``'train'``, ``'val'`` or ``'test'``.
         rank_by (str, optional): Name of the ranking. If None, the first of
-            :data:`~mmib.labels.rankings.DEFAULTS` that there is.
-        count (int): How many images to show of each end.
+            :data:`~mmib.labels.rankings.DEFAULTS` that fits the task.
+        count (int): How many images to show at each end.
         judged (set[str], optional): Names of images that aren't shown.
             Defaults to None.
 
@@ -117,8 +117,8 @@ def rank_images(config: Config,
 
 def _rank_by_score(gallery: Gallery, reader: DatasetImages, config: Config,
                    checkpoint: Checkpoint) -> Optional[Predictor]:
-    """Take the scores of a run, which need no predictions. Return the network
-    for the images that are shown, if it can be built."""
+    """Add the scores of a run to the table, which needs no predictions. Return
+    the network for the images that are shown, if it can be built."""
     if gallery.split != 'train':
         raise Refusal('A run scores its training images alone: leave out '
                       '--data, or give another --rank-by.')
@@ -140,8 +140,8 @@ def _rank_by_score(gallery: Gallery, reader: DatasetImages, config: Config,
 def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
                         config: Config, checkpoint: Checkpoint,
                         rank_by: Optional[str]) -> Predictor:
-    """Predict all images. The scores of a run are columns of their table
-    too."""
+    """Add the rankings by predictions to the table, and the scores of the run
+    if the checkpoint has any. Return the network."""
     if gallery.split == 'train' and checkpoint.images is not None:
         try:
             scores = _scores_of(reader, checkpoint)
@@ -168,7 +168,7 @@ def _rank_by_prediction(gallery: Gallery, reader: DatasetImages,
 
 
 def _scores_of(reader: DatasetImages, checkpoint: Checkpoint) -> pd.DataFrame:
-    """What a run has noted of each image, by its number."""
+    """Return the scores and counts of the run, by the number of the image."""
     if checkpoint.images is None:
         raise CannotShow(f'{checkpoint.name} has none')
     reader.check(checkpoint)
@@ -176,8 +176,8 @@ def _scores_of(reader: DatasetImages, checkpoint: Checkpoint) -> pd.DataFrame:
 
 
 def _without_labels(images: pd.DataFrame, reader: DatasetImages) -> List[int]:
-    """The numbers of the images without a labelled pixel, whose loss in a run
-    is 0."""
+    """Return the numbers of the images without a labelled pixel, whose loss in
+    a run is 0."""
     found = []
     for number in images.index[images['score'] == 0]:
         try:
@@ -192,7 +192,7 @@ def _without_labels(images: pd.DataFrame, reader: DatasetImages) -> List[int]:
 
 
 def _add_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
-    """Name images without a label, and take their score away."""
+    """Name images without a label, and remove their scores."""
     images = gallery.images
     if 'score' in images:
         images.loc[numbers, 'score'] = np.nan
@@ -201,8 +201,8 @@ def _add_unlabelled(gallery: Gallery, numbers: List[int]) -> None:
 
 def _measure(gallery: Gallery, reader: DatasetImages,
              compared: Iterator[Union[Dict[str, Any], str]]) -> None:
-    """Make the columns of rankings by what the network predicts. Ctrl-C keeps
-    what is there."""
+    """Add a column for each ranking by predictions. After Ctrl-C, the images
+    that were predicted so far are ranked."""
     rows: List[Dict[str, float]] = []
     unlabelled, suspects, reason = [], [], ''
     labelled: Counter = Counter()
@@ -254,7 +254,7 @@ def _measure(gallery: Gallery, reader: DatasetImages,
 
 def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
               reader: DatasetImages) -> pd.DataFrame:
-    """The boxes that may be wrong, by number of the image."""
+    """Return a table of the boxes that may be wrong."""
 
     def name(label: Optional[int]) -> Optional[str]:
         return None if label is None else reader.names(label)
@@ -268,8 +268,8 @@ def _table_of(suspects: List[Tuple[int, Suspect]], images: pd.DataFrame,
 def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
                predictor: Optional[Predictor],
                judged: Optional[Set[str]]) -> None:
-    """Sort the table of images by its column of the ranking, and add the cards
-    of both ends."""
+    """Sort the table of images by the ranking, and add the cards of both ends.
+    """
     rank_by = gallery.rank_by
     images = gallery.images = gallery.images.sort_values(
         rank_by, ascending=False, kind='stable')
@@ -279,7 +279,7 @@ def _add_cards(gallery: Gallery, count: int, reader: DatasetImages,
     images['rank'] = ranks
     names = dict(zip(images.index, names_of([*images['path']], images.index)))
     if judged:
-        # The numbers of a round before, where images shared a path there.
+        # An earlier round has numbers where images shared a path.
         left = [
             number for number in order
             if judged.isdisjoint((names[number], str(number)))
@@ -314,17 +314,17 @@ def _figures_of(images: pd.DataFrame, rank_by: str,
     if 'score' in images and images['score'].equals(images['last_score']):
         # The scores of some policies are moving averages.
         del titles['last_score']
-    # A card doesn't have what is 0 for all images.
+    # A card leaves out a figure that is 0 for all images.
     return [(title, images[name][number]) for name, title in titles.items()
             if name == rank_by or name in images and images[name].any()]
 
 
 def _shorten_paths(cards: List[Card]) -> str:
-    """Take the folder that all have in common from the paths."""
+    """Remove the folder that all cards have in common, and return it."""
     paths = [card.path for card in cards if card.path]
     try:
         folder = osp.commonpath([osp.dirname(path) for path in paths])
-    except ValueError:  # None, or relative and absolute ones.
+    except ValueError:  # No paths, or relative and absolute paths.
         return ''
     for card in cards:
         if card.path and folder:

@@ -22,14 +22,13 @@ if TYPE_CHECKING:  # It needs pandas.
 
 
 class CannotShow(Exception):
-    """The reason why an image, its labels or a prediction can't be shown. The
-    text goes on after "because"."""
+    """An image, its labels or a prediction can't be shown. The text completes
+    a sentence with "because"."""
 
 
 def numbers_in_whole(dataset: Any) -> np.ndarray:
-    """Return the number of each image in the dataset that ``ListedImages``
-    wraps, which a list for this dataset has to name; its own number if there
-    is no ``ListedImages``."""
+    """Return the number of each image in the whole dataset, which lists refer
+    to: the dataset inside ``ListedImages``, if there is one."""
     images = np.arange(int(image_numbers(dataset).max()) + 1)
     while (isinstance(dataset, (RepeatDataset, ClassBalancedDataset))
            or mixes_images(dataset)):
@@ -38,7 +37,7 @@ def numbers_in_whole(dataset: Any) -> np.ndarray:
 
 
 def in_short(error: Exception) -> str:
-    """Return kind and first sentence of an error of another library."""
+    """Return the type and the first sentence of an error."""
     lines = str(error).strip(' \n"\'').splitlines() or ['']
     # The next line of PyTorch's message says which weights differ.
     count = 1 + lines[0].endswith(':')
@@ -47,12 +46,12 @@ def in_short(error: Exception) -> str:
 
 
 class DatasetImages:
-    """The images of a dataset of a config, by their numbers in the whole
-    dataset, of which a run may have had a list. What the config imports is
-    imported.
+    """The images of a dataset in a config, by their numbers in the whole
+    dataset. A run may train on a list of them. Modules that the config imports
+    are imported.
 
     Args:
-        config (Config): Of a run or a test.
+        config (Config): Config of a run or a test.
         split (str): ``'train'``, ``'val'`` or ``'test'``. Defaults to
             ``'train'``.
 
@@ -76,7 +75,7 @@ class DatasetImages:
                 self._loaders = _loaders_of(self._dataset)
             self._of_index = image_numbers(self._dataset)
             self.numbers: List[int] = numbers_in_whole(self._dataset).tolist()
-        # What a dataset may raise isn't known.
+        # A dataset may raise anything.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
         indices = np.unique(self._of_index, return_index=True)[1]
@@ -100,7 +99,7 @@ class DatasetImages:
             else:
                 row, = find_images([image], len(paths), lambda: paths)
                 if image == str(row):
-                    # A number counts in the whole dataset.
+                    # A number counts the images of the whole dataset.
                     raise Refusal(image)
         except Refusal:
             raise Refusal(
@@ -115,10 +114,10 @@ class DatasetImages:
         return images_checksum(self._dataset)
 
     def check(self, checkpoint: 'Checkpoint') -> None:
-        """Check that these are the images that a checkpoint has scores of.
+        """Check that a checkpoint has scores of these images.
 
         Raises:
-            CannotShow: If the checkpoint has others.
+            CannotShow: If the checkpoint has scores of other images.
         """
         known = () if checkpoint.images is None else checkpoint.images
         if len(known) != len(self.numbers):
@@ -130,7 +129,7 @@ class DatasetImages:
 
     @property
     def classes(self) -> List[str]:
-        """list[str]: Names of the classes, none if they aren't known."""
+        """list[str]: Names of the classes. Empty if they aren't known."""
         return list(self._metainfo.get('classes') or [])
 
     @property
@@ -149,7 +148,7 @@ class DatasetImages:
 
     @property
     def ignored(self) -> int:
-        """int: The number of pixels of no class in the files of masks."""
+        """int: The number that masks have in a pixel without a class."""
         return ignored_number(leaves(self._dataset)[0])
 
     @property
@@ -159,8 +158,8 @@ class DatasetImages:
                 and has_one_class(self._dataset.get_data_info(0)))
 
     def names(self, labels: Any) -> str:
-        """Return the names of one or more classes by number, or their numbers
-        where names aren't known."""
+        """Return the names of one or more classes, given their numbers. The
+        number stands for an unknown name."""
         numbers = np.atleast_1d(np.asarray(labels)).tolist()
         classes = self.classes
         return ', '.join(
@@ -171,8 +170,8 @@ class DatasetImages:
         return image_paths(self._dataset, self._of_index)
 
     def info(self, number: int) -> dict:
-        """Return what the dataset knows of an image, with which its pipeline
-        begins."""
+        """Return the annotation of an image, which its pipeline begins with.
+        """
         if not hasattr(self._dataset, 'get_data_info'):
             raise CannotShow('the dataset has no files')
         return self._dataset.get_data_info(self._indices[number])
@@ -182,13 +181,13 @@ class DatasetImages:
 
         Args:
             number (int): Number of the image.
-            mask (str, optional): File of another mask. Defaults to None: its
-                own mask.
+            mask (str, optional): File of another mask to load. If None, the
+                mask of the image. Defaults to None.
 
         Returns:
-            dict: ``img`` (BGR, uint8 of shape (H, W, 3)), and as far as there
-            are labels, ``gt_seg_map`` (of shape (H, W), 255 where a pixel has
-            no class), ``gt_label`` or ``instances``.
+            dict: ``img`` (BGR, uint8 of shape (H, W, 3)) and, if the image has
+            labels, ``gt_seg_map`` (of shape (H, W), 255 where a pixel has no
+            class), ``gt_label`` or ``instances``.
 
         Raises:
             CannotShow: If a file can't be read.
@@ -198,7 +197,7 @@ class DatasetImages:
             results['seg_map_path'] = mask
         try:
             if 'img' in results:
-                # MMPretrain's datasets that hold pixels have RGB.
+                # Datasets of MMPretrain that hold pixels have RGB.
                 image = np.atleast_3d(results['img'])[..., ::-1]
             else:
                 for load in self._loaders:
@@ -226,8 +225,8 @@ def as_picture(image: np.ndarray) -> np.ndarray:
     """Return an image with any number of bands in three colours.
 
     Args:
-        image (np.ndarray): Of shape (H, W) or (H, W, bands). The first band,
-            or the first three of several, are shown.
+        image (np.ndarray): Image of shape (H, W) or (H, W, bands). The first
+            three bands are shown, or the first band of one or two.
 
     Returns:
         np.ndarray: uint8 of shape (H, W, 3).
@@ -244,7 +243,7 @@ def as_picture(image: np.ndarray) -> np.ndarray:
 
 
 def _loaders_of(dataset: Any) -> list:
-    """The steps of a dataset's first pipeline that load images and labels."""
+    """Return the steps of a pipeline that load images and labels."""
     pipeline = getattr(leaves(dataset)[0], 'pipeline', None)
     steps = [
         step for step in getattr(pipeline, 'transforms', [])

@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Write a ranking: its page, and the tables of images and boxes."""
+"""The page of a ranking, and the tables of images and boxes."""
 import base64
 import hashlib
 import os.path as osp
@@ -33,13 +33,13 @@ def _columns_of(images: pd.DataFrame) -> List[str]:
 
 
 def write_table(path: str, images: pd.DataFrame) -> None:
-    """Write what is known of all images."""
+    """Write the table of all images."""
     _write(
         path, images.reindex(columns=_columns_of(images)), index_label='image')
 
 
 def write_boxes(path: str, boxes: pd.DataFrame, images: pd.DataFrame) -> None:
-    """Write the boxes that may be wrong, by the rank of their image."""
+    """Write the table of the boxes that may be wrong, by rank of the image."""
     boxes = boxes.sort_values(
         'image',
         key=lambda numbers: numbers.map(images['rank']),
@@ -48,10 +48,10 @@ def write_boxes(path: str, boxes: pd.DataFrame, images: pd.DataFrame) -> None:
 
 
 def _write(path: str, table: pd.DataFrame, **options: Any) -> None:
-    """Write a table with paths."""
+    """Write a table that has paths."""
     table['path'] = table['path'].map(escaped, na_action='ignore')
-    # A path may be no text in UTF-8. A path with a line break is quoted where
-    # lines end in it.
+    # A path may not be valid UTF-8. A path with a line break is quoted because
+    # lines end in that break.
     table.to_csv(
         path,
         lineterminator='\r\n',
@@ -70,9 +70,9 @@ def render(gallery: Gallery,
 
     Args:
         gallery (Gallery): The images.
-        key (str): By which the browser keeps the verdicts.
-        config (Config): Of the run. Only training images can be left out.
-        reviews (Sequence[str]): Files of the reviews before.
+        key (str): The key under which the browser keeps the verdicts.
+        config (Config): Config of the dataset.
+        reviews (Sequence[str]): Files of earlier reviews.
         table (str): Name of the table of all images, beside the page.
         boxes (str, optional): Name of the table of boxes, beside the page.
             Defaults to None.
@@ -107,22 +107,22 @@ def render(gallery: Gallery,
 
 
 def _digest(script: str) -> str:
-    """The digest by which the page allows its script."""
+    """Return the digest by which the page allows its script."""
     digest = hashlib.sha256(script.encode()).digest()
     return base64.b64encode(digest).decode()
 
 
 def _round(reviews: Sequence[str]) -> int:
-    """The number of the review that comes after these files, from 1. No file
-    of it has the name of one of them."""
+    """Return the number of the next review, from 1. Its files have other names
+    than the files of the reviews before."""
     ends = (re.search(r'-(\d{1,3})\.csv$', path) for path in reviews)
     return 1 + max(len(reviews), *(int(end[1]) for end in ends if end), 0)
 
 
 def _commands(config: Config, reviews: Sequence[str], file: str, merged: str,
               option: str) -> List[str]:
-    """The commands that train without what was judged wrong in all rounds, or
-    with its right labels."""
+    """Return the commands that train without the images that were judged wrong
+    in all rounds, or with their right labels."""
     commands = []
     if reviews:
         commands.append(['mmib', 'review', *reviews, file, '--out', merged])

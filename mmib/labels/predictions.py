@@ -1,6 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""What the network of a checkpoint predicts of images, and how that differs
-from their labels."""
+"""The predictions of a network, and how they differ from the labels."""
 import copy
 import math
 from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
@@ -25,12 +24,12 @@ from .relabel import has_one_class
 
 # Heads whose maps are sums of masks, each by the probability of its class.
 _SUM_MASKS = ('MaskFormerHead', 'Mask2FormerHead', 'SideAdapterCLIPHead')
-# Libraries of which predictions are shown.
+# Libraries whose predictions are shown.
 _SCOPES = ('mmseg', 'mmpretrain', 'mmdet')
 
 
 class Predictor:
-    """The network of a checkpoint, on whole images, as in a test.
+    """The network of a checkpoint. It predicts whole images, as in a test.
 
     Raises:
         CannotShow: If the model can't be built, or predicts no classes.
@@ -52,7 +51,7 @@ class Predictor:
             self._model.to(device).eval()
         except CannotShow:
             raise
-        # What a model may raise isn't known.
+        # A model may raise anything.
         except Exception as error:
             raise CannotShow(in_short(error)) from error
         if not hasattr(self._model, 'predict'):
@@ -63,10 +62,16 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, inputs: List[Any]) -> List[Any]:
-        """Predict images by what the pipeline returned: together where they
-        have one size. The sample of each has ``pred_sem_seg`` and
-        ``seg_logits``, ``pred_label``, or ``pred_instances``; or is a
-        :class:`CannotShow` that says why there is none."""
+        """Predict images, as one batch if they have the same size.
+
+        Args:
+            inputs (list): What the pipeline returned for each image.
+
+        Returns:
+            list: A sample for each image, with ``pred_sem_seg`` and
+            ``seg_logits``, ``pred_label``, or ``pred_instances``; or a
+            :class:`CannotShow` that says why the image can't be predicted.
+        """
         if len({each['inputs'].shape for each in inputs}) == 1:
             try:
                 samples = list(self._model.test_step(pseudo_collate(inputs)))
@@ -92,7 +97,7 @@ class Predictor:
 def _load(pipeline: Callable, info: dict) -> Any:
     try:
         return pipeline(info)
-    # What a pipeline may raise isn't known.
+    # A pipeline may raise anything.
     except Exception as error:
         raise CannotShow(in_short(error)) from error
 
@@ -109,7 +114,7 @@ def _build(config: Config) -> BaseModel:
 
 
 def _test_pipeline_of(config: Config) -> list:
-    """The steps of a test, except those that load labels."""
+    """Return the pipeline of a test without the steps that load labels."""
     for name in ('test_dataloader', 'val_dataloader'):
         part = (config.get(name) or {}).get('dataset')
         while isinstance(part, dict):
@@ -123,24 +128,25 @@ def _test_pipeline_of(config: Config) -> list:
 
 
 def compare(sample: Any, labelled: dict) -> Dict[str, Any]:
-    """Compare the labels of an image with what :class:`Predictor` returns.
+    """Compare the labels of an image with a prediction.
 
     Args:
-        sample (DataSample): The prediction.
-        labelled (dict): What :meth:`DatasetImages.read` returned.
+        sample (DataSample): The prediction, from :class:`Predictor`.
+        labelled (dict): The labels, from :meth:`DatasetImages.read`.
 
     Returns:
-        dict[str, Any]: Of segmentation ``losses``, the loss of each
-        pixel, and ``gaps``, the probability of its predicted class less that
-        of the labelled one, of shape (H, W), NaN where the label is no class.
-        Of classification ``losses`` of shape () and ``leads``, the
-        log-probability of each class less that of the labelled one, of shape
-        (C,), NaN for the labelled one. Of detection ``boxes``,
-        :class:`~mmib.labels.boxes.Boxes`, and the suspicious boxes of each
-        kind of :data:`~mmib.labels.boxes.KINDS`. Of each the classes that are
-        ``labelled`` in the image and those that are ``predicted``, int of
-        shape (C,), each once; of detection those that are predicted with
-        confidence.
+        dict[str, Any]: For each task, the classes that are ``labelled`` in the
+        image and the classes that are ``predicted``, in detection with
+        confidence: int of shape (C,), each class once.
+
+        - Segmentation: ``losses``, the loss of each pixel, and ``gaps``, the
+          probability of the predicted class less the probability of the
+          labelled class, of shape (H, W), NaN where a pixel has no class.
+        - Classification: ``losses`` of shape (), and ``leads``, the
+          log-probability of each class less the log-probability of the
+          labelled class, of shape (C,), NaN for the labelled class.
+        - Detection: ``boxes``, :class:`~mmib.labels.boxes.Boxes`, and the
+          suspicious boxes of each kind in :data:`~mmib.labels.boxes.KINDS`.
     """
     if 'bboxes' in sample.get('pred_instances', {}):
         boxes = _boxes(sample.pred_instances, labelled)
@@ -179,8 +185,8 @@ def labelled_boxes(labelled: dict) -> List[dict]:
 
 
 def _boxes(found: Any, labelled: dict) -> Boxes:
-    """The labelled and the predicted boxes, except in a crowd, whose labels
-    are ignored in training too."""
+    """Return the labelled and the predicted boxes, except in a crowd, whose
+    labels are ignored in training too."""
     if 'instances' not in labelled:
         raise CannotShow('the dataset has no boxes of it')
     instances = labelled_boxes(labelled)
@@ -228,8 +234,8 @@ def _compare_pixels(logits: Tensor, labelled: dict) -> Dict[str, np.ndarray]:
 
 
 class _Inputs(Dataset):
-    """The input of the network and the labels of each image, or the reason why
-    there are none."""
+    """A dataset of network inputs and labels, or of reasons why they are
+    missing."""
 
     def __init__(self, reader: DatasetImages, pipeline: Callable) -> None:
         self._reader, self._pipeline = reader, pipeline
@@ -256,21 +262,21 @@ class _Inputs(Dataset):
 
 def compare_all(reader: DatasetImages, predictor: Predictor,
                 loader: dict) -> Iterator[Union[Dict[str, Any], str]]:
-    """Predict all images, and yield for each what :func:`compare` returns, or
-    why nothing is known of the image.
+    """Predict all images. For each image, yield the result of :func:`compare`,
+    or the reason why there is none.
 
     Args:
         reader (DatasetImages): The images.
         predictor (Predictor): The network.
-        loader (dict): The data loader of a test, whose batch size and number
-            of workers are taken.
+        loader (dict): Config of a data loader, whose batch size and number of
+            workers are used.
     """
     batches = DataLoader(
         _Inputs(reader, predictor.pipeline),
         loader.get('batch_size') or 1,
         num_workers=loader.get('num_workers') or 0,
         collate_fn=list)
-    # A log file gets the last line alone.
+    # In a log file, only the last line of the progress appears.
     for batch in track(batches, 'Predicting', console=Console(stderr=True)):
         inputs = [each for each, _ in batch if each is not None]
         samples = iter(predictor.predict(inputs))

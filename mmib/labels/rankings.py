@@ -1,5 +1,5 @@
 # Copyright (c) mmib contributors. All rights reserved.
-"""Rankings of images: the highest are looked at first. Functions of arrays."""
+"""Rankings, which put suspicious images first: functions of arrays."""
 import math
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -10,14 +10,14 @@ from .boxes import total
 
 # Share of the pixels that ranks an image.
 TOP_PIXELS = 0.05
-# Smallest difference between the probabilities of the predicted and the
-# labelled class of a pixel for which the network is confident.
+# A network is confident in a pixel if the probabilities of the predicted and
+# the labelled class differ by more.
 _CONFIDENT = 0.3
 
 
 def top_pixels(losses: np.ndarray) -> float:
-    """Return the mean of the highest 5 % of the losses of an image's pixels,
-    of any shape, NaN where nothing is labelled."""
+    """Return the mean of the highest 5 % of the pixel losses of an image, of
+    any shape. NaN if no pixel is labelled."""
     losses = losses[~np.isnan(losses)]
     count = math.ceil(TOP_PIXELS * losses.size)
     highest = np.partition(losses, losses.size - count)[losses.size - count:]
@@ -29,16 +29,16 @@ def largest_region(gaps: np.ndarray) -> np.ndarray:
     person would repair first (Rottmann and Reese, 2022).
 
     Args:
-        gaps (np.ndarray): Probability of the predicted class less that of the
-            labelled one, of each pixel, float of shape (H, W). NaN where
-            nothing is labelled.
+        gaps (np.ndarray): Probability of the predicted class less the
+            probability of the labelled class in each pixel, float of shape
+            (H, W). NaN where a pixel isn't labelled.
 
     Returns:
         np.ndarray: Whether each pixel belongs to the region, bool of shape
         (H, W).
     """
     differs = (gaps > _CONFIDENT).astype(np.uint8)
-    # Borders of objects differ everywhere, in lines that connect them.
+    # The borders of objects differ everywhere, and would connect regions.
     differs = cv2.morphologyEx(differs, cv2.MORPH_OPEN, np.ones((3, 3)))
     _, regions = cv2.connectedComponents(differs, connectivity=4)
     weights = np.bincount(regions.ravel(), np.nan_to_num(gaps).ravel())
@@ -47,8 +47,8 @@ def largest_region(gaps: np.ndarray) -> np.ndarray:
 
 
 def region_share(gaps: np.ndarray) -> float:
-    """Return the sum of the gaps in the :func:`largest_region`, over the
-    labelled pixels, NaN where nothing is labelled."""
+    """Return the sum of the gaps in the :func:`largest_region`, divided by the
+    number of labelled pixels. NaN if no pixel is labelled."""
     labelled = np.count_nonzero(~np.isnan(gaps))
     if labelled == 0:
         return math.nan
@@ -56,27 +56,28 @@ def region_share(gaps: np.ndarray) -> float:
 
 
 def margin(leads: np.ndarray) -> float:
-    """Return how far the most probable other class is above the labelled one.
+    """Return the lead of the most probable other class over the labelled
+    class.
 
     Args:
-        leads (np.ndarray): Log-probability of each class less that of the
-            labelled one, float of shape (C,). NaN for the labelled one.
+        leads (np.ndarray): Log-probability of each class less the
+            log-probability of the labelled class, float of shape (C,). NaN for
+            the labelled class.
     """
     return float(np.nanmax(leads))
 
 
 class Ranking(NamedTuple):
-    """A ranking of images by one number each. Its name in :data:`RANKINGS` is
-    the column of the number in a table of images. ``gallery.html`` says what a
-    high number means.
+    """A ranking of images by one number for each image. Its name in
+    :data:`RANKINGS` is the column of the number in a table of images.
+    ``gallery.html`` says what a high number means.
 
     Args:
-        title (str): What the number is.
-        array (str): What of a prediction the number is made of, see
-            :func:`~mmib.labels.predictions.compare`. Defaults to '': the
-            run has made the number.
-        of (Callable, optional): Makes the number of this array, or of the
-            boxes of this kind. Defaults to None.
+        title (str): Title of the number.
+        array (str): Key of what the number is computed from, in the result of
+            :func:`~mmib.labels.predictions.compare`. '' if the number comes
+            from a run. Defaults to ''.
+        of (Callable, optional): Computes the number. Defaults to None.
     """
 
     title: str
@@ -92,5 +93,5 @@ RANKINGS = dict(
     missing=Ranking('missing boxes', 'missing', total),
     unsupported=Ranking('unsupported boxes', 'unsupported', total),
     other_class=Ranking('boxes of another class', 'other_class', total))
-# The default ranking is the first of these that there is.
+# The default ranking is the first of these that fits the task.
 DEFAULTS = ('margin', 'pixels', 'missing')
