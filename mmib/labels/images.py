@@ -98,7 +98,7 @@ class DatasetImages:
             if image in numbers:
                 row = numbers.index(image)
             else:
-                row, = find_images([image], len(paths), lambda: paths)
+                row, = find_images([image], paths)
                 if image == str(row):
                     # A number counts in the whole dataset.
                     raise Refusal(image)
