@@ -104,11 +104,11 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
         Refusal: If a mask can't take the place of another one.
     """
     infos = [infos_of(dataset) for dataset in datasets]
-    for dataset, of_dataset in zip(datasets, infos):
-        if not all(info.get('seg_map_path') for info in of_dataset):
-            raise _error(f'{type(dataset).__name__} has no `seg_map_path` of '
-                         'its images, so no mask can take its place')
-    new = _find(folder, {str(info['seg_map_path']) for info in chain(*infos)})
+    paths = {info.get('seg_map_path') for info in chain(*infos)}
+    if not all(paths):
+        raise _error('The dataset has no `seg_map_path` of each image, so no '
+                     'mask can take its place')
+    new = _find(folder, map(str, paths))
     for dataset, of_dataset in zip(datasets, infos):
         for info in of_dataset:
             old = str(info['seg_map_path'])
