@@ -9,7 +9,6 @@ import os
 import os.path as osp
 import shlex
 import zlib
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +22,7 @@ import numpy as np
 
 from ..errors import Refusal
 from .images import DatasetImages
+from .lists import names_of
 from .masks import IGNORED, SUFFIXES, read_mask, short_names
 from .predictions import Predictor, compare
 from .rankings import largest_region
@@ -33,14 +33,9 @@ _NO_CLASS = 256
 
 
 def numbers_of(reader: DatasetImages, images: Sequence[str]) -> List[int]:
-    """Return the numbers of the images of a review, which names them by their
-    numbers in the whole dataset, or by paths that no other image has."""
-    paths = reader.paths()
-    counts = Counter(paths)
-    numbers = {str(number): number for number in reader.numbers}
-    numbers.update((path, number)
-                   for path, number in zip(paths, reader.numbers)
-                   if path and counts[path] == 1)
+    """Return the numbers of the images of a review, by their names there."""
+    numbers = dict(
+        zip(names_of(reader.paths(), reader.numbers), reader.numbers))
     lacking = [name for name in images if name not in numbers]
     if lacking:
         raise Refusal(
@@ -134,19 +129,19 @@ def _masks_of(reader: DatasetImages, numbers: Sequence[int],
               labels_of: np.ndarray) -> Iterator[Tuple[int, str, np.ndarray]]:
     """The number of each image, and the name of its mask, which no other mask
     has, with the numbers in it, of which the dataset makes these labels."""
-    paths = {n: reader.info(n).get('seg_map_path') for n in reader.numbers}
-    if None in paths.values():
-        raise Refusal('The dataset has no `seg_map_path` of its images: '
-                      '--export is for MMSegmentation.')
-    names = short_names(map(str, paths.values()))
+    paths = {
+        n: str(reader.info(n).get('seg_map_path'))
+        for n in reader.numbers
+    }
+    names = short_names(paths.values())
     for number in numbers:
-        name = names[str(paths[number])]
+        name = names[paths[number]]
         if not name.lower().endswith(SUFFIXES):
-            raise Refusal(f'Masks must end in {", ".join(SUFFIXES)}, which '
-                          f'keep numbers, unlike {name}: convert them.')
+            raise Refusal(f'`seg_map_path` must end in {", ".join(SUFFIXES)}, '
+                          f'which keep numbers, unlike {name}: convert masks.')
         # A file that can't be read stops the export here.
         labels = reader.read(number)['gt_seg_map']
-        mask = read_mask(str(paths[number]))
+        mask = read_mask(paths[number])
         if (labels_of[mask] != labels).any():
             raise Refusal(
                 f'{name} has other labels than its numbers have in the first '
@@ -165,17 +160,12 @@ def _write(path: Path, image: np.ndarray) -> None:
 def new_folder(folder: str) -> Iterator[Path]:
     """Make a folder that is there with all its files at the end, or not at
     all."""
-    if osp.lexists(folder) and (not osp.isdir(folder) or os.listdir(folder)):
-        raise Refusal(f'{folder} is there already: give --export a new or an '
-                      'empty folder.')
     parent = osp.dirname(osp.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     with TemporaryDirectory(prefix='.mmib-', dir=parent) as place:
         new = Path(place, 'new')
         new.mkdir()
         yield new
-        if osp.isdir(folder):
-            os.rmdir(folder)
         os.rename(new, folder)
 
 
@@ -241,58 +231,53 @@ def masks_in(folder: str) -> str:
         raise Refusal(
             f'{folder} has {len(files) or "no"} JSON files of Label Studio: '
             f'put the last one that it has exported beside {_TASKS}, alone.')
-    data = files[0].read_bytes()
-    out = Path(folder, f'repaired-{zlib.crc32(data):08x}')
+    out = Path(folder, f'repaired-{zlib.crc32(files[0].read_bytes()):08x}')
     if not out.is_dir():
-        masks = _repaired(Path(folder), str(files[0]), data)
+        masks = _repaired(Path(folder), files[0])
         try:
             with new_folder(str(out)) as new:
                 for name, mask in masks.items():
                     _write(new / name, mask)
-        # Another process of the same run was faster.
-        except (OSError, Refusal):
+        except OSError:
+            # Another process of the same run may have been faster.
             if not out.is_dir():
                 raise
     return str(out)
 
 
-def _repaired(folder: Path, file: str, data: bytes) -> Dict[str, np.ndarray]:
+def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
     """The masks that Label Studio has exported by name, except those that are
     as before."""
     try:
         sent = {
             task['data']['mask']: task
-            for task in json.loads((folder / _TASKS).read_text('utf-8'))
+            for task in json.loads((folder / _TASKS).read_bytes())
         }
-        annotations = [(task['data'].get('mask'), each)
-                       for task in json.loads(data)
-                       for each in task['annotations']]
+        # Somebody may have skipped an image.
+        drawn = [(sent[task['data']['mask']], each['result'])
+                 for task in json.loads(file.read_bytes())
+                 for each in task['annotations']
+                 if not each.get('was_cancelled')]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Refusal(f'{file} is no export of Label Studio: choose the '
-                      'format JSON there, and no other one.') from error
+        raise Refusal(f'{file} is no export of the images that were sent from '
+                      'here: export the project of this folder alone, in the '
+                      'format JSON and no other one.') from error
     classes = {
         label.attrib['value']: int(label.attrib['category'])
         for label in ElementTree.parse(folder / _CLASSES).iter('Label')
     }
     masks: Dict[str, np.ndarray] = {}
-    for name, annotation in annotations:
-        where = f'{name} in {file}'
-        if name not in sent:
-            raise Refusal(f'{where} is a mask that wasn\'t sent from here: '
-                          'export the project of this folder alone.')
-        # Somebody may have skipped the image.
-        if not annotation.get('was_cancelled'):
-            task, before = sent[name], read_mask(folder / 'masks' / name)
-            mask = painted(annotation['result'],
-                           task['annotations'][0]['result'], before, classes,
-                           task['data'].get('ignored', IGNORED), where)
-            # As it was sent, and another annotation may be repaired.
-            if (mask == before).all():
-                continue
-            if (mask != masks.setdefault(name, mask)).any():
-                raise Refusal(f'{where} has two annotations that differ: '
-                              'delete one of them in Label Studio, and export '
-                              'again.')
+    for task, result in drawn:
+        name = task['data']['mask']
+        before = read_mask(folder / 'masks' / name)
+        mask = painted(result, task['annotations'][0]['result'], before,
+                       classes, task['data']['ignored'], f'{name} in {file}')
+        # One annotation may be as it was sent, and another one repaired.
+        if (mask != before).any() and (mask != masks.setdefault(name,
+                                                                mask)).any():
+            raise Refusal(f'{name} in {file} has two annotations that differ: '
+                          'delete one of them in Label Studio, and export '
+                          'again.')
     if not masks:
         raise Refusal(f'{file} has no repaired mask: all are as they were '
                       'sent. Submit or update the annotations in Label '
@@ -327,12 +312,14 @@ def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
     Raises:
         Refusal: If a region isn't of this mask or its classes.
     """
-    old = np.full(before.shape, _NO_CLASS)
-    for each in sent:
-        number, pixels = _region(each, before.shape, classes, where)
+
+    def regions_of(each: Sequence[dict]) -> List[Tuple[int, np.ndarray]]:
+        return [_region(one, before.shape, classes, where) for one in each]
+
+    old, new = np.full((2, *before.shape), _NO_CLASS)
+    for number, pixels in regions_of(sent):
         old[pixels] = number
-    new = np.full(before.shape, _NO_CLASS)
-    regions = [_region(each, before.shape, classes, where) for each in result]
+    regions = regions_of(result)
     if not regions:
         raise Refusal(f'{where} has no class in any pixel: skip the image in '
                       'Label Studio, or leave it out with --without.')
@@ -347,17 +334,15 @@ def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
             where: str) -> Tuple[int, np.ndarray]:
     """Number and pixels of the class of a region."""
     value = region.get('value') or {}
-    if value.get('format') != 'rle' or len(value.get('brushlabels', ())) != 1:
-        raise Refusal(f'{where} has a {region.get("type")} that isn\'t of one '
-                      'class: mark pixels with the brush alone.')
-    name, = value['brushlabels']
-    if name not in classes:
-        raise Refusal(f'{where} has the class {name}, which is none of '
-                      f'{", ".join(classes)}: correct it in Label Studio.')
+    names = value.get('brushlabels') or ['no class']
+    if value.get('format') != 'rle' or names not in [[one] for one in classes]:
+        raise Refusal(f'{where} has a {region.get("type")} of '
+                      f'{", ".join(names)}: mark pixels with the brush alone, '
+                      f'each with one class of {", ".join(classes)}.')
     size = region.get('original_height'), region.get('original_width')
     if size != shape:
         raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
                       'an image must not be exchanged.')
     # The last of four channels is the opacity of a stroke.
     pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
-    return classes[name], pixels[..., 3] > 127
+    return classes[names[0]], pixels[..., 3] > 127
