@@ -3,7 +3,7 @@
 import csv
 import os
 import re
-from typing import IO, Dict, Iterable, List, NamedTuple, Union
+from typing import IO, Any, Dict, Iterable, List, NamedTuple, Union
 
 from ..errors import Refusal
 
@@ -77,32 +77,29 @@ def read_review(path: Path) -> List[Judged]:
     Raises:
         Refusal: If the file can't be used. The error names the line.
     """
-    rows: List[Judged] = []
-    first: Dict[str, Judged] = {}
     with open_text(path) as file:
         header = file.readline()
+        file.seek(0)
         # Some languages' spreadsheets save semicolons.
         delimiter = next((each for each in ',;\t' if each in header), ',')
-        file.seek(0)
         lines = csv.reader(file, delimiter=delimiter, strict=True)
-        where = f'line 1 of {path}'
         try:
             names = next(lines, [])
             lacking = [name for name in COLUMNS[:3] if name not in names]
             if lacking:
                 raise Refusal(
-                    f'{where} has no column `{lacking[0]}`, so this is no '
-                    'review: the file of a review begins with '
+                    f'line 1 of {path} has no column `{lacking[0]}`, so this '
+                    'is no review: the file of a review begins with '
                     f'`{",".join(COLUMNS)}`.')
-            where = f'line 2 of {path}'
-            for cells in lines:
-                if cells:
-                    rows.append(_judged(where, names, cells))
-                # A cell may have line breaks.
-                where = f'line {lines.line_num + 1} of {path}'
+            rows = [
+                _judged(f'line {lines.line_num} of {path}', names, cells)
+                for cells in lines if cells
+            ]
         except csv.Error as error:
-            raise Refusal(f'{where} can\'t be read, {error}: correct its '
-                          'quotation marks.') from error
+            raise Refusal(
+                f'line {lines.line_num} of {path} can\'t be read, {error}: '
+                'correct the quotation marks up to there.') from error
+    first: Dict[str, Judged] = {}
     for row in rows:
         # Another ranking may have the image too.
         other = first.setdefault(row.image, row)
@@ -119,7 +116,7 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
             f'{where} has {len(cells)} cells, and the first line '
             f'{len(names)}: put a cell that has a comma between quotation '
             'marks.')
-    values = {
+    values: Dict[str, Any] = {
         name: cell[1:] if cell.startswith("'") else cell
         for name, cell in zip(names, cells) if name in COLUMNS
     }
@@ -133,15 +130,14 @@ def _judged(where: str, names: List[str], cells: List[str]) -> Judged:
             f'{where} has the label `{values["label"]}` and the verdict '
             f'{values["verdict"]}: only a wrong image has a right label, so '
             f'remove the label, or make the verdict {WRONG}.')
-    rank = values.pop('rank')
-    if not re.fullmatch('0*[1-9][0-9]{0,15}', rank):
-        raise Refusal(f'{where} has the rank `{rank}`: give a number '
-                      'from 1, which is the highest score.')
-    images = values.pop('images', '') or '0'
-    if not re.fullmatch('[0-9]{1,16}', images):
-        raise Refusal(f'{where} has `{images}` in the column `images`: give '
-                      'how many images the ranking has, or nothing.')
-    return Judged(rank=int(rank), images=int(images), where=where, **values)
+    for name, lowest in (('rank', 1), ('images', 0)):
+        number = values.get(name) or '0'
+        if not re.fullmatch('[0-9]{1,16}', number) or int(number) < lowest:
+            raise Refusal(
+                f'{where} has `{values[name]}` in the column `{name}`: give a '
+                f'whole number from {lowest}.')
+        values[name] = int(number)
+    return Judged(where=where, **values)
 
 
 def write_review(path: Path, rows: Iterable[Judged]) -> None:
