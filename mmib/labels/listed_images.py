@@ -167,10 +167,10 @@ class ListedImages:
                      f'; left out by {self.relabel}: {len(gone)}')
             shown -= gone
         if self.repaired is not None:
-            masks = replace_masks(leaves(self.dataset), self.repaired)
-            infos = (self.dataset.get_data_info(int(first[n])) for n in shown)
-            count = sum(info['seg_map_path'] in masks for info in infos)
-            text += f'; with masks of {self.repaired}: {count} of {len(masks)}'
+            of_masks = replace_masks(leaves(self.dataset), self.repaired)
+            count = len(of_masks & {paths[n] for n in shown})
+            text += (f'; with masks of {self.repaired}: {count} of '
+                     f'{len(of_masks)}')
         return shown, text
 
     @force_full_init

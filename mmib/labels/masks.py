@@ -98,7 +98,7 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
     in a folder. A name may have folders.
 
     Returns:
-        set[str]: The new masks.
+        set[str]: Paths of the images whose masks are new.
 
     Raises:
         Refusal: If a mask can't take the place of another one.
@@ -109,14 +109,16 @@ def replace_masks(datasets: Sequence[Any], folder: Folder) -> Set[str]:
         raise _error('The dataset has no `seg_map_path` of each image, so no '
                      'mask can take its place')
     new = _find(folder, map(str, paths))
+    changed = set()
     for dataset, of_dataset in zip(datasets, infos):
         for info in of_dataset:
             old = str(info['seg_map_path'])
             if old in new:
                 _check(dataset, old, new[old])
                 info['seg_map_path'] = new[old]
+                changed.add(str(info.get('img_path')))
         put_infos(dataset, of_dataset)
-    return {*new.values()}
+    return changed
 
 
 def _find(folder: Folder, paths: Iterable[str]) -> Dict[str, str]:

@@ -12,7 +12,8 @@ import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (Any, Dict, Iterable, Iterator, List, Optional, Sequence,
+                    Tuple)
 from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
@@ -28,6 +29,8 @@ from .predictions import Predictor, compare
 from .rankings import largest_region
 
 _TASKS, _CLASSES = 'tasks.json', 'label_config.xml'
+# Number of a class in masks, and its pixels.
+Region = Tuple[int, np.ndarray]
 # No number in a mask.
 _NO_CLASS = 256
 
@@ -254,10 +257,10 @@ def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
             for task in json.loads((folder / _TASKS).read_bytes())
         }
         # Somebody may have skipped an image.
-        drawn = [(sent[task['data']['mask']], each['result'])
-                 for task in json.loads(file.read_bytes())
-                 for each in task['annotations']
-                 if not each.get('was_cancelled')]
+        results = [(sent[task['data']['mask']], each['result'])
+                   for task in json.loads(file.read_bytes())
+                   for each in task['annotations']
+                   if not each.get('was_cancelled')]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Refusal(f'{file} is no export of the images that were sent from '
                       'here: export the project of this folder alone, in the '
@@ -267,15 +270,22 @@ def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
         for label in ElementTree.parse(folder / _CLASSES).iter('Label')
     }
     masks: Dict[str, np.ndarray] = {}
-    for task, result in drawn:
+    for task, result in results:
         name = task['data']['mask']
+        where = f'{name} in {file}'
+        if not result:
+            raise Refusal(f'{where} has no class in any pixel: skip the image '
+                          'in Label Studio, or leave it out with --without.')
         before = read_mask(folder / 'masks' / name)
-        mask = painted(result, task['annotations'][0]['result'], before,
-                       classes, task['data']['ignored'], f'{name} in {file}')
+        drawn, old = (
+            _regions(regions, before.shape, classes, where)
+            for regions in (result, task['annotations'][0]['result']))
+        mask = painted(drawn, old, before,
+                       task['data'].get('ignored', IGNORED))
         # One annotation may be as it was sent, and another one repaired.
         if (mask != before).any() and (mask != masks.setdefault(name,
                                                                 mask)).any():
-            raise Refusal(f'{name} in {file} has two annotations that differ: '
+            raise Refusal(f'{where} has two annotations that differ: '
                           'delete one of them in Label Studio, and export '
                           'again.')
     if not masks:
@@ -287,10 +297,10 @@ def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
     return masks
 
 
-def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
-            classes: Dict[str, int], ignored: int, where: str) -> np.ndarray:
-    """Return the mask that the brush strokes of an annotation make. Pixels in
-    no class are ignored.
+def painted(drawn: Iterable[Region], sent: Iterable[Region],
+            before: np.ndarray, ignored: int) -> np.ndarray:
+    """Return the mask that brush strokes make. Pixels that had a class and
+    have none are ignored.
 
     A stroke in Label Studio hides others, and takes no pixel from them. So in
     a pixel with two classes the one that was not there before wins, then the
@@ -298,51 +308,43 @@ def painted(result: Sequence[dict], sent: Sequence[dict], before: np.ndarray,
     classes that aren't trained.
 
     Args:
-        result (Sequence[dict]): The regions of the annotation.
-        sent (Sequence[dict]): The regions before.
-        before (np.ndarray): The mask before, uint8 of shape (H, W).
-        classes (dict[str, int]): Number of each class in masks. Other numbers
-            may stand for the same class.
-        ignored (int): The number of pixels in no class.
-        where (str): What the annotation is of, for errors.
+        drawn (Iterable[tuple]): Number and pixels of each class. The pixels
+            are bool of shape (H, W).
+        sent (Iterable[tuple]): The same before.
+        before (np.ndarray): The mask before, uint8 of shape (H, W). Other
+            numbers may stand for the same class.
+        ignored (int): The number of pixels of no class.
 
     Returns:
         np.ndarray: The mask, uint8 of shape (H, W).
-
-    Raises:
-        Refusal: If a region isn't of this mask or its classes.
     """
-
-    def regions_of(each: Sequence[dict]) -> List[Tuple[int, np.ndarray]]:
-        return [_region(one, before.shape, classes, where) for one in each]
-
-    old, new = np.full((2, *before.shape), _NO_CLASS)
-    for number, pixels in regions_of(sent):
+    old = np.full(before.shape, _NO_CLASS)
+    for number, pixels in sent:
         old[pixels] = number
-    regions = regions_of(result)
-    if not regions:
-        raise Refusal(f'{where} has no class in any pixel: skip the image in '
-                      'Label Studio, or leave it out with --without.')
-    for is_new in (False, True):
-        for number, pixels in regions:
-            new[pixels & ((old != number) == is_new)] = number
-    mask = np.where(new == _NO_CLASS, ignored, new).astype(np.uint8)
-    return np.where(new == old, before, mask)
+    mask, is_drawn = before.copy(), np.zeros(before.shape, bool)
+    for number, pixels in drawn:
+        mask[pixels & (old != number)] = number
+        is_drawn |= pixels
+    mask[(old != _NO_CLASS) & ~is_drawn] = ignored
+    return mask
 
 
-def _region(region: dict, shape: Tuple[int, ...], classes: Dict[str, int],
-            where: str) -> Tuple[int, np.ndarray]:
-    """Number and pixels of the class of a region."""
-    value = region.get('value') or {}
-    names = value.get('brushlabels') or ['no class']
-    if value.get('format') != 'rle' or names not in [[one] for one in classes]:
-        raise Refusal(f'{where} has a {region.get("type")} of '
-                      f'{", ".join(names)}: mark pixels with the brush alone, '
-                      f'each with one class of {", ".join(classes)}.')
-    size = region.get('original_height'), region.get('original_width')
-    if size != shape:
-        raise Refusal(f'{where} has {size} pixels, and the image has {shape}: '
-                      'an image must not be exchanged.')
-    # The last of four channels is the opacity of a stroke.
-    pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
-    return classes[names[0]], pixels[..., 3] > 127
+def _regions(result: Sequence[dict], shape: Tuple[int, ...],
+             classes: Dict[str, int], where: str) -> Iterator[Region]:
+    """Number and pixels of the class of each region in an annotation."""
+    for region in result:
+        value = region.get('value') or {}
+        names = value.get('brushlabels') or ['no class']
+        if (value.get('format') != 'rle'
+                or names not in [[name] for name in classes]):
+            raise Refusal(
+                f'{where} has a {region.get("type")} of {", ".join(names)}: '
+                'mark pixels with the brush alone, each with one class of '
+                f'{", ".join(classes)}.')
+        size = region.get('original_height'), region.get('original_width')
+        if size != shape:
+            raise Refusal(f'{where} has {size} pixels, and the image has '
+                          f'{shape}: an image must not be exchanged.')
+        # The last of four channels is the opacity of a stroke.
+        pixels = _brush().decode_rle(value['rle']).reshape(*shape, 4)
+        yield classes[names[0]], pixels[..., 3] > 127
