@@ -282,12 +282,12 @@ def _repaired(folder: Path, file: Path) -> Dict[str, np.ndarray]:
             for regions in (result, task['annotations'][0]['result']))
         mask = painted(drawn, old, before,
                        task['data'].get('ignored', IGNORED))
-        # One annotation may be as it was sent, and another one repaired.
-        if (mask != before).any() and (mask != masks.setdefault(name,
-                                                                mask)).any():
-            raise Refusal(f'{where} has two annotations that differ: '
-                          'delete one of them in Label Studio, and export '
-                          'again.')
+        # As it was sent, and another annotation may be repaired.
+        if (mask == before).all():
+            continue
+        if (mask != masks.setdefault(name, mask)).any():
+            raise Refusal(f'{where} has two annotations that differ: delete '
+                          'one of them in Label Studio, and export again.')
     if not masks:
         raise Refusal(f'{file} has no repaired mask: all are as they were '
                       'sent. Submit or update the annotations in Label '
