@@ -71,7 +71,14 @@ def find_images(images: Images,
         image = entry.image
         number = by_name.get(image, -1) if isinstance(image, str) else image
         if number not in range(len(paths)):
-            raise _not_found(entry, paths)
+            known = ', '.join(names_of(paths, range(len(paths)))[:3])
+            raise _error(
+                f'{entry.where}, `{image}`, is no image of the dataset, whose '
+                f'first ones are {known}. A list is a text file with one such '
+                'name on each line, and nothing else. The end of a path is '
+                'enough if it distinguishes all images, with the same folder '
+                'if it has one. Numbers of images that have paths are for a '
+                'list in a config')
         if number in found:
             raise _error(f'{entry.where} is the image of '
                          f'{found[number].where} again: list an image once')
@@ -97,8 +104,8 @@ def entries_of(images: Images, option: str) -> List[Entry]:
     else:
         raise Refusal(
             f'`{option}` of ListedImages in `train_dataloader.dataset` must '
-            'be the name of a file' + ' or a list of images' *
-            (option != 'relabel') + f', but got {images!r}.')
+            'be the name of a file, or for `images` and `without` a list of '
+            f'images, but got {images!r}.')
     if not entries:
         raise _error(f'{images} has no images' + ' to leave out' *
                      (option != 'images'))
@@ -148,21 +155,6 @@ def _find(names: List[str], paths: Paths) -> Dict[str, int]:
                 and not _NUMBER.fullmatch(name)):
             found[name] = number
     return found
-
-
-def _not_found(entry: Entry, paths: Paths) -> Refusal:
-    text, whole = f'{entry.where}, `{entry.image}`, is no', _whole(paths)
-    if isinstance(entry.image, int) or not whole:
-        return _error(
-            f'{text} number of an image of the dataset, which has images 0 to '
-            f'{len(paths) - 1}. Where images have no path, or share one, a '
-            'list has their numbers')
-    end = '/'.join(whole[0][-parts_that_differ(whole):])
-    return _error(
-        f'{text} image of the dataset. A list is a text file with one image '
-        'on each line, and nothing else: its path, or the end of it, at least '
-        f'`{end}` for `{paths[0]}`. A folder before the name of the file must '
-        'be that of the image. Numbers are for a list in a config')
 
 
 def _error(text: str) -> Refusal:
